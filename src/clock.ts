@@ -1,0 +1,19 @@
+// Time as a parameter. Only monotonic time is ever used for decisions; wall time appears in file names and logs alone.
+
+/** A monotonic clock and its timers. The real one is in `node.ts`; tests pass a virtual one. */
+export interface Clock {
+  /** Monotonic milliseconds from an arbitrary origin, with a fraction. */
+  now(): number;
+  /** Calls `callback` once after `delayMs`; the returned function cancels it. */
+  after(delayMs: number, callback: () => void): () => void;
+}
+
+/** The clock of this process. Its timers do not keep the process alive. */
+export const systemClock: Clock = {
+  now: () => performance.now(),
+  after(delayMs, callback) {
+    const timer = setTimeout(callback, delayMs);
+    timer.unref();
+    return () => clearTimeout(timer);
+  },
+};

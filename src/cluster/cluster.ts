@@ -1,0 +1,86 @@
+// The plain data that profiling, planning and running exchange (JSON contracts). Types here; checks in validate.ts. Units are in the names.
+
+/** A link, full duplex, per direction. 1 Mbps = 10^6 bits a second. */
+export interface LinkSpeed {
+  readonly bandwidthMbps: number;
+  /** Default 0. */
+  readonly latencyMs?: number;
+}
+
+export interface DeviceSpec {
+  readonly name: string;
+  /** Names a device model in the profile for devices without an entry of their own. */
+  readonly kind?: string;
+  readonly memoryMiB: number;
+  readonly powerW?: number;
+}
+
+export interface Cluster {
+  readonly devices: readonly DeviceSpec[];
+  readonly links: {
+    readonly default: LinkSpeed;
+    readonly pairs?: readonly (LinkSpeed & { readonly between: readonly [string, string] })[];
+  };
+  /** Who holds the training data; absent: every device has it locally. */
+  readonly dataDevice?: string;
+}
+
+export interface LayerProfile {
+  readonly name: string;
+  /** Per sample: every tensor alive across the cut after this layer. */
+  readonly outputBytes: number;
+  readonly weightBytes: number;
+  /** Per sample, kept for the backward pass. */
+  readonly savedBytes: number;
+  /** Forward, per sample. */
+  readonly flops: number;
+  /** True when samples of a batch influence each other here: such a layer is not replicated unless asked for. Extension to the contract; absent means false. */
+  readonly batchDependent?: boolean;
+}
+
+export interface DeviceTimes {
+  /** [batchSize index][layer], milliseconds. */
+  readonly forwardMs: readonly (readonly number[])[];
+  readonly backwardMs: readonly (readonly number[])[];
+  /** Milliseconds of one optimizer update, by layer; absent: 0. */
+  readonly updateMs?: readonly number[];
+}
+
+export interface Profile {
+  readonly model: string;
+  /** Per sample. */
+  readonly inputBytes: number;
+  /** Per sample. */
+  readonly labelBytes: number;
+  readonly layers: readonly LayerProfile[];
+  /** Measured points, ascending; between them interpolate, above them extrapolate. */
+  readonly batchSizes: readonly number[];
+  /** By device name or kind. */
+  readonly devices: Readonly<Record<string, DeviceTimes>>;
+}
+
+export interface StagePlan {
+  /** Half-open range of layer indices. */
+  readonly layers: readonly [first: number, end: number];
+  readonly devices: readonly string[];
+  /** Samples of each micro-batch for each device; sums to microBatchSize. */
+  readonly samples: readonly number[];
+  /** K_p: forwards in flight before the first backward. */
+  readonly inFlight: number;
+}
+
+export interface Plan {
+  readonly planner: string;
+  /** '1f1b', 'gpipe', … */
+  readonly schedule: string;
+  readonly batchSize: number;
+  readonly microBatchSize: number;
+  readonly microBatchCount: number;
+  readonly stages: readonly StagePlan[];
+  readonly predicted: {
+    readonly roundMs: number;
+    readonly samplesPerS: number;
+    readonly lowerBoundMs?: number;
+    readonly peakMemoryMiB: Readonly<Record<string, number>>;
+  };
+}

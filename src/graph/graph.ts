@@ -1,0 +1,86 @@
+// The model as plain data: nodes in topological order over named values, in the form of ONNX at one opset (`canonicalOpset`).
+// Importing (onnx/) brings every model to this form; nothing behind the importer knows another opset.
+
+import type { ElementType, Tensor } from './tensor.ts';
+
+/** The one opset of the default domain in which graphs are held. The importer upgrades older models; the exporter patches the user's own file. */
+export const canonicalOpset = 21;
+
+/** An ONNX attribute, tagged with its type (int and float must be told apart in the file). */
+export type Attribute =
+  | { readonly type: 'int'; readonly value: number }
+  | { readonly type: 'float'; readonly value: number }
+  | { readonly type: 'string'; readonly value: string }
+  | { readonly type: 'tensor'; readonly value: Tensor }
+  | { readonly type: 'ints'; readonly value: readonly number[] }
+  | { readonly type: 'floats'; readonly value: readonly number[] }
+  | { readonly type: 'strings'; readonly value: readonly string[] };
+
+export type Attributes = Readonly<Record<string, Attribute>>;
+
+/** One operator application. An absent optional input or output is the empty string. */
+export interface Node {
+  readonly operator: string;
+  /** '' is ONNX's default domain. */
+  readonly domain: string;
+  /** Unique in its graph. */
+  readonly name: string;
+  readonly inputs: readonly string[];
+  readonly outputs: readonly string[];
+  readonly attributes: Attributes;
+}
+
+/** A dimension: a number, or the name of a symbol such as the batch ('N'). */
+export type Dimension = number | string;
+
+/** A graph's input or output. */
+export interface ValueInfo {
+  readonly name: string;
+  readonly type: ElementType;
+  readonly shape: readonly Dimension[];
+}
+
+/** A graph: every value is a graph input, an initializer or the output of exactly one node; nodes are topologically sorted. */
+export interface Graph {
+  readonly name: string;
+  readonly inputs: readonly ValueInfo[];
+  readonly outputs: readonly ValueInfo[];
+  /** Constants and parameters by name. */
+  readonly initializers: ReadonlyMap<string, Tensor>;
+  /** The initializers that training changes (a subset of their names, in file order). Never folded away. */
+  readonly parameters: readonly string[];
+  /** Initializers that a forward pass replaces: running mean and variance of batch normalization. Never folded away. */
+  readonly buffers: readonly string[];
+  readonly nodes: readonly Node[];
+}
+
+export const int = (value: number): Attribute => ({ type: 'int', value });
+export const float = (value: number): Attribute => ({ type: 'float', value });
+export const string = (value: string): Attribute => ({ type: 'string', value });
+export const ints = (value: readonly number[]): Attribute => ({ type: 'ints', value });
+export const floats = (value: readonly number[]): Attribute => ({ type: 'floats', value });
+export const tensorAttribute = (value: Tensor): Attribute => ({ type: 'tensor', value });
+
+/** The attribute's integer, or `fallback` where it is absent. */
+export function intAttribute(node: Node, name: string, fallback: number): number {
+  const attribute = node.attributes[name];
+  return attribute?.type === 'int' ? attribute.value : fallback;
+}
+
+/** The attribute's float, or `fallback` where it is absent. */
+export function floatAttribute(node: Node, name: string, fallback: number): number {
+  const attribute = node.attributes[name];
+  return attribute?.type === 'float' ? attribute.value : fallback;
+}
+
+/** The attribute's string, or `fallback` where it is absent. */
+export function stringAttribute(node: Node, name: string, fallback: string): string {
+  const attribute = node.attributes[name];
+  return attribute?.type === 'string' ? attribute.value : fallback;
+}
+
+/** The attribute's integers, or undefined where it is absent. */
+export function intsAttribute(node: Node, name: string): readonly number[] | undefined {
+  const attribute = node.attributes[name];
+  return attribute?.type === 'ints' ? attribute.value : undefined;
+}

@@ -1,0 +1,119 @@
+// Tensors as plain data: an element type, a shape, and a typed array in row-major order. No methods, no views with strides.
+
+import { assert } from '../assert.ts';
+
+const arrays = {
+  float32: Float32Array,
+  float64: Float64Array,
+  float16: Uint16Array, // raw bits
+  int8: Int8Array,
+  uint8: Uint8Array,
+  int16: Int16Array,
+  uint16: Uint16Array,
+  int32: Int32Array,
+  uint32: Uint32Array,
+  int64: BigInt64Array,
+  uint64: BigUint64Array,
+  bool: Uint8Array, // 0 or 1
+} as const;
+
+/** The element types that Asteroid's tensors may have; ONNX's names, without strings and complex numbers. */
+export type ElementType = keyof typeof arrays;
+/** The typed array that holds elements of type `T`. */
+export type ElementArray<T extends ElementType = ElementType> = InstanceType<(typeof arrays)[T]>;
+
+/** All element types, for validation of names that come from outside. */
+export const elementTypes: readonly ElementType[] = Object.keys(arrays) as ElementType[];
+
+/** A dense tensor, row-major. `data.length` is the product of `shape`. Treated as immutable once it is made. */
+export interface Tensor {
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+  readonly data: ElementArray;
+}
+
+/** The type of a value whose shape is static. */
+export interface ValueType {
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+}
+
+/** The number of elements of a shape (1 for a scalar). */
+export function elementCount(shape: readonly number[]): number {
+  let count = 1;
+  for (const dimension of shape) count *= dimension;
+  return count;
+}
+
+/** Bytes of one element. */
+export function elementBytes(type: ElementType): number {
+  return arrays[type].BYTES_PER_ELEMENT;
+}
+
+/** Bytes of a value of this type. */
+export function byteLength(value: ValueType): number {
+  return elementCount(value.shape) * elementBytes(value.type);
+}
+
+/** True for the types that can carry gradients. */
+export function isFloat(type: ElementType): boolean {
+  return type === 'float32' || type === 'float64' || type === 'float16';
+}
+
+/** A new typed array of zeros. */
+export function allocate<T extends ElementType>(type: T, count: number): ElementArray<T> {
+  return new arrays[type](count) as ElementArray<T>;
+}
+
+/** The typed array of `type` over existing bytes, without a copy where `byteOffset` is aligned; a copy where it is not. */
+export function viewBytes<T extends ElementType>(type: T, bytes: Uint8Array): ElementArray<T> {
+  const array = arrays[type];
+  const size = array.BYTES_PER_ELEMENT;
+  assert(bytes.byteLength % size === 0, `${bytes.byteLength} bytes are no whole number of ${type} elements`);
+  const aligned = bytes.byteOffset % size === 0 ? bytes : bytes.slice();
+  return new array(aligned.buffer as ArrayBuffer, aligned.byteOffset, aligned.byteLength / size) as ElementArray<T>;
+}
+
+/** The raw bytes of a tensor: a view, not a copy. */
+export function tensorBytes(tensor: Tensor): Uint8Array {
+  return new Uint8Array(tensor.data.buffer as ArrayBuffer, tensor.data.byteOffset, tensor.data.byteLength);
+}
+
+/** Makes a tensor from numbers (bigint types are converted). Throws when the shape and the count disagree. */
+export function tensor(type: ElementType, shape: readonly number[], values: ArrayLike<number>): Tensor {
+  const count = elementCount(shape);
+  assert(count === values.length, `a tensor of shape [${shape.join(', ')}] needs ${count} values, not ${values.length}`);
+  const data = allocate(type, count);
+  if (data instanceof BigInt64Array || data instanceof BigUint64Array) {
+    for (let index = 0; index < count; index++) data[index] = BigInt(values[index] as number);
+  } else {
+    for (let index = 0; index < count; index++) data[index] = values[index] as number;
+  }
+  return { type, shape: [...shape], data };
+}
+
+/** A tensor around an existing typed array, without a copy. */
+export function wrap<T extends ElementType>(type: T, shape: readonly number[], data: ElementArray<T>): Tensor {
+  assert(elementCount(shape) === data.length, `shape [${shape.join(', ')}] does not hold ${data.length} elements`);
+  return { type, shape: [...shape], data };
+}
+
+/** A scalar (shape []) of the given type. */
+export function scalar(type: ElementType, value: number): Tensor {
+  return tensor(type, [], [value]);
+}
+
+/** A vector of int64, as ONNX wants shapes and axes. */
+export function int64s(values: readonly number[]): Tensor {
+  return tensor('int64', [values.length], values);
+}
+
+/** The elements as numbers (exact for integers below 2^53). */
+export function toNumbers(value: Tensor): number[] {
+  return Array.from(value.data as ArrayLike<number | bigint>, Number);
+}
+
+/** True when two shapes are the same. */
+export function sameShape(a: readonly number[], b: readonly number[]): boolean {
+  return a.length === b.length && a.every((dimension, index) => dimension === b[index]);
+}

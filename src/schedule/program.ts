@@ -1,0 +1,54 @@
+// A Program: for each device, an ordered list of instructions. One Program, two executors: the simulator on a virtual clock, the runtime on
+// the engine and the links. Plain data; a new schedule is a new generator and nothing else.
+
+/** Samples [first, end) of a micro-batch. */
+export type SampleRange = readonly [first: number, end: number];
+
+/** What travels between devices: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward. */
+export type Payload = 'input' | 'label' | 'activation' | 'gradient';
+
+export type Instruction =
+  /** Wait until this piece has arrived. `from` is a device, or null for the data feed. */
+  | { readonly kind: 'receive'; readonly payload: Payload; readonly microBatch: number; readonly from: string | null; readonly samples: SampleRange }
+  /** Hand this piece to the link; does not wait for its arrival. */
+  | { readonly kind: 'send'; readonly payload: 'activation' | 'gradient'; readonly microBatch: number; readonly to: string; readonly samples: SampleRange }
+  | { readonly kind: 'forward'; readonly microBatch: number }
+  /** Input and weight gradients together. */
+  | { readonly kind: 'backward'; readonly microBatch: number }
+  | { readonly kind: 'backward-input'; readonly microBatch: number }
+  | { readonly kind: 'backward-weight'; readonly microBatch: number }
+  /** Sum the gradients over `group` (device names in ring order, this device among them). */
+  | { readonly kind: 'all-reduce'; readonly group: readonly string[] }
+  /** Apply the round's update, once the round is known to commit. */
+  | { readonly kind: 'update' };
+
+/** What one device does in one round. */
+export interface DeviceProgram {
+  readonly device: string;
+  readonly stage: number;
+  /** Half-open range of layers. */
+  readonly layers: readonly [first: number, end: number];
+  /** The samples of every micro-batch that this device computes. */
+  readonly samples: SampleRange;
+  readonly instructions: readonly Instruction[];
+}
+
+/** One round of a plan, for all devices. */
+export interface Program {
+  readonly schedule: string;
+  readonly microBatchSize: number;
+  readonly microBatchCount: number;
+  readonly stageCount: number;
+  readonly devices: readonly DeviceProgram[];
+}
+
+/** What both executors emit for each instruction that takes time; times in milliseconds from the round's start. */
+export interface ProgramEvent {
+  readonly device: string;
+  readonly kind: Instruction['kind'] | 'transfer';
+  readonly stage: number;
+  readonly microBatch?: number;
+  readonly payload?: Payload;
+  readonly startMs: number;
+  readonly endMs: number;
+}
