@@ -2,10 +2,34 @@
 
 import { assert } from '../assert.ts';
 
-const arrays = {
+/** The typed array behind each element type; ONNX's names, without strings and complex numbers. */
+interface Arrays {
+  readonly float32: Float32Array;
+  readonly float64: Float64Array;
+  /** Raw bits. */
+  readonly float16: Uint16Array;
+  readonly int8: Int8Array;
+  readonly uint8: Uint8Array;
+  readonly int16: Int16Array;
+  readonly uint16: Uint16Array;
+  readonly int32: Int32Array;
+  readonly uint32: Uint32Array;
+  readonly int64: BigInt64Array;
+  readonly uint64: BigUint64Array;
+  /** 0 or 1. */
+  readonly bool: Uint8Array;
+}
+
+interface ArrayConstructor<A> {
+  readonly BYTES_PER_ELEMENT: number;
+  new (length: number): A;
+  new (buffer: ArrayBuffer, byteOffset: number, length: number): A;
+}
+
+const arrays: { readonly [T in keyof Arrays]: ArrayConstructor<Arrays[T]> } = {
   float32: Float32Array,
   float64: Float64Array,
-  float16: Uint16Array, // raw bits
+  float16: Uint16Array,
   int8: Int8Array,
   uint8: Uint8Array,
   int16: Int16Array,
@@ -14,13 +38,13 @@ const arrays = {
   uint32: Uint32Array,
   int64: BigInt64Array,
   uint64: BigUint64Array,
-  bool: Uint8Array, // 0 or 1
-} as const;
+  bool: Uint8Array,
+};
 
-/** The element types that Asteroid's tensors may have; ONNX's names, without strings and complex numbers. */
-export type ElementType = keyof typeof arrays;
+/** The element types that Asteroid's tensors may have. */
+export type ElementType = keyof Arrays;
 /** The typed array that holds elements of type `T`. */
-export type ElementArray<T extends ElementType = ElementType> = InstanceType<(typeof arrays)[T]>;
+export type ElementArray<T extends ElementType = ElementType> = Arrays[T];
 
 /** All element types, for validation of names that come from outside. */
 export const elementTypes: readonly ElementType[] = Object.keys(arrays) as ElementType[];

@@ -1,0 +1,149 @@
+// Writes graphs node by node with every value's static type known as soon as it is written: what autodiff, losses, optimizers
+// and lowering use. For building models with symbolic batch see builder.ts.
+
+import { assert, defined } from '../assert.ts';
+import type { Attributes, Graph, Node, ValueInfo } from './graph.ts';
+import { isOperator, operators } from './operators/index.ts';
+import { type ElementType, type Tensor, type ValueType, int64s, scalar } from './tensor.ts';
+
+/** A graph under construction with static shapes. Names that it makes up are unique within it. */
+export class Emitter {
+  readonly #types = new Map<string, ValueType>();
+  readonly #inputs: ValueInfo[] = [];
+  readonly #initializers = new Map<string, Tensor>();
+  readonly #nodes: Node[] = [];
+  readonly #shared = new Map<string, string>();
+  #counter = 0;
+  readonly #prefix: string;
+
+  /** `prefix` starts the names that the emitter makes up. */
+  constructor(prefix = '') {
+    this.#prefix = prefix;
+  }
+
+  /** Declares a graph input. */
+  input(name: string, type: ElementType, shape: readonly number[]): string {
+    this.#claim(name, { type, shape });
+    this.#inputs.push({ name, type, shape });
+    return name;
+  }
+
+  /** Adds a named constant. */
+  initializer(name: string, value: Tensor): string {
+    this.#claim(name, value);
+    this.#initializers.set(name, value);
+    return name;
+  }
+
+  /** A small constant under a made-up name; equal constants of up to 16 elements are shared. */
+  constant(value: Tensor): string {
+    if (value.data.length > 16) return this.initializer(this.fresh('constant'), value);
+    const key = `${value.type}[${value.shape.join(',')}]${Array.from(value.data as ArrayLike<number | bigint>, (x) => (Object.is(x, -0) ? '-0' : String(x))).join(',')}`;
+    const known = this.#shared.get(key);
+    if (known !== undefined) return known;
+    const name = this.initializer(this.fresh('constant'), value);
+    this.#shared.set(key, name);
+    return name;
+  }
+
+  /** A scalar constant of the same element type as `like`. */
+  scalarLike(like: string, value: number): string {
+    return this.constant(scalar(this.type(like).type, value));
+  }
+
+  /** An int64 vector constant, as shapes and axes are given. */
+  int64s(values: readonly number[]): string {
+    return this.constant(int64s(values));
+  }
+
+  /** Writes a node with one output and returns that output's name. */
+  emit(operator: string, inputs: readonly string[], attributes: Attributes = {}, domain = ''): string {
+    return defined(this.emitAll(operator, inputs, 1, attributes, domain)[0], 'the output');
+  }
+
+  /** Writes a node with `outputCount` outputs. */
+  emitAll(operator: string, inputs: readonly string[], outputCount: number, attributes: Attributes = {}, domain = ''): readonly string[] {
+    const name = this.fresh(operator);
+    const outputs = Array.from({ length: outputCount }, (_, index) => (outputCount === 1 ? name : `${name}:${index}`));
+    this.append({ operator, domain, name, inputs, outputs, attributes });
+    return outputs;
+  }
+
+  /** Appends a node as it is (its names must be free), inferring its outputs' types. */
+  append(node: Node): void {
+    const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
+    const constants = node.inputs.map((input) => this.#initializers.get(input));
+    assert(node.domain === '' && isOperator(node.operator), `no type rule for ${node.domain}.${node.operator}; use appendTyped`);
+    const inferred = operators[node.operator].infer(node, types, constants);
+    this.appendTyped(node, inferred);
+  }
+
+  /** Appends a node of any domain whose outputs' types the caller knows. */
+  appendTyped(node: Node, outputTypes: readonly ValueType[]): void {
+    node.outputs.forEach((output, index) => {
+      if (output !== '') this.#claim(output, defined(outputTypes[index], `the type of ${output}`));
+    });
+    this.#nodes.push(node);
+  }
+
+  /** The static type of a value. */
+  type(name: string): ValueType {
+    return defined(this.#types.get(name), `value ${name}`);
+  }
+
+  /** The static shape of a value. */
+  shape(name: string): readonly number[] {
+    return this.type(name).shape;
+  }
+
+  /** True for a value that exists already. */
+  has(name: string): boolean {
+    return this.#types.has(name);
+  }
+
+  /** The constant behind a name, if it is one. */
+  constantValue(name: string): Tensor | undefined {
+    return this.#initializers.get(name);
+  }
+
+  /** A name that is not taken. */
+  fresh(stem: string): string {
+    let name: string;
+    do name = `${this.#prefix}${stem}_${this.#counter++}`;
+    while (this.#types.has(name));
+    return name;
+  }
+
+  /** The nodes written so far. */
+  get nodes(): readonly Node[] {
+    return this.#nodes;
+  }
+
+  /** The finished graph with these outputs; nodes and initializers that no output needs are left out, inputs are all kept. */
+  build(name: string, outputs: readonly string[]): Graph {
+    const needed = new Set(outputs);
+    const nodes: Node[] = [];
+    for (let index = this.#nodes.length - 1; index >= 0; index--) {
+      const node = defined(this.#nodes[index], 'node');
+      if (!node.outputs.some((output) => needed.has(output))) continue;
+      nodes.push(node);
+      for (const input of node.inputs) needed.add(input);
+    }
+    nodes.reverse();
+    const initializers = new Map([...this.#initializers].filter(([key]) => needed.has(key)));
+    return {
+      name,
+      inputs: [...this.#inputs],
+      outputs: outputs.map((output) => ({ name: output, ...this.type(output) })),
+      initializers,
+      parameters: [],
+      buffers: [],
+      nodes,
+    };
+  }
+
+  #claim(name: string, type: ValueType): void {
+    assert(name !== '' && !this.#types.has(name), `value name "${name}" is taken`);
+    this.#types.set(name, { type: type.type, shape: type.shape });
+  }
+}
