@@ -1,11 +1,15 @@
 // The narrow interface between training and whatever executes graphs. Values stay where the engine computes (a thread, a GPU)
 // until they are asked for. Implementations: reference.ts (slow, obvious), onnxruntime.ts (over an injected ORT),
 // compute-thread.ts (any engine behind a worker thread). All run testing/engine-suite.ts.
+//
+// DISPATCH IS ASYNCHRONOUS: `run`, `upload` and `release` return at once and happen in the order of the calls. Results are handles that may be
+// passed on (to `run`, `take`, …) before they are computed, so a whole micro-batch can be queued without one wait between its graphs.
+// A failure of a run surfaces wherever one of its values is awaited (`download`, `take`), at `settled()`, and in `close()`.
 
 import type { Graph } from '../graph/graph.ts';
 import type { Tensor, ValueType } from '../graph/tensor.ts';
 
-/** A value that lives in the engine. Opaque; released by its owner. */
+/** A value that lives in the engine (perhaps not computed yet). Opaque; released by its owner. */
 export interface Value extends ValueType {
   readonly handle: number;
 }
@@ -16,10 +20,10 @@ export interface Executable {
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
   /**
-   * Runs the graph. The inputs stay alive and unchanged. Runs of one engine happen in the order of the calls, so a value may be
-   * released right after the call that uses it. Outputs belong to the caller.
+   * Queues a run of the graph. The inputs stay alive and unchanged, and may be released right after this call. Outputs belong to the caller.
+   * `outputs`: the names wanted; the others are neither kept nor counted. Default: all.
    */
-  run(inputs: Readonly<Record<string, Value>>): Promise<Record<string, Value>>;
+  run(inputs: Readonly<Record<string, Value>>, outputs?: readonly string[]): Record<string, Value>;
   release(): void;
 }
 
@@ -33,12 +37,16 @@ export interface Engine {
   upload(tensor: Tensor): Value;
   /** Copies a value out; the value stays. */
   download(value: Value): Promise<Tensor>;
-  /** Moves a value out (no copy where the engine can); the value is released. */
+  /** Moves a value out (no copy where the engine can); the value is released at once. */
   take(value: Value): Promise<Tensor>;
-  /** Frees a value. Releasing twice is an error. */
+  /** Frees a value, after the runs queued before. Releasing twice is an error. */
   release(value: Value): void;
+  /** Resolves when everything queued so far is done; rejects with the first failure since the last call. */
+  settled(): Promise<void>;
   /** Bytes of the values alive in the engine. */
   valueBytes(): number;
+  /** Milliseconds spent inside runs since the engine was made, as of the last settled result. */
+  busyMs(): number;
   /** Frees everything; no call is allowed afterwards. */
   close(): Promise<void>;
 }
