@@ -1,0 +1,83 @@
+// Where frames that arrive early wait for the instruction that wants them. Bounded in bytes; each key is delivered exactly once.
+
+import { ProtocolError } from '../../errors.ts';
+import type { Frame } from '../../transport/link.ts';
+
+/** What a frame is filed under. */
+export interface MailKey {
+  readonly kind: string;
+  readonly round: number;
+  readonly microBatch: number;
+  readonly from: string;
+}
+
+interface Waiting {
+  readonly resolve: (frame: Frame) => void;
+  readonly reject: (error: Error) => void;
+}
+
+/** A keyed, bounded store of received frames. */
+export class Mailbox {
+  readonly #limitBytes: number;
+  readonly #frames = new Map<string, Frame>();
+  readonly #waiting = new Map<string, Waiting>();
+  #bytes = 0;
+  #failure: Error | undefined;
+
+  constructor(limitBytes: number) {
+    this.#limitBytes = limitBytes;
+  }
+
+  /** Files a frame, or gives it to the one who waits. Throws ProtocolError for a frame that came before or beyond the limit. */
+  put(key: MailKey, frame: Frame): void {
+    const id = keyText(key);
+    const waiting = this.#waiting.get(id);
+    if (waiting !== undefined) {
+      this.#waiting.delete(id);
+      waiting.resolve(frame);
+      return;
+    }
+    if (this.#frames.has(id)) throw new ProtocolError(`${key.from} sent ${key.kind} ${key.microBatch} of round ${key.round} twice.`);
+    const bytes = frameBytes(frame);
+    if (this.#bytes + bytes > this.#limitBytes) {
+      throw new ProtocolError(`${key.from} sent more than the ${this.#limitBytes} bytes that may wait here.`);
+    }
+    this.#frames.set(id, frame);
+    this.#bytes += bytes;
+  }
+
+  /** The frame filed under `key`, as soon as it is there. Rejects when the mailbox fails. */
+  take(key: MailKey): Promise<Frame> {
+    const id = keyText(key);
+    const frame = this.#frames.get(id);
+    if (frame !== undefined) {
+      this.#frames.delete(id);
+      this.#bytes -= frameBytes(frame);
+      return Promise.resolve(frame);
+    }
+    if (this.#failure !== undefined) return Promise.reject(this.#failure);
+    return new Promise((resolve, reject) => this.#waiting.set(id, { resolve, reject }));
+  }
+
+  /** Rejects all who wait, now and later. */
+  fail(error: Error): void {
+    this.#failure ??= error;
+    for (const waiting of this.#waiting.values()) waiting.reject(error);
+    this.#waiting.clear();
+    this.#frames.clear();
+    this.#bytes = 0;
+  }
+
+  /** Bytes that wait. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+}
+
+function keyText(key: MailKey): string {
+  return `${key.kind}/${key.round}/${key.microBatch}/${key.from}`;
+}
+
+function frameBytes(frame: Frame): number {
+  return (frame.tensors ?? []).reduce((sum, tensor) => sum + tensor.data.byteLength, 0);
+}
