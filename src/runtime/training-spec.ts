@@ -2,28 +2,49 @@
 
 import { z } from 'zod';
 
+/** Settings of the optimizer; each kind reads those that it has. */
+export interface OptimizerSpec {
+  readonly kind: 'sgd' | 'adam' | 'adamw';
+  readonly momentum: number;
+  readonly nesterov: boolean;
+  readonly weightDecay: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly epsilon: number;
+}
+
 /** The settings of a run that every device must agree on. */
-export const trainingSpecSchema = z.object({
+export interface TrainingSpec {
+  /** Samples of a round: gradients are those of the mean over them. */
+  readonly batchSize: number;
+  readonly loss: 'cross-entropy' | 'mse';
+  readonly optimizer: OptimizerSpec;
+  /** Largest global gradient norm; null: no clipping. */
+  readonly clipNorm: number | null;
+  /** Seeds dropout, together with the round and each sample's place in the batch. */
+  readonly seed: number;
+  /** Parameters that stay as they are. */
+  readonly frozen: readonly string[];
+}
+
+const fraction = z.number().min(0).max(1);
+
+export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   batchSize: z.number().int().positive(),
   loss: z.enum(['cross-entropy', 'mse']),
   optimizer: z.object({
     kind: z.enum(['sgd', 'adam', 'adamw']),
-    momentum: z.number().min(0).max(1),
+    momentum: fraction,
     nesterov: z.boolean(),
     weightDecay: z.number().min(0),
-    beta1: z.number().min(0).max(1),
-    beta2: z.number().min(0).max(1),
+    beta1: fraction,
+    beta2: fraction,
     epsilon: z.number().positive(),
   }),
-  /** Largest global gradient norm; null: no clipping. */
   clipNorm: z.number().positive().nullable(),
-  /** Seeds dropout, together with the round and each sample's index. */
   seed: z.number().int(),
-  /** Parameters that stay as they are. */
   frozen: z.array(z.string()),
 });
-
-export type TrainingSpec = Readonly<z.infer<typeof trainingSpecSchema>>;
 
 /** How many copies of each weight the optimizer keeps beside it (eq. 3's s): momentum 1, Adam 2. */
 export function optimizerStateCount(spec: TrainingSpec): 0 | 1 | 2 {

@@ -1,0 +1,216 @@
+// Executes one round of a device's Program on a stage: the real-time twin of the simulator. Instructions are taken in order; computing is queued on
+// the engine and not waited for, sending happens as soon as a result is there, receiving fills the mailbox meanwhile. Only a piece that has not
+// arrived yet, or too many micro-batches queued ahead, makes the Program wait.
+
+import { assert, defined, unreachable } from '../../assert.ts';
+import type { Clock } from '../../clock.ts';
+import { ProtocolError } from '../../errors.ts';
+import type { CutTensor } from '../../graph/layers.ts';
+import { type Tensor, sameShape } from '../../graph/tensor.ts';
+import type { DeviceProgram, Instruction, Payload, SampleRange } from '../../schedule/program.ts';
+import type { Frame, Priority } from '../../transport/link.ts';
+import type { RoundResult, RoundTimes } from '../messages.ts';
+import { ringAllReduce } from './all-reduce.ts';
+import type { MailKey } from './mailbox.ts';
+import { joinSamples, owned, sliceSamples } from './samples.ts';
+import type { Stage } from './stage.ts';
+
+/** The name under which the data feed's frames are filed. */
+export const feedName = '(feed)';
+
+/** What a round needs from the outside world. */
+export interface RoundPorts {
+  readonly clock: Clock;
+  send(to: string, frame: Omit<Frame, 'epoch'>, priority: Priority): Promise<void>;
+  receive(key: MailKey): Promise<Frame>;
+  /** Rejects when the device must give up the round; aborts every wait. */
+  readonly failure: Promise<never>;
+}
+
+/** What a round leaves behind: the result for the coordinator and the time of each instruction. */
+export interface RoundOutcome {
+  readonly result: RoundResult;
+  readonly times: readonly RoundTimes[];
+}
+
+/** Runs the round up to, and without, its update: afterwards the gradients are final and the device is prepared to commit. */
+export async function runRound(program: DeviceProgram, stage: Stage, round: number, ports: RoundPorts): Promise<RoundOutcome> {
+  const startMs = ports.clock.now();
+  const busyBeforeMs = stage.busyMs();
+  const state = new RoundState(program, stage, round, ports);
+  const times: RoundTimes[] = [];
+  stage.beginRound(round);
+  for (const [index, instruction] of program.instructions.entries()) {
+    if (instruction.kind === 'update') break;
+    const beganMs = ports.clock.now() - startMs;
+    await Promise.race([state.execute(instruction), ports.failure]);
+    times.push({ instruction: index, startMs: beganMs, endMs: ports.clock.now() - startMs });
+  }
+  await Promise.race([state.finished(), ports.failure]);
+  const totals = await Promise.race([stage.finishRound(isNormCounted(program)), ports.failure]);
+  return {
+    result: { round, ...totals, roundMs: ports.clock.now() - startMs, busyMs: stage.busyMs() - busyBeforeMs },
+    times,
+  };
+}
+
+/** In a replicated stage every member holds the same gradients; the first of the ring counts them for the global norm. */
+function isNormCounted(program: DeviceProgram): boolean {
+  const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
+  return reduce === undefined || reduce.group[0] === program.device;
+}
+
+interface Piece {
+  readonly samples: SampleRange;
+  readonly tensors: readonly Tensor[];
+}
+
+/** The pieces received and the work in flight of one round. */
+class RoundState {
+  readonly #program: DeviceProgram;
+  readonly #stage: Stage;
+  readonly #round: number;
+  readonly #ports: RoundPorts;
+  readonly #pieces = new Map<string, Piece[]>();
+  readonly #activations = new Map<number, Promise<readonly Tensor[]>>();
+  readonly #gradients = new Map<number, Promise<readonly Tensor[]>>();
+  readonly #sends: Promise<void>[] = [];
+
+  constructor(program: DeviceProgram, stage: Stage, round: number, ports: RoundPorts) {
+    this.#program = program;
+    this.#stage = stage;
+    this.#round = round;
+    this.#ports = ports;
+  }
+
+  async execute(instruction: Instruction): Promise<void> {
+    switch (instruction.kind) {
+      case 'receive':
+        return this.#receive(instruction);
+      case 'forward':
+        return this.#forward(instruction.microBatch);
+      case 'backward':
+        this.#keep(this.#gradients, instruction.microBatch, this.#stage.backward(instruction.microBatch, this.#gradientsOf(instruction.microBatch)));
+        return;
+      case 'backward-input':
+        this.#keep(this.#gradients, instruction.microBatch, this.#stage.backwardInput(instruction.microBatch, this.#gradientsOf(instruction.microBatch)));
+        return;
+      case 'backward-weight':
+        this.#stage.backwardWeight(instruction.microBatch);
+        return;
+      case 'send': {
+        const sending = this.#send(instruction);
+        sending.catch(() => {}); // seen by finished()
+        this.#sends.push(sending);
+        return;
+      }
+      case 'all-reduce':
+        return this.#allReduce(instruction.group);
+      case 'update':
+        return;
+      default:
+        unreachable(instruction);
+    }
+  }
+
+  /** Everything queued has been computed and handed to the links. */
+  async finished(): Promise<void> {
+    await Promise.all([...this.#sends, ...this.#activations.values(), ...this.#gradients.values()]);
+  }
+
+  async #receive(instruction: Extract<Instruction, { kind: 'receive' }>): Promise<void> {
+    const { payload, microBatch, samples } = instruction;
+    const from = instruction.from ?? feedName;
+    const frame = await this.#ports.receive({ kind: payload, round: this.#round, microBatch, from });
+    const tensors = frame.tensors ?? [];
+    checkPiece(tensors, this.#expected(payload), samples, `${payload} ${microBatch} of ${from}`);
+    const key = pieceKey(payload, microBatch);
+    const pieces = this.#pieces.get(key) ?? [];
+    pieces.push({ samples, tensors });
+    this.#pieces.set(key, pieces);
+  }
+
+  #expected(payload: Payload): readonly CutTensor[] {
+    switch (payload) {
+      case 'input':
+      case 'activation':
+        return this.#stage.inputs;
+      case 'label':
+        return [this.#stage.label];
+      case 'gradient':
+        return this.#stage.outputs.filter((output) => output.differentiable);
+      default:
+        return unreachable(payload);
+    }
+  }
+
+  #forward(microBatch: number): void {
+    const isFirst = this.#program.stage === 0;
+    const inputs = this.#joined(isFirst ? 'input' : 'activation', microBatch, this.#stage.inputs);
+    const labels = this.#stage.isLast ? this.#joined('label', microBatch, [this.#stage.label])[0] : undefined;
+    this.#keep(this.#activations, microBatch, this.#stage.forward(microBatch, this.#program.samples[0], inputs, labels));
+  }
+
+  #gradientsOf(microBatch: number): readonly Tensor[] {
+    return this.#stage.isLast ? [] : this.#joined('gradient', microBatch, this.#expected('gradient'));
+  }
+
+  /** The pieces of one micro-batch, in the order of their samples, joined tensor by tensor; each in a buffer that the engine may take. */
+  #joined(payload: Payload, microBatch: number, expected: readonly CutTensor[]): readonly Tensor[] {
+    const key = pieceKey(payload, microBatch);
+    const pieces = defined(this.#pieces.get(key), `${payload} ${microBatch}`);
+    this.#pieces.delete(key);
+    pieces.sort((a, b) => a.samples[0] - b.samples[0]);
+    return expected.map((cut, index) => owned(joinSamples(pieces.map((piece) => defined(piece.tensors[index], cut.name)), cut.batchAxis)));
+  }
+
+  /** Files a result to be sent later; a failure is seen by `finished` or by the send, never as an unhandled rejection. */
+  #keep(store: Map<number, Promise<readonly Tensor[]>>, microBatch: number, result: Promise<readonly Tensor[]>): void {
+    result.catch(() => {});
+    store.set(microBatch, result);
+  }
+
+  async #send(instruction: Extract<Instruction, { kind: 'send' }>): Promise<void> {
+    const { payload, microBatch, samples, to } = instruction;
+    const isForward = payload === 'activation';
+    const results = await defined((isForward ? this.#activations : this.#gradients).get(microBatch), `${payload} ${microBatch}`);
+    const cuts = isForward ? this.#stage.outputs : this.#stage.inputs.filter((input) => input.differentiable);
+    const offset = this.#program.samples[0];
+    const tensors = results.map((result, index) =>
+      sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
+    );
+    await this.#ports.send(to, { kind: payload, round: this.#round, microBatch, tensors }, 'pipeline');
+  }
+
+  async #allReduce(group: readonly string[]): Promise<void> {
+    const memberIndex = group.indexOf(this.#program.device);
+    assert(memberIndex >= 0, 'the device is in its own group');
+    const next = defined(group[(memberIndex + 1) % group.length], 'the next of the ring');
+    const previous = defined(group[(memberIndex + group.length - 1) % group.length], 'the previous of the ring');
+    const values = await this.#stage.takeGradients();
+    await ringAllReduce(values, memberIndex, group.length, {
+      send: (piece, data) => {
+        const tensor: Tensor = { type: 'float32', shape: [data.length], data };
+        return this.#ports.send(next, { kind: 'all-reduce', round: this.#round, microBatch: piece, tensors: [tensor] }, 'pipeline');
+      },
+      receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: piece, from: previous }),
+    });
+    this.#stage.putGradients(values);
+  }
+}
+
+function pieceKey(payload: Payload, microBatch: number): string {
+  return `${payload}/${microBatch}`;
+}
+
+/** A peer's tensors must be exactly those that the plan says. Throws ProtocolError. */
+function checkPiece(tensors: readonly Tensor[], expected: readonly CutTensor[], samples: SampleRange, what: string): void {
+  if (tensors.length !== expected.length) throw new ProtocolError(`The ${what} should hold ${expected.length} tensors, not ${tensors.length}.`);
+  for (const [index, cut] of expected.entries()) {
+    const found = defined(tensors[index], 'tensor');
+    const shape = cut.shape.map((dimension) => (dimension === 'N' ? samples[1] - samples[0] : dimension));
+    if (found.type !== cut.type || !sameShape(found.shape, shape)) {
+      throw new ProtocolError(`The ${what} should hold ${cut.name} as ${cut.type}[${shape}], not ${found.type}[${found.shape}].`);
+    }
+  }
+}
