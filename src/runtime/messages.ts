@@ -116,7 +116,7 @@ export interface ToWorker {
   readonly model: ModelMessage;
   readonly connect: { readonly peers: readonly PeerAddress[]; readonly token: string };
   readonly measure: { readonly peers: readonly string[] };
-  readonly profile: { readonly batchSizes: readonly number[]; readonly coLocatedCount: number };
+  readonly profile: { readonly batchSizes: readonly number[] };
   readonly deploy: { readonly plan: Plan; readonly stateCount: number; readonly step: number };
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly round: { readonly round: number; readonly learningRate: number };
@@ -157,7 +157,7 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   }),
   connect: z.object({ peers: z.array(z.object({ name, url: z.string().max(300) })).max(2000), token: z.string().min(16).max(200) }),
   measure: z.object({ peers: z.array(name).max(2000) }),
-  profile: z.object({ batchSizes: z.array(z.number().int().positive()).min(1).max(16), coLocatedCount: z.number().int().positive() }),
+  profile: z.object({ batchSizes: z.array(z.number().int().positive()).min(1).max(16) }),
   deploy: z.object({ plan, stateCount: count, step: count }),
   state,
   round: z.object({ round: count, learningRate: z.number().min(0) }),
