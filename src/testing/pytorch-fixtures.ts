@@ -1,0 +1,102 @@
+// The networks of test/fixtures/pytorch with PyTorch's own losses (made by make_fixtures.py there). One entry for each ONNX file: nets that
+// were exported in several ways appear once a way, with the same losses. Used by tests only.
+
+import { existsSync, readdirSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+
+/** Sums over one parameter after the last step, in PyTorch's layout. A sum may be near 0: compare it against √(elements · sumOfSquares). */
+export interface WeightMoments {
+  readonly shape: readonly number[];
+  readonly sum: number;
+  readonly sumOfSquares: number;
+  /** The tensor of the ONNX file that holds this parameter, and whether the exporter transposed it (which changes neither sum). */
+  readonly initializer: string;
+  readonly transposed: boolean;
+}
+
+export interface PytorchFixture {
+  /** Net and file, such as 'residual/opset13-fixed'. */
+  readonly name: string;
+  readonly net: string;
+  readonly opset: number;
+  /** 'fixed': the file is for batches of `batchSize` only. */
+  readonly batch: 'dynamic' | 'fixed';
+  /** 'eval': exported for inference, constants folded. */
+  readonly mode: 'training' | 'eval';
+  readonly exporter: 'torchscript' | 'dynamo';
+  readonly modelPath: string;
+  /** npy, 96 samples, float32 or int64. */
+  readonly inputsPath: string;
+  /** npy, int64: [96], or [96, T] for a net that labels every token. */
+  readonly labelsPath: string;
+  readonly learningRate: number;
+  readonly momentum: number;
+  readonly batchSize: number;
+  /** Mean cross-entropy of each batch in order, before its update. */
+  readonly losses: readonly number[];
+  readonly hasBatchNorm: boolean;
+  /** True where two places of the net use one parameter. */
+  readonly tiedWeights: boolean;
+  readonly finalWeights: Readonly<Record<string, WeightMoments>>;
+  /** Float initializers of the file that are not to be trained: masks, scalars. */
+  readonly constants: readonly string[];
+}
+
+interface ExpectedFile {
+  readonly inputs: string;
+  readonly labels: string;
+  readonly learningRate: number;
+  readonly momentum: number;
+  readonly batchSize: number;
+  readonly losses: readonly number[];
+  readonly hasBatchNorm: boolean;
+  readonly tiedWeights: boolean;
+  readonly finalWeights: Readonly<Record<string, Pick<WeightMoments, 'shape' | 'sum' | 'sumOfSquares'>>>;
+  readonly models: readonly (Pick<PytorchFixture, 'opset' | 'batch' | 'mode' | 'exporter' | 'constants'> & {
+    readonly file: string;
+    readonly renamed: Readonly<Record<string, Pick<WeightMoments, 'initializer' | 'transposed'>>>;
+  })[];
+}
+
+/** All fixtures, sorted by name. Throws when there are none: a test over an empty list would pass. */
+export function pytorchFixtures(): readonly PytorchFixture[] {
+  const root = fixtureFolder('pytorch');
+  const nets = readdirSync(root).filter((net) => existsSync(join(root, net, 'expected.json')));
+  const fixtures = nets.flatMap((net) => fixturesOf(root, net));
+  if (fixtures.length === 0) throw new Error(`No fixtures in ${root}: run make_fixtures.py there.`);
+  return fixtures.sort((one, other) => (one.name < other.name ? -1 : 1));
+}
+
+/** Path of a folder in test/fixtures, from wherever the tests were compiled to inside the repository. */
+export function fixtureFolder(name: string): string {
+  for (let folder = import.meta.dirname; ; folder = join(folder, '..')) {
+    const candidate = join(folder, 'test', 'fixtures', name);
+    if (existsSync(candidate)) return candidate;
+    if (folder === join(folder, '..')) throw new Error(`test/fixtures/${name} is not above ${import.meta.dirname}.`);
+  }
+}
+
+function fixturesOf(root: string, net: string): PytorchFixture[] {
+  const { models, inputs, labels, finalWeights, ...shared } = JSON.parse(readFileSync(join(root, net, 'expected.json'), 'utf8')) as ExpectedFile;
+  return models.map(({ file, renamed, ...model }) => ({
+    name: `${net}/${file.replace(/\.onnx$/, '')}`,
+    net,
+    opset: model.opset,
+    batch: model.batch,
+    mode: model.mode,
+    exporter: model.exporter,
+    constants: model.constants,
+    modelPath: join(root, net, file),
+    inputsPath: join(root, net, inputs),
+    labelsPath: join(root, net, labels),
+    learningRate: shared.learningRate,
+    momentum: shared.momentum,
+    batchSize: shared.batchSize,
+    losses: shared.losses,
+    hasBatchNorm: shared.hasBatchNorm,
+    tiedWeights: shared.tiedWeights,
+    finalWeights: Object.fromEntries(
+      Object.entries(finalWeights).map(([name, moments]) => [name, { initializer: name, transposed: false, ...moments, ...renamed[name] }]),
+    ),
+  }));
+}
