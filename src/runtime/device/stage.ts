@@ -60,3 +60,46 @@ interface Compiled {
   readonly accumulate: Executable | undefined;
   readonly squaredNorm: Executable | undefined;
 }
+
+/** A stage that computes. Made by `createStage`; all methods but the promises' results return at once. */
+export class Stage {
+  readonly inputs: readonly CutTensor[];
+  readonly outputs: readonly CutTensor[];
+  readonly label: CutTensor;
+  readonly isLast: boolean;
+  readonly #engine: Engine;
+  readonly #options: StageOptions;
+  readonly #compiled: Compiled;
+  readonly #parameters = new Map<string, Value>();
+  readonly #buffers = new Map<string, Value>();
+  readonly #optimizerState = new Map<string, Value>();
+  readonly #inFlight = new Map<number, InFlight>();
+  #gradients: Record<string, Value> | undefined;
+  #losses: Promise<readonly [Tensor, Tensor]>[] = [];
+  #round = 0;
+
+  /** Use `createStage`. */
+  constructor(engine: Engine, options: StageOptions, cuts: { inputs: readonly CutTensor[]; outputs: readonly CutTensor[] }, compiled: Compiled) {
+    this.inputs = cuts.inputs;
+    this.outputs = cuts.outputs;
+    this.label = options.label;
+    this.isLast = options.layers[1] === options.sequence.layers.length;
+    this.#engine = engine;
+    this.#options = options;
+    this.#compiled = compiled;
+  }
+
+  /** Puts one tensor of the state in place (again: replaces it). Unknown names are an error of the sender. */
+  load(entry: StateEntry): void {
+    const store = this.#store(entry.role);
+    const old = store.get(entry.name);
+    if (old !== undefined) this.#engine.release(old);
+    store.set(entry.name, this.#engine.upload(owned(entry.value)));
+  }
+
+  /** What has not been loaded yet; optimizer state that nobody sent starts from zeros. */
+  missingState(): readonly string[] {
+    const wanted = [...this.#compiled.graphs.parameters, ...this.#compiled.graphs.buffers.map((buffer) => buffer.name)];
+    return wanted.filter((name) => !this.#parameters.has(name) && !this.#buffers.has(name));
+  }
+}

@@ -1,0 +1,126 @@
+// A worker's links to its peers: who connects to whom, which frames are pipeline data, and the measurement of a link's bandwidth and latency.
+
+import type { Clock } from '../../clock.ts';
+import { ProtocolError, RunError } from '../../errors.ts';
+import { wrap } from '../../graph/tensor.ts';
+import type { Frame, Link, Priority } from '../../transport/link.ts';
+import type { LinkMeasurement, PeerAddress } from '../messages.ts';
+
+/** How a worker opens and accepts links to other workers. */
+export interface PeerNetwork {
+  /** Where peers reach this worker. */
+  readonly url: string;
+  /** Accepts peers that present `token`, until `stop`; `onLink` is called for each. */
+  accept(token: string, onLink: (link: Link) => void): void;
+  /** Opens a link to a peer, as `name`. Rejects with RunError when it cannot be reached. */
+  connect(peer: PeerAddress, name: string, token: string): Promise<Link>;
+  close(): Promise<void>;
+}
+
+/** Frames of these kinds are pipeline data; they go to the mailbox. */
+const pipelineKinds = new Set(['activation', 'gradient', 'all-reduce']);
+
+/** The links of one worker to all others. */
+export class Peers {
+  readonly #name: string;
+  readonly #network: PeerNetwork;
+  readonly #clock: Clock;
+  readonly #onFrame: (from: string, frame: Frame) => void;
+  readonly #onEnd: (peer: string, reason: string) => void;
+  readonly #links = new Map<string, Link>();
+  readonly #arrivals = new Map<string, (link: Link) => void>();
+  readonly #echoes = new Map<string, (frame: Frame) => void>();
+  #echoCounter = 0;
+
+  /** `onFrame` receives pipeline data, `onEnd` is told when a link ends that was not closed here. */
+  constructor(
+    name: string,
+    network: PeerNetwork,
+    clock: Clock,
+    handlers: { onFrame(from: string, frame: Frame): void; onEnd(peer: string, reason: string): void },
+  ) {
+    this.#name = name;
+    this.#network = network;
+    this.#clock = clock;
+    this.#onFrame = handlers.onFrame;
+    this.#onEnd = handlers.onEnd;
+  }
+
+  /** Links to all peers: this worker calls those before it in the list and is called by those after it. */
+  async connect(peers: readonly PeerAddress[], token: string): Promise<void> {
+    const own = peers.findIndex((peer) => peer.name === this.#name);
+    if (own < 0) throw new ProtocolError(`The list of peers lacks this worker, ${this.#name}.`);
+    const later = peers.slice(own + 1).map((peer) => this.#arrival(peer.name));
+    this.#network.accept(token, (link) => this.#add(link));
+    const earlier = peers.slice(0, own).map(async (peer) => this.#add(await this.#network.connect(peer, this.#name, token)));
+    await Promise.all([...earlier, ...later]);
+  }
+
+  #arrival(peer: string): Promise<void> {
+    return new Promise((resolve) => this.#arrivals.set(peer, () => resolve()));
+  }
+
+  #add(link: Link): void {
+    if (this.#links.has(link.peer)) {
+      void link.close('there is a link already');
+      return;
+    }
+    this.#links.set(link.peer, link);
+    link.receive((frame) => this.#received(link, frame));
+    void link.ended.then((end) => {
+      this.#links.delete(link.peer);
+      this.#onEnd(link.peer, end.reason);
+    });
+    this.#arrivals.get(link.peer)?.(link);
+    this.#arrivals.delete(link.peer);
+  }
+
+  #received(link: Link, frame: Frame): void {
+    if (pipelineKinds.has(frame.kind)) this.#onFrame(link.peer, frame);
+    else if (frame.kind === 'ping') void link.send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch }, 'pipeline').catch(() => {}); // a lost link reports itself
+    else if (frame.kind === 'pong') this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(frame);
+    else if (frame.kind !== 'ballast') throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
+  }
+
+  /** Hands a frame to the link to `peer`; resolves under back-pressure as Link.send does. */
+  send(peer: string, frame: Frame, priority: Priority): Promise<void> {
+    const link = this.#links.get(peer);
+    if (link === undefined) return Promise.reject(new RunError(`There is no link from ${this.#name} to ${peer}.`));
+    return link.send(frame, priority);
+  }
+
+  /** Measures the link to a peer: half of the median round trip of 15 small frames, and the rate of a transfer that takes at least 40 ms or 32 MiB. */
+  async measure(peer: string): Promise<LinkMeasurement> {
+    const trips: number[] = [];
+    for (let trip = 0; trip < 15; trip++) trips.push(await this.#roundTrip(peer, 0));
+    trips.sort((a, b) => a - b);
+    const roundTripMs = trips[7] as number;
+    for (let mebibytes = 1; ; mebibytes *= 2) {
+      const elapsedMs = Math.max(await this.#roundTrip(peer, mebibytes) - roundTripMs, 1e-3);
+      if (elapsedMs >= 40 || mebibytes >= 32) {
+        return { peer, bandwidthMbps: (mebibytes * 2 ** 20 * 8) / (elapsedMs * 1e3), latencyMs: roundTripMs / 2 };
+      }
+    }
+  }
+
+  /** Milliseconds until the answer to a ping that follows so much ballast on the same queue. */
+  async #roundTrip(peer: string, ballastMiB: number): Promise<number> {
+    const id = this.#echoCounter++;
+    const key = `${peer}/${id}`;
+    const answered = new Promise<void>((resolve) => this.#echoes.set(key, () => resolve()));
+    const ballast = wrap('uint8', [2 ** 20], new Uint8Array(2 ** 20));
+    const startMs = this.#clock.now();
+    for (let piece = 0; piece < ballastMiB; piece++) {
+      await this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: piece, tensors: [ballast] }, 'pipeline');
+    }
+    await this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, 'pipeline');
+    await answered;
+    this.#echoes.delete(key);
+    return this.#clock.now() - startMs;
+  }
+
+  async close(reason: string): Promise<void> {
+    await Promise.all([...this.#links.values()].map((link) => link.close(reason)));
+    await this.#network.close();
+  }
+}
