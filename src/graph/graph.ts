@@ -6,6 +6,9 @@ import type { ElementType, Tensor } from './tensor.ts';
 /** The one opset of the default domain in which graphs are held. The importer upgrades older models; the exporter patches the user's own file. */
 export const canonicalOpset = 21;
 
+/** The symbol of the batch dimension in a graph's inputs and outputs. */
+export const batchSymbol = 'N';
+
 /** An ONNX attribute, tagged with its type (int and float must be told apart in the file). */
 export type Attribute =
   | { readonly type: 'int'; readonly value: number }
@@ -49,9 +52,17 @@ export interface Graph {
   readonly initializers: ReadonlyMap<string, Tensor>;
   /** The initializers that training changes (a subset of their names, in file order). Never folded away. */
   readonly parameters: readonly string[];
-  /** Initializers that a forward pass replaces: running mean and variance of batch normalization. Never folded away. */
+  /**
+   * Initializers that a forward pass replaces: running mean and variance of batch normalization. Never folded away. The new values are
+   * outputs 1 and 2 of the BatchNormalization in training mode that reads the old ones as its inputs 3 and 4.
+   */
   readonly buffers: readonly string[];
   readonly nodes: readonly Node[];
+  /**
+   * Set where the model was exported for one batch size and could not be freed from it (rebatch.ts): all dimensions are numbers, and
+   * only this batch size can be instantiated.
+   */
+  readonly fixedBatch?: number;
 }
 
 export const int = (value: number): Attribute => ({ type: 'int', value });

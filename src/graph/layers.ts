@@ -1,6 +1,17 @@
-// placeholder: see interfaces below; the graph's owner fills this in.
-import type { Graph } from './graph.ts';
-import type { ElementType } from './tensor.ts';
+// A model as a sequence of layers: the unit in which work is measured, planned and moved. Between any two layers the model can be
+// cut; stage.ts takes out a run of them. Layers are views on the graph, made once; nothing is copied.
+
+import { defined } from '../assert.ts';
+import { InputError } from '../errors.ts';
+import { type Probe, batchAxis, hasOpenBatch, mixesBatch, probe } from './batch-axis.ts';
+import { type Cuts, findCuts } from './cuts.ts';
+import { nodeFlops } from './flops.ts';
+import { gradientValues } from './gradient-paths.ts';
+import type { Graph, Node } from './graph.ts';
+import { LayerNamer } from './layer-names.ts';
+import { rebatch } from './rebatch.ts';
+import { type SignatureContext, layerSignature } from './signature.ts';
+import { type ElementType, elementBytes } from './tensor.ts';
 
 /** A tensor alive across a cut between two layers. */
 export interface CutTensor {
@@ -10,18 +21,21 @@ export interface CutTensor {
   readonly shape: readonly (number | 'N')[];
   /** The axis of 'N'. */
   readonly batchAxis: number;
-  /** True where a gradient travels back (float tensors that depend on a parameter or are on the way to one). */
+  /** True where a gradient travels back: a float tensor on a gradient path from a parameter to the first output. */
   readonly differentiable: boolean;
 }
 
 /** One layer: a run of nodes between two legal cuts. */
 export interface Layer {
+  /** Unique in its sequence; from the parameters' names where they are readable. */
   readonly name: string;
   /** Names of its nodes, in order. */
   readonly nodes: readonly string[];
+  /** The parameters that its nodes read; no other layer reads them. */
   readonly parameters: readonly string[];
+  /** The buffers that its nodes read; no other layer reads them. */
   readonly buffers: readonly string[];
-  /** Every tensor alive across the cut after this layer (the graph's outputs for the last one). */
+  /** Every tensor alive across the cut after this layer (the graph's first output for the last one). */
   readonly outputs: readonly CutTensor[];
   /** True when the layer's result for one sample depends on the other samples of its batch (batch normalization in training mode). */
   readonly batchDependent: boolean;
@@ -33,7 +47,152 @@ export interface Layer {
 
 /** A model as the planner sees it: layers in order, cut anywhere between them. */
 export interface LayerSequence {
+  /** The whole model with its first output only, and the parameters and buffers that this output depends on. */
   readonly graph: Graph;
+  /** The graph's inputs, in their order. */
   readonly inputs: readonly CutTensor[];
   readonly layers: readonly Layer[];
+  /** Set where the model runs with exactly this batch size (see Graph). */
+  readonly fixedBatch?: number;
+}
+
+/** Operators that begin a layer: where the work is. Cheap ones stay with the layer before them. */
+const heavyOperators: ReadonlySet<string> = new Set(['Conv', 'ConvTranspose', 'Gemm', 'MatMul', 'AveragePool', 'MaxPool', 'GlobalAveragePool', 'GlobalMaxPool']);
+
+/**
+ * Splits a model into layers. A layer begins at each heavy node (convolution, matrix product, pool, embedding), at the legal cut since
+ * the heavy node before where the fewest bytes live (the last such cut among equals); where there is none, the layers are one.
+ * Takes a graph with an open batch ('N'); one with numbers only is freed from its batch size first, or keeps it (`fixedBatch`).
+ * Throws InputError for graphs that cannot be instantiated, and for an input or first output without a batch dimension.
+ */
+export function layers(graph: Graph): LayerSequence {
+  const opened = graph.fixedBatch !== undefined || hasOpenBatch(graph) ? graph : rebatch(graph);
+  const first: Graph = { ...opened, outputs: opened.outputs.slice(0, 1) };
+  const look = probe(first);
+  const { parameters, buffers } = look.static.graph;
+  const model: Graph = { ...first, parameters, buffers };
+  const cuts = findCuts(look);
+  const gradients = gradientValues(look.static.graph, (name) => typeOf(look, name));
+  const inputs = model.inputs.map(({ name }) => cutTensor(name, look, gradients, `Input "${name}"`));
+  const output = defined(model.outputs[0], 'the first output').name;
+  cutTensor(output, look, gradients, `Output "${output}"`);
+  const starts = chooseStarts(cuts, look.static.graph);
+  const namer = new LayerNamer();
+  const result = starts.map((start, index) => makeLayer({ cuts, look, gradients, namer }, start, starts[index + 1] ?? cuts.nodes.length));
+  return { graph: model, inputs, layers: result, ...(model.fixedBatch === undefined ? {} : { fixedBatch: model.fixedBatch }) };
+}
+
+/** Bytes of all tensors of a cut for `batchSize` samples. */
+export function cutBytes(tensors: readonly CutTensor[], batchSize = 1): number {
+  let bytes = 0;
+  for (const { type, shape } of tensors) {
+    bytes += shape.reduce((product: number, dimension) => product * (dimension === 'N' ? batchSize : dimension), elementBytes(type));
+  }
+  return bytes;
+}
+
+/** Bytes of a layer's parameters (without its buffers). */
+export function parameterBytes(sequence: LayerSequence, layer: Layer): number {
+  return initializerBytes(sequence.graph, layer.parameters);
+}
+
+/** Bytes of a layer's buffers. */
+export function bufferBytes(sequence: LayerSequence, layer: Layer): number {
+  return initializerBytes(sequence.graph, layer.buffers);
+}
+
+/** The tensors alive across the cut before layer `index` (the inputs for 0, the output for the number of layers). */
+export function cutBefore(sequence: LayerSequence, index: number): readonly CutTensor[] {
+  return index === 0 ? sequence.inputs : defined(sequence.layers[index - 1], `layer ${index - 1}`).outputs;
+}
+
+function initializerBytes(graph: Graph, names: readonly string[]): number {
+  return names.reduce((bytes, name) => bytes + defined(graph.initializers.get(name), `initializer "${name}"`).data.byteLength, 0);
+}
+
+interface LayerContext {
+  readonly cuts: Cuts;
+  readonly look: Probe;
+  readonly gradients: ReadonlySet<string>;
+  readonly namer: LayerNamer;
+}
+
+function typeOf(look: Probe, name: string): ElementType {
+  return defined(look.static.types.get(name), `the type of "${name}"`).type;
+}
+
+function isHeavy(node: Node, graph: Graph): boolean {
+  if (heavyOperators.has(node.operator)) return true;
+  const table = node.operator === 'Gather' ? graph.initializers.get(node.inputs[0] ?? '') : undefined;
+  return table !== undefined && table.shape.length >= 2 && graph.parameters.includes(node.inputs[0] as string);
+}
+
+/** The cuts at which layers begin: 0, and for each further heavy node the cheapest legal cut since the one before. */
+function chooseStarts(cuts: Cuts, graph: Graph): readonly number[] {
+  const heavy = cuts.nodes.flatMap((node, index) => (isHeavy(node, graph) ? [index] : []));
+  const starts = [0];
+  for (let index = 1; index < heavy.length; index++) {
+    const end = heavy[index] as number;
+    let best: number | undefined;
+    for (let cut = (heavy[index - 1] as number) + 1; cut <= end; cut++) {
+      if (cuts.legal[cut] && (best === undefined || (cuts.bytes[cut] as number) <= (cuts.bytes[best] as number))) best = cut;
+    }
+    if (best !== undefined) starts.push(best);
+  }
+  return starts;
+}
+
+function cutTensor(name: string, look: Probe, gradients: ReadonlySet<string>, what: string): CutTensor {
+  const { type, shape } = defined(look.static.types.get(name), `the type of "${name}"`);
+  const axis = batchAxis(name, look);
+  if (axis === undefined) {
+    throw new InputError(`${what} of model "${look.static.graph.name}" has shape [${shape.join(', ')}] without a batch dimension; every input and the first output need one.`);
+  }
+  return { name, type, shape: shape.map((dimension, index) => (index === axis ? 'N' : dimension)), batchAxis: axis, differentiable: gradients.has(name) };
+}
+
+function makeLayer({ cuts, look, gradients, namer }: LayerContext, start: number, end: number): Layer {
+  const { graph } = look.static;
+  const nodes = cuts.nodes.slice(start, end);
+  const read = new Set(nodes.flatMap((node) => node.inputs));
+  const parameters = graph.parameters.filter((name) => read.has(name));
+  const own = new Set(parameters);
+  const heavy = nodes.find((node) => isHeavy(node, graph)) ?? nodes[0];
+  const outputs = cuts.alive(end).map((name) => cutTensor(name, look, gradients, `Value "${name}"`));
+  return {
+    name: heavy === undefined ? 'empty' : namer.name(heavy, nodes, (name) => own.has(name)),
+    nodes: nodes.map((node) => node.name),
+    parameters,
+    buffers: graph.buffers.filter((name) => read.has(name)),
+    outputs,
+    batchDependent: nodes.some((node) => mixesBatch(node, look)),
+    signature: layerSignature(signatureContext(nodes, outputs, look, gradients)),
+    flops: flopsPerSample(nodes, look),
+  };
+}
+
+function signatureContext(nodes: readonly Node[], outputs: readonly CutTensor[], look: Probe, gradients: ReadonlySet<string>): SignatureContext {
+  const { graph, types } = look.static;
+  const kinds = new Map<string, 'parameter' | 'buffer' | 'constant'>();
+  for (const name of graph.initializers.keys()) kinds.set(name, 'constant');
+  for (const name of graph.parameters) kinds.set(name, 'parameter');
+  for (const name of graph.buffers) kinds.set(name, 'buffer');
+  return {
+    nodes,
+    outputs: new Set(outputs.map(({ name }) => name)),
+    type: (name) => defined(types.get(name), `the type of "${name}"`),
+    initializerKind: (name) => kinds.get(name),
+    constant: (name) => graph.initializers.get(name),
+    hasGradient: (name) => gradients.has(name),
+  };
+}
+
+/** What one more sample costs; work on parameters alone costs nothing per sample. For a fixed batch, the mean. */
+function flopsPerSample(nodes: readonly Node[], { batchSize, static: { types }, other }: Probe): number {
+  const total = (at: Probe['static']['types']): number =>
+    nodes.reduce((sum, node) => {
+      const outputs = node.outputs.map((name) => at.get(name) ?? { type: 'float32' as const, shape: [0] });
+      return sum + nodeFlops(node, node.inputs.map((name) => at.get(name)), outputs);
+    }, 0);
+  return other === undefined ? total(types) / batchSize : (total(other.types) - total(types)) / (other.batchSize - batchSize);
 }

@@ -1,0 +1,123 @@
+// Where a model may be cut in two: nodes in an order that keeps the exporter's, and for every place between two of them, which
+// tensors live across it and whether all of them can be split by samples and sent.
+
+import { type Graph, type Node } from './graph.ts';
+import { type Probe, batchAxis } from './batch-axis.ts';
+import { byteLength } from './tensor.ts';
+import { defined } from '../assert.ts';
+
+/** A model's places to cut. Cut `p` is before node `p`; cut `nodes.length` is the end. */
+export interface Cuts {
+  readonly nodes: readonly Node[];
+  /** Whether each cut is legal, for cuts 0 … nodes.length. The first and the last always are. */
+  readonly legal: readonly boolean[];
+  /** Bytes alive across each cut, per sample. */
+  readonly bytes: readonly number[];
+  /** The values alive across a cut, in the order in which they are made. */
+  alive(cut: number): readonly string[];
+}
+
+interface Lifetime {
+  readonly name: string;
+  /** Alive across cuts first … last. */
+  readonly first: number;
+  readonly last: number;
+}
+
+/**
+ * A cut is legal where every value made before it and read after it (graph inputs too, the graph's first output to the end; not
+ * parameters, buffers and constants) holds the batch on exactly one axis, and no parameter or buffer is read on both sides.
+ */
+export function findCuts(probe: Probe): Cuts {
+  const { graph, types } = probe.static;
+  const nodes = orderForCutting(graph);
+  const lifetimes = valueLifetimes(graph, nodes);
+  const ofBatch = dependants(graph.nodes, graph.inputs.map((input) => input.name));
+  const illegal = new Int32Array(nodes.length + 2);
+  const bytes = new Float64Array(nodes.length + 2);
+  const addRange = (counts: Int32Array | Float64Array, first: number, last: number, amount: number): void => {
+    if (last < first) return;
+    counts[first] = (counts[first] as number) + amount;
+    counts[last + 1] = (counts[last + 1] as number) - amount;
+  };
+  for (const { name, first, last } of lifetimes) {
+    addRange(bytes, first, last, byteLength(defined(types.get(name), `the type of "${name}"`)) / probe.batchSize);
+    const hasBatch = batchAxis(name, probe) !== undefined && (probe.other !== undefined || ofBatch.has(name));
+    if (!hasBatch) addRange(illegal, first, last, 1);
+  }
+  for (const { first, last } of initializerSpans(graph, nodes)) addRange(illegal, first + 1, last, 1);
+  accumulate(illegal);
+  accumulate(bytes);
+  return {
+    nodes,
+    legal: Array.from({ length: nodes.length + 1 }, (_, cut) => cut === 0 || cut === nodes.length || illegal[cut] === 0),
+    bytes: Array.from(bytes.subarray(0, nodes.length + 1)),
+    alive: (cut) => lifetimes.filter(({ first, last }) => first <= cut && cut <= last).map(({ name }) => name),
+  };
+}
+
+function accumulate(counts: Int32Array | Float64Array): void {
+  for (let index = 1; index < counts.length; index++) counts[index] = (counts[index] as number) + (counts[index - 1] as number);
+}
+
+/** All values that depend on `roots`, the roots among them. */
+function dependants(nodes: readonly Node[], roots: Iterable<string>): Set<string> {
+  const result = new Set(roots);
+  for (const node of nodes) if (node.inputs.some((input) => result.has(input))) for (const output of node.outputs) result.add(output);
+  return result;
+}
+
+/**
+ * The nodes in their order, but those that depend on parameters only (a transposed weight, an embedding of fixed positions) directly
+ * before the first node that reads them: made early, their results would live across cuts that they make illegal. Nodes that depend
+ * on nothing but constants are left out: whoever needs them has his own (stage.ts).
+ */
+function orderForCutting(graph: Graph): readonly Node[] {
+  const ofInputs = dependants(graph.nodes, graph.inputs.map((input) => input.name));
+  const ofParameters = dependants(graph.nodes, [...graph.parameters, ...graph.buffers]);
+  const waiting = new Map<string, Node>();
+  const ordered: Node[] = [];
+  const place = (node: Node): void => {
+    for (const input of node.inputs) {
+      const source = waiting.get(input);
+      if (source !== undefined) place(source);
+    }
+    for (const output of node.outputs) waiting.delete(output);
+    ordered.push(node);
+  };
+  for (const node of graph.nodes) {
+    if (node.outputs.some((output) => ofInputs.has(output))) place(node);
+    else if (node.outputs.some((output) => ofParameters.has(output))) for (const output of node.outputs) waiting.set(output, node);
+  }
+  const last = waiting.get(graph.outputs[0]?.name ?? '');
+  if (last !== undefined) place(last);
+  return ordered;
+}
+
+function valueLifetimes(graph: Graph, nodes: readonly Node[]): readonly Lifetime[] {
+  const firstCut = new Map<string, number>();
+  const lastCut = new Map<string, number>();
+  for (const input of graph.inputs) firstCut.set(input.name, 0);
+  nodes.forEach((node, index) => {
+    for (const input of node.inputs) lastCut.set(input, index);
+    for (const output of node.outputs) if (output !== '') firstCut.set(output, index + 1);
+  });
+  const output = graph.outputs[0]?.name;
+  if (output !== undefined) lastCut.set(output, nodes.length);
+  return [...firstCut].flatMap(([name, first]) => {
+    const last = lastCut.get(name);
+    return last === undefined ? [] : [{ name, first, last }];
+  });
+}
+
+/** The first and the last node that read each parameter or buffer. */
+function initializerSpans(graph: Graph, nodes: readonly Node[]): Iterable<{ first: number; last: number }> {
+  const spans = new Map<string, { first: number; last: number }>();
+  const changing = new Set([...graph.parameters, ...graph.buffers]);
+  nodes.forEach((node, index) => {
+    for (const input of node.inputs) {
+      if (changing.has(input)) spans.set(input, { first: spans.get(input)?.first ?? index, last: index });
+    }
+  });
+  return spans.values();
+}

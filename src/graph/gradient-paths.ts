@@ -1,0 +1,49 @@
+// Through which inputs of a node a gradient can flow, and what follows: which values depend on parameters and which reach an output.
+// Positions only; the rules themselves are autodiff's.
+
+import type { Graph, Node } from './graph.ts';
+import { type ElementType, isFloat } from './tensor.ts';
+
+/** The input positions that carry gradients, for operators where not every float input does. Operators without an entry: all of them. */
+const positions: Readonly<Record<string, readonly number[]>> = {
+  ArgMax: [], ArgMin: [], BatchNormalization: [0, 1, 2], Cast: [0], CastLike: [0], Ceil: [], Clip: [0], ConstantOfShape: [], CumSum: [0], Dropout: [0],
+  Equal: [], Expand: [0], EyeLike: [], Floor: [], Gather: [0], GatherElements: [0], GatherND: [0], Greater: [], GreaterOrEqual: [], IsInf: [], IsNaN: [],
+  Less: [], LessOrEqual: [], OneHot: [], Pad: [0], Range: [], ReduceL1: [0], ReduceL2: [0], ReduceLogSum: [0], ReduceLogSumExp: [0], ReduceMax: [0],
+  ReduceMean: [0], ReduceMin: [0], ReduceProd: [0], ReduceSum: [0], ReduceSumSquare: [0], Reshape: [0], Round: [], ScatterElements: [0, 2], ScatterND: [0, 2],
+  Shape: [], Sign: [], Size: [], Slice: [0], Split: [0], Squeeze: [0], Tile: [0], Trilu: [0], Unsqueeze: [0], Where: [1, 2],
+};
+
+/** The inputs of a node (by name) that a gradient of its outputs can reach, as far as the operator decides. */
+export function gradientInputs(node: Node): readonly string[] {
+  const entry = Object.hasOwn(positions, node.operator) ? positions[node.operator] : undefined;
+  const names = entry === undefined ? node.inputs : entry.map((index) => node.inputs[index] ?? '');
+  return names.filter((name) => name !== '');
+}
+
+/** The outputs of a node that carry gradients: not a mask, an index, or a running statistic. */
+export function gradientOutputs(node: Node): readonly string[] {
+  const names = node.operator === 'Split' ? node.outputs : node.outputs.slice(0, 1);
+  return names.filter((name) => name !== '');
+}
+
+/** The values from which a gradient path leads to one of `outputs`. Types are not looked at. */
+export function leadsTo(outputs: Iterable<string>, nodes: readonly Node[]): Set<string> {
+  const reached = new Set(outputs);
+  for (let index = nodes.length - 1; index >= 0; index--) {
+    const node = nodes[index] as Node;
+    if (gradientOutputs(node).some((output) => reached.has(output))) for (const input of gradientInputs(node)) reached.add(input);
+  }
+  return reached;
+}
+
+/** The float values that a parameter has a gradient path to, and that have one to the graph's first output: what gradients travel for. */
+export function gradientValues(graph: Graph, type: (name: string) => ElementType): Set<string> {
+  const moved = new Set(graph.parameters);
+  for (const node of graph.nodes) {
+    if (!gradientInputs(node).some((input) => moved.has(input))) continue;
+    for (const output of gradientOutputs(node)) if (isFloat(type(output))) moved.add(output);
+  }
+  const first = graph.outputs[0];
+  const reached = leadsTo(first === undefined ? [] : [first.name], graph.nodes);
+  return new Set([...moved].filter((name) => reached.has(name)));
+}

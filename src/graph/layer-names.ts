@@ -1,0 +1,47 @@
+// Names of layers, for people: from the parameters' names where they are readable, else from the node's path, else numbered.
+
+import type { Node } from './graph.ts';
+import { freshName } from './liveness.ts';
+
+/** What exporters append to a module's name for its tensors. */
+const tensorSuffix = /[._/:](weight|bias|kernel|gamma|beta|scale|embedding|embeddings|table|alpha|slope|w|b)(_?\d+)?$/i;
+/** Names that tools make up: numbers, "onnx::Conv_12", "val_3". */
+const madeUp = /^(\d+|onnx::.*|val_?\d+|_val.*|tensor_?\d+|param_?\d+|initializer_?\d+|[A-Za-z]*constant[A-Za-z]*_?\d*)$/i;
+
+/** Names layers one after another, each name once. */
+export class LayerNamer {
+  readonly #taken = new Set<string>();
+  readonly #counts = new Map<string, number>();
+
+  /** `heavy` is the node that makes up most of the layer; `isParameter` tells parameters from other values. */
+  name(heavy: Node, nodes: readonly Node[], isParameter: (name: string) => boolean): string {
+    const kind = heavy.operator.toLowerCase();
+    const count = (this.#counts.get(kind) ?? 0) + 1;
+    this.#counts.set(kind, count);
+    const own = heavy.inputs.filter(isParameter);
+    const all = nodes.flatMap((node) => node.inputs.filter(isParameter));
+    const stem = firstReadable(own) ?? pathName(heavy) ?? firstReadable(all) ?? `${kind}_${count}`;
+    return freshName(stem, this.#taken);
+  }
+}
+
+function firstReadable(parameters: readonly string[]): string | undefined {
+  for (const parameter of parameters) {
+    const stem = parameter.replace(/^\/+/, '').replace(tensorSuffix, '');
+    if (stem !== '' && !madeUp.test(parameter) && !madeUp.test(stem)) return stem.replaceAll('/', '.');
+  }
+  return undefined;
+}
+
+/** "/layer1/layer1.0/conv1/Conv" is "layer1.0.conv1": the last part is the operator, and a part that repeats the one before continues it. */
+function pathName(node: Node): string | undefined {
+  const parts = node.name.split('/').filter((part) => part !== '');
+  if (!node.name.includes('/') || parts.length < 2) return undefined;
+  const path: string[] = [];
+  for (const part of parts.slice(0, -1)) {
+    const before = path.at(-1);
+    if (before !== undefined && part.startsWith(`${before}.`)) path.pop();
+    path.push(part);
+  }
+  return path.join('.');
+}

@@ -1,0 +1,79 @@
+// Takes a run of layers out of a model as a graph of its own, with static shapes: what one device computes.
+
+import { assert, defined } from '../assert.ts';
+import type { Graph } from './graph.ts';
+import { type CutTensor, type LayerSequence, cutBefore } from './layers.ts';
+import { neededNodes, usedValues } from './liveness.ts';
+import { type StaticGraph, instantiate } from './static.ts';
+import type { ElementType } from './tensor.ts';
+
+/** Layers first … end−1 of a model for one batch size. */
+export interface StageGraph extends StaticGraph {
+  readonly first: number;
+  readonly end: number;
+  readonly batchSize: number;
+  /** The tensors of the cut before the stage: the graph's inputs, in this order. */
+  readonly inputs: readonly CutTensor[];
+  /** The tensors of the cut after it: the graph's outputs, in this order. One that only passes through is an input of the same name. */
+  readonly outputs: readonly CutTensor[];
+}
+
+/**
+ * The static graph of layers first … end−1 for `batchSize` samples. Its parameters and buffers are among its initializers (the same
+ * tensors, not copies), as are the constants that it needs.
+ */
+export function extractStage(sequence: LayerSequence, first: number, end: number, batchSize: number): StageGraph {
+  return stageExtractor(sequence, batchSize)(first, end);
+}
+
+/** {@link extractStage} for many stages of one batch size: the model is instantiated once. */
+export function stageExtractor(sequence: LayerSequence, batchSize: number): (first: number, end: number) => StageGraph {
+  const cutNames = new Set(sequence.layers.flatMap((layer) => layer.outputs.map(({ name }) => name)));
+  const whole = instantiate(sequence.graph, batchSize, { keep: cutNames });
+  return (first, end) => {
+    assert(0 <= first && first < end && end <= sequence.layers.length, `a stage of layers ${first} to ${end}`);
+    const inputs = cutBefore(sequence, first);
+    const outputs = cutBefore(sequence, end);
+    return { ...cutOut(whole, sequence, [first, end], inputs, outputs), first, end, batchSize, inputs, outputs };
+  };
+}
+
+function cutOut(
+  whole: StaticGraph,
+  sequence: LayerSequence,
+  [first, end]: readonly [number, number],
+  inputs: readonly CutTensor[],
+  outputs: readonly CutTensor[],
+): StaticGraph {
+  const valueInfo = ({ name }: CutTensor): { name: string; type: ElementType; shape: readonly number[] } => ({
+    name,
+    ...defined(whole.types.get(name), `the type of "${name}"`),
+  });
+  const outputNames = outputs.map(({ name }) => name);
+  const nodes = neededNodes(whole.graph.nodes, outputNames, new Set(inputs.map(({ name }) => name)));
+  const used = usedValues(nodes, outputNames);
+  const initializers = new Map([...whole.graph.initializers].filter(([name]) => used.has(name)));
+  const graph: Graph = {
+    ...whole.graph,
+    name: `${whole.graph.name}[${first}:${end}]`,
+    inputs: inputs.map(valueInfo),
+    outputs: outputs.map(valueInfo),
+    initializers,
+    parameters: whole.graph.parameters.filter((name) => used.has(name)),
+    buffers: whole.graph.buffers.filter((name) => used.has(name)),
+    nodes,
+  };
+  checkBorders(graph, sequence, first, end);
+  const names = new Set([...graph.inputs.map(({ name }) => name), ...initializers.keys(), ...nodes.flatMap((node) => node.outputs)]);
+  return { graph, types: new Map([...whole.types].filter(([name]) => names.has(name))) };
+}
+
+/** A stage must hold the parameters of its layers and nothing of others': anything else would train a weight twice or never. */
+function checkBorders(graph: Graph, sequence: LayerSequence, first: number, end: number): void {
+  const own = new Set(sequence.layers.slice(first, end).flatMap((layer) => [...layer.parameters, ...layer.buffers]));
+  const foreign = [...graph.parameters, ...graph.buffers].filter((name) => !own.has(name));
+  assert(foreign.length === 0, `stage ${graph.name} reads "${foreign[0]}" of another layer`);
+  const known = new Set([...graph.inputs.map(({ name }) => name), ...graph.initializers.keys(), ...graph.nodes.flatMap((node) => node.outputs)]);
+  const missing = [...usedValues(graph.nodes, graph.outputs.map(({ name }) => name))].filter((name) => !known.has(name));
+  assert(missing.length === 0, `stage ${graph.name} misses "${missing[0]}"`);
+}

@@ -1,0 +1,198 @@
+// From a model with a symbolic batch to one with numbers everywhere: every value's type inferred, whatever can be computed
+// beforehand computed (exporters write Shape → Gather → Concat → Reshape chains; they fold away), nodes that do nothing left out.
+// Parameters and buffers are never folded: they change.
+
+import { assert, defined } from '../assert.ts';
+import { InputError } from '../errors.ts';
+import { nodeFlops } from './flops.ts';
+import { type Dimension, type Graph, type Node, type ValueInfo, batchSymbol, intAttribute } from './graph.ts';
+import { neededNodes, usedValues } from './liveness.ts';
+import { isOperator, operators } from './operators/index.ts';
+import { Simplifier } from './simplify.ts';
+import { type Tensor, type ValueType, elementCount, int64s, scalar } from './tensor.ts';
+
+/** A graph whose inputs and outputs have numbers for dimensions, with the type of every value in it. */
+export interface StaticGraph {
+  readonly graph: Graph;
+  readonly types: ReadonlyMap<string, ValueType>;
+}
+
+/** Options of {@link instantiate}. */
+export interface InstantiateOptions {
+  /** Sizes of symbolic dimensions other than the batch, by their name in the model. */
+  readonly dimensions?: Readonly<Record<string, number>>;
+  /** Values that keep their own names through simplification, as the graph's outputs always do. */
+  readonly keep?: Iterable<string>;
+  /** False infers and folds but keeps nodes that do nothing. Default true. */
+  readonly simplify?: boolean;
+}
+
+/** Where the list of supported operators stands. */
+const operatorList = 'docs/operators.md';
+/** Values with more elements than this are not folded, however constant they are: a few numbers must not grow to gigabytes in a file. */
+const foldedElementLimit = 2 ** 22;
+/** Nodes with more floating point operations than this are not folded: the oracle that folds is slow. */
+const foldedFlopLimit = 2 ** 26;
+/** Values with more elements than this are refused: no machine holds them and their sizes in bytes are no longer exact. */
+const elementLimit = 2 ** 44;
+
+/**
+ * Replaces the batch symbol by `batchSize`, infers all types, folds constants, simplifies, and drops what no output needs.
+ * Inputs and outputs keep their names and order, surviving nodes theirs. A graph without symbols is taken as it is.
+ * Throws InputError for unsupported operators, for symbols other than the batch that `dimensions` does not give, for shapes that do
+ * not fit, and for a batch size that a model with a fixed batch does not have.
+ */
+export function instantiate(graph: Graph, batchSize: number, options: InstantiateOptions = {}): StaticGraph {
+  assert(Number.isSafeInteger(batchSize) && batchSize > 0, `a batch of ${batchSize} samples`);
+  if (graph.fixedBatch !== undefined && graph.fixedBatch !== batchSize) {
+    throw new InputError(
+      `Model "${graph.name}" was exported for a batch of exactly ${graph.fixedBatch} and cannot run with ${batchSize}; export it with a dynamic batch dimension.`,
+    );
+  }
+  const sizes = { ...options.dimensions, [batchSymbol]: batchSize };
+  const inputs = graph.inputs.map((input) => ({ ...input, shape: input.shape.map((dimension) => dimensionSize(input, dimension, sizes)) }));
+  const outputNames = graph.outputs.map((output) => output.name);
+  const nodes = neededNodes(graph.nodes, outputNames);
+  refuseUnsupported(nodes);
+  const walk = new TypeWalk(graph, inputs);
+  const keep = new Set([...outputNames, ...(options.keep ?? [])]);
+  const simplifier = options.simplify === false ? undefined : new Simplifier(walk, keep, usedValues(nodes, outputNames));
+  const kept: Node[] = [];
+  for (const original of nodes) {
+    const node = simplifier?.resolve(original) ?? original;
+    if (walk.visit(node)) continue;
+    const simplified = simplifier === undefined ? node : simplifier.simplify(node);
+    if (simplified !== undefined) kept.push(simplified);
+  }
+  return finish(graph, inputs, neededNodes(kept, outputNames), walk);
+}
+
+/** Replaces named symbolic dimensions by numbers; others stay as they are. */
+export function bindDimensions(graph: Graph, dimensions: Readonly<Record<string, number>>): Graph {
+  const bind = (value: ValueInfo): ValueInfo => ({
+    ...value,
+    shape: value.shape.map((dimension) => (typeof dimension === 'string' && Object.hasOwn(dimensions, dimension) ? (dimensions[dimension] as number) : dimension)),
+  });
+  return { ...graph, inputs: graph.inputs.map(bind), outputs: graph.outputs.map(bind) };
+}
+
+/** Throws InputError naming the operators that Asteroid does not know, if there are any. */
+export function refuseUnsupported(nodes: readonly Node[]): void {
+  const unknown = nodes.filter((node) => node.domain !== '' || !isOperator(node.operator));
+  const first = unknown[0];
+  if (first === undefined) return;
+  const name = (node: Node): string => (node.domain === '' ? node.operator : `${node.domain}.${node.operator}`);
+  const others = [...new Set(unknown.map(name))].filter((other) => other !== name(first));
+  throw new InputError(
+    `Operator ${name(first)} (node "${first.name}") is not supported${others.length > 0 ? `, nor ${others.join(', ')}` : ''}; ${operatorList} lists the operators that are.`,
+  );
+}
+
+function dimensionSize(input: ValueInfo, dimension: Dimension, sizes: Readonly<Record<string, number>>): number {
+  if (typeof dimension === 'number') return dimension;
+  const size = Object.hasOwn(sizes, dimension) ? sizes[dimension] : undefined;
+  if (size === undefined) {
+    throw new InputError(`Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the batch may stay open).`);
+  }
+  if (!Number.isSafeInteger(size) || size < 1) throw new InputError(`Dimension "${dimension}" of input "${input.name}" must be a positive integer, not ${size}.`);
+  return size;
+}
+
+function finish(graph: Graph, inputs: readonly (ValueInfo & ValueType)[], nodes: readonly Node[], walk: TypeWalk): StaticGraph {
+  const outputNames = graph.outputs.map((output) => output.name);
+  const used = usedValues(nodes, outputNames);
+  const initializers = new Map<string, Tensor>();
+  for (const [name, value] of graph.initializers) if (used.has(name)) initializers.set(name, value);
+  for (const [name, value] of walk.constants) if (used.has(name)) initializers.set(name, value);
+  const types = new Map<string, ValueType>();
+  const record = (name: string): void => {
+    if (name !== '') types.set(name, walk.type(name));
+  };
+  inputs.forEach((input) => record(input.name));
+  for (const name of initializers.keys()) record(name);
+  for (const node of nodes) node.outputs.forEach(record);
+  const result: Graph = {
+    ...graph,
+    inputs,
+    outputs: outputNames.map((name) => ({ name, ...walk.type(name) })),
+    initializers,
+    parameters: graph.parameters.filter((name) => used.has(name)),
+    buffers: graph.buffers.filter((name) => used.has(name)),
+    nodes,
+  };
+  return { graph: result, types };
+}
+
+/** Walks nodes in order, learning the types of their outputs and, where they follow from constants, their values. */
+export class TypeWalk {
+  readonly #types = new Map<string, ValueType>();
+  /** Constants by name: initializers that training does not change, and what was computed from them. */
+  readonly constants: Map<string, Tensor> = new Map<string, Tensor>();
+
+  constructor(graph: Graph, inputs: readonly (ValueType & { readonly name: string })[]) {
+    for (const input of inputs) this.#types.set(input.name, { type: input.type, shape: input.shape });
+    const changing = new Set([...graph.parameters, ...graph.buffers]);
+    for (const [name, value] of graph.initializers) {
+      if (changing.has(name)) this.#types.set(name, { type: value.type, shape: value.shape });
+      else this.setConstant(name, value);
+    }
+  }
+
+  /** The type of a value that was met already. */
+  type(name: string): ValueType {
+    return defined(this.#types.get(name), `the type of value "${name}"`);
+  }
+
+  /** True for a value that was met already. */
+  has(name: string): boolean {
+    return this.#types.has(name);
+  }
+
+  setConstant(name: string, value: Tensor): void {
+    this.#types.set(name, { type: value.type, shape: value.shape });
+    this.constants.set(name, value);
+  }
+
+  /** Infers a node's outputs and computes them where that is possible; returns true where it was. The operator must be supported. */
+  visit(node: Node): boolean {
+    const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
+    if (node.operator === 'Shape' || node.operator === 'Size') return this.#foldShape(node, defined(types[0], `the input of node "${node.name}"`).shape);
+    const inputs = node.inputs.map((input) => this.constants.get(input));
+    assert(isOperator(node.operator), `operator ${node.operator} was not refused`);
+    const definition = operators[node.operator];
+    const outputs = definition.infer(node, types, inputs);
+    node.outputs.forEach((output, index) => {
+      if (output !== '') this.#types.set(output, checkSize(node, output, defined(outputs[index], `the type of "${output}"`)));
+    });
+    if (!node.inputs.every((input) => input === '' || this.constants.has(input)) || !isFoldable(node, types, outputs)) return false;
+    const values = definition.evaluate(node, inputs);
+    node.outputs.forEach((output, index) => {
+      if (output !== '') this.setConstant(output, defined(values[index], `the value of "${output}"`));
+    });
+    return true;
+  }
+
+  /** Shape and Size need only the input's type: foldable even where the input is no constant. */
+  #foldShape(node: Node, shape: readonly number[]): true {
+    const clamp = (index: number): number => Math.min(Math.max(index < 0 ? index + shape.length : index, 0), shape.length);
+    const value =
+      node.operator === 'Size'
+        ? scalar('int64', elementCount(shape))
+        : int64s(shape.slice(clamp(intAttribute(node, 'start', 0)), clamp(intAttribute(node, 'end', shape.length))));
+    this.setConstant(defined(node.outputs[0], `the output of node "${node.name}"`), value);
+    return true;
+  }
+}
+
+function checkSize(node: Node, output: string, type: ValueType): ValueType {
+  if (elementCount(type.shape) > elementLimit) {
+    throw new InputError(`Node "${node.name}" (${node.operator}) makes "${output}" of shape [${type.shape.join(', ')}], which no memory holds.`);
+  }
+  return type;
+}
+
+function isFoldable(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): boolean {
+  if (node.operator === 'Dropout') return false; // random in training mode
+  const elements = outputs.reduce((sum, output) => sum + elementCount(output.shape), 0);
+  return elements <= foldedElementLimit && nodeFlops(node, inputs, outputs) <= foldedFlopLimit;
+}
