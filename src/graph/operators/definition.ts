@@ -14,4 +14,6 @@ export interface OperatorDefinition {
   infer(node: Node, inputs: readonly (ValueType | undefined)[], constants: readonly (Tensor | undefined)[]): readonly ValueType[];
   /** The outputs' values. Must not change its inputs; may return an input's data where the operator only reshapes. */
   evaluate(node: Node, inputs: readonly (Tensor | undefined)[]): readonly Tensor[];
+  /** The inputs whose values `infer` needs in `constants`, because the outputs' shapes depend on them. */
+  readonly constantInputs: readonly number[];
 }

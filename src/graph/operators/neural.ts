@@ -1,4 +1,10 @@
-import type { OperatorDefinition } from './definition.ts';
-import type { NeuralName } from './names.ts';
+// Operators of neural networks: products, convolutions, pools, normalizations.
 
-export const neural: Readonly<Record<NeuralName, OperatorDefinition>> = {} as Record<NeuralName, OperatorDefinition>; // filled by the operators' owner
+import { convolutions } from './conv.ts';
+import type { OperatorDefinition } from './definition.ts';
+import { matmul } from './matmul.ts';
+import type { NeuralName } from './names.ts';
+import { normalizations } from './normalization.ts';
+import { pools } from './pool.ts';
+
+export const neural: Readonly<Record<NeuralName, OperatorDefinition>> = { ...convolutions, ...matmul, ...normalizations, ...pools };

@@ -1,4 +1,9 @@
+// Operators about shapes and places: no arithmetic on elements (but for what Scatter's reductions add up).
+
+import { construction } from './construction.ts';
 import type { OperatorDefinition } from './definition.ts';
+import { indexed } from './indexed.ts';
+import { movement } from './movement.ts';
 import type { ShapeName } from './names.ts';
 
-export const shapes: Readonly<Record<ShapeName, OperatorDefinition>> = {} as Record<ShapeName, OperatorDefinition>; // filled by the operators' owner
+export const shapes: Readonly<Record<ShapeName, OperatorDefinition>> = { ...construction, ...indexed, ...movement };
