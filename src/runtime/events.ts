@@ -2,6 +2,7 @@
 
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { Phase } from './coordinator/machine.ts';
+import type { RoundTimes } from './messages.ts';
 
 /** One line of metrics.jsonl. */
 export interface RoundMetrics {
@@ -31,6 +32,7 @@ export type RunEvent =
   | { readonly kind: 'round'; readonly metrics: RoundMetrics; readonly endRound: number; readonly busyFraction: Readonly<Record<string, number>> }
   | { readonly kind: 'checkpoint'; readonly round: number; readonly path: string }
   | { readonly kind: 'statistics'; readonly device: string; readonly eventLoopDelayP99Ms: number; readonly eventLoopDelayMaxMs: number; readonly peakMemoryMiB: number }
+  | { readonly kind: 'trace'; readonly device: string; readonly round: number; readonly times: readonly RoundTimes[] }
   | { readonly kind: 'warning'; readonly message: string }
   | { readonly kind: 'evaluated'; readonly round: number; readonly accuracy: number; readonly loss: number; readonly sampleCount: number }
   | { readonly kind: 'stopped'; readonly round: number }

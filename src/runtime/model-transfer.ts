@@ -1,0 +1,39 @@
+// How a model reaches a worker: its graph as ONNX without weights. Weights follow later, to those who compute with them.
+
+import { ProtocolError } from '../errors.ts';
+import type { Graph, ValueInfo } from '../graph/graph.ts';
+import { importModel } from '../graph/onnx/import.ts';
+import { exportGraph } from '../graph/onnx/export.ts';
+import { type Tensor, allocate, elementCount, wrap } from '../graph/tensor.ts';
+import type { Frame } from '../transport/link.ts';
+import type { ModelMessage, TensorSpec } from './messages.ts';
+
+/** The graph as ONNX bytes, with parameters and buffers turned into graph inputs. */
+export function encodeModel(graph: Graph): { bytes: Tensor; parameters: readonly TensorSpec[]; buffers: readonly TensorSpec[] } {
+  const specs = (names: readonly string[]): TensorSpec[] => names.map((name) => ({ name, shape: graph.initializers.get(name)?.shape ?? [] }));
+  const parameters = specs(graph.parameters);
+  const buffers = specs(graph.buffers);
+  const weights = new Set([...graph.parameters, ...graph.buffers]);
+  const inputs: ValueInfo[] = [...graph.inputs, ...[...parameters, ...buffers].map(({ name, shape }): ValueInfo => ({ name, type: 'float32', shape }))];
+  const initializers = new Map([...graph.initializers].filter(([name]) => !weights.has(name)));
+  const bytes = exportGraph({ ...graph, inputs, initializers, parameters: [], buffers: [] });
+  return { bytes: wrap('uint8', [bytes.length], bytes), parameters, buffers };
+}
+
+/** The graph again. Its weights are zeros, which the system backs with memory only where they are touched. Throws ProtocolError or InputError. */
+export function decodeModel(message: ModelMessage, frame: Frame): Graph {
+  const bytes = frame.tensors?.[0]?.data;
+  if (!(bytes instanceof Uint8Array)) throw new ProtocolError('The coordinator sent a model without its graph.');
+  const { graph } = importModel(bytes);
+  const weights = [...message.parameters, ...message.buffers];
+  const names = new Set(weights.map((weight) => weight.name));
+  const initializers = new Map(graph.initializers);
+  for (const { name, shape } of weights) initializers.set(name, wrap('float32', shape, allocate('float32', elementCount(shape))));
+  return {
+    ...graph,
+    inputs: graph.inputs.filter((input) => !names.has(input.name)),
+    initializers,
+    parameters: message.parameters.map(({ name }) => name),
+    buffers: message.buffers.map(({ name }) => name),
+  };
+}

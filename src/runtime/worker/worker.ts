@@ -1,0 +1,316 @@
+// A worker: one device's part of a run. It does what the coordinator's messages say, one after the other, and lets pipeline data flow beside them into
+// the mailbox. It ends when the coordinator ends the run or the link to it is lost; nothing of the run outlives it.
+
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { assert, defined, unreachable } from '../../assert.ts';
+import type { Clock } from '../../clock.ts';
+import { program } from '../../schedule/generate.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { InputError, ProtocolError, RunError } from '../../errors.ts';
+import type { LayerSequence } from '../../graph/layers.ts';
+import { layers } from '../../graph/layers.ts';
+import type { Frame, Link } from '../../transport/link.ts';
+import { Mailbox } from '../device/mailbox.ts';
+import { profileLayers } from '../device/profiler.ts';
+import { feedName, runRound } from '../device/round.ts';
+import { type Stage, createStage } from '../device/stage.ts';
+import { type Message, type ModelMessage, type ToCoordinator, type ToWorker, message, parseMessage, toWorkerSchemas } from '../messages.ts';
+import { decodeModel } from '../model-transfer.ts';
+import { type PeerNetwork, Peers } from './peers.ts';
+
+/** A cache of measured profiles on this device, keyed by what was measured. */
+export interface ProfileCache {
+  read(key: string): Promise<ToCoordinator['profiled'] | undefined>;
+  write(key: string, profile: ToCoordinator['profiled']): Promise<void>;
+}
+
+export interface WorkerOptions {
+  /** The name that the coordinator gave this device. */
+  readonly name: string;
+  readonly coordinator: Link;
+  readonly network: PeerNetwork;
+  readonly clock: Clock;
+  createEngine(): Promise<Engine>;
+  readonly profileCache?: ProfileCache;
+}
+
+/** How a worker's part ended. */
+export interface WorkerEnd {
+  /** True when the coordinator said so. */
+  readonly clean: boolean;
+  readonly reason: string;
+}
+
+/** Serves one run; resolves when it is over. */
+export async function runWorker(options: WorkerOptions): Promise<WorkerEnd> {
+  const worker = new Worker(options);
+  return worker.serve();
+}
+
+interface Deployment {
+  readonly program: DeviceProgram;
+  readonly stage: Stage;
+  readonly microBatchCount: number;
+  /** State frames still to come. */
+  missingCount: number;
+  /** Optimizer steps taken. */
+  step: number;
+}
+
+/** Ends the worker's loop; thrown inside, never seen outside. */
+class Ended {
+  readonly end: WorkerEnd;
+  constructor(end: WorkerEnd) {
+    this.end = end;
+  }
+}
+
+class Worker {
+  readonly #options: WorkerOptions;
+  readonly #peers: Peers;
+  readonly #queue: Message<ToWorker>[] = [];
+  readonly #failure: Promise<never>;
+  #fail: (reason: unknown) => void = () => {};
+  #wake: () => void = () => {};
+  #mailbox = new Mailbox(0);
+  #epoch = 0;
+  #engine: Engine | undefined;
+  #model: { message: ModelMessage; sequence: LayerSequence } | undefined;
+  #deployment: Deployment | undefined;
+  #learningRate = 0;
+  #peakMemoryBytes = 0;
+  readonly #loopDelay = monitorEventLoopDelay({ resolution: 1 });
+
+  constructor(options: WorkerOptions) {
+    this.#options = options;
+    this.#failure = new Promise((_, reject) => {
+      this.#fail = reject;
+    });
+    this.#failure.catch(() => {}); // read by whoever waits; a worker that waits for nothing reads it in its loop
+    this.#peers = new Peers(options.name, options.network, options.clock, {
+      onFrame: (from, frame) => this.#file(from, frame),
+      onEnd: (peer, reason) => this.#peerLost(peer, reason),
+    });
+    options.coordinator.receive((frame) => this.#received(frame));
+    void options.coordinator.ended.then((end) => this.#end({ clean: end.clean, reason: end.clean ? end.reason : `the coordinator is gone: ${end.reason}` }));
+  }
+
+  async serve(): Promise<WorkerEnd> {
+    let end: WorkerEnd;
+    try {
+      for (;;) await this.#handle(await this.#next());
+    } catch (error) {
+      end = error instanceof Ended ? error.end : await this.#report(error);
+    }
+    this.#mailbox.fail(new RunError(end.reason));
+    await this.#peers.close(end.reason);
+    await this.#engine?.close();
+    await this.#options.coordinator.close(end.reason);
+    return end;
+  }
+
+  #end(end: WorkerEnd): void {
+    this.#fail(new Ended(end));
+    this.#wake();
+  }
+
+  /** A peer's link may end a moment before the coordinator says why: its word is waited for, since only it decides what a loss means. */
+  #peerLost(peer: string, reason: string): void {
+    this.#mailbox.fail(new RunError(`the link to ${peer} ended: ${reason}`));
+  }
+
+  async #report(error: unknown): Promise<WorkerEnd> {
+    const text = error instanceof Error ? error.message : String(error);
+    // If the link is gone as well, there is nobody to tell.
+    await this.#send('failed', { message: text.slice(0, 2000) }).catch(() => {});
+    if (!(error instanceof InputError || error instanceof RunError || error instanceof ProtocolError)) throw error;
+    return { clean: false, reason: text };
+  }
+
+  #received(frame: Frame): void {
+    if (frame.kind === 'input' || frame.kind === 'label') return this.#file(feedName, frame);
+    const received = parseMessage<ToWorker>(toWorkerSchemas, frame, 'The coordinator');
+    if (received.kind === 'end') return this.#end({ clean: true, reason: received.control.reason });
+    if (this.#queue.length >= 100_000) throw new ProtocolError('The coordinator sent more messages than may wait here.');
+    this.#queue.push(received);
+    this.#wake();
+  }
+
+  /** Files pipeline data; frames of another membership epoch are late ones and dropped. */
+  #file(from: string, frame: Frame): void {
+    if (frame.epoch !== this.#epoch) return;
+    this.#mailbox.put({ kind: frame.kind, round: frame.round, microBatch: frame.microBatch, from }, frame);
+  }
+
+  async #next(): Promise<Message<ToWorker>> {
+    while (this.#queue.length === 0) {
+      const woken = new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+      await Promise.race([woken, this.#failure]);
+    }
+    return defined(this.#queue.shift(), 'a message');
+  }
+
+  #send<Kind extends keyof ToCoordinator>(kind: Kind, control: ToCoordinator[Kind], tensors: Frame['tensors'] = []): Promise<void> {
+    return this.#options.coordinator.send({ ...message(kind, control, tensors), epoch: this.#epoch }, 'control');
+  }
+
+  async #handle(received: Message<ToWorker>): Promise<void> {
+    switch (received.kind) {
+      case 'model':
+        return this.#setModel(received.control, received.frame);
+      case 'connect':
+        await this.#guard(this.#peers.connect(received.control.peers, received.control.token));
+        return this.#send('connected', {});
+      case 'measure':
+        return this.#measure(received.control.peers);
+      case 'profile':
+        return this.#profile(received.control.batchSizes);
+      case 'deploy':
+        return this.#deploy(received.control, received.frame.epoch);
+      case 'state':
+        return this.#loadState(received.control, received.frame);
+      case 'round':
+        return this.#runRound(received.control);
+      case 'commit':
+        return this.#commit(received.control);
+      case 'snapshot':
+        return this.#snapshot(received.control.round);
+      case 'end':
+        return;
+      default:
+        unreachable(received);
+    }
+  }
+
+  /** Waits for work, but not beyond the end of the run. */
+  #guard<T>(work: Promise<T>): Promise<T> {
+    return Promise.race([work, this.#failure]);
+  }
+
+  async #setModel(control: ModelMessage, frame: Frame): Promise<void> {
+    const sequence = layers(decodeModel(control, frame));
+    const names = sequence.layers.map((layer) => layer.name);
+    if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
+      throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
+    }
+    this.#model = { message: control, sequence };
+    this.#engine ??= await this.#options.createEngine();
+    await this.#send('ready', { listenUrl: this.#options.network.url });
+  }
+
+  async #measure(peers: readonly string[]): Promise<void> {
+    const links = [];
+    for (const peer of peers) links.push(await this.#guard(this.#peers.measure(peer)));
+    await this.#send('measured', { links });
+  }
+
+  async #profile(batchSizes: readonly number[]): Promise<void> {
+    const model = defined(this.#model, 'the model');
+    const engine = defined(this.#engine, 'the engine');
+    const profile = await this.#guard(
+      profileLayers(engine, model.sequence, {
+        batchSizes,
+        training: model.message.training,
+        clock: this.#options.clock,
+        ...(this.#options.profileCache === undefined ? {} : { cache: this.#options.profileCache }),
+        onProgress: (done, total) => void this.#send('profile-progress', { done, total }).catch(() => {}), // a lost link ends the run by itself
+      }),
+    );
+    await this.#send('profiled', profile);
+  }
+
+  async #deploy(control: ToWorker['deploy'], epoch: number): Promise<void> {
+    const { message: model, sequence } = defined(this.#model, 'the model');
+    const { plan } = control;
+    const device = program(plan).devices.find((entry) => entry.device === this.#options.name);
+    if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
+    const stage = await this.#guard(
+      createStage(defined(this.#engine, 'the engine'), {
+        sequence,
+        layers: device.layers,
+        sampleCount: device.samples[1] - device.samples[0],
+        training: model.training,
+        label: { name: 'label', type: model.labelType, shape: ['N', ...model.labelShape], batchAxis: 0, differentiable: false },
+        microBatchSize: plan.microBatchSize,
+      }),
+    );
+    this.#epoch = epoch;
+    this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
+    this.#deployment = { program: device, stage, microBatchCount: plan.microBatchCount, missingCount: control.stateCount, step: control.step };
+    if (control.stateCount === 0) await this.#deployed(this.#deployment);
+    this.#loopDelay.enable();
+  }
+
+  async #loadState(control: ToWorker['state'], frame: Frame): Promise<void> {
+    const deployment = defined(this.#deployment, 'a deployment');
+    const value = frame.tensors?.[0];
+    if (value === undefined || deployment.missingCount === 0) throw new ProtocolError('The coordinator sent state that nothing waits for.');
+    deployment.stage.load({ ...control, value });
+    deployment.missingCount--;
+    if (deployment.missingCount === 0) await this.#deployed(deployment);
+  }
+
+  async #deployed(deployment: Deployment): Promise<void> {
+    const missing = deployment.stage.missingState();
+    if (missing.length > 0) throw new ProtocolError(`The coordinator sent no value for ${missing.slice(0, 3).join(', ')}.`);
+    await this.#guard(defined(this.#engine, 'the engine').settled());
+    await this.#send('deployed', { valueBytes: defined(this.#engine, 'the engine').valueBytes() });
+  }
+
+  async #runRound(control: ToWorker['round']): Promise<void> {
+    const { program: device, stage } = defined(this.#deployment, 'a deployment');
+    this.#learningRate = control.learningRate;
+    const outcome = await runRound(device, stage, control.round, {
+      clock: this.#options.clock,
+      send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: this.#epoch }, priority),
+      receive: (key) => this.#mailbox.take(key),
+      failure: this.#failure,
+    }).catch((error: unknown) => this.#waitForVerdict(error));
+    this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
+    await this.#send('prepared', outcome.result);
+    if (control.round % 50 === 0 || control.round < 3) await this.#send('trace', { round: control.round, times: outcome.times });
+  }
+
+  /** After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss itself. */
+  async #waitForVerdict(error: unknown): Promise<never> {
+    if (!(error instanceof RunError)) throw error;
+    const { promise, cancel } = timeout(this.#options.clock, 5000);
+    try {
+      await Promise.race([promise, this.#failure]);
+    } finally {
+      cancel();
+    }
+    throw error;
+  }
+
+  async #commit(control: ToWorker['commit']): Promise<void> {
+    const deployment = defined(this.#deployment, 'a deployment');
+    deployment.step++;
+    deployment.stage.update({ learningRate: this.#learningRate, gradientScale: control.gradientScale, step: deployment.step });
+    await this.#send('committed', { round: control.round });
+  }
+
+  async #snapshot(round: number): Promise<void> {
+    const { stage } = defined(this.#deployment, 'a deployment');
+    for await (const entry of stage.state()) {
+      await this.#send('state', { role: entry.role, name: entry.name }, [entry.value]);
+    }
+    await this.#send('statistics', {
+      eventLoopDelayP99Ms: this.#loopDelay.percentile(99) / 1e6,
+      eventLoopDelayMaxMs: this.#loopDelay.max / 1e6,
+      peakMemoryMiB: Math.max(this.#peakMemoryBytes, process.memoryUsage.rss()) / 2 ** 20,
+    });
+    await this.#send('snapshot-end', { round });
+  }
+}
+
+function timeout(clock: Clock, delayMs: number): { promise: Promise<void>; cancel: () => void } {
+  let cancel = (): void => {};
+  const promise = new Promise<void>((resolve) => {
+    cancel = clock.after(delayMs, resolve);
+  });
+  return { promise, cancel };
+}
