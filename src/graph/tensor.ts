@@ -94,7 +94,7 @@ export function viewBytes<T extends ElementType>(type: T, bytes: Uint8Array): El
   const array = arrays[type];
   const size = array.BYTES_PER_ELEMENT;
   assert(bytes.byteLength % size === 0, `${bytes.byteLength} bytes are no whole number of ${type} elements`);
-  const aligned = bytes.byteOffset % size === 0 ? bytes : bytes.slice();
+  const aligned = bytes.byteOffset % size === 0 ? bytes : new Uint8Array(bytes); // not slice(), which does not copy where the bytes are a Node Buffer
   return new array(aligned.buffer as ArrayBuffer, aligned.byteOffset, aligned.byteLength / size) as ElementArray<T>;
 }
 
