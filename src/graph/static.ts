@@ -54,7 +54,7 @@ export function instantiate(graph: Graph, batchSize: number, options: Instantiat
   const outputNames = graph.outputs.map((output) => output.name);
   const nodes = neededNodes(graph.nodes, outputNames);
   refuseUnsupported(nodes);
-  const walk = new TypeWalk(graph, inputs);
+  const walk = TypeWalk.from(graph, inputs);
   const keep = new Set([...outputNames, ...(options.keep ?? [])]);
   const simplifier = options.simplify === false ? undefined : new Simplifier(walk, keep, usedValues(nodes, outputNames));
   const kept: Node[] = [];
@@ -129,13 +129,16 @@ export class TypeWalk {
   /** Constants by name: initializers that training does not change, and what was computed from them. */
   readonly constants: Map<string, Tensor> = new Map<string, Tensor>();
 
-  constructor(graph: Graph, inputs: readonly (ValueType & { readonly name: string })[]) {
-    for (const input of inputs) this.#types.set(input.name, { type: input.type, shape: input.shape });
+  /** A walk that knows a graph's inputs (with static shapes) and its initializers. */
+  static from(graph: Graph, inputs: readonly (ValueType & { readonly name: string })[]): TypeWalk {
+    const walk = new TypeWalk();
+    for (const input of inputs) walk.setType(input.name, input);
     const changing = new Set([...graph.parameters, ...graph.buffers]);
     for (const [name, value] of graph.initializers) {
-      if (changing.has(name)) this.#types.set(name, { type: value.type, shape: value.shape });
-      else this.setConstant(name, value);
+      if (changing.has(name)) walk.setType(name, value);
+      else walk.setConstant(name, value);
     }
+    return walk;
   }
 
   /** The type of a value that was met already. */
@@ -148,6 +151,12 @@ export class TypeWalk {
     return this.#types.has(name);
   }
 
+  /** Adds a value whose elements are not known. */
+  setType(name: string, { type, shape }: ValueType): void {
+    this.#types.set(name, { type, shape });
+  }
+
+  /** Adds a value whose elements are known. */
   setConstant(name: string, value: Tensor): void {
     this.#types.set(name, { type: value.type, shape: value.shape });
     this.constants.set(name, value);

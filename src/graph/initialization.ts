@@ -1,0 +1,64 @@
+// How parameters start: seeded, so that the same name and seed give the same weights on every machine.
+
+import { createRandom, hashString } from '../random.ts';
+import { type ElementType, type Tensor, elementCount, tensor, wrap } from './tensor.ts';
+
+/** A rule for initial values, as data. */
+export type Initialization =
+  | { readonly kind: 'constant'; readonly value: number }
+  /** Uniform in [−bound, bound). */
+  | { readonly kind: 'uniform'; readonly bound: number }
+  | { readonly kind: 'normal'; readonly standardDeviation: number }
+  /** Normal, drawn again beyond two standard deviations. */
+  | { readonly kind: 'truncatedNormal'; readonly standardDeviation: number };
+
+export const zeros: Initialization = { kind: 'constant', value: 0 };
+export const ones: Initialization = { kind: 'constant', value: 1 };
+export const uniform = (bound: number): Initialization => ({ kind: 'uniform', bound });
+export const normal = (standardDeviation: number): Initialization => ({ kind: 'normal', standardDeviation });
+export const truncatedNormal = (standardDeviation: number): Initialization => ({ kind: 'truncatedNormal', standardDeviation });
+/** He et al. 2015 for ReLU networks: variance 2 / fan. */
+export const heNormal = (fan: number): Initialization => normal(Math.sqrt(2 / fan));
+export const heUniform = (fan: number): Initialization => uniform(Math.sqrt(6 / fan));
+/** Glorot and Bengio 2010: variance 2 / (fanIn + fanOut). */
+export const xavierUniform = (fanIn: number, fanOut: number): Initialization => uniform(Math.sqrt(6 / (fanIn + fanOut)));
+export const xavierNormal = (fanIn: number, fanOut: number): Initialization => normal(Math.sqrt(2 / (fanIn + fanOut)));
+/** PyTorch's default for linear and convolution layers, weights and biases: uniform within 1 / √fanIn. */
+export const fanInUniform = (fanIn: number): Initialization => uniform(1 / Math.sqrt(fanIn));
+
+/** Fans of a weight in the layout [outputs, inputs, ...kernel] (convolution with inputs per group, or a linear layer's [out, in]). */
+export function fans(shape: readonly number[]): { fanIn: number; fanOut: number } {
+  const kernel = elementCount(shape.slice(2));
+  return { fanIn: (shape[1] ?? 1) * kernel, fanOut: (shape[0] ?? 1) * kernel };
+}
+
+/** The initial values of the parameter called `name`. */
+export function initialize(name: string, shape: readonly number[], rule: Initialization, options: { seed?: number; type?: ElementType } = {}): Tensor {
+  const { seed = 0, type = 'float32' } = options;
+  const count = elementCount(shape);
+  const values = new Float64Array(type === 'float64' ? count : 0);
+  const data = type === 'float64' ? values : new Float32Array(count);
+  if (rule.kind === 'constant') data.fill(rule.value);
+  else {
+    const draw = sampler(name, rule, seed);
+    for (let index = 0; index < count; index++) data[index] = draw();
+  }
+  return type === 'float64' || type === 'float32' ? wrap(type, shape, data) : tensor(type, shape, data);
+}
+
+function sampler(name: string, rule: Exclude<Initialization, { kind: 'constant' }>, seed: number): () => number {
+  const random = createRandom(seed, hashString(name));
+  switch (rule.kind) {
+    case 'uniform':
+      return () => (random.uniform() * 2 - 1) * rule.bound;
+    case 'normal':
+      return () => random.normal() * rule.standardDeviation;
+    case 'truncatedNormal':
+      return () => {
+        let value: number;
+        do value = random.normal();
+        while (Math.abs(value) > 2);
+        return value * rule.standardDeviation;
+      };
+  }
+}
