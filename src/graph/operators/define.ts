@@ -4,8 +4,9 @@
 import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
 import type { Attribute, Node } from '../graph.ts';
-import { type ElementType, type Tensor, type ValueType, elementCount, sameShape, toNumbers } from '../tensor.ts';
+import { type ElementType, type Tensor, type ValueType, elementCount, sameShape } from '../tensor.ts';
 import type { OperatorDefinition } from './definition.ts';
+import { plainNumbers } from './numbers.ts';
 
 /** The inputs of a node as its rule sees them: the required ones are there. */
 export type Inputs<T> = readonly (T | undefined)[];
@@ -39,6 +40,7 @@ export const arithmeticTypes: readonly ElementType[] = [...floatTypes, 'int32', 
 export const indexTypes: readonly ElementType[] = ['int32', 'int64'];
 export const int64Only: readonly ElementType[] = ['int64'];
 export const boolOnly: readonly ElementType[] = ['bool'];
+export const anyType: readonly ElementType[] = [...numericTypes, 'bool'];
 
 /** Turns a specification into the definition that the table holds. */
 export function define(specification: Specification): OperatorDefinition {
@@ -108,7 +110,7 @@ export function constantIntegers(node: Node, inputs: Inputs<ValueType>, constant
   const constant = constants[index];
   check(constant, node, () => `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`);
   check(constant.shape.length <= 1, node, () => `wants a list of integers in input "${node.inputs[index]}", not ${typeText(constant)}`);
-  return toNumbers(constant);
+  return [...plainNumbers(constant)];
 }
 
 function checkCounts(node: Node, { inputs: [leastInputs, mostInputs], outputs: [leastOutputs, mostOutputs] = [1, 1] }: Specification): void {

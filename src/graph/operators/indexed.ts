@@ -3,14 +3,12 @@
 
 import { type Node, intAttribute, stringAttribute } from '../graph.ts';
 import { type ElementType, type Tensor, type ValueType, elementCount, isFloat, sameShape } from '../tensor.ts';
-import { boolOnly, check, constantIntegers, define, indexTypes, int64Only, normalizeAxis, numericTypes, required, shapeText, typeText } from './define.ts';
+import { anyType, check, constantIntegers, define, indexTypes, int64Only, normalizeAxis, numericTypes, required, shapeText, typeText } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { gather, offsets, span, stridesOf } from './indexing.ts';
 import { type Numbers, numbers, plainNumbers, scratch, store } from './numbers.ts';
 
 type IndexedName = 'Gather' | 'GatherElements' | 'GatherND' | 'OneHot' | 'ScatterElements' | 'ScatterND';
-
-const anyType = [...numericTypes, ...boolOnly];
 
 export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
   Gather: define({
@@ -97,7 +95,7 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
   }),
   ScatterElements: define({
     inputs: [3, 3],
-    types: [anyType, indexTypes],
+    types: [anyType, indexTypes, anyType],
     sameType: [2],
     attributes: { axis: 'int', reduction: 'string' },
     infer(node, inputs) {
@@ -121,7 +119,7 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
   }),
   ScatterND: define({
     inputs: [3, 3],
-    types: [anyType, int64Only],
+    types: [anyType, int64Only, anyType],
     sameType: [2],
     attributes: { reduction: 'string' },
     infer(node, inputs) {
