@@ -77,7 +77,9 @@ export function fixtureFolder(name: string): string {
 }
 
 function fixturesOf(root: string, net: string): PytorchFixture[] {
-  const { models, inputs, labels, finalWeights, ...shared } = JSON.parse(readFileSync(join(root, net, 'expected.json'), 'utf8')) as ExpectedFile;
+  const { models, inputs, labels, finalWeights, ...shared } = JSON.parse(
+    readFileSync(join(root, net, 'expected.json'), 'utf8'),
+  ) as ExpectedFile;
   return models.map(({ file, renamed, ...model }) => ({
     name: `${net}/${file.replace(/\.onnx$/, '')}`,
     net,
