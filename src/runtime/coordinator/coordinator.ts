@@ -4,7 +4,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
-import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
+import { type CutTensor, type LayerSequence, cutBytes } from '../../graph/layers.ts';
 import { type Tensor, byteLength } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Frame, Link } from '../../transport/link.ts';
@@ -96,6 +96,7 @@ class CoordinatorShell implements Coordinator {
   readonly #token: string;
   #model: ReturnType<typeof encodeModel> | undefined;
   #state: MachineState;
+  readonly #inputs: MachineInput[] = [];
   #epoch = 0;
   /** Sending of data, in order; each round after the one before. */
   #feeding: Promise<void> = Promise.resolve();
@@ -130,10 +131,16 @@ class CoordinatorShell implements Coordinator {
     this.#input({ kind: 'stop' });
   }
 
+  /** One input after the other: an effect that causes an input (a plan made at once) does not overtake the effects behind it. */
   #input(input: MachineInput): void {
-    const [state, effects] = step(this.#options.machine, this.#state, input);
-    this.#state = state;
-    for (const effect of effects) this.#perform(effect);
+    this.#inputs.push(input);
+    if (this.#inputs.length > 1) return;
+    for (let next = this.#inputs[0]; next !== undefined; next = this.#inputs[0]) {
+      const [state, effects] = step(this.#options.machine, this.#state, next);
+      this.#state = state;
+      for (const effect of effects) this.#perform(effect);
+      this.#inputs.shift();
+    }
   }
 
   #received(device: string, frame: Frame): void {
@@ -279,8 +286,8 @@ class CoordinatorShell implements Coordinator {
     const first = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
     return {
       model: modelName,
-      inputBytes: sampleBytes(sequence.inputs),
-      labelBytes: sampleBytes([label]),
+      inputBytes: cutBytes(sequence.inputs),
+      labelBytes: cutBytes([label]),
       layers: first.layers as readonly LayerProfile[],
       batchSizes: machine.batchSizesToProfile,
       devices: Object.fromEntries(devices.map((name) => [name, defined(this.#profiles.get(name), name).times])),
@@ -361,10 +368,6 @@ class CoordinatorShell implements Coordinator {
 /** The parameter that an optimizer state's name belongs to: "name/momentum" → "name". */
 function optimizedParameter(name: string): string {
   return name.slice(0, name.lastIndexOf('/'));
-}
-
-function sampleBytes(cuts: readonly CutTensor[]): number {
-  return cuts.reduce((sum, cut) => sum + byteLength({ type: cut.type, shape: cut.shape.map((dimension) => (dimension === 'N' ? 1 : dimension)) }), 0);
 }
 
 /** Milliseconds of forward and backward for one sample, at the largest batch measured. */

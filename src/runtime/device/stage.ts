@@ -2,43 +2,20 @@
 // Everything heavy lives in the engine; calls queue work and return. It knows nothing of links, other devices, or whether a round commits.
 
 import { assert, defined } from '../../assert.ts';
-import { type StageGraphs, differentiate, gradientName } from '../../autodiff/differentiate.ts';
-import { type DropoutMask, dropoutMask, replaceDropout } from '../../autodiff/dropout.ts';
+import { gradientName } from '../../autodiff/differentiate.ts';
+import { dropoutMask } from '../../autodiff/dropout.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
-import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
-import { extractStage } from '../../graph/stage.ts';
-import { type Tensor, allocate, byteLength, elementCount, scalar, wrap } from '../../graph/tensor.ts';
-import { squaredNormGraph } from '../../training/clipping.ts';
-import { lossGraph } from '../../training/losses.ts';
-import { type OptimizerGraph, accumulateGraph, optimizerGraph } from '../../training/optimizers.ts';
-import type { StateRole, TensorSpec } from '../messages.ts';
-import type { TrainingSpec } from '../training-spec.ts';
-
-/** What a stage is made of. */
-export interface StageOptions {
-  readonly sequence: LayerSequence;
-  /** Half-open range of layers. */
-  readonly layers: readonly [first: number, end: number];
-  /** Samples of each micro-batch that this device computes. */
-  readonly sampleCount: number;
-  readonly training: TrainingSpec;
-  readonly label: CutTensor;
-  /** Seeds of dropout differ by the sample's place in the batch: micro-batch · microBatchSize + sample. */
-  readonly microBatchSize: number;
-}
+import { type CutTensor, cutBytes } from '../../graph/layers.ts';
+import { type Tensor, allocate, elementCount, scalar, toNumbers, wrap } from '../../graph/tensor.ts';
+import type { StateRole } from '../messages.ts';
+import { owned } from './samples.ts';
+import { type CompiledStage, type StageOptions, compileStage } from './stage-graphs.ts';
 
 /** One named tensor of a stage's state. */
 export interface StateEntry {
   readonly role: StateRole;
   readonly name: string;
   readonly value: Tensor;
-}
-
-interface InFlight {
-  /** Kept for the backward pass. */
-  readonly values: Record<string, Value>;
-  /** Intermediate results between the two halves of a split backward pass. */
-  readonly halves?: Record<string, Value>;
 }
 
 /** The sums of a round on this device. */
@@ -49,19 +26,23 @@ export interface RoundTotals {
   readonly finite: boolean;
 }
 
-interface Compiled {
-  readonly graphs: StageGraphs;
-  readonly masks: readonly DropoutMask[];
-  readonly forward: Executable;
-  readonly backward: Executable;
-  readonly loss: Executable | undefined;
-  readonly optimizer: OptimizerGraph | undefined;
-  readonly update: Executable | undefined;
-  readonly accumulate: Executable | undefined;
-  readonly squaredNorm: Executable | undefined;
+/** What an update needs to know. */
+export interface UpdateOptions {
+  readonly learningRate: number;
+  /** Multiplies all gradients (clipping). */
+  readonly gradientScale: number;
+  /** Updates so far, this one included: from 1 (Adam's bias correction). */
+  readonly step: number;
 }
 
-/** A stage that computes. Made by `createStage`; all methods but the promises' results return at once. */
+type Values = Record<string, Value>;
+
+/** Compiles a stage; its state is loaded afterwards. */
+export async function createStage(engine: Engine, options: StageOptions): Promise<Stage> {
+  return new Stage(engine, options, await compileStage(engine, options));
+}
+
+/** A stage that computes. Work is queued in the order of the calls. */
 export class Stage {
   readonly inputs: readonly CutTensor[];
   readonly outputs: readonly CutTensor[];
@@ -69,19 +50,21 @@ export class Stage {
   readonly isLast: boolean;
   readonly #engine: Engine;
   readonly #options: StageOptions;
-  readonly #compiled: Compiled;
-  readonly #parameters = new Map<string, Value>();
-  readonly #buffers = new Map<string, Value>();
-  readonly #optimizerState = new Map<string, Value>();
-  readonly #inFlight = new Map<number, InFlight>();
-  #gradients: Record<string, Value> | undefined;
-  #losses: Promise<readonly [Tensor, Tensor]>[] = [];
+  readonly #compiled: CompiledStage;
+  readonly #state: Readonly<Record<StateRole, Map<string, Value>>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
+  /** Kept by forward for backward, by micro-batch. */
+  readonly #inFlight = new Map<number, Values>();
+  /** Kept by backwardInput for backwardWeight. */
+  readonly #halves = new Map<number, Values>();
+  /** Sums of the round's weight gradients; undefined before its first backward. */
+  #gradients: Values | undefined;
+  #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
   #round = 0;
 
   /** Use `createStage`. */
-  constructor(engine: Engine, options: StageOptions, cuts: { inputs: readonly CutTensor[]; outputs: readonly CutTensor[] }, compiled: Compiled) {
-    this.inputs = cuts.inputs;
-    this.outputs = cuts.outputs;
+  constructor(engine: Engine, options: StageOptions, compiled: CompiledStage) {
+    this.inputs = compiled.stage.inputs;
+    this.outputs = compiled.stage.outputs;
     this.label = options.label;
     this.isLast = options.layers[1] === options.sequence.layers.length;
     this.#engine = engine;
@@ -89,17 +72,73 @@ export class Stage {
     this.#compiled = compiled;
   }
 
-  /** Puts one tensor of the state in place (again: replaces it). Unknown names are an error of the sender. */
+  /** Puts one tensor of the state in place, or replaces it. The tensor's buffer goes to the engine where it is not shared. */
   load(entry: StateEntry): void {
-    const store = this.#store(entry.role);
+    const store = this.#state[entry.role];
     const old = store.get(entry.name);
     if (old !== undefined) this.#engine.release(old);
     store.set(entry.name, this.#engine.upload(owned(entry.value)));
   }
 
-  /** What has not been loaded yet; optimizer state that nobody sent starts from zeros. */
+  /** The parameters and buffers that have not been loaded. Optimizer state that nobody loads starts from zeros. */
   missingState(): readonly string[] {
-    const wanted = [...this.#compiled.graphs.parameters, ...this.#compiled.graphs.buffers.map((buffer) => buffer.name)];
-    return wanted.filter((name) => !this.#parameters.has(name) && !this.#buffers.has(name));
+    const { parameters, buffers } = this.#compiled;
+    const { parameter, buffer } = this.#state;
+    return [...parameters.map(({ name }) => name).filter((name) => !parameter.has(name)), ...buffers.map(({ name }) => name).filter((name) => !buffer.has(name))];
+  }
+
+  /** Parameters, buffers and optimizer state, copied out one by one. */
+  async *state(): AsyncGenerator<StateEntry> {
+    for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
+      for (const [name, value] of this.#state[role]) yield { role, name, value: await this.#engine.download(value) };
+    }
+  }
+
+  /** Milliseconds of computing so far. */
+  busyMs(): number {
+    return this.#engine.busyMs();
+  }
+
+  /** Bytes of received tensors that may wait on this device: its share of two rounds, and the pieces of an AllReduce. */
+  mailboxBytes(microBatchCount: number): number {
+    const share = cutBytes([...this.inputs, ...this.outputs, this.label], this.#options.sampleCount);
+    const gradients = this.#compiled.parameters.reduce((sum, { shape }) => sum + 4 * elementCount(shape), 0);
+    return 2 * microBatchCount * share + 2 * gradients + 2 ** 20;
+  }
+
+  /** Forgets what an abandoned round left. */
+  beginRound(round: number): void {
+    for (const values of [...this.#inFlight.values(), ...this.#halves.values(), this.#gradients ?? {}]) this.#releaseAll(values);
+    this.#inFlight.clear();
+    this.#halves.clear();
+    this.#gradients = undefined;
+    this.#losses = [];
+    this.#round = round;
+  }
+
+  /**
+   * Queues the forward pass of one micro-batch. `inputs` follow this.inputs and go to the engine; `firstSample` is the first of this device's samples
+   * in the micro-batch. The last stage takes labels and adds to the round's loss. Resolves with this.outputs, or nothing on the last stage.
+   */
+  forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
+    const { graphs, forward } = this.#compiled;
+    const feeds: Values = {};
+    this.inputs.forEach((cut, index) => {
+      feeds[cut.name] = this.#engine.upload(defined(inputs[index], cut.name));
+    });
+    const masks = this.#masks(microBatch, firstSample);
+    const results = forward.run({ ...feeds, ...masks, ...this.#weights() });
+    this.#releaseAll(masks);
+    for (const { buffer, output } of graphs.bufferUpdates) this.#replace('buffer', buffer, defined(results[output], output));
+    const kept: Values = {};
+    for (const { name } of [...graphs.savedInputs, ...graphs.saved]) kept[name] = defined(results[name] ?? feeds[name], name);
+    const outputs = labels === undefined ? this.#outputs(results, kept) : this.#loss(results, labels, kept);
+    this.#inFlight.set(microBatch, kept);
+    const keptHandles = new Set(Object.values(kept).map(({ handle }) => handle));
+    const updated = new Set(graphs.bufferUpdates.map(({ output }) => output));
+    for (const [name, value] of Object.entries({ ...feeds, ...results })) {
+      if (!keptHandles.has(value.handle) && !updated.has(name) && !outputs.taken.has(value.handle)) this.#engine.release(value);
+    }
+    return outputs.tensors;
   }
 }

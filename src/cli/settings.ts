@@ -1,0 +1,168 @@
+// The settings of a training run: one table from which the flags, the config file, its validation and config.yaml are made. A setting has
+// the same name everywhere: `--micro-batch 16` is `micro-batch: 16` in a file. A flag wins over the file.
+
+import { type Command, Option } from 'commander';
+import { z } from 'zod';
+import { InputError } from '../errors.ts';
+
+/** All settings with their effective values. Absent ones have no default. */
+export interface TrainSettings {
+  readonly model: string;
+  readonly data: string;
+  readonly 'eval-data'?: string;
+  readonly batch: number;
+  readonly 'micro-batch'?: number;
+  readonly epochs?: number;
+  readonly steps?: number;
+  readonly optimizer: 'sgd' | 'adam' | 'adamw';
+  readonly lr: number;
+  readonly 'lr-schedule': string;
+  readonly momentum: number;
+  readonly nesterov: boolean;
+  readonly 'weight-decay': number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly epsilon: number;
+  readonly 'clip-norm'?: number;
+  readonly loss: 'cross-entropy' | 'mse';
+  readonly freeze: readonly string[];
+  readonly planner: string;
+  readonly schedule: string;
+  readonly plan?: string;
+  readonly cluster?: string;
+  readonly workers: number;
+  readonly remote: number;
+  readonly host: string;
+  readonly port: number;
+  readonly insecure: boolean;
+  readonly seed: number;
+  readonly shuffle: boolean;
+  readonly 'checkpoint-every'?: number;
+  readonly engine: 'onnxruntime' | 'reference';
+  readonly threads: number;
+  readonly 'replicate-batch-norm': boolean;
+}
+
+interface Setting {
+  /** The flag's argument, such as 'N'; absent for switches. */
+  readonly argument?: string;
+  readonly description: string;
+  readonly schema: z.ZodType;
+  readonly default?: unknown;
+  readonly isRequired?: boolean;
+  readonly isList?: boolean;
+  /** Only `--no-NAME` exists as a flag. */
+  readonly isNegated?: boolean;
+}
+
+const whole = z.coerce.number().int('must be a whole number').positive('must be at least 1').max(1e9);
+const wholeOrZero = z.coerce.number().int('must be a whole number').min(0, 'must not be negative').max(1e9);
+const amount = z.coerce.number().min(0, 'must not be negative');
+const fraction = z.coerce.number().min(0, 'must be 0 to 1').max(1, 'must be 0 to 1');
+const toggle = z.boolean();
+const text = z.string().min(1, 'must not be empty');
+
+const table: Readonly<Record<keyof TrainSettings, Setting>> = {
+  model: { argument: 'FILE', description: 'an ONNX model, or the name of a built-in one', schema: text, isRequired: true },
+  data: { argument: 'SPEC', description: 'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | synthetic:SHAPE', schema: text, isRequired: true },
+  'eval-data': { argument: 'SPEC', description: 'data to test on after training (default: the test part of --data, if it has one)', schema: text },
+  batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
+  'micro-batch': { argument: 'N', description: 'samples that travel through the pipeline at once (default: the planner chooses)', schema: whole },
+  epochs: { argument: 'N', description: 'passes over the data (default: 1, unless --steps is given)', schema: whole },
+  steps: { argument: 'N', description: 'updates', schema: whole },
+  optimizer: { argument: 'NAME', description: 'sgd | adam | adamw', schema: z.enum(['sgd', 'adam', 'adamw']), default: 'sgd' },
+  lr: { argument: 'L', description: 'learning rate', schema: amount, default: 0.01 },
+  'lr-schedule': { argument: 'SPEC', description: 'constant | step:EVERY:FACTOR | cosine | linear, each with :warmup=ROUNDS', schema: text, default: 'constant' },
+  momentum: { argument: 'M', description: 'momentum of sgd', schema: fraction, default: 0 },
+  nesterov: { description: "Nesterov's momentum", schema: toggle, default: false },
+  'weight-decay': { argument: 'W', description: 'weight decay', schema: amount, default: 0 },
+  beta1: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.9 },
+  beta2: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.999 },
+  epsilon: { argument: 'E', description: 'of adam and adamw', schema: z.coerce.number().positive('must be above 0'), default: 1e-8 },
+  'clip-norm': { argument: 'N', description: 'largest norm of the whole gradient', schema: z.coerce.number().positive('must be above 0') },
+  loss: { argument: 'NAME', description: 'cross-entropy | mse', schema: z.enum(['cross-entropy', 'mse']), default: 'cross-entropy' },
+  freeze: { argument: 'PATTERN', description: 'parameters that stay as they are ("features.*"); may be repeated', schema: z.array(text), default: [], isList: true },
+  planner: { argument: 'NAME', description: 'asteroid | straight | dp | single', schema: text, default: 'asteroid' },
+  schedule: { argument: 'NAME', description: '1f1b | gpipe', schema: text, default: '1f1b' },
+  plan: { argument: 'FILE', description: 'use this plan instead of planning', schema: text },
+  cluster: { argument: 'FILE', description: 'use these links and memory sizes instead of measured ones', schema: text },
+  workers: { argument: 'N', description: 'worker processes on this machine; 0 trains in this process', schema: wholeOrZero, default: 0 },
+  remote: { argument: 'N', description: 'also wait for N workers on other machines', schema: wholeOrZero, default: 0 },
+  host: { argument: 'ADDRESS', description: 'the address to listen on', schema: text, default: '127.0.0.1' },
+  port: { argument: 'N', description: 'the port to listen on; 0 takes a free one', schema: wholeOrZero, default: 0 },
+  insecure: { description: 'allow plain, unencrypted links beyond this machine', schema: toggle, default: false },
+  seed: { argument: 'N', description: 'of the data order, dropout and new weights', schema: wholeOrZero, default: 0 },
+  shuffle: { description: 'keep the order of the data', schema: toggle, default: true, isNegated: true },
+  'checkpoint-every': { argument: 'N', description: 'updates between checkpoints (default: one epoch, at most 500)', schema: whole },
+  engine: { argument: 'NAME', description: 'onnxruntime | reference', schema: z.enum(['onnxruntime', 'reference']), default: 'onnxruntime' },
+  threads: { argument: 'N', description: 'compute threads of each device', schema: whole, default: 1 },
+  'replicate-batch-norm': { description: 'let a stage with batch normalization be replicated: each device normalizes its own share', schema: toggle, default: false },
+};
+
+const names = Object.keys(table) as (keyof TrainSettings)[];
+
+/** Adds the flags of `only` (default: all settings) to a command. Their values arrive unparsed; see resolveSettings. */
+export function addSettingFlags(command: Command, only: readonly (keyof TrainSettings)[] = names): Command {
+  for (const name of only) {
+    const setting = table[name];
+    const shown = setting.default === undefined || setting.default === false || setting.isList || setting.isNegated ? '' : ` (default: ${setting.default})`;
+    const flag = setting.isNegated ? `--no-${name}` : `--${name}${setting.argument === undefined ? '' : ` <${setting.argument}>`}`;
+    const option = new Option(flag, setting.description + shown);
+    if (setting.isList) option.argParser((value: string, previous: string[] | undefined) => [...(previous ?? []), value]);
+    command.addOption(option);
+  }
+  return command;
+}
+
+/** The values that were really given as flags, by setting name (commander's camelCase undone). */
+export function givenFlags(options: Readonly<Record<string, unknown>>): Record<string, unknown> {
+  const given: Record<string, unknown> = {};
+  for (const name of names) {
+    const value = options[name.replace(/-(\w)/g, (_, letter: string) => letter.toUpperCase())];
+    if (value === undefined || (name === 'shuffle' && value === true)) continue;
+    given[name] = value;
+  }
+  return given;
+}
+
+/** Merges flags over the config file over defaults and validates. Throws InputError for an unknown setting or a wrong value, naming where it stands. */
+export function resolveSettings(flags: Readonly<Record<string, unknown>>, file: Readonly<Record<string, unknown>>, fileName: string): TrainSettings {
+  const result: Record<string, unknown> = {};
+  for (const key of Object.keys(file)) {
+    if (!Object.hasOwn(table, key)) throw new InputError(`${fileName} has the unknown setting "${key}"; settings are named as the flags of asteroid train are.`);
+  }
+  for (const name of names) {
+    const setting = table[name];
+    const fromFlag = Object.hasOwn(flags, name);
+    const value = fromFlag ? flags[name] : (file[name] ?? undefined);
+    if (value === undefined) {
+      if (setting.isRequired) throw new InputError(`--${name} is missing: ${setting.description}.`);
+      if (setting.default !== undefined) result[name] = setting.default;
+      continue;
+    }
+    const parsed = setting.schema.safeParse(value);
+    const where = fromFlag ? `--${name} ${String(value)}` : `${name}: ${String(value)} in ${fileName}`;
+    if (!parsed.success) throw new InputError(`${where} ${reason(parsed.error)}.`);
+    result[name] = parsed.data;
+  }
+  return checked(result as unknown as TrainSettings);
+}
+
+function reason(error: z.ZodError): string {
+  const issue = error.issues[0];
+  if (issue?.code === 'invalid_value') return `must be one of ${issue.values.join(', ')}`;
+  if (issue?.code === 'invalid_type') return `must be a ${issue.expected}`;
+  return issue?.message ?? 'is wrong';
+}
+
+function checked(settings: TrainSettings): TrainSettings {
+  if (settings.epochs !== undefined && settings.steps !== undefined) throw new InputError('--epochs and --steps cannot both be given: choose one.');
+  const micro = settings['micro-batch'];
+  if (micro !== undefined && settings.batch % micro !== 0) {
+    throw new InputError(`--batch ${settings.batch} is no multiple of --micro-batch ${micro}: choose a micro-batch that divides the batch.`);
+  }
+  if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
+    throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');
+  }
+  return settings;
+}
