@@ -1,0 +1,132 @@
+// Data specs (training/data/spec.ts) to data sets: finds and reads the files, parsing is training/data's. A file that is missing, unreadable
+// or damaged is one InputError that names it. Part of storage/: Node only; imports training and below.
+
+import { basename, join } from 'node:path';
+import { InputError } from '../errors.ts';
+import { type Datasets, datasetFromPair, datasetsFromArrays } from '../training/data/arrays.ts';
+import { readCifar10 } from '../training/data/cifar10.ts';
+import { readCsv } from '../training/data/csv.ts';
+import { createDataset, type Dataset, inferClassCount, inputField, labelField, split } from '../training/data/dataset.ts';
+import { readIdx } from '../training/data/idx.ts';
+import { readNpy } from '../training/data/npy.ts';
+import { readNpz } from '../training/data/npz.ts';
+import { gunzip, type Source } from '../training/data/source.ts';
+import { type DataSpec, parseDataSpec } from '../training/data/spec.ts';
+import { makeSynthetic } from '../training/data/synthetic.ts';
+import { readTokens } from '../training/data/tokens.ts';
+import type { Tensor } from '../graph/tensor.ts';
+import { type DigitOptions, loadDigits } from './digits-cache.ts';
+import { type Disk, nodeDisk, readError } from './disk.ts';
+import { inflate } from './inflate.ts';
+
+export interface LoadOptions extends DigitOptions {
+  /** For synthetic data and for splitting; default 0. */
+  readonly seed?: number;
+  /** Share of the samples to set apart where the data have no test part of their own; default 0: none, and all is for training. */
+  readonly testFraction?: number;
+}
+
+/**
+ * Loads what `spec` names. `test` is there for mnist (8,500 and 1,500 digits, each digit in proportion), cifar10, idx with t10k files,
+ * npz with x_test and y_test, tokens (the last tenth), synthetic, and with `testFraction`. Throws InputError.
+ */
+export async function loadDataset(spec: string, options: LoadOptions = {}): Promise<Datasets> {
+  const { seed = 0, testFraction = 0 } = options;
+  const loaded = await load(parseDataSpec(spec), options, seed);
+  if (loaded.test !== undefined || testFraction === 0) return loaded;
+  return split(loaded.train, testFraction, seed);
+}
+
+async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise<Datasets> {
+  const { disk = nodeDisk } = options;
+  switch (spec.kind) {
+    case 'mnist': {
+      const digits = await loadDigits(options);
+      const part = (arrays: { images: Tensor; labels: Tensor }): Dataset => imageDataset('mnist', { images: arrays.images, labels: arrays.labels, imagesName: 'mnist', labelsName: 'mnist' });
+      return { train: part(digits.train), test: part(digits.test) };
+    }
+    case 'cifar10':
+      return loadCifar10(spec.folder, disk);
+    case 'idx':
+      return loadIdxFolder(spec.folder, disk);
+    case 'images':
+      throw new InputError(`images:${spec.folder} is not supported yet; convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.`);
+    case 'npy': {
+      const [inputs, labels] = [readNpy(await read(spec.inputs, disk)), readNpy(await read(spec.labels, disk))];
+      return { train: datasetFromPair(spec.inputs, inputField('input', inputs, spec.inputs), labelField(labels, spec.labels)) };
+    }
+    case 'npz':
+      return datasetsFromArrays(spec.file, readNpz(await read(spec.file, disk), inflate));
+    case 'csv':
+      return { train: readCsv(gunzip(await read(spec.file, disk), inflate), spec.labelColumn) };
+    case 'tokens':
+      return readTokens(await read(spec.file, disk), spec.blockLength);
+    case 'synthetic':
+      return makeSynthetic(spec, seed);
+  }
+}
+
+async function read(path: string, disk: Disk): Promise<Source> {
+  try {
+    return { name: path, bytes: await disk.read(path) };
+  } catch (error) {
+    throw readError(error, path);
+  }
+}
+
+async function list(folder: string, disk: Disk): Promise<string[]> {
+  try {
+    return await disk.list(folder);
+  } catch (error) {
+    throw readError(error, folder);
+  }
+}
+
+/** data_batch_1.bin … data_batch_5.bin and test_batch.bin, here or in cifar-10-batches-bin (as the archive unpacks). */
+async function loadCifar10(folder: string, disk: Disk): Promise<Datasets> {
+  let path = folder;
+  let names = await list(path, disk);
+  if (names.includes('cifar-10-batches-bin')) {
+    path = join(folder, 'cifar-10-batches-bin');
+    names = await list(path, disk);
+  }
+  const batches = names.filter((name) => /^data_batch_\d+\.bin$/.test(name));
+  if (batches.length === 0) throw new InputError(`${folder} holds no data_batch_1.bin; unpack CIFAR-10's binary version there.`);
+  const sources = async (files: readonly string[]): Promise<Source[]> => Promise.all(files.map((name) => read(join(path, name), disk)));
+  const train = readCifar10(await sources(batches));
+  return names.includes('test_batch.bin') ? { train, test: readCifar10(await sources(['test_batch.bin'])) } : { train };
+}
+
+const idxName = /^(train|t10k|test)-(images|labels)[-.]idx\d-ubyte(\.gz)?$/;
+
+/** train-images-idx3-ubyte and train-labels-idx1-ubyte, and t10k-… for testing; each may end in .gz. */
+async function loadIdxFolder(folder: string, disk: Disk): Promise<Datasets> {
+  const names = (await list(folder, disk)).filter((name) => idxName.test(name));
+  const find = (parts: readonly string[], kind: string): string | undefined =>
+    names.find((name) => parts.includes(idxName.exec(name)?.[1] ?? '') && idxName.exec(name)?.[2] === kind);
+  const trainFiles = { images: find(['train'], 'images'), labels: find(['train'], 'labels') };
+  const testFiles = { images: find(['t10k', 'test'], 'images'), labels: find(['t10k', 'test'], 'labels') };
+  const train = await loadIdxPair(folder, trainFiles, 'train', disk);
+  if (testFiles.images === undefined && testFiles.labels === undefined) return { train };
+  return { train, test: await loadIdxPair(folder, testFiles, 't10k', disk) };
+}
+
+async function loadIdxPair(folder: string, files: { images: string | undefined; labels: string | undefined }, part: string, disk: Disk): Promise<Dataset> {
+  if (files.images === undefined || files.labels === undefined) {
+    const missing = files.images === undefined ? `${part}-images-idx3-ubyte` : `${part}-labels-idx1-ubyte`;
+    throw new InputError(`${folder} holds no ${missing} (nor ${missing}.gz); name the folder of the idx files.`);
+  }
+  const [imagesName, labelsName] = [join(folder, files.images), join(folder, files.labels)];
+  const images = readIdx(gunzip(await read(imagesName, disk), inflate));
+  const labels = readIdx(gunzip(await read(labelsName, disk), inflate));
+  return imageDataset(basename(folder), { images, labels, imagesName, labelsName });
+}
+
+/** Grey images [n, h, w] get their channel: [n, 1, h, w]. */
+function imageDataset(name: string, arrays: { images: Tensor; labels: Tensor; imagesName: string; labelsName: string }): Dataset {
+  const { images, labels, imagesName, labelsName } = arrays;
+  const [n, ...rest] = images.shape;
+  const shaped = rest.length === 2 ? { ...images, shape: [n as number, 1, ...rest] } : images;
+  const field = labelField(labels, labelsName);
+  return createDataset(name, [inputField('input', shaped, imagesName)], field, inferClassCount(field));
+}

@@ -1,0 +1,54 @@
+// Element conversion while rows are gathered: pixels to floats, float64 to float32, any integer to int64. Not for computing.
+
+import { assert } from '../../assert.ts';
+import { type ElementArray, type ElementType, isFloat } from '../../graph/tensor.ts';
+
+/** byte / 255 as float32, for images. */
+const unitBytes: Float32Array = Float32Array.from({ length: 256 }, (_, byte) => byte / 255);
+
+/** A stretch of an array: `count` elements from `start`. */
+export interface Stretch {
+  readonly type: ElementType;
+  readonly data: ElementArray;
+  readonly start: number;
+}
+
+/** True where `convert` can make `to` out of `from` without losing more than float precision (integers must be in range). */
+export function canConvert(from: ElementType, to: ElementType): boolean {
+  if (from === to) return true;
+  if (to === 'float16' || to === 'bool') return false;
+  return isFloat(to) || !isFloat(from);
+}
+
+/** Writes `count` elements of `source`, divided by `divisor`, to `target`. */
+export function convert(target: Stretch, source: Stretch, count: number, divisor: number): void {
+  assert(canConvert(source.type, target.type), `${source.type} cannot become ${target.type}`);
+  const [to, from] = [target.data, source.data];
+  if (to instanceof BigInt64Array || to instanceof BigUint64Array) {
+    for (let index = 0; index < count; index++) to[target.start + index] = BigInt(from[source.start + index] as number | bigint);
+    return;
+  }
+  if (from instanceof BigInt64Array || from instanceof BigUint64Array) {
+    for (let index = 0; index < count; index++) to[target.start + index] = Number(from[source.start + index]) / divisor;
+    return;
+  }
+  if (source.type === 'float16') {
+    for (let index = 0; index < count; index++) to[target.start + index] = halfToNumber(from[source.start + index] as number) / divisor;
+    return;
+  }
+  if (target.type === 'float32' && source.type === 'uint8' && divisor === 255) {
+    for (let index = 0; index < count; index++) to[target.start + index] = unitBytes[from[source.start + index] as number] as number;
+    return;
+  }
+  for (let index = 0; index < count; index++) to[target.start + index] = (from[source.start + index] as number) / divisor;
+}
+
+/** The value of an IEEE 754 half-precision number. */
+export function halfToNumber(bits: number): number {
+  const exponent = (bits >>> 10) & 0x1f;
+  const fraction = bits & 0x3ff;
+  const sign = (bits & 0x8000) === 0 ? 1 : -1;
+  if (exponent === 0x1f) return fraction === 0 ? sign * Number.POSITIVE_INFINITY : Number.NaN;
+  if (exponent === 0) return sign * fraction * 2 ** -24;
+  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
+}

@@ -1,0 +1,146 @@
+// A data set in memory: rows of inputs and labels as they were stored (bytes stay bytes), converted only when a batch is gathered.
+// Plain data; a split shares the rows of its origin.
+
+import { assert } from '../../assert.ts';
+import { InputError } from '../../errors.ts';
+import { allocate, type ElementType, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
+import { createRandom, permutation } from '../../random.ts';
+import { convert } from './convert.ts';
+
+/** One array of a data set. */
+export interface Field {
+  /** The input's name: the model's, once bound (bind.ts). */
+  readonly name: string;
+  /** [rows, ...] as stored. */
+  readonly values: Tensor;
+  /** The element type of gathered tensors. */
+  readonly type: ElementType;
+  /** Gathered values are stored ones divided by this: 255 for pixels, else 1. */
+  readonly divisor: number;
+  /** The file it came from, for messages. */
+  readonly source: string;
+}
+
+/** Samples for training or testing. Sample i is row `rows[i]` of every field, or row i where `rows` is absent. */
+export interface Dataset {
+  /** For people, such as "mnist". */
+  readonly name: string;
+  readonly inputs: readonly Field[];
+  readonly labels: Field;
+  readonly rows?: Uint32Array;
+  readonly sampleCount: number;
+  /** How many classes the labels name; absent where they are not classes. */
+  readonly classCount?: number;
+}
+
+/** Tensors of one batch: `inputs` in the order of the data set's. */
+export interface Batch {
+  readonly inputs: readonly Tensor[];
+  readonly labels: Tensor;
+}
+
+/** Checks that all fields have the same number of rows, at least one. Throws InputError. */
+export function createDataset(name: string, inputs: readonly Field[], labels: Field, classCount?: number): Dataset {
+  const sampleCount = rowCount(labels);
+  for (const input of inputs) {
+    if (rowCount(input) === sampleCount) continue;
+    throw new InputError(`${input.source} has ${rowCount(input)} samples, but ${labels.source} has ${sampleCount} labels; both need one row a sample.`);
+  }
+  if (sampleCount === 0) throw new InputError(`${labels.source} holds no samples; at least one is needed.`);
+  return { name, inputs, labels, sampleCount, ...(classCount === undefined ? {} : { classCount }) };
+}
+
+/** A field with the usual conversion: floats become float32; bytes of rank 3 and more are pixels and become value / 255; other integers become int64. */
+export function inputField(name: string, values: Tensor, source: string): Field {
+  const pixels = values.type === 'uint8' && values.shape.length >= 3;
+  return { name, values, type: isFloat(values.type) || pixels ? 'float32' : 'int64', divisor: pixels ? 255 : 1, source };
+}
+
+/** A field of labels: integers become int64 (and [n, 1] becomes [n]), floats float32. */
+export function labelField(values: Tensor, source: string): Field {
+  const float = isFloat(values.type);
+  const column = !float && values.shape.length > 1 && values.shape.slice(1).every((dimension) => dimension === 1);
+  const tensor = column ? { ...values, shape: values.shape.slice(0, 1) } : values;
+  return { name: 'labels', values: tensor, type: float ? 'float32' : 'int64', divisor: 1, source };
+}
+
+/** Copies the given samples into new tensors of shape [indices.length, ...]. */
+export function gather(dataset: Dataset, indices: Uint32Array): Batch {
+  return { inputs: dataset.inputs.map((field) => gatherField(dataset, field, indices)), labels: gatherField(dataset, dataset.labels, indices) };
+}
+
+/** Copies the given samples of one field (a first stage needs no labels, a last one no inputs). */
+export function gatherField(dataset: Dataset, field: Field, indices: Uint32Array): Tensor {
+  const { values, type, divisor } = field;
+  const shape = [indices.length, ...values.shape.slice(1)];
+  const rowSize = elementCount(values.shape.slice(1));
+  const data = allocate(type, indices.length * rowSize);
+  const copies = values.type === type && divisor === 1;
+  for (let index = 0; index < indices.length; index++) {
+    const row = rowOf(dataset, indices[index] as number);
+    if (copies && rowSize > 1) {
+      // Both arrays are of `type`; `set` wants that proved per type.
+      (data as Float32Array).set((values.data as Float32Array).subarray(row * rowSize, (row + 1) * rowSize), index * rowSize);
+    } else {
+      convert({ type, data, start: index * rowSize }, { type: values.type, data: values.data, start: row * rowSize }, rowSize, divisor);
+    }
+  }
+  return { type, shape, data };
+}
+
+/** The samples `indices` as a data set of its own, without copying rows. */
+export function subset(dataset: Dataset, indices: Uint32Array): Dataset {
+  return { ...dataset, rows: indices.map((index) => rowOf(dataset, index)), sampleCount: indices.length };
+}
+
+/**
+ * Sets `testFraction` of the samples (rounded, at least one) apart, chosen by the seed alone; both parts keep the order of the file.
+ * Throws InputError when nothing would be left to train or to test on.
+ */
+export function split(dataset: Dataset, testFraction: number, seed: number): { readonly train: Dataset; readonly test: Dataset } {
+  const { name, sampleCount } = dataset;
+  if (!(testFraction > 0 && testFraction < 1)) throw new InputError(`The test fraction is ${testFraction}; it must lie between 0 and 1.`);
+  if (sampleCount < 2) throw new InputError(`${name} has only ${sampleCount} sample, which cannot be split into training and test data.`);
+  const testCount = Math.min(sampleCount - 1, Math.max(1, Math.round(sampleCount * testFraction)));
+  const order = permutation(sampleCount, createRandom(seed, 0x7e57));
+  return { train: subset(dataset, order.slice(testCount).sort()), test: subset(dataset, order.slice(0, testCount).sort()) };
+}
+
+/** Throws InputError unless every label is an integer in [0, classCount). */
+export function checkLabels(dataset: Dataset, classCount: number): void {
+  const { values, source } = dataset.labels;
+  if (isFloat(values.type)) throw new InputError(`The labels in ${source} are ${values.type}, but class numbers are needed; save them as integers.`);
+  const rowSize = elementCount(values.shape.slice(1));
+  for (let sample = 0; sample < dataset.sampleCount; sample++) {
+    const row = rowOf(dataset, sample);
+    for (let index = row * rowSize; index < (row + 1) * rowSize; index++) {
+      const label = Number(values.data[index]);
+      if (label >= 0 && label < classCount) continue;
+      throw new InputError(`The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ${classCount} outputs; correct the labels or take a model with more outputs.`);
+    }
+  }
+}
+
+/** The largest label plus one, for integer labels none of which is negative; else undefined. */
+export function inferClassCount(labels: Field): number | undefined {
+  const { values } = labels;
+  if (isFloat(values.type)) return undefined;
+  let largest = -1;
+  for (let index = 0; index < values.data.length; index++) {
+    const label = Number(values.data[index]);
+    if (label < 0) return undefined;
+    if (label > largest) largest = label;
+  }
+  return largest + 1;
+}
+
+function rowCount(field: Field): number {
+  const { shape } = field.values;
+  if (shape.length === 0) throw new InputError(`${field.source} is a single number; an array with one row a sample is needed.`);
+  return shape[0] as number;
+}
+
+function rowOf(dataset: Dataset, sample: number): number {
+  assert(sample < dataset.sampleCount, `sample ${sample} of ${dataset.sampleCount} was asked for`);
+  return dataset.rows === undefined ? sample : (dataset.rows[sample] as number);
+}

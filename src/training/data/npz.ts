@@ -1,0 +1,16 @@
+// NumPy's .npz: a zip of .npy files. What the arrays mean is decided by datasetsFromArrays (arrays.ts).
+
+import type { Tensor } from '../../graph/tensor.ts';
+import { readNpy } from './npy.ts';
+import type { Inflate, Source } from './source.ts';
+import { readZip } from './zip.ts';
+
+/** All arrays by name (without ".npy"), in the file's order. Throws InputError. */
+export function readNpz(source: Source, inflate: Inflate): Map<string, Tensor> {
+  const arrays = new Map<string, Tensor>();
+  for (const [name, bytes] of readZip(source, inflate)) {
+    if (!name.endsWith('.npy')) continue;
+    arrays.set(name.slice(0, -4), readNpy({ name: `${source.name} (${name})`, bytes }));
+  }
+  return arrays;
+}

@@ -1,0 +1,147 @@
+// The safetensors format: a JSON header of names, types, shapes and offsets, then the raw tensors. Reading trusts nothing: every byte of
+// the data must belong to exactly one tensor. Source: github.com/huggingface/safetensors, "Format".
+
+import { assert } from '../assert.ts';
+import { InputError } from '../errors.ts';
+import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
+import { damaged, plainSource, safeProduct, type Source, viewOf } from './data/source.ts';
+
+/** What a file holds: tensors in the order of their bytes, and the free text pairs of `__metadata__`. */
+export interface Safetensors {
+  readonly tensors: ReadonlyMap<string, Tensor>;
+  readonly metadata: ReadonlyMap<string, string>;
+}
+
+/** The format's own limit. */
+const maxHeaderBytes = 100_000_000;
+const maxRank = 64;
+
+const dtypes: { readonly [T in ElementType]: string } = {
+  float64: 'F64',
+  float32: 'F32',
+  float16: 'F16',
+  int64: 'I64',
+  uint64: 'U64',
+  int32: 'I32',
+  uint32: 'U32',
+  int16: 'I16',
+  uint16: 'U16',
+  int8: 'I8',
+  uint8: 'U8',
+  bool: 'BOOL',
+};
+const typesByDtype: ReadonlyMap<string, ElementType> = new Map(Object.entries(dtypes).map(([type, dtype]) => [dtype, type as ElementType]));
+
+/**
+ * Writes a file as pieces, in order, without copying the tensors: the header, padded to 8 bytes, then the tensors by falling element
+ * size and rising name, so that each lies at a multiple of its element's size and the same tensors always give the same bytes.
+ */
+export function writeSafetensors(tensors: ReadonlyMap<string, Tensor>, metadata: ReadonlyMap<string, string> = new Map()): Uint8Array[] {
+  const sorted = [...tensors].sort(([nameA, a], [nameB, b]) => elementBytes(b.type) - elementBytes(a.type) || (nameA < nameB ? -1 : 1));
+  const entries: string[] = [];
+  if (metadata.size > 0) {
+    const pairs = [...metadata].map(([key, value]) => `${JSON.stringify(key)}:${JSON.stringify(value)}`);
+    entries.push(`"__metadata__":{${pairs.join(',')}}`);
+  }
+  let offset = 0;
+  for (const [name, { type, shape, data }] of sorted) {
+    assert(name !== '__metadata__', 'a tensor is named __metadata__');
+    const end = offset + data.byteLength;
+    entries.push(`${JSON.stringify(name)}:{"dtype":"${dtypes[type]}","shape":[${shape.join(',')}],"data_offsets":[${offset},${end}]}`);
+    offset = end;
+  }
+  const text = new TextEncoder().encode(`{${entries.join(',')}}`);
+  const headerBytes = Math.ceil(text.length / 8) * 8;
+  const header = new Uint8Array(8 + headerBytes).fill(0x20);
+  viewOf(header).setBigUint64(0, BigInt(headerBytes), true);
+  header.set(text, 8);
+  return [header, ...sorted.map(([, tensor]) => tensorBytes(tensor))];
+}
+
+/** Reads a file. Tensors are views of its bytes where they are aligned (always, for files written here). Throws InputError. */
+export function readSafetensors(file: Source): Safetensors {
+  const source = plainSource(file);
+  const { bytes } = source;
+  if (bytes.length < 10) throw wrong(source, bytes.length, 'the file ends inside the header');
+  const headerBytes = viewOf(bytes).getBigUint64(0, true);
+  if (headerBytes > BigInt(Math.min(maxHeaderBytes, bytes.length - 8))) throw wrong(source, 0, `the header's length ${headerBytes} is more than the file holds or than ${maxHeaderBytes}`);
+  const dataStart = 8 + Number(headerBytes);
+  const header = parseHeader(source, bytes.subarray(8, dataStart));
+  const metadata = readMetadata(source, header);
+  const entries = [...header].filter(([name]) => name !== '__metadata__').map(([name, value]) => readEntry(source, name, value));
+  // By start; empty tensors before those that start where they stand.
+  entries.sort((a, b) => a.start - b.start || a.end - b.end);
+  const tensors = new Map<string, Tensor>();
+  let offset = 0;
+  for (const { name, type, shape, start, end } of entries) {
+    if (start !== offset) throw wrong(source, dataStart + offset, `the tensor ${short(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`);
+    if (end > bytes.length - dataStart) throw wrong(source, bytes.length, `the file ends inside the tensor ${short(name)}`);
+    const data = bytes.subarray(dataStart + start, dataStart + end);
+    if (type === 'bool' && data.some((value) => value > 1)) throw wrong(source, dataStart + start, `the tensor ${short(name)} of truth values holds others than 0 and 1`);
+    tensors.set(name, { type, shape, data: viewBytes(type, data) });
+    offset = end;
+  }
+  if (offset !== bytes.length - dataStart) throw wrong(source, dataStart + offset, `${bytes.length - dataStart - offset} bytes belong to no tensor`);
+  return { tensors, metadata };
+}
+
+interface Entry {
+  readonly name: string;
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+  readonly start: number;
+  readonly end: number;
+}
+
+function wrong(source: Source, offset: number, problem: string): InputError {
+  return damaged(source, 'safetensors', offset, problem);
+}
+
+/** Names come from the file; a message shows no megabyte of them. */
+function short(name: string): string {
+  return name.length > 100 ? `${name.slice(0, 100)}…` : name;
+}
+
+function parseHeader(source: Source, bytes: Uint8Array): Map<string, unknown> {
+  let header: unknown;
+  try {
+    header = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
+  } catch {
+    throw wrong(source, 8, 'the header is no JSON');
+  }
+  if (!isObject(header)) throw wrong(source, 8, 'the header is no JSON object');
+  return new Map(Object.entries(header));
+}
+
+function readMetadata(source: Source, header: ReadonlyMap<string, unknown>): Map<string, string> {
+  const value = header.get('__metadata__') ?? {};
+  const entries = isObject(value) ? Object.entries(value) : undefined;
+  if (entries === undefined || !entries.every((entry): entry is [string, string] => typeof entry[1] === 'string')) {
+    throw wrong(source, 8, '__metadata__ is no object of texts');
+  }
+  return new Map(entries);
+}
+
+function readEntry(source: Source, name: string, value: unknown): Entry {
+  if (!isObject(value)) throw wrong(source, 8, `the entry of the tensor ${short(name)} is no object`);
+  const { dtype, shape, data_offsets: offsets } = value;
+  if (typeof dtype !== 'string' || !isCounts(shape) || shape.length > maxRank || !isCounts(offsets) || offsets.length !== 2) {
+    throw wrong(source, 8, `the entry of the tensor ${short(name)} is no dtype, shape and two data_offsets`);
+  }
+  const type = typesByDtype.get(dtype);
+  if (type === undefined) throw new InputError(`${source.name} holds the tensor ${short(name)} of type ${dtype.slice(0, 20)}, which is not supported; convert it to F32.`);
+  const [start, end] = offsets as [number, number];
+  const expected = safeProduct(shape, elementBytes(type));
+  if (expected === undefined || end - start !== expected) {
+    throw wrong(source, 8, `the tensor ${short(name)}, [${shape.join(', ')}] of ${type}, has ${end - start} bytes`);
+  }
+  return { name, type, shape, start, end };
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value);
+}
+
+function isCounts(value: unknown): value is number[] {
+  return Array.isArray(value) && value.every((item) => Number.isSafeInteger(item) && (item as number) >= 0);
+}
