@@ -1,9 +1,9 @@
 // Operators that make values from attributes, shapes and scalars.
 
-import { type Node, intAttribute } from '../graph.ts';
-import { type Tensor, type ValueType, allocate, elementCount, int64s, scalar, tensor } from '../tensor.ts';
+import { intAttribute, type Node } from '../graph.ts';
+import { allocate, elementCount, int64s, scalar, type Tensor, tensor, type ValueType } from '../tensor.ts';
 import { elementTypeAttribute } from './data-types.ts';
-import { type Inputs, check, constantIntegers, define, fail, int64Only, required, shapeText, typeText } from './define.ts';
+import { check, constantIntegers, define, fail, type Inputs, int64Only, required, shapeText, typeText } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { zeros } from './indexing.ts';
 import { literal, numbers, scratch, store } from './numbers.ts';
@@ -27,7 +27,11 @@ export const construction: Readonly<Record<ConstructionName, OperatorDefinition>
     constantInputs: [0],
     infer(node, inputs, constants) {
       const shape = constantIntegers(node, inputs, constants, 0) ?? [];
-      check(shape.every((dimension) => dimension >= 0), node, () => `is given ${shapeText(shape)}, which has a negative dimension`);
+      check(
+        shape.every((dimension) => dimension >= 0),
+        node,
+        () => `is given ${shapeText(shape)}, which has a negative dimension`,
+      );
       return [{ type: fillOf(node).type, shape }];
     },
     evaluate(node, _inputs, [result]) {
@@ -66,7 +70,13 @@ export const construction: Readonly<Record<ConstructionName, OperatorDefinition>
     evaluate(_node, inputs, [result]) {
       const { type, shape } = result as ValueType;
       const [start, delta] = [numbers(required(inputs, 0))[0] as number, numbers(required(inputs, 2))[0] as number];
-      return [store(type, shape, scratch(type, elementCount(shape)).map((_, index) => start + literal(type, index) * delta))];
+      return [
+        store(
+          type,
+          shape,
+          scratch(type, elementCount(shape)).map((_, index) => start + literal(type, index) * delta),
+        ),
+      ];
     },
   }),
   Shape: define({
@@ -115,7 +125,12 @@ function scalarConstant(node: Node, inputs: Inputs<ValueType>, constants: Inputs
   const type = required(inputs, index);
   check(elementCount(type.shape) === 1, node, () => `wants a scalar in input "${node.inputs[index]}", not ${typeText(type)}`);
   const constant = constants[index];
-  check(constant, node, () => `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`);
+  check(
+    constant,
+    node,
+    () =>
+      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`,
+  );
   return Number(constant.data[0]);
 }
 

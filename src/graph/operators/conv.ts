@@ -1,11 +1,11 @@
 // Convolution and its transpose over any number of spatial axes, with groups, strides, dilations and padding.
 
-import { type Node, intAttribute, intsAttribute } from '../graph.ts';
-import { type Tensor, type ValueType, elementCount, sameShape } from '../tensor.ts';
-import { type Inputs, check, define, floatTypes, required, shapeText } from './define.ts';
+import { intAttribute, intsAttribute, type Node } from '../graph.ts';
+import { elementCount, sameShape, type Tensor, type ValueType } from '../tensor.ts';
+import { check, define, floatTypes, type Inputs, required, shapeText } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { numbers, store } from './numbers.ts';
-import { type Window, checkAutoPad, explicitPads, splitPadding, windowAttributes, windowOf, windowSteps, windowTable } from './windows.ts';
+import { checkAutoPad, explicitPads, splitPadding, type Window, windowAttributes, windowOf, windowSteps, windowTable } from './windows.ts';
 
 export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDefinition>> = {
   // Y[n, m, o] = B[m] + Σ_c Σ_k W[m, c, k]·X[n, g·C/G + c, o·stride − pad + k·dilation], where g is m's group
@@ -16,7 +16,12 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
     attributes: { ...windowAttributes, group: 'int' },
     infer(node, inputs) {
       const { x, w, groups } = convolutionInputs(node, inputs);
-      check(w.shape[1] === (x.shape[1] as number) / groups, node, () => `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} in ${groups} groups; the weights' second dimension must be ${(x.shape[1] as number) / groups}`);
+      check(
+        w.shape[1] === (x.shape[1] as number) / groups,
+        node,
+        () =>
+          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} in ${groups} groups; the weights' second dimension must be ${(x.shape[1] as number) / groups}`,
+      );
       check((w.shape[0] as number) % groups === 0, node, () => `has ${w.shape[0]} output channels, which ${groups} groups do not divide`);
       checkBias(node, inputs[2], w.shape[0] as number);
       return [{ type: x.type, shape: [x.shape[0] as number, w.shape[0] as number, ...convWindow(node, x, w).output] }];
@@ -34,7 +39,11 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
     attributes: { ...windowAttributes, group: 'int', output_padding: 'ints', output_shape: 'ints' },
     infer(node, inputs) {
       const { x, w, groups } = convolutionInputs(node, inputs);
-      check(w.shape[0] === x.shape[1], node, () => `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ${x.shape[1]}`);
+      check(
+        w.shape[0] === x.shape[1],
+        node,
+        () => `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ${x.shape[1]}`,
+      );
       const channels = (w.shape[1] as number) * groups;
       checkBias(node, inputs[2], channels);
       return [{ type: x.type, shape: [x.shape[0] as number, channels, ...transposedWindow(node, x, w).input] }];
@@ -46,18 +55,37 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
   }),
 };
 
-function convolutionInputs(node: Node, inputs: Inputs<ValueType>): { readonly x: ValueType; readonly w: ValueType; readonly groups: number } {
+function convolutionInputs(
+  node: Node,
+  inputs: Inputs<ValueType>,
+): { readonly x: ValueType; readonly w: ValueType; readonly groups: number } {
   const [x, w] = [required(inputs, 0), required(inputs, 1)];
-  check(x.shape.length >= 3 && w.shape.length === x.shape.length, node, () => `has an input ${shapeText(x.shape)} and weights ${shapeText(w.shape)}; both must have one rank of at least 3`);
+  check(
+    x.shape.length >= 3 && w.shape.length === x.shape.length,
+    node,
+    () => `has an input ${shapeText(x.shape)} and weights ${shapeText(w.shape)}; both must have one rank of at least 3`,
+  );
   const kernel = intsAttribute(node, 'kernel_shape');
-  check(!kernel || sameShape(kernel, w.shape.slice(2)), node, () => `has kernel_shape ${kernel && shapeText(kernel)} and weights ${shapeText(w.shape)}, which disagree`);
+  check(
+    !kernel || sameShape(kernel, w.shape.slice(2)),
+    node,
+    () => `has kernel_shape ${kernel && shapeText(kernel)} and weights ${shapeText(w.shape)}, which disagree`,
+  );
   const groups = intAttribute(node, 'group', 1);
-  check(groups > 0 && (x.shape[1] as number) % groups === 0, node, () => `has ${x.shape[1]} input channels, which ${groups} groups do not divide`);
+  check(
+    groups > 0 && (x.shape[1] as number) % groups === 0,
+    node,
+    () => `has ${x.shape[1]} input channels, which ${groups} groups do not divide`,
+  );
   return { x, w, groups };
 }
 
 function checkBias(node: Node, bias: ValueType | undefined, channels: number): void {
-  check(!bias || sameShape(bias.shape, [channels]), node, () => `has a bias of shape ${bias && shapeText(bias.shape)}; it must be [${channels}]`);
+  check(
+    !bias || sameShape(bias.shape, [channels]),
+    node,
+    () => `has a bias of shape ${bias && shapeText(bias.shape)}; it must be [${channels}]`,
+  );
 }
 
 function convWindow(node: Node, x: ValueType, w: ValueType): Window {
@@ -69,15 +97,26 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
   const [places, kernel] = [x.shape.slice(2), w.shape.slice(2)];
   const { strides, dilations, autoPad } = windowSteps(node, kernel);
   const extra = intsAttribute(node, 'output_padding') ?? kernel.map(() => 0);
-  check(extra.length === kernel.length && extra.every((pad) => pad >= 0), node, () => `has output_padding ${shapeText(extra)}; it needs ${kernel.length} integers that are not negative`);
+  check(
+    extra.length === kernel.length && extra.every((pad) => pad >= 0),
+    node,
+    () => `has output_padding ${shapeText(extra)}; it needs ${kernel.length} integers that are not negative`,
+  );
   // What the scattered windows cover, before padding is cut off.
-  const covered = places.map((count, axis) => (count - 1) * (strides[axis] as number) + (extra[axis] as number) + ((kernel[axis] as number) - 1) * (dilations[axis] as number) + 1);
+  const covered = places.map(
+    (count, axis) =>
+      (count - 1) * (strides[axis] as number) + (extra[axis] as number) + ((kernel[axis] as number) - 1) * (dilations[axis] as number) + 1,
+  );
   const window = { kernel, strides, dilations, output: places };
   const stated = intsAttribute(node, 'output_shape');
   if (stated || autoPad.startsWith('SAME')) {
     checkAutoPad(node, autoPad);
     const input = stated ?? places.map((count, axis) => count * (strides[axis] as number));
-    check(input.length === kernel.length && input.every((size) => size > 0), node, () => `has output_shape ${shapeText(input)}; it needs ${kernel.length} positive integers`);
+    check(
+      input.length === kernel.length && input.every((size) => size > 0),
+      node,
+      () => `has output_shape ${shapeText(input)}; it needs ${kernel.length} positive integers`,
+    );
     // A negative total means that the stated output is larger than what the windows cover: nothing is cut, zeros follow.
     const totals = covered.map((size, axis) => Math.max(0, size - (input[axis] as number)));
     const [padsBegin, padsEnd] = splitPadding(totals, autoPad === 'SAME_UPPER' ? 'SAME_UPPER' : 'SAME_LOWER');
@@ -86,11 +125,22 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
   checkAutoPad(node, autoPad);
   const [padsBegin, padsEnd] = explicitPads(node, kernel.length);
   const input = covered.map((size, axis) => size - (padsBegin[axis] as number) - (padsEnd[axis] as number));
-  check(input.every((size) => size > 0), node, () => `pads away its whole output, which would be ${shapeText(input)}`);
+  check(
+    input.every((size) => size > 0),
+    node,
+    () => `pads away its whole output, which would be ${shapeText(input)}`,
+  );
   return { ...window, input, padsBegin, padsEnd };
 }
 
-function convolve(xTensor: Tensor, wTensor: Tensor, bias: Tensor | undefined, window: Window, groups: number, { type, shape }: ValueType): Tensor {
+function convolve(
+  xTensor: Tensor,
+  wTensor: Tensor,
+  bias: Tensor | undefined,
+  window: Window,
+  groups: number,
+  { type, shape }: ValueType,
+): Tensor {
   const [x, w, b] = [numbers(xTensor), numbers(wTensor), bias && numbers(bias)];
   const table = windowTable(window);
   const [batch, channelsOut] = shape as [number, number];
@@ -118,7 +168,14 @@ function convolve(xTensor: Tensor, wTensor: Tensor, bias: Tensor | undefined, wi
   return store(type, shape, y);
 }
 
-function convolveTransposed(xTensor: Tensor, wTensor: Tensor, bias: Tensor | undefined, window: Window, groups: number, { type, shape }: ValueType): Tensor {
+function convolveTransposed(
+  xTensor: Tensor,
+  wTensor: Tensor,
+  bias: Tensor | undefined,
+  window: Window,
+  groups: number,
+  { type, shape }: ValueType,
+): Tensor {
   const [x, w, b] = [numbers(xTensor), numbers(wTensor), bias && numbers(bias)];
   const table = windowTable(window);
   const [batch, channelsOut] = shape as [number, number];
@@ -143,4 +200,3 @@ function convolveTransposed(xTensor: Tensor, wTensor: Tensor, bias: Tensor | und
   }
   return store(type, shape, y);
 }
-

@@ -1,8 +1,21 @@
 // Operators that cut values into parts along axes, and that pad them.
 
-import { type Node, intAttribute, stringAttribute } from '../graph.ts';
-import { type Tensor, type ValueType, allocate, elementCount } from '../tensor.ts';
-import { type Inputs, anyType, check, constantIntegers, define, indexTypes, int64Only, normalizeAxes, normalizeAxis, required, shapeText, typeText } from './define.ts';
+import { intAttribute, type Node, stringAttribute } from '../graph.ts';
+import { allocate, elementCount, type Tensor, type ValueType } from '../tensor.ts';
+import {
+  anyType,
+  check,
+  constantIntegers,
+  define,
+  type Inputs,
+  indexTypes,
+  int64Only,
+  normalizeAxes,
+  normalizeAxis,
+  required,
+  shapeText,
+  typeText,
+} from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { gather, mappedOffsets, offsets, stridesOf } from './indexing.ts';
 
@@ -17,8 +30,16 @@ export const cutting: Readonly<Record<'Pad' | 'Slice' | 'Split', OperatorDefinit
       const { type, shape } = required(inputs, 0);
       const [begins, ends] = paddings(node, inputs, constants);
       const padded = shape.map((dimension, axis) => dimension + (begins[axis] as number) + (ends[axis] as number));
-      check(padded.every((dimension) => dimension >= 0), node, () => `cuts more than there is from ${shapeText(shape)} with pads ${shapeText(begins)} and ${shapeText(ends)}`);
-      check(!inputs[2] || elementCount(inputs[2].shape) === 1, node, () => `wants a scalar to pad with, not ${inputs[2] && typeText(inputs[2])}`);
+      check(
+        padded.every((dimension) => dimension >= 0),
+        node,
+        () => `cuts more than there is from ${shapeText(shape)} with pads ${shapeText(begins)} and ${shapeText(ends)}`,
+      );
+      check(
+        !inputs[2] || elementCount(inputs[2].shape) === 1,
+        node,
+        () => `wants a scalar to pad with, not ${inputs[2] && typeText(inputs[2])}`,
+      );
       checkPadMode(node, shape, begins, ends);
       return [{ type, shape: padded }];
     },
@@ -83,7 +104,11 @@ function sliceRanges(node: Node, shape: readonly number[], inputs: Inputs<ValueT
   const axes = normalizeAxes(node, constantIntegers(node, inputs, constants, 3) ?? starts.map((_, axis) => axis), shape.length);
   const steps = constantIntegers(node, inputs, constants, 4) ?? starts.map(() => 1);
   const agree = starts.length === ends.length && starts.length === axes.length && starts.length === steps.length;
-  check(agree, node, () => `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they must be as many`);
+  check(
+    agree,
+    node,
+    () => `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they must be as many`,
+  );
   return shape.map((dimension, axis) => {
     const position = axes.indexOf(axis);
     if (position < 0) return { start: 0, step: 1, count: dimension };
@@ -109,7 +134,11 @@ function splitSizes(node: Node, length: number, inputs: Inputs<ValueType>, const
     check(fits, node, () => `splits ${length} elements into ${parts} outputs of sizes ${shapeText(given)}, which does not add up`);
     return given;
   }
-  check(!stated || intAttribute(node, 'num_outputs', 0) === parts, node, () => `has ${parts} outputs and num_outputs = ${intAttribute(node, 'num_outputs', 0)}`);
+  check(
+    !stated || intAttribute(node, 'num_outputs', 0) === parts,
+    node,
+    () => `has ${parts} outputs and num_outputs = ${intAttribute(node, 'num_outputs', 0)}`,
+  );
   // Equal parts, the last one smaller where they do not come out even.
   const size = Math.ceil(length / parts);
   const last = length - size * (parts - 1);
@@ -123,18 +152,27 @@ function paddings(node: Node, inputs: Inputs<ValueType>, constants: Inputs<Tenso
   const pads = constantIntegers(node, inputs, constants, 1) ?? [];
   const axes = normalizeAxes(node, constantIntegers(node, inputs, constants, 3) ?? shape.map((_, axis) => axis), shape.length);
   check(pads.length === 2 * axes.length, node, () => `has ${pads.length} pads for ${axes.length} axes; it needs two for each`);
-  const pick = (offset: number): readonly number[] => shape.map((_, axis) => (axes.includes(axis) ? (pads[axes.indexOf(axis) + offset] as number) : 0));
+  const pick = (offset: number): readonly number[] =>
+    shape.map((_, axis) => (axes.includes(axis) ? (pads[axes.indexOf(axis) + offset] as number) : 0));
   return [pick(0), pick(axes.length)];
 }
 
 function checkPadMode(node: Node, shape: readonly number[], begins: readonly number[], ends: readonly number[]): void {
   const mode = stringAttribute(node, 'mode', 'constant');
-  check(['constant', 'reflect', 'edge', 'wrap'].includes(mode), node, () => `has mode "${mode}"; it may be "constant", "reflect", "edge" or "wrap"`);
+  check(
+    ['constant', 'reflect', 'edge', 'wrap'].includes(mode),
+    node,
+    () => `has mode "${mode}"; it may be "constant", "reflect", "edge" or "wrap"`,
+  );
   if (mode === 'constant') return;
   shape.forEach((dimension, axis) => {
     const most = Math.max(begins[axis] as number, ends[axis] as number);
     check(most <= 0 || dimension > 0, node, () => `pads an empty axis ${axis} in mode "${mode}"`);
-    check(mode !== 'reflect' || most < Math.max(dimension, 1), node, () => `reflects ${most} elements on axis ${axis}, which has only ${dimension}; pad fewer than there are`);
+    check(
+      mode !== 'reflect' || most < Math.max(dimension, 1),
+      node,
+      () => `reflects ${most} elements on axis ${axis}, which has only ${dimension}; pad fewer than there are`,
+    );
   });
 }
 
@@ -146,16 +184,28 @@ function pad(x: Tensor, begins: readonly number[], shape: readonly number[], mod
     if (value) data.fill(value.data[0] as number);
     // The box of the input that the result still shows, as offsets in both.
     const first = begins.map((begin) => Math.max(0, -begin));
-    const box = x.shape.map((dimension, axis) => Math.max(0, Math.min(dimension, (shape[axis] as number) - (begins[axis] as number)) - (first[axis] as number)));
+    const box = x.shape.map((dimension, axis) =>
+      Math.max(0, Math.min(dimension, (shape[axis] as number) - (begins[axis] as number)) - (first[axis] as number)),
+    );
     const resultStrides = stridesOf(shape);
     const from = offsets(box, strides, dot(first, strides));
-    const to = offsets(box, resultStrides, dot(begins.map((begin) => Math.max(0, begin)), resultStrides));
+    const to = offsets(
+      box,
+      resultStrides,
+      dot(
+        begins.map((begin) => Math.max(0, begin)),
+        resultStrides,
+      ),
+    );
     for (let index = 0; index < to.length; index++) data[to[index] as number] = x.data[from[index] as number] as number;
     return { type: x.type, shape, data };
   }
   const maps = shape.map((dimension, axis) => {
     const length = x.shape[axis] as number;
-    return Int32Array.from({ length: dimension }, (_, index) => padSource(index - (begins[axis] as number), length, mode) * (strides[axis] as number));
+    return Int32Array.from(
+      { length: dimension },
+      (_, index) => padSource(index - (begins[axis] as number), length, mode) * (strides[axis] as number),
+    );
   });
   return gather(x, shape, mappedOffsets(maps));
 }
@@ -172,4 +222,3 @@ function padSource(index: number, length: number, mode: string): number {
 function dot(a: readonly number[], b: readonly number[]): number {
   return a.reduce((sum, value, index) => sum + value * (b[index] as number), 0);
 }
-

@@ -31,5 +31,13 @@ export function elementTypeOfCode(code: number): ElementType | undefined {
 
 /** The element type that a node's attribute names. */
 export function elementTypeAttribute(node: Node, attribute: string, code: number): ElementType {
-  return elementTypeOfCode(code) ?? fail(node, `asks in "${attribute}" for element type ${code} of ONNX, which is not supported; it supports ${Object.entries(codes).map(([name, value]) => `${value} (${name})`).join(', ')}`);
+  return (
+    elementTypeOfCode(code) ??
+    fail(
+      node,
+      `asks in "${attribute}" for element type ${code} of ONNX, which is not supported; it supports ${Object.entries(codes)
+        .map(([name, value]) => `${value} (${name})`)
+        .join(', ')}`,
+    )
+  );
 }

@@ -4,7 +4,7 @@
 import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
 import type { Attribute, Node } from '../graph.ts';
-import { type ElementType, type Tensor, type ValueType, elementCount, sameShape } from '../tensor.ts';
+import { type ElementType, elementCount, sameShape, type Tensor, type ValueType } from '../tensor.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { plainNumbers } from './numbers.ts';
 
@@ -93,7 +93,11 @@ export function required<T>(inputs: Inputs<T>, index: number): T {
 
 /** An axis in [0, rank), from one that may count from the end. */
 export function normalizeAxis(node: Node, axis: number, rank: number): number {
-  check(Number.isInteger(axis) && axis >= -rank && axis < rank, node, () => `has axis ${axis}, which a value of rank ${rank} does not have`);
+  check(
+    Number.isInteger(axis) && axis >= -rank && axis < rank,
+    node,
+    () => `has axis ${axis}, which a value of rank ${rank} does not have`,
+  );
   return axis < 0 ? axis + rank : axis;
 }
 
@@ -105,28 +109,50 @@ export function normalizeAxes(node: Node, axes: readonly number[], rank: number)
 }
 
 /** The integers in a constant input, or undefined where the input is absent. Throws where the value is not known before running. */
-export function constantIntegers(node: Node, inputs: Inputs<ValueType>, constants: Inputs<Tensor>, index: number): readonly number[] | undefined {
+export function constantIntegers(
+  node: Node,
+  inputs: Inputs<ValueType>,
+  constants: Inputs<Tensor>,
+  index: number,
+): readonly number[] | undefined {
   if (inputs[index] === undefined) return undefined;
   const constant = constants[index];
-  check(constant, node, () => `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`);
+  check(
+    constant,
+    node,
+    () =>
+      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`,
+  );
   check(constant.shape.length <= 1, node, () => `wants a list of integers in input "${node.inputs[index]}", not ${typeText(constant)}`);
   return [...plainNumbers(constant)];
 }
 
-function checkCounts(node: Node, { inputs: [leastInputs, mostInputs], outputs: [leastOutputs, mostOutputs] = [1, 1] }: Specification): void {
+function checkCounts(
+  node: Node,
+  { inputs: [leastInputs, mostInputs], outputs: [leastOutputs, mostOutputs] = [1, 1] }: Specification,
+): void {
   check(node.inputs.length <= mostInputs, node, () => `has ${node.inputs.length} inputs where the operator takes at most ${mostInputs}`);
   for (let index = 0; index < leastInputs; index++) {
     check(node.inputs[index], node, () => `lacks input ${index}; the operator needs at least ${leastInputs} inputs`);
   }
   const outputs = node.outputs.length;
-  check(outputs >= leastOutputs && outputs <= mostOutputs, node, () => `has ${outputs} outputs where the operator has ${leastOutputs === mostOutputs ? leastOutputs : `${leastOutputs} to ${mostOutputs}`}`);
+  check(
+    outputs >= leastOutputs && outputs <= mostOutputs,
+    node,
+    () =>
+      `has ${outputs} outputs where the operator has ${leastOutputs === mostOutputs ? leastOutputs : `${leastOutputs} to ${mostOutputs}`}`,
+  );
 }
 
 function checkAttributes(node: Node, known: Readonly<Record<string, Attribute['type']>>): void {
   for (const [name, attribute] of Object.entries(node.attributes)) {
     const type = Object.hasOwn(known, name) ? known[name] : undefined;
     const names = Object.keys(known).join(', ');
-    check(type, node, () => `has the attribute "${name}", which the operator does not know at opset 21 (it knows ${names === '' ? 'none' : names})`);
+    check(
+      type,
+      node,
+      () => `has the attribute "${name}", which the operator does not know at opset 21 (it knows ${names === '' ? 'none' : names})`,
+    );
     check(attribute.type === type, node, () => `has the attribute "${name}" of type ${attribute.type} where the operator wants ${type}`);
   }
 }
@@ -137,7 +163,11 @@ function checkTypes(node: Node, inputs: Inputs<ValueType>, { types, sameType, in
     if (index < least || name !== '') check(input, node, () => `reads "${name}", whose type is not known`);
     if (input === undefined) return;
     const allowed = types?.[Math.min(index, types.length - 1)];
-    check(!allowed || allowed.includes(input.type), node, () => `does not take ${typeText(input)} as input "${name}"; it takes ${allowed?.join(', ')}`);
+    check(
+      !allowed || allowed.includes(input.type),
+      node,
+      () => `does not take ${typeText(input)} as input "${name}"; it takes ${allowed?.join(', ')}`,
+    );
     if (sameType === undefined || (sameType !== 'all' && !sameType.includes(index))) return;
     const first = required(inputs, 0);
     check(input.type === first.type, node, () => `mixes element types: ${typeText(first)} and ${typeText(input)}; add a Cast`);

@@ -1,18 +1,18 @@
 // Operators that compute each element of their result from the elements at the same place of their (broadcast) inputs.
 
-import { type Node, floatAttribute, intAttribute, stringAttribute } from '../graph.ts';
-import { type ElementType, type Tensor, type ValueType, elementCount, isFloat, sameShape } from '../tensor.ts';
+import { floatAttribute, intAttribute, type Node, stringAttribute } from '../graph.ts';
+import { type ElementType, elementCount, isFloat, sameShape, type Tensor, type ValueType } from '../tensor.ts';
 import { elementTypeAttribute } from './data-types.ts';
 import {
-  type Inputs,
-  type Specification,
   arithmeticTypes,
   boolOnly,
   check,
   define,
   floatTypes,
+  type Inputs,
   numericTypes,
   required,
+  type Specification,
   shapeText,
   signedTypes,
   typeText,
@@ -21,7 +21,20 @@ import {
 import type { OperatorDefinition } from './definition.ts';
 import { broadcastOffsets, broadcastShapes, broadcastsTo, gather } from './indexing.ts';
 import type { ElementwiseName } from './names.ts';
-import { highest, isBig, isInteger, literal, lowest, numbers, plainNumbers, roundHalfToEven, scratch, store, storePlain, toBig } from './numbers.ts';
+import {
+  highest,
+  isBig,
+  isInteger,
+  literal,
+  lowest,
+  numbers,
+  plainNumbers,
+  roundHalfToEven,
+  scratch,
+  store,
+  storePlain,
+  toBig,
+} from './numbers.ts';
 import { erf, gelu, geluTanh, sigmoid, softplus } from './scalar-functions.ts';
 
 type Unary = (x: number) => number;
@@ -130,7 +143,11 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
   LessOrEqual: binary(() => (a, b) => Number(a <= b), { result: 'bool' }),
   Log: unary(() => Math.log),
   Max: variadic(numericTypes, (type) => (isBig(type) ? (a, b) => (a > b ? a : b) : Math.max)),
-  Mean: variadic(floatTypes, () => (a, b) => a + b, (sum, count) => sum / count),
+  Mean: variadic(
+    floatTypes,
+    () => (a, b) => a + b,
+    (sum, count) => sum / count,
+  ),
   Min: variadic(numericTypes, (type) => (isBig(type) ? (a, b) => (a < b ? a : b) : Math.min)),
   Mish: unary(() => (x) => x * Math.tanh(softplus(x))),
   Mod: binary(modulo, { attributes: { fmod: 'int' } }),
@@ -145,7 +162,11 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
     infer(node, inputs) {
       const x = required(inputs, 0);
       const slope = required(inputs, 1);
-      check(broadcastsTo(slope.shape, x.shape), node, () => `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ${shapeText(x.shape)}`);
+      check(
+        broadcastsTo(slope.shape, x.shape),
+        node,
+        () => `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ${shapeText(x.shape)}`,
+      );
       return [typeOf(x)];
     },
     evaluate: (_node, inputs, [result]) => {
@@ -211,7 +232,10 @@ interface UnaryOptions extends Pick<Specification, 'types' | 'attributes'> {
 }
 
 /** An operator y = f(x); `choose` reads the attributes. Takes floats unless `types` says otherwise. */
-function unary(choose: (node: Node) => Unary, { types = [floatTypes], attributes = {}, big, result }: UnaryOptions = {}): OperatorDefinition {
+function unary(
+  choose: (node: Node) => Unary,
+  { types = [floatTypes], attributes = {}, big, result }: UnaryOptions = {},
+): OperatorDefinition {
   return define({
     inputs: [1, 1],
     types,
@@ -235,7 +259,10 @@ interface BinaryOptions extends Pick<Specification, 'types' | 'attributes'> {
 }
 
 /** An operator c = f(a, b) with broadcasting, on two values of one type. Takes all numeric types unless `types` says otherwise. */
-function binary(choose: (node: Node, type: ElementType) => Binary, { types = [numericTypes], attributes = {}, result }: BinaryOptions = {}): OperatorDefinition {
+function binary(
+  choose: (node: Node, type: ElementType) => Binary,
+  { types = [numericTypes], attributes = {}, result }: BinaryOptions = {},
+): OperatorDefinition {
   return define({
     inputs: [2, 2],
     types,
@@ -251,7 +278,11 @@ function binary(choose: (node: Node, type: ElementType) => Binary, { types = [nu
 }
 
 /** An operator that folds `combine` over any number of inputs of one type, with broadcasting, and then finishes each element. */
-function variadic(types: readonly ElementType[], choose: (type: ElementType) => Binary, finish?: (total: number, count: number) => number): OperatorDefinition {
+function variadic(
+  types: readonly ElementType[],
+  choose: (type: ElementType) => Binary,
+  finish?: (total: number, count: number) => number,
+): OperatorDefinition {
   return define({
     inputs: [1, Number.POSITIVE_INFINITY],
     types: [types],
@@ -272,7 +303,10 @@ function variadic(types: readonly ElementType[], choose: (type: ElementType) => 
           total[index] = position === 0 ? value : combine(total[index] as number, value);
         }
       });
-      if (finish) total.forEach((value, index) => { total[index] = finish(value, inputs.length); });
+      if (finish)
+        total.forEach((value, index) => {
+          total[index] = finish(value, inputs.length);
+        });
       return [store(type, shape, total)];
     },
   });
@@ -287,7 +321,8 @@ function zip(inputs: Inputs<Tensor>, { type, shape }: ValueType, f: Binary): Ten
     for (let index = 0; index < values.length; index++) values[index] = f(a[index] as number, b[index] as number);
   } else {
     const [first, second] = [broadcastOffsets(left.shape, shape), broadcastOffsets(right.shape, shape)];
-    for (let index = 0; index < values.length; index++) values[index] = f(a[first[index] as number] as number, b[second[index] as number] as number);
+    for (let index = 0; index < values.length; index++)
+      values[index] = f(a[first[index] as number] as number, b[second[index] as number] as number);
   }
   return store(type, shape, values);
 }
@@ -316,7 +351,11 @@ function power(base: Tensor, exponent: Tensor, { type, shape }: ValueType): Tens
   }
   const [a, b] = [plainNumbers(base), plainNumbers(exponent)];
   const [first, second] = [broadcastOffsets(base.shape, shape), broadcastOffsets(exponent.shape, shape)];
-  return storePlain(type, shape, Float64Array.from(first, (from, index) => (a[from] as number) ** (b[second[index] as number] as number)));
+  return storePlain(
+    type,
+    shape,
+    Float64Array.from(first, (from, index) => (a[from] as number) ** (b[second[index] as number] as number)),
+  );
 }
 
 /** Truncating division of 64-bit integers; 0 where the divisor is 0, whose quotient ONNX leaves undefined. */
@@ -331,7 +370,7 @@ function modulo(node: Node, type: ElementType): Binary {
     return (a, b) => {
       if (b === zero) return zero;
       const rest = a % b;
-      return !fmod && rest !== zero && (rest < zero) !== (b < zero) ? rest + b : rest;
+      return !fmod && rest !== zero && rest < zero !== b < zero ? rest + b : rest;
     };
   }
   return (a, b) => a % b;
@@ -353,7 +392,8 @@ function where(inputs: Inputs<Tensor>, { type, shape }: ValueType): Tensor {
   const result = gather(no, shape, broadcastOffsets(no.shape, shape));
   const yesOffsets = broadcastOffsets(yes.shape, shape);
   const [to, from] = [result.data as Float64Array, yes.data as Float64Array];
-  for (let index = 0; index < to.length; index++) if (flags[flagOffsets[index] as number]) to[index] = from[yesOffsets[index] as number] as number;
+  for (let index = 0; index < to.length; index++)
+    if (flags[flagOffsets[index] as number]) to[index] = from[yesOffsets[index] as number] as number;
   return { type, shape, data: to };
 }
 
@@ -361,11 +401,21 @@ function where(inputs: Inputs<Tensor>, { type, shape }: ValueType): Tensor {
 function cast(source: Tensor, type: ElementType): Tensor {
   const { shape } = source;
   if (source.type === type) return source;
-  if (type === 'bool') return store(type, shape, Float64Array.from(plainNumbers(source), (x) => Number(x !== 0)));
+  if (type === 'bool')
+    return store(
+      type,
+      shape,
+      Float64Array.from(plainNumbers(source), (x) => Number(x !== 0)),
+    );
   if (!isBig(source.type)) return storePlain(type, shape, plainNumbers(source));
   if (isBig(type)) return { type, shape, data: (type === 'int64' ? BigInt64Array : BigUint64Array).from(source.data as BigInt64Array) };
   // Wrapping to 32 bits first keeps the low bits, which a double would lose.
-  if (isInteger(type)) return store(type, shape, Float64Array.from(source.data as unknown as ArrayLike<bigint>, (x) => Number(BigInt.asIntN(32, x))));
+  if (isInteger(type))
+    return store(
+      type,
+      shape,
+      Float64Array.from(source.data as unknown as ArrayLike<bigint>, (x) => Number(BigInt.asIntN(32, x))),
+    );
   return store(type, shape, plainNumbers(source));
 }
 

@@ -1,9 +1,21 @@
 // Operators that read or write elements at places given by an input: the Gather and Scatter families, OneHot.
 // Indices are data, so a wrong one shows only when the graph runs; it is an InputError then.
 
-import { type Node, intAttribute, stringAttribute } from '../graph.ts';
-import { type ElementType, type Tensor, type ValueType, elementCount, isFloat, sameShape } from '../tensor.ts';
-import { anyType, check, constantIntegers, define, indexTypes, int64Only, normalizeAxis, numericTypes, required, shapeText, typeText } from './define.ts';
+import { intAttribute, type Node, stringAttribute } from '../graph.ts';
+import { type ElementType, elementCount, isFloat, sameShape, type Tensor, type ValueType } from '../tensor.ts';
+import {
+  anyType,
+  check,
+  constantIntegers,
+  define,
+  indexTypes,
+  int64Only,
+  normalizeAxis,
+  numericTypes,
+  required,
+  shapeText,
+  typeText,
+} from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { gather, offsets, span, stridesOf } from './indexing.ts';
 import { type Numbers, numbers, plainNumbers, scratch, store } from './numbers.ts';
@@ -57,7 +69,12 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
       const [data, indices] = [required(inputs, 0).shape, required(inputs, 1).shape];
       const batch = intAttribute(node, 'batch_dims', 0);
       const depth = indices.at(-1) ?? 0;
-      const fits = indices.length >= 1 && batch >= 0 && batch < indices.length && sameShape(data.slice(0, batch), indices.slice(0, batch)) && batch + depth <= data.length;
+      const fits =
+        indices.length >= 1 &&
+        batch >= 0 &&
+        batch < indices.length &&
+        sameShape(data.slice(0, batch), indices.slice(0, batch)) &&
+        batch + depth <= data.length;
       check(fits, node, () => `cannot take indices ${shapeText(indices)} from ${shapeText(data)} with batch_dims ${batch}`);
       return [{ type, shape: [...indices.slice(0, -1), ...data.slice(batch + depth)] }];
     },
@@ -101,7 +118,11 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
     infer(node, inputs) {
       const [data, indices, updates] = [required(inputs, 0), required(inputs, 1), required(inputs, 2)];
       checkElementIndices(node, data.shape, indices.shape);
-      check(sameShape(indices.shape, updates.shape), node, () => `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they must be equal`);
+      check(
+        sameShape(indices.shape, updates.shape),
+        node,
+        () => `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they must be equal`,
+      );
       reducer(node, data.type);
       return [{ type: data.type, shape: data.shape }];
     },
@@ -162,8 +183,13 @@ function normalizedIndices(node: Node, indices: Tensor, limit: (position: number
 /** GatherElements and ScatterElements: indices have data's rank and reach no further than data except along the axis. */
 function checkElementIndices(node: Node, data: readonly number[], indices: readonly number[]): void {
   const axis = axisOf(node, data.length);
-  const fits = indices.length === data.length && indices.every((dimension, other) => other === axis || dimension <= (data[other] as number));
-  check(fits, node, () => `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must not be larger`);
+  const fits =
+    indices.length === data.length && indices.every((dimension, other) => other === axis || dimension <= (data[other] as number));
+  check(
+    fits,
+    node,
+    () => `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must not be larger`,
+  );
 }
 
 /** The offset in data that each element of `indices` names: its own coordinates, but the index along the axis. */
@@ -230,4 +256,3 @@ function oneHot(indices: Tensor, values: Tensor, shape: readonly number[], axis:
   }
   return gather(values, shape, table);
 }
-

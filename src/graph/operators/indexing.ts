@@ -2,7 +2,7 @@
 // `offsets(shape, strides)` lists, for each element of `shape` in row-major order, where it lies in an array with those strides.
 
 import type { Node } from '../graph.ts';
-import { type ElementType, type Tensor, allocate, elementCount, sameShape } from '../tensor.ts';
+import { allocate, type ElementType, elementCount, sameShape, type Tensor } from '../tensor.ts';
 import { fail, shapeText } from './define.ts';
 
 /** Row-major strides, in elements. */
@@ -59,7 +59,9 @@ export function broadcast(shapes: readonly (readonly number[])[]): readonly numb
 
 /** `broadcast`, or the InputError of the node. */
 export function broadcastShapes(node: Node, shapes: readonly (readonly number[])[]): readonly number[] {
-  return broadcast(shapes) ?? fail(node, `has inputs of shapes ${shapes.map(shapeText).join(' and ')}, which do not broadcast to one shape`);
+  return (
+    broadcast(shapes) ?? fail(node, `has inputs of shapes ${shapes.map(shapeText).join(' and ')}, which do not broadcast to one shape`)
+  );
 }
 
 /** True where `shape` broadcasts to `target` without enlarging it. */

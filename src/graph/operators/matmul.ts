@@ -1,11 +1,11 @@
 // Matrix products: MatMul with numpy's rules for batches and vectors, Gemm.
 
-import { type Node, floatAttribute, intAttribute } from '../graph.ts';
-import { type Tensor, type ValueType, elementCount } from '../tensor.ts';
+import { floatAttribute, intAttribute, type Node } from '../graph.ts';
+import { elementCount, type Tensor, type ValueType } from '../tensor.ts';
 import { arithmeticTypes, check, define, required, shapeText, typeText } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { broadcast, broadcastOffsets, broadcastsTo } from './indexing.ts';
-import { type Numbers, isBig, literal, numbers, plainNumbers, scratch, store, storePlain } from './numbers.ts';
+import { isBig, literal, type Numbers, numbers, plainNumbers, scratch, store, storePlain } from './numbers.ts';
 
 export const matmul: Readonly<Record<'Gemm' | 'MatMul', OperatorDefinition>> = {
   // Y = α·A'·B' + β·C
@@ -16,10 +16,23 @@ export const matmul: Readonly<Record<'Gemm' | 'MatMul', OperatorDefinition>> = {
     attributes: { alpha: 'float', beta: 'float', transA: 'int', transB: 'int' },
     infer(node, inputs) {
       const [a, b, c] = [required(inputs, 0), required(inputs, 1), inputs[2]];
-      check(a.shape.length === 2 && b.shape.length === 2, node, () => `wants two matrices, not ${shapeText(a.shape)} and ${shapeText(b.shape)}`);
+      check(
+        a.shape.length === 2 && b.shape.length === 2,
+        node,
+        () => `wants two matrices, not ${shapeText(a.shape)} and ${shapeText(b.shape)}`,
+      );
       const { rows, inner, columns, innerOfB } = gemmSizes(node, a, b);
-      check(inner === innerOfB, node, () => `multiplies ${rows}x${inner} by ${innerOfB}x${columns} (A ${shapeText(a.shape)}, B ${shapeText(b.shape)}); the inner dimensions must be equal`);
-      check(!c || broadcastsTo(c.shape, [rows, columns]), node, () => `adds C of shape ${c && shapeText(c.shape)}, which does not broadcast to ${shapeText([rows, columns])}`);
+      check(
+        inner === innerOfB,
+        node,
+        () =>
+          `multiplies ${rows}x${inner} by ${innerOfB}x${columns} (A ${shapeText(a.shape)}, B ${shapeText(b.shape)}); the inner dimensions must be equal`,
+      );
+      check(
+        !c || broadcastsTo(c.shape, [rows, columns]),
+        node,
+        () => `adds C of shape ${c && shapeText(c.shape)}, which does not broadcast to ${shapeText([rows, columns])}`,
+      );
       return [{ type: a.type, shape: [rows, columns] }];
     },
     evaluate: (node, inputs, [result]) => [gemm(node, required(inputs, 0), required(inputs, 1), inputs[2], result as ValueType)],
@@ -82,17 +95,27 @@ function accumulate(x: Numbers, y: Numbers, result: Numbers, block: Block): void
     for (let k = 0; k < block.inner; k++) {
       const factor = x[block.x + row * block.strideX[0] + k * block.strideX[1]] as number;
       for (let column = 0; column < block.columns; column++) {
-        (result[block.result + row * block.columns + column] as number) += factor * (y[block.y + k * block.strideY[0] + column * block.strideY[1]] as number);
+        (result[block.result + row * block.columns + column] as number) +=
+          factor * (y[block.y + k * block.strideY[0] + column * block.strideY[1]] as number);
       }
     }
   }
 }
 
-function gemmSizes(node: Node, a: ValueType, b: ValueType): { readonly rows: number; readonly inner: number; readonly innerOfB: number; readonly columns: number } {
+function gemmSizes(
+  node: Node,
+  a: ValueType,
+  b: ValueType,
+): { readonly rows: number; readonly inner: number; readonly innerOfB: number; readonly columns: number } {
   const [transA, transB] = [intAttribute(node, 'transA', 0) !== 0, intAttribute(node, 'transB', 0) !== 0];
   const [aRows, aColumns] = a.shape as [number, number];
   const [bRows, bColumns] = b.shape as [number, number];
-  return { rows: transA ? aColumns : aRows, inner: transA ? aRows : aColumns, innerOfB: transB ? bColumns : bRows, columns: transB ? bRows : bColumns };
+  return {
+    rows: transA ? aColumns : aRows,
+    inner: transA ? aRows : aColumns,
+    innerOfB: transB ? bColumns : bRows,
+    columns: transB ? bRows : bColumns,
+  };
 }
 
 function gemm(node: Node, a: Tensor, b: Tensor, c: Tensor | undefined, { type, shape }: ValueType): Tensor {

@@ -1,15 +1,15 @@
 // Operators that move elements without looking at them, under shapes that are known before running: reshaping, transposing,
 // joining, repeating. Cutting and padding stand in cutting.ts.
 
-import { type Node, intAttribute, intsAttribute, stringAttribute } from '../graph.ts';
-import { type Tensor, type ValueType, elementCount } from '../tensor.ts';
+import { intAttribute, intsAttribute, type Node, stringAttribute } from '../graph.ts';
+import { elementCount, type Tensor, type ValueType } from '../tensor.ts';
 import {
-  type Inputs,
   anyType,
   check,
   constantIntegers,
   define,
   fail,
+  type Inputs,
   int64Only,
   normalizeAxes,
   normalizeAxis,
@@ -18,10 +18,32 @@ import {
   typeText,
 } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
-import { broadcastOffsets, broadcastShapes, gather, mappedOffsets, offsets, reshaped, scatter, span, stridesOf, zeros } from './indexing.ts';
+import {
+  broadcastOffsets,
+  broadcastShapes,
+  gather,
+  mappedOffsets,
+  offsets,
+  reshaped,
+  scatter,
+  span,
+  stridesOf,
+  zeros,
+} from './indexing.ts';
 import type { ShapeName } from './names.ts';
 
-type MovementName = 'Concat' | 'DepthToSpace' | 'Expand' | 'Flatten' | 'Reshape' | 'SpaceToDepth' | 'Squeeze' | 'Tile' | 'Transpose' | 'Trilu' | 'Unsqueeze';
+type MovementName =
+  | 'Concat'
+  | 'DepthToSpace'
+  | 'Expand'
+  | 'Flatten'
+  | 'Reshape'
+  | 'SpaceToDepth'
+  | 'Squeeze'
+  | 'Tile'
+  | 'Transpose'
+  | 'Trilu'
+  | 'Unsqueeze';
 
 export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinition>> = {
   Concat: define({
@@ -142,7 +164,9 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
       const x = required(inputs, 0);
       const { shape } = result as ValueType;
       const strides = stridesOf(x.shape);
-      const maps = shape.map((dimension, axis) => Int32Array.from({ length: dimension }, (_, index) => (index % (x.shape[axis] as number)) * (strides[axis] as number)));
+      const maps = shape.map((dimension, axis) =>
+        Int32Array.from({ length: dimension }, (_, index) => (index % (x.shape[axis] as number)) * (strides[axis] as number)),
+      );
       return [gather(x, shape, mappedOffsets(maps))];
     },
   }),
@@ -192,7 +216,10 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
 /** The tensor with its axes in another order. */
 function permuted(x: Tensor, order: readonly number[], resultShape: readonly number[]): Tensor {
   const strides = stridesOf(x.shape);
-  const table = offsets(order.map((axis) => x.shape[axis] as number), order.map((axis) => strides[axis] as number));
+  const table = offsets(
+    order.map((axis) => x.shape[axis] as number),
+    order.map((axis) => strides[axis] as number),
+  );
   return gather(x, resultShape, table);
 }
 
@@ -205,7 +232,11 @@ function permutationOf(node: Node, shape: readonly number[]): readonly number[] 
 
 /** A list of dimensions from the model: no negative ones. */
 function dimensions(node: Node, list: readonly number[]): readonly number[] {
-  check(list.every((dimension) => dimension >= 0), node, () => `is given ${shapeText(list)}, which has a negative dimension`);
+  check(
+    list.every((dimension) => dimension >= 0),
+    node,
+    () => `is given ${shapeText(list)}, which has a negative dimension`,
+  );
   return list;
 }
 
@@ -216,8 +247,13 @@ function concatenated(node: Node, inputs: Inputs<ValueType>): ValueType {
   let length = 0;
   for (const input of inputs) {
     check(input, node, () => 'lacks one of its inputs');
-    const fits = input.shape.length === shape.length && input.shape.every((dimension, other) => other === axis || dimension === shape[other]);
-    check(fits, node, () => `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must be equal`);
+    const fits =
+      input.shape.length === shape.length && input.shape.every((dimension, other) => other === axis || dimension === shape[other]);
+    check(
+      fits,
+      node,
+      () => `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must be equal`,
+    );
     length += input.shape[axis] as number;
   }
   return { type, shape: shape.with(axis, length) };

@@ -1,16 +1,23 @@
 // Normalizations: values brought to mean 0 and variance 1 (or to norm 1) over some axes, then scaled and shifted; Softmax; Dropout.
 // Variances are those of the population (divided by the count), everywhere, as ONNX has them.
 
-import { type Node, floatAttribute, intAttribute } from '../graph.ts';
-import { type ElementType, type Tensor, type ValueType, elementCount, sameShape } from '../tensor.ts';
-import { type Inputs, boolOnly, check, define, fail, floatTypes, normalizeAxis, required, shapeText, typeText } from './define.ts';
+import { floatAttribute, intAttribute, type Node } from '../graph.ts';
+import { type ElementType, elementCount, sameShape, type Tensor, type ValueType } from '../tensor.ts';
+import { boolOnly, check, define, fail, floatTypes, type Inputs, normalizeAxis, required, shapeText, typeText } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { broadcastOffsets, broadcastsTo, span } from './indexing.ts';
 import type { NeuralName } from './names.ts';
 import { type Numbers, numbers, store } from './numbers.ts';
 
 type NormalizationName =
-  | 'BatchNormalization' | 'Dropout' | 'GroupNormalization' | 'InstanceNormalization' | 'LayerNormalization' | 'LogSoftmax' | 'LpNormalization' | 'Softmax';
+  | 'BatchNormalization'
+  | 'Dropout'
+  | 'GroupNormalization'
+  | 'InstanceNormalization'
+  | 'LayerNormalization'
+  | 'LogSoftmax'
+  | 'LpNormalization'
+  | 'Softmax';
 
 export const normalizations: Readonly<Record<NormalizationName & NeuralName, OperatorDefinition>> = {
   BatchNormalization: define({
@@ -25,7 +32,11 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
       const training = intAttribute(node, 'training_mode', 0) !== 0;
       check(training || node.outputs.length === 1, node, () => 'asks for running statistics without training_mode = 1');
       const [mean, variance] = [required(inputs, 3), required(inputs, 4)];
-      return [{ type: x.type, shape: x.shape }, { type: mean.type, shape: mean.shape }, { type: variance.type, shape: variance.shape }];
+      return [
+        { type: x.type, shape: x.shape },
+        { type: mean.type, shape: mean.shape },
+        { type: variance.type, shape: variance.shape },
+      ];
     },
     evaluate: (node, inputs) => batchNormalization(node, inputs),
   }),
@@ -41,13 +52,20 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
         const input = inputs[index];
         check(!input || elementCount(input.shape) === 1, node, () => `wants a scalar in input ${index}, not ${input && typeText(input)}`);
       }
-      return [{ type, shape }, { type: 'bool', shape }];
+      return [
+        { type, shape },
+        { type: 'bool', shape },
+      ];
     },
     evaluate(node, inputs) {
       const x = required(inputs, 0);
       const ratio = inputs[1] ? (numbers(inputs[1])[0] as number) : 0.5;
       const training = Boolean(inputs[2]?.data[0]);
-      if (training && ratio !== 0) fail(node, `drops elements at random (training_mode with ratio ${ratio}), which has no defined value; give it an explicit mask by Mul`);
+      if (training && ratio !== 0)
+        fail(
+          node,
+          `drops elements at random (training_mode with ratio ${ratio}), which has no defined value; give it an explicit mask by Mul`,
+        );
       return [x, store('bool', x.shape, new Float64Array(x.data.length).fill(1))];
     },
   }),
@@ -94,9 +112,17 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
       const axis = normalizeAxis(node, intAttribute(node, 'axis', -1), shape.length);
       for (const index of [1, 2]) {
         const input = inputs[index];
-        check(!input || broadcastsTo(input.shape, shape), node, () => `has a scale or bias of shape ${input && shapeText(input.shape)}, which does not broadcast to its input's ${shapeText(shape)}`);
+        check(
+          !input || broadcastsTo(input.shape, shape),
+          node,
+          () =>
+            `has a scale or bias of shape ${input && shapeText(input.shape)}, which does not broadcast to its input's ${shapeText(shape)}`,
+        );
       }
-      const statistics: ValueType = { type: statisticsType(type), shape: shape.map((dimension, position) => (position < axis ? dimension : 1)) };
+      const statistics: ValueType = {
+        type: statisticsType(type),
+        shape: shape.map((dimension, position) => (position < axis ? dimension : 1)),
+      };
       return [{ type, shape }, statistics, statistics];
     },
     evaluate: (node, inputs) => layerNormalization(node, inputs),
@@ -109,7 +135,10 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
   // x / ‖x‖ₚ along the axis; 0 where the norm is 0
   LpNormalization: alongAxis(
     (x, node) => {
-      const norm = intAttribute(node, 'p', 2) === 1 ? x.reduce((sum, value) => sum + Math.abs(value), 0) : Math.sqrt(x.reduce((sum, value) => sum + value * value, 0));
+      const norm =
+        intAttribute(node, 'p', 2) === 1
+          ? x.reduce((sum, value) => sum + Math.abs(value), 0)
+          : Math.sqrt(x.reduce((sum, value) => sum + value * value, 0));
       return x.map((value) => (norm === 0 ? 0 : value / norm));
     },
     (node) => check([1, 2].includes(intAttribute(node, 'p', 2)), node, () => `has p = ${intAttribute(node, 'p', 2)}; it may be 1 or 2`),
@@ -124,7 +153,11 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
 
 function checkChannels(node: Node, inputs: Inputs<ValueType>, index: number, channels: number): void {
   const input = required(inputs, index);
-  check(sameShape(input.shape, [channels]), node, () => `has "${node.inputs[index]}" of shape ${shapeText(input.shape)}; it must be [${channels}], one entry a channel`);
+  check(
+    sameShape(input.shape, [channels]),
+    node,
+    () => `has "${node.inputs[index]}" of shape ${shapeText(input.shape)}; it must be [${channels}], one entry a channel`,
+  );
 }
 
 /** ONNX keeps LayerNormalization's statistics in float32 (stash_type 1); for float64 they stay in float64, as ONNX Runtime keeps them. */
@@ -148,7 +181,12 @@ function moments(x: Numbers, start: number, length: number): readonly [mean: num
  */
 function batchNormalization(node: Node, inputs: Inputs<Tensor>): readonly Tensor[] {
   const x = required(inputs, 0);
-  const [scale, bias, mean, variance] = [1, 2, 3, 4].map((index) => numbers(required(inputs, index))) as [Numbers, Numbers, Numbers, Numbers];
+  const [scale, bias, mean, variance] = [1, 2, 3, 4].map((index) => numbers(required(inputs, index))) as [
+    Numbers,
+    Numbers,
+    Numbers,
+    Numbers,
+  ];
   const epsilon = floatAttribute(node, 'epsilon', 1e-5);
   const momentum = floatAttribute(node, 'momentum', 0.9);
   const training = intAttribute(node, 'training_mode', 0) !== 0;
@@ -167,13 +205,18 @@ function batchNormalization(node: Node, inputs: Inputs<Tensor>): readonly Tensor
     const factor = (scale[channel] as number) / Math.sqrt(v + epsilon);
     for (let n = 0; n < batch; n++) {
       const start = (n * channels + channel) * inner;
-      for (let index = 0; index < inner; index++) y[start + index] = ((lane[n * inner + index] as number) - m) * factor + (bias[channel] as number);
+      for (let index = 0; index < inner; index++)
+        y[start + index] = ((lane[n * inner + index] as number) - m) * factor + (bias[channel] as number);
     }
     runningMean[channel] = (mean[channel] as number) * momentum + m * (1 - momentum);
     runningVariance[channel] = (variance[channel] as number) * momentum + v * (1 - momentum);
   }
   const [meanType, varianceType] = [required(inputs, 3), required(inputs, 4)];
-  return [store(x.type, x.shape, y), store(meanType.type, meanType.shape, runningMean), store(varianceType.type, varianceType.shape, runningVariance)];
+  return [
+    store(x.type, x.shape, y),
+    store(meanType.type, meanType.shape, runningMean),
+    store(varianceType.type, varianceType.shape, runningVariance),
+  ];
 }
 
 /** Instance and group normalization: statistics over runs of `length` elements, scale and bias by channel. */
@@ -187,7 +230,8 @@ function normalizePerChannel(node: Node, inputs: Inputs<Tensor>, length: number)
     const [mean, variance] = moments(values, start, length);
     for (let index = start; index < start + length; index++) {
       const channel = Math.floor(index / inner) % channels;
-      y[index] = (((values[index] as number) - mean) / Math.sqrt(variance + epsilon)) * (scale[channel] as number) + (bias[channel] as number);
+      y[index] =
+        (((values[index] as number) - mean) / Math.sqrt(variance + epsilon)) * (scale[channel] as number) + (bias[channel] as number);
     }
   }
   return store(x.type, x.shape, y);

@@ -4,7 +4,7 @@
 // 64-bit integers stay bigints. JavaScript's + - * and < work alike on numbers and on bigints (not on a mixture), so kernels made of
 // those are written once, over `Numbers`, and bigint arrays pass under that name; `literal` gives them constants of the right kind.
 
-import { type ElementType, type Tensor, allocate, elementCount } from '../tensor.ts';
+import { allocate, type ElementType, elementCount, type Tensor } from '../tensor.ts';
 
 /** A typed array of numbers, or one of bigints in disguise (see the head of this file). */
 export type Numbers = Float64Array;

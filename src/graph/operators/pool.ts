@@ -1,12 +1,12 @@
 // Pooling: the maximum or the mean under a window, or over the whole image.
 
-import { type Node, intAttribute, intsAttribute } from '../graph.ts';
-import { type Tensor, type ValueType, elementCount } from '../tensor.ts';
+import { intAttribute, intsAttribute, type Node } from '../graph.ts';
+import { elementCount, type Tensor, type ValueType } from '../tensor.ts';
 import { check, define, floatTypes, required, shapeText } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { span, stridesOf } from './indexing.ts';
 import { lowest, numbers, scratch, store } from './numbers.ts';
-import { type Window, explicitPads, windowAttributes, windowOf, windowTable } from './windows.ts';
+import { explicitPads, type Window, windowAttributes, windowOf, windowTable } from './windows.ts';
 
 export const pools: Readonly<Record<'AveragePool' | 'GlobalAveragePool' | 'GlobalMaxPool' | 'MaxPool', OperatorDefinition>> = {
   AveragePool: define({
@@ -52,10 +52,19 @@ function pooled(node: Node, x: ValueType): ValueType {
 function poolWindow(node: Node, x: ValueType): Window {
   check(x.shape.length >= 3, node, () => `wants an input [N, C, D1, ...], not ${shapeText(x.shape)}`);
   const kernel = intsAttribute(node, 'kernel_shape') ?? [];
-  check(kernel.length === x.shape.length - 2, node, () => `has kernel_shape ${shapeText(kernel)} for an input ${shapeText(x.shape)}; it needs one entry a spatial axis`);
+  check(
+    kernel.length === x.shape.length - 2,
+    node,
+    () => `has kernel_shape ${shapeText(kernel)} for an input ${shapeText(x.shape)}; it needs one entry a spatial axis`,
+  );
   const [begin, end] = explicitPads(node, kernel.length);
   const smaller = kernel.every((size, axis) => (begin[axis] as number) < size && (end[axis] as number) < size);
-  check(smaller, node, () => `pads by ${shapeText([...begin, ...end])}, as much as its kernel ${shapeText(kernel)} or more; a window would see nothing but padding`);
+  check(
+    smaller,
+    node,
+    () =>
+      `pads by ${shapeText([...begin, ...end])}, as much as its kernel ${shapeText(kernel)} or more; a window would see nothing but padding`,
+  );
   return windowOf(node, x.shape.slice(2), kernel, intAttribute(node, 'ceil_mode', 0) !== 0);
 }
 
@@ -64,7 +73,12 @@ function averagePool(source: Tensor, window: Window, countPadding: boolean, { ty
   const x = numbers(source);
   const table = windowTable(window);
   const sizes = countPadding ? paddedSizes(window) : undefined;
-  const [images, size, places, taps] = [span(shape, 0, 2), elementCount(window.input), elementCount(window.output), elementCount(window.kernel)];
+  const [images, size, places, taps] = [
+    span(shape, 0, 2),
+    elementCount(window.input),
+    elementCount(window.output),
+    elementCount(window.kernel),
+  ];
   const y = new Float64Array(images * places);
   for (let image = 0; image < images; image++) {
     for (let place = 0; place < places; place++) {
@@ -98,7 +112,12 @@ function paddedSizes(window: Window): Float64Array {
 function maxPool(source: Tensor, window: Window, columnMajor: boolean, { type, shape }: ValueType): readonly Tensor[] {
   const x = numbers(source);
   const table = windowTable(window);
-  const [images, size, places, taps] = [span(shape, 0, 2), elementCount(window.input), elementCount(window.output), elementCount(window.kernel)];
+  const [images, size, places, taps] = [
+    span(shape, 0, 2),
+    elementCount(window.input),
+    elementCount(window.output),
+    elementCount(window.kernel),
+  ];
   const y = scratch(type, images * places);
   const indices = new BigInt64Array(images * places);
   const order = columnMajor ? columnMajorOffsets(window.input) : undefined;
@@ -147,8 +166,13 @@ function globalPool(f: (x: Float64Array, start: number, size: number) => number)
       const { type, shape } = result as ValueType;
       const x = numbers(source);
       const size = span(source.shape, 2);
-      return [store(type, shape, Float64Array.from({ length: elementCount(shape) }, (_, image) => f(x, image * size, size)))];
+      return [
+        store(
+          type,
+          shape,
+          Float64Array.from({ length: elementCount(shape) }, (_, image) => f(x, image * size, size)),
+        ),
+      ];
     },
   });
 }
-

@@ -1,13 +1,13 @@
 // Operators that combine elements along axes: the Reduce family, ArgMax and ArgMin, CumSum.
 
-import { type Node, intAttribute } from '../graph.ts';
-import { type ElementType, type Tensor, type ValueType, elementCount } from '../tensor.ts';
+import { intAttribute, type Node } from '../graph.ts';
+import { type ElementType, elementCount, type Tensor, type ValueType } from '../tensor.ts';
 import {
-  type Inputs,
   arithmeticTypes,
   check,
   constantIntegers,
   define,
+  type Inputs,
   indexTypes,
   int64Only,
   normalizeAxes,
@@ -19,7 +19,7 @@ import {
 import type { OperatorDefinition } from './definition.ts';
 import { offsets, span, stridesOf } from './indexing.ts';
 import type { ReductionName } from './names.ts';
-import { type Numbers, highest, literal, lowest, numbers, plainNumbers, scratch, store, storePlain } from './numbers.ts';
+import { highest, literal, lowest, type Numbers, numbers, plainNumbers, scratch, store, storePlain } from './numbers.ts';
 
 export const reductions: Readonly<Record<ReductionName, OperatorDefinition>> = {
   ArgMax: argument((candidate, best) => candidate > best),
@@ -127,7 +127,11 @@ function sums({ values, groups, groupCount }: Groups, f: (value: number) => numb
 }
 
 /** The extreme of each group, `start` where it is empty; NaN where the group has one. */
-function extremes({ type, values, groups, groupCount }: Groups, start: number, better: (candidate: number, best: number) => boolean): Numbers {
+function extremes(
+  { type, values, groups, groupCount }: Groups,
+  start: number,
+  better: (candidate: number, best: number) => boolean,
+): Numbers {
   const best = scratch(type, groupCount).fill(start);
   for (let index = 0; index < values.length; index++) {
     const group = groups[index] as number;
@@ -204,4 +208,3 @@ function cumulativeSum(node: Node, x: Tensor, rawAxis: number): Tensor {
   }
   return store(x.type, x.shape, totals);
 }
-

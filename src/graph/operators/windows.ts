@@ -1,7 +1,7 @@
 // Sliding windows: what convolutions and pools share. Sizes from attributes (auto_pad, ceil_mode, dilations, pads, strides), and the
 // table that says which input element lies under which element of the kernel, for every place of the window.
 
-import { type Node, intsAttribute, stringAttribute } from '../graph.ts';
+import { intsAttribute, type Node, stringAttribute } from '../graph.ts';
 import { elementCount } from '../tensor.ts';
 import { check, shapeText } from './define.ts';
 import { stridesOf } from './indexing.ts';
@@ -41,29 +41,52 @@ export function windowOf(node: Node, input: readonly number[], kernel: readonly 
 }
 
 /** strides, dilations and auto_pad with their defaults, checked for one entry per axis. */
-export function windowSteps(node: Node, kernel: readonly number[]): { readonly strides: readonly number[]; readonly dilations: readonly number[]; readonly autoPad: string } {
+export function windowSteps(
+  node: Node,
+  kernel: readonly number[],
+): { readonly strides: readonly number[]; readonly dilations: readonly number[]; readonly autoPad: string } {
   const positive = (name: string): readonly number[] => {
     const list = intsAttribute(node, name) ?? kernel.map(() => 1);
-    check(list.length === kernel.length && list.every((step) => step > 0), node, () => `has ${name} ${shapeText(list)}; it needs ${kernel.length} positive integers`);
+    check(
+      list.length === kernel.length && list.every((step) => step > 0),
+      node,
+      () => `has ${name} ${shapeText(list)}; it needs ${kernel.length} positive integers`,
+    );
     return list;
   };
   const autoPad = stringAttribute(node, 'auto_pad', 'NOTSET');
-  check(['NOTSET', 'VALID', 'SAME_UPPER', 'SAME_LOWER'].includes(autoPad), node, () => `has auto_pad "${autoPad}", which ONNX does not know`);
-  check(kernel.every((size) => size > 0), node, () => `has an empty kernel ${shapeText(kernel)}`);
+  check(
+    ['NOTSET', 'VALID', 'SAME_UPPER', 'SAME_LOWER'].includes(autoPad),
+    node,
+    () => `has auto_pad "${autoPad}", which ONNX does not know`,
+  );
+  check(
+    kernel.every((size) => size > 0),
+    node,
+    () => `has an empty kernel ${shapeText(kernel)}`,
+  );
   return { strides: positive('strides'), dilations: positive('dilations'), autoPad };
 }
 
 /** The attribute `pads`, split in two; zeros where it is absent. */
 export function explicitPads(node: Node, rank: number): readonly [begin: readonly number[], end: readonly number[]] {
   const pads = intsAttribute(node, 'pads') ?? new Array<number>(2 * rank).fill(0);
-  check(pads.length === 2 * rank && pads.every((pad) => pad >= 0), node, () => `has pads ${shapeText(pads)}; it needs ${2 * rank} integers that are not negative`);
+  check(
+    pads.length === 2 * rank && pads.every((pad) => pad >= 0),
+    node,
+    () => `has pads ${shapeText(pads)}; it needs ${2 * rank} integers that are not negative`,
+  );
   return [pads.slice(0, rank), pads.slice(rank)];
 }
 
 /** Throws where `pads` says something beside an auto_pad that overrules it. */
 export function checkAutoPad(node: Node, autoPad: string): void {
   const pads = intsAttribute(node, 'pads') ?? [];
-  check(autoPad === 'NOTSET' || pads.every((pad) => pad === 0), node, () => `has both auto_pad "${autoPad}" and pads ${shapeText(pads)}; remove one`);
+  check(
+    autoPad === 'NOTSET' || pads.every((pad) => pad === 0),
+    node,
+    () => `has both auto_pad "${autoPad}" and pads ${shapeText(pads)}; remove one`,
+  );
 }
 
 /** Splits a total of padding in two halves; the odd one goes to the end (UPPER) or to the beginning (LOWER). */
@@ -73,7 +96,13 @@ export function splitPadding(totals: readonly number[], autoPad: string): readon
   return autoPad === 'SAME_LOWER' ? [large, small] : [small, large];
 }
 
-function windowPads(node: Node, input: readonly number[], reach: readonly number[], strides: readonly number[], autoPad: string): readonly [begin: readonly number[], end: readonly number[]] {
+function windowPads(
+  node: Node,
+  input: readonly number[],
+  reach: readonly number[],
+  strides: readonly number[],
+  autoPad: string,
+): readonly [begin: readonly number[], end: readonly number[]] {
   checkAutoPad(node, autoPad);
   if (!autoPad.startsWith('SAME')) return explicitPads(node, input.length);
   // SAME: ceil(input / stride) places; the padding is what that many windows need.

@@ -1,0 +1,27 @@
+// What holds for every operator, on random cases: the type that is inferred is the type of the value.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import fc from 'fast-check';
+import { operatorCase } from '../../testing/operator-cases.ts';
+import { tensorBytes } from '../tensor.ts';
+import { operators } from './index.ts';
+import type { OperatorName } from './names.ts';
+
+const seed = 20261121;
+
+for (const operator of Object.keys(operators) as OperatorName[]) {
+  test(`${operator}: the inferred type, from the declared constants alone, is the value's; inputs stay unchanged`, () => {
+    const { infer, evaluate, constantInputs } = operators[operator];
+    const property = fc.property(fc.integer(), (word) => {
+      const { node, inputs } = operatorCase(operator, word);
+      const before = inputs.map((input) => input && tensorBytes(input).slice());
+      const types = infer(node, inputs.map((input) => input && { type: input.type, shape: input.shape }), inputs.map((input, index) => (constantInputs.includes(index) ? input : undefined)));
+      const outputs = evaluate(node, inputs);
+      assert.deepEqual(types, outputs.map(({ type, shape }) => ({ type, shape })));
+      assert.equal(outputs.length, node.outputs.length);
+      assert.deepEqual(inputs.map((input) => input && tensorBytes(input)), before);
+    });
+    fc.assert(property, { seed, numRuns: 60 });
+  });
+}
