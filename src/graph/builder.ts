@@ -73,13 +73,13 @@ export class GraphBuilder {
 
   /** A graph input; 'N' is the batch. */
   input(name: string, type: ElementType, shape: readonly Dimension[]): string {
-    this.#inputs.push({ name, type, shape });
+    this.#inputs.push({ name: this.#free(name), type, shape });
     probeSizes.forEach((size, index) => {
       const numbers = shape.map((dimension) => {
         assert(typeof dimension === 'number' || dimension === batchSymbol, `input "${name}" has symbol ${dimension}`);
         return dimension === batchSymbol ? size : dimension;
       });
-      this.#walks[index]?.setType(this.#free(name), { type, shape: numbers });
+      this.#walks[index]?.setType(name, { type, shape: numbers });
     });
     return name;
   }

@@ -1,12 +1,15 @@
 // Names of layers, for people: from the parameters' names where they are readable, else from the node's path, else numbered.
 
 import type { Node } from './graph.ts';
-import { freshName } from './liveness.ts';
+import { freshName, producers } from './liveness.ts';
 
 /** What exporters append to a module's name for its tensors. */
 const tensorSuffix = /[._/:](weight|bias|kernel|gamma|beta|scale|embedding|embeddings|table|alpha|slope|w|b)(_?\d+)?$/i;
 /** Names that tools make up: numbers, "onnx::Conv_12", "val_3". */
 const madeUp = /^(\d+|onnx::.*|val_?\d+|_val.*|tensor_?\d+|param_?\d+|initializer_?\d+|[A-Za-z]*constant[A-Za-z]*_?\d*)$/i;
+
+/** How weights are turned before they are read. */
+const rearranging: ReadonlySet<string> = new Set(['Transpose', 'Reshape', 'Unsqueeze', 'Squeeze', 'Cast', 'Identity']);
 
 /** Names layers one after another, each name once. */
 export class LayerNamer {
@@ -18,11 +21,21 @@ export class LayerNamer {
     const kind = heavy.operator.toLowerCase();
     const count = (this.#counts.get(kind) ?? 0) + 1;
     this.#counts.set(kind, count);
-    const own = heavy.inputs.filter(isParameter);
+    const own = parametersBehind(heavy, nodes, isParameter);
     const all = nodes.flatMap((node) => node.inputs.filter(isParameter));
     const stem = firstReadable(own) ?? pathName(heavy) ?? firstReadable(all) ?? `${kind}_${count}`;
     return freshName(stem, this.#taken);
   }
+}
+
+/** The parameters that a node reads, directly or through nodes that only rearrange them. */
+function parametersBehind(heavy: Node, nodes: readonly Node[], isParameter: (name: string) => boolean): readonly string[] {
+  const sources = producers(nodes);
+  const behind = (name: string): string => {
+    const source = sources.get(name);
+    return source !== undefined && rearranging.has(source.operator) ? behind(source.inputs[0] ?? '') : name;
+  };
+  return heavy.inputs.map(behind).filter(isParameter);
 }
 
 function firstReadable(parameters: readonly string[]): string | undefined {

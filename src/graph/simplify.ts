@@ -20,20 +20,28 @@ const variadic = new Set(['Concat', 'Sum', 'Mean', 'Max', 'Min']);
 /** Those of the above that a following Reshape makes superfluous. */
 const reshaping = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
 
+function countReads(nodes: readonly Node[]): Map<string, number> {
+  const counts = new Map<string, number>();
+  for (const node of nodes) for (const input of node.inputs) if (input !== '') counts.set(input, (counts.get(input) ?? 0) + 1);
+  return counts;
+}
+
 /** Remembers which values are only other names of earlier ones. */
 export class Simplifier {
   readonly #known: Known;
   readonly #keep: ReadonlySet<string>;
-  readonly #used: ReadonlySet<string>;
+  readonly #readCounts: Map<string, number>;
   readonly #aliases = new Map<string, string>();
   readonly #reshapes = new Map<string, Node>();
+  /** For values that are only read once: the value that they are a rearrangement of. */
+  readonly #origins = new Map<string, string>();
   readonly #flattenedSoftmax = new Map<string, Node>();
 
-  /** `keep`: values that must not be replaced. `used`: values that anything reads. */
-  constructor(known: Known, keep: ReadonlySet<string>, used: ReadonlySet<string>) {
+  /** `keep`: values that must not be replaced. `nodes`: all that will come. */
+  constructor(known: Known, keep: ReadonlySet<string>, nodes: readonly Node[]) {
     this.#known = known;
     this.#keep = keep;
-    this.#used = used;
+    this.#readCounts = countReads(nodes);
   }
 
   /** The node reading the values that its inputs stand for. */
@@ -46,7 +54,9 @@ export class Simplifier {
   simplify(node: Node): Node | undefined {
     const output = defined(node.outputs[0], `the output of node "${node.name}"`);
     if (!this.#keep.has(output) && this.#doesNothing(node, output)) {
-      this.#aliases.set(output, defined(node.inputs[0], `the input of node "${node.name}"`));
+      const input = defined(node.inputs[0], `the input of node "${node.name}"`);
+      this.#aliases.set(output, input);
+      this.#readCounts.set(input, this.#reads(input) + this.#reads(output) - 1);
       return undefined;
     }
     const simplified = this.#shorten(node, output);
@@ -78,7 +88,8 @@ export class Simplifier {
 
   /** True where dropout drops nothing and nobody reads its mask. */
   #isInertDropout(node: Node): boolean {
-    if (node.outputs[1] !== undefined && this.#used.has(node.outputs[1])) return false;
+    const mask = node.outputs[1] ?? '';
+    if (this.#reads(mask) > 0 || this.#keep.has(mask)) return false;
     const value = (index: number, fallback: number): number | undefined => {
       const name = node.inputs[index] ?? '';
       if (name === '') return fallback;
@@ -97,20 +108,28 @@ export class Simplifier {
     if (softmax !== undefined && sameShape(this.#known.type(softmax.inputs[0] as string).shape, shape)) {
       return { ...softmax, name: node.name, outputs: [output] };
     }
-    const before = this.#reshapes.get(input);
-    if (before === undefined || shape.includes(0)) return node;
-    return { ...node, inputs: [before.inputs[0] as string, this.#shapeConstant(shape, node)], attributes: {} };
+    const origin = this.#origins.get(input);
+    if (origin === undefined || shape.includes(0)) return node;
+    return { ...node, inputs: [origin, this.#shapeConstant(shape, node)], attributes: {} };
   }
 
   /** Importing turns the flattening Softmax of opset 11 into Flatten(axis) → Softmax(−1) → Reshape; see onnx/upgrade.ts. */
   #remember(node: Node, output: string): void {
-    if (reshaping.has(node.operator)) this.#reshapes.set(output, node);
+    if (reshaping.has(node.operator)) {
+      this.#reshapes.set(output, node);
+      // Reading past a value that others read too would keep two values alive instead of one.
+      if (this.#reads(output) === 1) this.#origins.set(output, this.#origins.get(node.inputs[0] as string) ?? (node.inputs[0] as string));
+    }
     const flatten = this.#reshapes.get(node.inputs[0] ?? '');
     if ((node.operator === 'Softmax' || node.operator === 'LogSoftmax') && flatten?.operator === 'Flatten' && intAttribute(node, 'axis', -1) === -1) {
       const rank = this.#known.type(flatten.inputs[0] as string).shape.length;
       const axis = intAttribute(flatten, 'axis', 1);
       if (axis === rank - 1 || axis === -1) this.#flattenedSoftmax.set(output, { ...node, inputs: [flatten.inputs[0] as string] });
     }
+  }
+
+  #reads(name: string): number {
+    return this.#readCounts.get(name) ?? 0;
   }
 
   #shapeConstant(shape: readonly number[], node: Node): string {

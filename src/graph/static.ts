@@ -56,7 +56,7 @@ export function instantiate(graph: Graph, batchSize: number, options: Instantiat
   refuseUnsupported(nodes);
   const walk = TypeWalk.from(graph, inputs);
   const keep = new Set([...outputNames, ...(options.keep ?? [])]);
-  const simplifier = options.simplify === false ? undefined : new Simplifier(walk, keep, usedValues(nodes, outputNames));
+  const simplifier = options.simplify === false ? undefined : new Simplifier(walk, keep, nodes);
   const kept: Node[] = [];
   for (const original of nodes) {
     const node = simplifier?.resolve(original) ?? original;
