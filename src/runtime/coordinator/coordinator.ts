@@ -21,6 +21,7 @@ import {
   toCoordinatorSchemas,
 } from '../messages.ts';
 import { encodeModel } from '../model-transfer.ts';
+import { type RunState, optimizedParameter } from '../run-state.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { type Answer, type MachineConfig, type MachineEffect, type MachineInput, type MachineState, initialState, step } from './machine.ts';
 
@@ -29,9 +30,6 @@ export interface Batch {
   readonly inputs: readonly Tensor[];
   readonly labels: Tensor;
 }
-
-/** The weights of a run after some rounds, by role and name. */
-export type RunState = Readonly<Record<StateRole, ReadonlyMap<string, Tensor>>>;
 
 /** What the coordinator needs to know of a device. */
 export interface DeviceFacts {
@@ -43,25 +41,34 @@ export interface DeviceFacts {
   readonly machine: string;
 }
 
-export interface CoordinatorOptions {
-  readonly machine: MachineConfig;
+/** What is trained, from which state. */
+export interface RunSubject {
   readonly modelName: string;
   readonly sequence: LayerSequence;
   readonly training: TrainingSpec;
   readonly label: CutTensor;
-  /** The secret by which peers know each other. */
-  readonly peerToken: string;
-  /** The state to start from. */
   readonly state: RunState;
+}
+
+/** Where a run's data come from and its results go. */
+export interface RunHooks {
   batch(round: number): Batch;
-  /** Chooses the plan. May throw InputError (nothing fits). */
-  plan(profile: Profile, cluster: Cluster): Plan;
-  /** The plan to use as it is, by device names in the order of joining; no profiling then. */
-  readonly givenPlan?: Plan;
   observe(event: RunEvent): void;
   onCommitted(round: number, loss: number, correctCount: number, learningRate: number, results: Readonly<Record<string, RoundResult>>): void;
   /** Called with the state after `round` committed rounds; the run goes on when it resolves. */
   onCheckpoint(round: number, state: RunState): Promise<void>;
+}
+
+export interface CoordinatorOptions {
+  readonly machine: MachineConfig;
+  readonly subject: RunSubject;
+  readonly hooks: RunHooks;
+  /** The secret by which peers know each other. */
+  readonly peerToken: string;
+  /** Chooses the plan. May throw InputError (nothing fits). */
+  plan(profile: Profile, cluster: Cluster): Plan;
+  /** The plan to use as it is, its devices in the order of joining; no profiling then. */
+  readonly givenPlan?: Plan;
 }
 
 /** How a run ended. */
@@ -117,11 +124,11 @@ class CoordinatorShell implements Coordinator {
   join(name: string, link: Link, facts: DeviceFacts): void {
     this.#links.set(name, link);
     this.#facts.set(name, facts);
-    this.#options.observe({ kind: 'joined', device: name, cores: facts.cores, memoryMiB: facts.memoryMiB, engine: facts.engine, address: facts.address });
+    this.#options.hooks.observe({ kind: 'joined', device: name, cores: facts.cores, memoryMiB: facts.memoryMiB, engine: facts.engine, address: facts.address });
     link.receive((frame) => this.#received(name, frame));
     void link.ended.then(({ reason }) => {
       this.#links.delete(name);
-      if (this.#state.phase !== 'ended') this.#options.observe({ kind: 'left', device: name, reason });
+      if (this.#state.phase !== 'ended') this.#options.hooks.observe({ kind: 'left', device: name, reason });
       this.#input({ kind: 'left', device: name, reason });
     });
     this.#input({ kind: 'joined', device: name });
@@ -159,12 +166,12 @@ class CoordinatorShell implements Coordinator {
       case 'measured':
         return { kind: 'measured', links: received.control.links };
       case 'profile-progress':
-        this.#options.observe({ kind: 'profile-progress', device, ...received.control });
+        this.#options.hooks.observe({ kind: 'profile-progress', device, ...received.control });
         return undefined;
       case 'profiled':
         return { kind: 'profiled', profile: received.control };
       case 'deployed':
-        this.#options.observe({ kind: 'deployed', device, valueMiB: received.control.valueBytes / 2 ** 20 });
+        this.#options.hooks.observe({ kind: 'deployed', device, valueMiB: received.control.valueBytes / 2 ** 20 });
         return { kind: 'deployed' };
       case 'prepared':
         return { kind: 'prepared', result: received.control };
@@ -178,17 +185,17 @@ class CoordinatorShell implements Coordinator {
       case 'failed':
         return { kind: 'failed', message: received.control.message };
       case 'statistics':
-        this.#options.observe({ kind: 'statistics', device, ...received.control });
+        this.#options.hooks.observe({ kind: 'statistics', device, ...received.control });
         return undefined;
       case 'trace':
-        this.#options.observe({ kind: 'trace', device, round: received.control.round, times: received.control.times });
+        this.#options.hooks.observe({ kind: 'trace', device, round: received.control.round, times: received.control.times });
         return undefined;
     }
   }
 
   #collect(device: string, { role, name }: ToCoordinator['state'], frame: Frame): void {
     const value = frame.tensors?.[0];
-    const known = this.#options.state[role].get(name);
+    const known = this.#options.subject.state[role].get(name);
     if (value === undefined || (known !== undefined && byteLength(known) !== byteLength(value))) {
       throw new ProtocolError(`${device} sent the ${role} ${name} in another size than it has.`);
     }
@@ -209,7 +216,7 @@ class CoordinatorShell implements Coordinator {
         return;
       case 'profiled':
         this.#profiles.set(effect.device, effect.profile);
-        this.#options.observe({ kind: 'profiled', device: effect.device, cached: effect.profile.cached, sampleMs: sampleMs(effect.profile.times, this.#options.machine.batchSizesToProfile) });
+        this.#options.hooks.observe({ kind: 'profiled', device: effect.device, cached: effect.profile.cached, sampleMs: sampleMs(effect.profile.times, this.#options.machine.batchSizesToProfile) });
         return;
       case 'plan':
         return this.#plan(effect.devices);
@@ -218,11 +225,11 @@ class CoordinatorShell implements Coordinator {
       case 'feed':
         return this.#feed(effect.round);
       case 'committed':
-        return this.#options.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
+        return this.#options.hooks.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
       case 'write-checkpoint':
         return this.#writeCheckpoint(effect.round);
       case 'phase':
-        this.#options.observe({ kind: 'phase', phase: effect.phase });
+        this.#options.hooks.observe({ kind: 'phase', phase: effect.phase });
         return;
       case 'finish':
         return this.#close(() => this.#resolve({ round: effect.round, stopped: effect.stopped }));
@@ -240,7 +247,7 @@ class CoordinatorShell implements Coordinator {
   }
 
   #sendModel(device: string): void {
-    const { sequence, training, label } = this.#options;
+    const { sequence, training, label } = this.#options.subject;
     this.#model ??= encodeModel(sequence.graph);
     const { bytes, parameters, buffers } = this.#model;
     const layerNames = sequence.layers.map((layer) => layer.name);
@@ -260,9 +267,9 @@ class CoordinatorShell implements Coordinator {
 
   #planFromProfiles(devices: readonly string[]): Plan {
     const cluster = this.#cluster(devices);
-    this.#options.observe({ kind: 'cluster', cluster });
+    this.#options.hooks.observe({ kind: 'cluster', cluster });
     const profile = this.#profile(devices);
-    this.#options.observe({ kind: 'profile', profile });
+    this.#options.hooks.observe({ kind: 'profile', profile });
     return this.#options.plan(profile, cluster);
   }
 
@@ -282,7 +289,8 @@ class CoordinatorShell implements Coordinator {
   }
 
   #profile(devices: readonly string[]): Profile {
-    const { modelName, sequence, label, machine } = this.#options;
+    const { machine } = this.#options;
+    const { modelName, sequence, label } = this.#options.subject;
     const first = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
     return {
       model: modelName,
@@ -296,7 +304,7 @@ class CoordinatorShell implements Coordinator {
 
   #deploy(plan: Plan, epoch: number, optimizerStep: number): void {
     this.#epoch = epoch;
-    const { sequence, state } = this.#options;
+    const { sequence, state } = this.#options.subject;
     for (const { layers, devices } of plan.stages) {
       const stageLayers = sequence.layers.slice(layers[0], layers[1]);
       const entries: { role: StateRole; name: string; value: Tensor }[] = [];
@@ -327,7 +335,7 @@ class CoordinatorShell implements Coordinator {
   async #sendBatch(round: number): Promise<void> {
     if (this.#state.phase === 'ended') return;
     const { plan } = this.#state;
-    const { inputs, labels } = this.#options.batch(round);
+    const { inputs, labels } = this.#options.hooks.batch(round);
     const { microBatchSize, microBatchCount, devices } = program(defined(plan, 'the plan'));
     for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
       for (const { device, instructions } of devices) {
@@ -344,7 +352,7 @@ class CoordinatorShell implements Coordinator {
 
   #writeCheckpoint(round: number): void {
     const state: RunState = { parameter: new Map(this.#snapshot.parameter), buffer: new Map(this.#snapshot.buffer), optimizer: new Map(this.#snapshot.optimizer) };
-    this.#options.onCheckpoint(round, state).then(
+    this.#options.hooks.onCheckpoint(round, state).then(
       () => this.#input({ kind: 'checkpointed', round }),
       (error: unknown) => this.#abort(error),
     );
@@ -363,11 +371,6 @@ class CoordinatorShell implements Coordinator {
     const links = [...this.#links.values()];
     void Promise.all(links.map((link) => link.close('the run is over'))).then(settle, settle);
   }
-}
-
-/** The parameter that an optimizer state's name belongs to: "name/momentum" → "name". */
-function optimizedParameter(name: string): string {
-  return name.slice(0, name.lastIndexOf('/'));
 }
 
 /** Milliseconds of forward and backward for one sample, at the largest batch measured. */

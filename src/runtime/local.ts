@@ -1,0 +1,96 @@
+// Training in this process, without links: the same stage, the same program and the same order of sums as on a worker. The plan has one stage on one
+// device; it is what distributed runs are compared with.
+
+import { defined } from '../assert.ts';
+import type { Clock } from '../clock.ts';
+import type { Plan } from '../cluster/cluster.ts';
+import type { Engine } from '../engine/engine.ts';
+import { RunError } from '../errors.ts';
+import { program } from '../schedule/generate.ts';
+import type { Instruction } from '../schedule/program.ts';
+import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordinator.ts';
+import type { MachineConfig } from './coordinator/machine.ts';
+import { Mailbox } from './device/mailbox.ts';
+import { feedName, runRound } from './device/round.ts';
+import { sliceSamples } from './device/samples.ts';
+import { type Stage, createStage } from './device/stage.ts';
+import type { RunState } from './run-state.ts';
+
+/** The name of this process as a device. */
+export const localDevice = 'this process';
+
+/** The plan of a single device that computes the whole model. */
+export function localPlan(layerCount: number, batchSize: number, microBatchSize: number): Plan {
+  const microBatchCount = batchSize / microBatchSize;
+  return {
+    planner: 'single',
+    schedule: '1f1b',
+    batchSize,
+    microBatchSize,
+    microBatchCount,
+    stages: [{ layers: [0, layerCount], devices: [localDevice], samples: [microBatchSize], inFlight: 1 }],
+    predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} },
+  };
+}
+
+/** Runs all rounds here. Stops after the round in progress when `signal` aborts. */
+export async function trainHere(
+  subject: RunSubject,
+  hooks: RunHooks,
+  config: MachineConfig,
+  plan: Plan,
+  environment: { engine: Engine; clock: Clock; signal: AbortSignal },
+): Promise<CoordinatorEnd> {
+  const { engine, clock, signal } = environment;
+  const device = defined(program(plan).devices[0], 'the device');
+  const { sequence, training, label, state } = subject;
+  const stage = await createStage(engine, { sequence, layers: device.layers, sampleCount: plan.microBatchSize, training, label, microBatchSize: plan.microBatchSize });
+  for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
+    for (const [name, value] of state[role]) stage.load({ role, name, value });
+  }
+  hooks.observe({ kind: 'phase', phase: 'training' });
+  const mailbox = new Mailbox(Number.POSITIVE_INFINITY);
+  const feed = (round: number): void => feedRound(mailbox, device.instructions, hooks, round, plan.microBatchSize);
+  const never = new Promise<never>(() => {});
+  feed(config.firstRound);
+  for (let round = config.firstRound; round < config.endRound; round++) {
+    const running = runRound(device, stage, round, {
+      clock,
+      send: () => Promise.reject(new RunError('A single device has nobody to send to.')),
+      receive: (key) => mailbox.take(key),
+      failure: never,
+    });
+    if (round + 1 < config.endRound) feed(round + 1);
+    const { result } = await running;
+    if (!result.finite) throw new RunError(`Training ended: ${notFinite(round)}.`);
+    const learningRate = config.learningRate(round);
+    stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step: round + 1 });
+    hooks.onCommitted(round, result.lossSum / config.batchSize, result.correctCount, learningRate, { [localDevice]: result });
+    const isLast = round + 1 === config.endRound || signal.aborted;
+    if (isLast || (round + 1) % config.checkpointEvery === 0) await hooks.onCheckpoint(round + 1, await stateOf(stage));
+    if (signal.aborted) return { round: round + 1, stopped: round + 1 < config.endRound };
+  }
+  return { round: config.endRound, stopped: false };
+}
+
+/** What to tell about a round whose numbers are not finite. */
+export function notFinite(round: number): string {
+  return `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)`;
+}
+
+async function stateOf(stage: Stage): Promise<RunState> {
+  const state = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
+  for await (const entry of stage.state()) state[entry.role].set(entry.name, entry.value);
+  return state;
+}
+
+function feedRound(mailbox: Mailbox, instructions: readonly Instruction[], hooks: RunHooks, round: number, microBatchSize: number): void {
+  const { inputs, labels } = hooks.batch(round);
+  for (const instruction of instructions) {
+    if (instruction.kind !== 'receive') continue;
+    const { payload, microBatch, samples } = instruction;
+    const offset = microBatch * microBatchSize;
+    const tensors = (payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, samples[0] + offset, samples[1] + offset));
+    mailbox.put({ kind: payload, round, microBatch, from: feedName }, { kind: payload, epoch: 0, round, microBatch, tensors });
+  }
+}
