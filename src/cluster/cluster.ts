@@ -63,7 +63,10 @@ export interface StagePlan {
   /** Half-open range of layer indices. */
   readonly layers: readonly [first: number, end: number];
   readonly devices: readonly string[];
-  /** Samples of each micro-batch for each device; sums to microBatchSize. */
+  /**
+   * Samples of each micro-batch for each device; sums to microBatchSize. A zero is legal: that device computes nothing, holds the stage's
+   * weights, and takes part in its AllReduce and update (a warm spare). Our planners leave such a device out.
+   */
   readonly samples: readonly number[];
   /** K_p: forwards in flight before the first backward. */
   readonly inFlight: number;
@@ -84,3 +87,6 @@ export interface Plan {
     readonly peakMemoryMiB: Readonly<Record<string, number>>;
   };
 }
+
+/** A plan without its prediction: all that a Program needs. What a person writes by hand. */
+export type PlanLayout = Omit<Plan, 'predicted'>;

@@ -22,7 +22,7 @@ export type Instruction =
   /** Apply the round's update, once the round is known to commit. */
   | { readonly kind: 'update' };
 
-/** What one device does in one round. */
+/** What one device does in one round. With no samples it computes and moves nothing, and only takes part in its group's AllReduce and update. */
 export interface DeviceProgram {
   readonly device: string;
   readonly stage: number;
@@ -49,6 +49,11 @@ export interface ProgramEvent {
   readonly stage: number;
   readonly microBatch?: number;
   readonly payload?: Payload;
+  /** Of a transfer: who receives it. `device` is the sender. */
+  readonly to?: string;
+  /** Of a transfer. */
+  readonly bytes?: number;
+  /** Of a transfer: `endMs` is when the link is free again; the piece arrives one latency later. */
   readonly startMs: number;
   readonly endMs: number;
 }

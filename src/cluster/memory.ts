@@ -1,0 +1,47 @@
+// Asteroid, eq. 3: what a stage keeps in a device's memory. The runtime adds its own buffers to this.
+
+import type { Profile } from './cluster.ts';
+import { prefixSums, rangeOf } from './times.ts';
+
+export const bytesInMiB: number = 1024 * 1024;
+
+/** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
+export type OptimizerState = 0 | 1 | 2;
+
+/** One device's part of a stage, as eq. 3 sees it. */
+export interface StageMemory {
+  readonly weightBytes: number;
+  /** Per sample. */
+  readonly savedBytes: number;
+  /** The device's own share of a micro-batch. */
+  readonly samples: number;
+  /** K_p: micro-batches whose activations are kept at once. */
+  readonly inFlight: number;
+  readonly optimizerState: OptimizerState;
+}
+
+/** Parameters and gradients, the optimizer's copies, and the saved activations of K_p micro-batches, in bytes. */
+export function stageMemoryBytes({ weightBytes, savedBytes, samples, inFlight, optimizerState }: StageMemory): number {
+  return (2 + optimizerState) * weightBytes + inFlight * savedBytes * samples;
+}
+
+/** Sums over layer ranges that the memory and communication formulas need. */
+export interface LayerSums {
+  weightBytes(first: number, end: number): number;
+  /** Per sample. */
+  savedBytes(first: number, end: number): number;
+  /** Layers whose result depends on the whole batch. */
+  batchDependentCount(first: number, end: number): number;
+}
+
+/** Prefix sums of a profile's layers. */
+export function layerSums(profile: Profile): LayerSums {
+  const weights = prefixSums(profile.layers.map((layer) => layer.weightBytes));
+  const saved = prefixSums(profile.layers.map((layer) => layer.savedBytes));
+  const dependent = prefixSums(profile.layers.map((layer) => (layer.batchDependent === true ? 1 : 0)));
+  return {
+    weightBytes: (first, end) => rangeOf(weights, first, end),
+    savedBytes: (first, end) => rangeOf(saved, first, end),
+    batchDependentCount: (first, end) => rangeOf(dependent, first, end),
+  };
+}

@@ -1,0 +1,75 @@
+// How long a range of layers takes at a share of the micro-batch (planner.md, rule 1): linear between two measured batch sizes, along the
+// last segment beyond the last, in proportion below the first, nothing for no samples. Interpolation is linear in the measured times, so
+// prefix sums over the layers at each measured size answer any range in constant time.
+
+import { InputError } from '../errors.ts';
+import type { DeviceSpec, DeviceTimes, Profile } from './cluster.ts';
+
+/** The profile's times for a device: by its name, else by its kind. InputError when it has neither. */
+export function deviceTimes(profile: Profile, device: DeviceSpec): DeviceTimes {
+  for (const key of [device.name, device.kind]) {
+    if (key !== undefined && Object.hasOwn(profile.devices, key)) return profile.devices[key] as DeviceTimes;
+  }
+  const kind = device.kind === undefined ? 'no kind' : `kind "${device.kind}"`;
+  const known = Object.keys(profile.devices);
+  const mend = known.length === 0 ? 'profile it first' : `profile it, or give it one of the profile's kinds (${known.slice(0, 6).join(', ')})`;
+  throw new InputError(`The profile of "${profile.model}" has no times for device "${device.name}" (${kind}); ${mend}.`);
+}
+
+/** The two measured points that a batch size lies between, by index, and their weights: time = lowerWeight·t[lower] + upperWeight·t[upper]. */
+export interface Interpolation {
+  readonly lower: number;
+  readonly upper: number;
+  readonly lowerWeight: number;
+  readonly upperWeight: number;
+}
+
+/** Where `samples` lies among the ascending `batchSizes`; a single point is a line through zero. */
+export function interpolation(batchSizes: readonly number[], samples: number): Interpolation {
+  const first = batchSizes[0] as number;
+  const last = batchSizes.length - 1;
+  if (samples <= first || last === 0) return { lower: 0, upper: 0, lowerWeight: samples / first, upperWeight: 0 };
+  let upper = 1;
+  while (upper < last && (batchSizes[upper] as number) < samples) upper++;
+  const from = batchSizes[upper - 1] as number;
+  const upperWeight = (samples - from) / ((batchSizes[upper] as number) - from);
+  return { lower: upper - 1, upper, lowerWeight: 1 - upperWeight, upperWeight };
+}
+
+/** Times of one device, in milliseconds, for layers [first, end) at `samples` samples. */
+export interface LayerTimes {
+  forwardMs(first: number, end: number, samples: number): number;
+  backwardMs(first: number, end: number, samples: number): number;
+  /** One optimizer update; 0 where the profile says nothing. */
+  updateMs(first: number, end: number): number;
+}
+
+/** The times of a device from its profile. A line that falls below zero beyond the last point (noise in the profile) counts as zero. */
+export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): LayerTimes {
+  const forward = times.forwardMs.map(prefixSums);
+  const backward = times.backwardMs.map(prefixSums);
+  const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
+  const rangeMs = (sums: readonly Float64Array[], first: number, end: number, samples: number): number => {
+    const at = interpolation(batchSizes, samples);
+    const lower = rangeOf(sums[at.lower] as Float64Array, first, end);
+    const upper = at.upper === at.lower ? 0 : rangeOf(sums[at.upper] as Float64Array, first, end);
+    return Math.max(0, at.lowerWeight * lower + at.upperWeight * upper);
+  };
+  return {
+    forwardMs: (first, end, samples) => rangeMs(forward, first, end, samples),
+    backwardMs: (first, end, samples) => rangeMs(backward, first, end, samples),
+    updateMs: (first, end) => (update === undefined ? 0 : Math.max(0, rangeOf(update, first, end))),
+  };
+}
+
+/** sums[i] is the sum of the first i values. */
+export function prefixSums(values: readonly number[]): Float64Array {
+  const sums = new Float64Array(values.length + 1);
+  for (const [index, value] of values.entries()) sums[index + 1] = (sums[index] as number) + value;
+  return sums;
+}
+
+/** The sum of the values [first, end) from their prefix sums. */
+export function rangeOf(sums: Float64Array, first: number, end: number): number {
+  return (sums[end] as number) - (sums[first] as number);
+}

@@ -1,0 +1,231 @@
+// Reads Cluster, Profile and Plan (architecture.md, "Contracts") from JSON or YAML text, or from a value, and refuses what is not one with
+// a single InputError sentence: what, where, the mend. Unknown keys are tolerated and dropped. After this, nobody checks them again.
+// What two documents must agree on (a plan's devices are in the cluster, ...) is checked by checkTogether.
+
+import { z } from 'zod';
+import type { Cluster, Plan, PlanLayout, Profile, StagePlan } from './cluster.ts';
+import { applySchema, documentValue, refuse } from './document.ts';
+import { deviceTimes } from './times.ts';
+
+const aboveZero = (unit: string): z.ZodNumber => z.number(`a number above 0 (${unit})`).positive(`a number above 0 (${unit})`);
+const zeroOrMore = (unit: string): z.ZodNumber => z.number(`a number of 0 or more (${unit})`).min(0, `a number of 0 or more (${unit})`);
+const wholeFrom = (least: number, what: string): z.ZodNumber => {
+  const text = `a whole number of ${least} or more (${what})`;
+  return z.number(text).int(text).min(least, text);
+};
+const text = (what: string): z.ZodString => z.string(`a text: ${what}`).min(1, `a text: ${what}`);
+const list = <Element extends z.ZodType>(element: Element, what: string): z.ZodArray<Element> => z.array(element, `a list of ${what}`);
+const filled = <Element extends z.ZodType>(element: Element, what: string): z.ZodArray<Element> =>
+  list(element, what).min(1, `a list of at least one of ${what}`);
+
+const linkShape = {
+  bandwidthMbps: aboveZero('megabits a second'),
+  latencyMs: zeroOrMore('milliseconds').exactOptional(),
+};
+
+const clusterSchema = z.object(
+  {
+    devices: filled(
+      z.object(
+        {
+          name: text("the device's name"),
+          kind: text("the device's kind").exactOptional(),
+          memoryMiB: aboveZero('MiB of memory for training'),
+          powerW: zeroOrMore('watts').exactOptional(),
+        },
+        'an object with name and memoryMiB',
+      ),
+      'devices',
+    ),
+    links: z.object(
+      {
+        default: z.object(linkShape, 'an object with bandwidthMbps'),
+        pairs: list(
+          z.object(
+            { ...linkShape, between: z.tuple([text("a device's name"), text("a device's name")], 'a list of two device names') },
+            'an object with between and bandwidthMbps',
+          ),
+          'links between two devices',
+        ).exactOptional(),
+      },
+      'an object with default: { bandwidthMbps }',
+    ),
+    dataDevice: text('the name of the device that holds the data').exactOptional(),
+  },
+  'an object with devices and links',
+);
+
+/** A cluster from JSON or YAML text, or from a value; `where` names the source in errors. Throws InputError. */
+export function parseCluster(document: unknown, where = 'cluster'): Cluster {
+  const cluster: Cluster = applySchema(clusterSchema, documentValue(document, where), where);
+  const names = new Set<string>();
+  for (const [index, device] of cluster.devices.entries()) {
+    if (names.has(device.name)) refuse(where, ['devices', index, 'name'], `repeats "${device.name}"`, 'give each device a name of its own');
+    names.add(device.name);
+  }
+  const pairs = new Set<string>();
+  for (const [index, { between }] of (cluster.links.pairs ?? []).entries()) {
+    const path = ['links', 'pairs', index, 'between'];
+    for (const name of between) if (!names.has(name)) refuse(where, path, `names "${name}", which is no device`, `use one of ${some(names)}`);
+    if (between[0] === between[1]) refuse(where, path, `joins "${between[0]}" to itself`, 'name two different devices');
+    const key = JSON.stringify([...between].sort());
+    if (pairs.has(key)) refuse(where, path, `repeats the link between "${between[0]}" and "${between[1]}"`, 'keep one of them (a pair counts for both directions)');
+    pairs.add(key);
+  }
+  const holder = cluster.dataDevice;
+  if (holder !== undefined && !names.has(holder)) refuse(where, ['dataDevice'], `names "${holder}", which is no device`, `use one of ${some(names)}`);
+  return cluster;
+}
+
+const milliseconds = zeroOrMore('milliseconds');
+const table = list(list(milliseconds, 'milliseconds, one for each layer'), 'rows, one for each batch size');
+
+const profileSchema = z.object(
+  {
+    model: z.string('a text: the name of the model'),
+    inputBytes: zeroOrMore('bytes of one sample'),
+    labelBytes: zeroOrMore('bytes of one label'),
+    layers: filled(
+      z.object(
+        {
+          name: text("the layer's name"),
+          outputBytes: zeroOrMore('bytes a sample across the cut after this layer'),
+          weightBytes: zeroOrMore('bytes of weights'),
+          savedBytes: zeroOrMore('bytes a sample kept for the backward pass'),
+          flops: zeroOrMore('operations a sample'),
+          batchDependent: z.boolean('true or false').exactOptional(),
+        },
+        'an object with name, outputBytes, weightBytes, savedBytes and flops',
+      ),
+      'layers',
+    ),
+    batchSizes: filled(wholeFrom(1, 'a measured batch size'), 'measured batch sizes'),
+    devices: z.record(
+      z.string(),
+      z.object(
+        { forwardMs: table, backwardMs: table, updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional() },
+        'an object with forwardMs and backwardMs',
+      ),
+      'an object from device name or kind to its times',
+    ),
+  },
+  'an object with model, layers, batchSizes and devices',
+);
+
+/** A profile from JSON or YAML text, or from a value; `where` names the source in errors. Throws InputError. */
+export function parseProfile(document: unknown, where = 'profile'): Profile {
+  const profile: Profile = applySchema(profileSchema, documentValue(document, where), where);
+  for (const [index, size] of profile.batchSizes.entries()) {
+    if (index > 0 && size <= (profile.batchSizes[index - 1] as number)) {
+      refuse(where, ['batchSizes', index], `is ${size}, not above the one before it`, 'list the batch sizes in ascending order');
+    }
+  }
+  for (const [name, times] of Object.entries(profile.devices)) {
+    for (const key of ['forwardMs', 'backwardMs'] as const) {
+      checkLength(where, ['devices', name, key], times[key], profile.batchSizes.length, 'batchSizes');
+      for (const [index, row] of times[key].entries()) checkLength(where, ['devices', name, key, index], row, profile.layers.length, 'layers');
+    }
+    if (times.updateMs !== undefined) checkLength(where, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
+  }
+  return profile;
+}
+
+function checkLength(where: string, path: readonly PropertyKey[], values: readonly unknown[], length: number, of: string): void {
+  if (values.length === length) return;
+  refuse(where, path, `has ${values.length} entries`, `give ${length}, one for each entry of ${of}`);
+}
+
+const planSchema = z.object(
+  {
+    planner: text('the name of the planner').default('manual'),
+    schedule: text('the name of the schedule, such as 1f1b'),
+    batchSize: wholeFrom(1, 'samples of a round'),
+    microBatchSize: wholeFrom(1, 'samples of a micro-batch'),
+    microBatchCount: wholeFrom(1, 'micro-batches of a round'),
+    stages: filled(
+      z.object(
+        {
+          layers: z.tuple([wholeFrom(0, 'first layer'), wholeFrom(1, 'end layer')], 'a list of two: the first layer and the one after the last'),
+          devices: filled(text("a device's name"), 'device names'),
+          samples: filled(wholeFrom(0, "samples of a device's share"), 'samples, one for each device'),
+          inFlight: wholeFrom(1, 'forwards before the first backward'),
+        },
+        'an object with layers, devices, samples and inFlight',
+      ),
+      'stages',
+    ),
+    predicted: z
+      .object({
+        roundMs: z.number(),
+        samplesPerS: z.number(),
+        lowerBoundMs: z.number().exactOptional(),
+        peakMemoryMiB: z.record(z.string(), z.number()),
+      })
+      .optional()
+      .catch(undefined), // What a file claims is only shown, never relied on: a claim that cannot be read is no claim.
+  },
+  'an object with schedule, batchSize, microBatchSize, microBatchCount and stages',
+);
+
+/** A plan as a file holds it: with or without its prediction. */
+export type WrittenPlan = PlanLayout & { readonly predicted?: Plan['predicted'] };
+
+/**
+ * A plan from JSON or YAML text, or from a value: a Plan, or the document `{ plan, ... }` that `asteroid plan` prints. `planner` may be
+ * absent ('manual') and so may `predicted`. Each device stands in one stage. Throws InputError.
+ */
+export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
+  const outer = documentValue(document, where);
+  const inner = typeof outer === 'object' && outer !== null && 'plan' in outer ? outer.plan : outer;
+  const { predicted, ...plan } = applySchema(planSchema, inner, where);
+  if (plan.microBatchSize * plan.microBatchCount !== plan.batchSize) {
+    const what = `is ${plan.batchSize}, not microBatchSize × microBatchCount = ${plan.microBatchSize} × ${plan.microBatchCount}`;
+    refuse(where, ['batchSize'], what, 'make the three agree');
+  }
+  let end = 0;
+  const devices = new Set<string>();
+  for (const [index, stage] of plan.stages.entries()) {
+    checkStage(stage, plan.microBatchSize, end, where, ['stages', index]);
+    for (const [place, device] of stage.devices.entries()) {
+      if (devices.has(device)) refuse(where, ['stages', index, 'devices', place], `repeats "${device}"`, 'let each device stand in one stage, once');
+      devices.add(device);
+    }
+    end = stage.layers[1];
+  }
+  return predicted === undefined ? plan : { ...plan, predicted };
+}
+
+function checkStage(stage: StagePlan, microBatchSize: number, start: number, where: string, path: readonly PropertyKey[]): void {
+  const [first, end] = stage.layers;
+  if (first !== start) refuse(where, [...path, 'layers'], `starts at layer ${first}`, `start it at ${start}, so that each layer is in exactly one stage`);
+  if (end <= first) refuse(where, [...path, 'layers'], `is [${first}, ${end}], which holds no layer`, 'end it after its first layer');
+  if (stage.samples.length !== stage.devices.length) {
+    const what = `has ${stage.samples.length} entries for ${stage.devices.length} devices`;
+    refuse(where, [...path, 'samples'], what, 'give one for each device');
+  }
+  const sum = stage.samples.reduce((total, share) => total + share, 0);
+  if (sum !== microBatchSize) refuse(where, [...path, 'samples'], `adds up to ${sum}`, `make it add up to microBatchSize, ${microBatchSize}`);
+}
+
+/** Checks what the three documents must agree on: the plan's devices, the model's layers, times for every device. Throws InputError. */
+export function checkTogether(plan: PlanLayout, profile: Profile, cluster: Cluster): void {
+  const specs = new Map(cluster.devices.map((device) => [device.name, device]));
+  for (const [index, stage] of plan.stages.entries()) {
+    for (const [place, name] of stage.devices.entries()) {
+      const device = specs.get(name);
+      if (device === undefined) {
+        refuse('plan', ['stages', index, 'devices', place], `names "${name}", which the cluster does not have`, `use one of ${some(specs.keys())}`);
+      }
+      deviceTimes(profile, device);
+    }
+  }
+  const end = plan.stages.at(-1)?.layers[1] ?? 0;
+  if (end !== profile.layers.length) {
+    refuse('plan', ['stages', plan.stages.length - 1, 'layers', 1], `is ${end}`, `end the last stage at ${profile.layers.length}, the number of the profile's layers`);
+  }
+}
+
+function some(names: Iterable<string>): string {
+  const all = [...names].map((name) => `"${name}"`);
+  return all.length <= 6 ? all.join(', ') : `${all.slice(0, 5).join(', ')} or ${all.length - 5} others`;
+}

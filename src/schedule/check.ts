@@ -1,0 +1,249 @@
+// Proves a Program before anything runs: every layer once, every sample forward and backward once in each stage, every send with its
+// receive, no cycle of waits, never more than K_p micro-batches in flight. A violation is a mistake of whoever made the Program, and is
+// thrown as such (assert.ts) with the device, the micro-batch and the rule. Not checked: memory (the planner's) and time.
+
+import { assert } from '../assert.ts';
+import type { PlanLayout } from '../cluster/cluster.ts';
+import { effectiveInFlight } from './generate.ts';
+import type { DeviceProgram, Instruction, Payload, Program, SampleRange } from './program.ts';
+
+/** Throws an Error naming the first violation of `program`, which claims to be a round of `plan`. Time and memory linear in its instructions. */
+export function checkProgram(program: Program, plan: PlanLayout): void {
+  checkLayout(program, plan);
+  const feed = program.devices.some((device) => device.instructions.some((step) => step.kind === 'receive' && step.from === null));
+  const owners = new Map(program.devices.map((device) => [device.device, device]));
+  const groups = plan.stages.map((stage) => stage.devices);
+  for (const device of program.devices) {
+    checkOrder(device, program, effectiveInFlight(plan, device.stage));
+    checkPieces(device, program, owners, feed);
+    checkEnd(device, groups[device.stage] ?? []);
+  }
+  checkMatching(program);
+  checkProgress(program);
+}
+
+/** Stages hold the plan's layers, each exactly once and in order, and their devices' samples tile the micro-batch. */
+function checkLayout(program: Program, plan: PlanLayout): void {
+  assert(program.stageCount === plan.stages.length, `the program has ${program.stageCount} stages and the plan ${plan.stages.length}`);
+  assert(program.microBatchCount === plan.microBatchCount, `the program has ${program.microBatchCount} micro-batches and the plan ${plan.microBatchCount}`);
+  assert(program.microBatchSize === plan.microBatchSize, `the program's micro-batches have ${program.microBatchSize} samples and the plan's ${plan.microBatchSize}`);
+  let layer = 0;
+  const seen = new Set<string>();
+  for (const [index, stage] of plan.stages.entries()) {
+    assert(stage.layers[0] === layer && stage.layers[1] > layer, `stage ${index} holds layers [${stage.layers.join(', ')}) and should start at ${layer}`);
+    layer = stage.layers[1];
+    const devices = program.devices.filter((device) => device.stage === index);
+    const names = devices.map((device) => device.device);
+    assert(names.length === stage.devices.length && stage.devices.every((name) => names.includes(name)), `stage ${index} has other devices than the plan`);
+    for (const device of devices) {
+      assert(sameRange(device.layers, stage.layers), `${title(device)} holds layers [${device.layers.join(', ')}) and its stage [${stage.layers.join(', ')})`);
+      assert(!seen.has(device.device), `${title(device)} has two programs`);
+      seen.add(device.device);
+    }
+    const shares = devices.map((device) => device.samples);
+    assert(tile(shares, [0, program.microBatchSize]), `the samples of stage ${index} do not cover a micro-batch exactly once`);
+  }
+  assert(seen.size === program.devices.length, 'a device stands in a stage that the plan does not have');
+}
+
+/** Each micro-batch forward once, then backward once (or its two halves), and at most `limit` between the two. */
+function checkOrder(device: DeviceProgram, program: Program, limit: number): void {
+  const name = title(device);
+  const done = new Set<string>();
+  let alive = 0;
+  for (const step of device.instructions) {
+    if (!isComputation(step)) continue;
+    const at = step.microBatch;
+    assert(Number.isInteger(at) && at >= 0 && at < program.microBatchCount, `${name} computes micro-batch ${at} of ${program.microBatchCount}`);
+    const has = (kind: Instruction['kind']): boolean => done.has(`${kind} ${at}`);
+    const twice = has(step.kind) || (step.kind.startsWith('backward-') && has('backward')) || (step.kind === 'backward' && (has('backward-input') || has('backward-weight')));
+    assert(!twice, `${name} runs the ${step.kind} of micro-batch ${at} twice`);
+    assert(step.kind === 'forward' || has('forward'), `${name} runs the ${step.kind} of micro-batch ${at} before its forward`);
+    assert(step.kind !== 'backward-weight' || has('backward-input'), `${name} runs the backward-weight of micro-batch ${at} before its backward-input`);
+    done.add(`${step.kind} ${at}`);
+    if (step.kind === 'forward') alive++;
+    if (step.kind === 'backward' || step.kind === 'backward-weight') alive--;
+    assert(alive <= limit, `${name} keeps ${alive} micro-batches in flight, ${limit} allowed, at the forward of micro-batch ${at}`);
+  }
+  const expected = isIdle(device) ? 0 : program.microBatchCount;
+  for (let at = 0; at < program.microBatchCount; at++) {
+    const forward = done.has(`forward ${at}`);
+    const backward = done.has(`backward ${at}`) || done.has(`backward-weight ${at}`);
+    assert(forward === expected > 0, `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the forward of micro-batch ${at}`);
+    assert(backward === expected > 0, `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the backward of micro-batch ${at}`);
+  }
+}
+
+/** Before each computation its pieces arrive, after it its results leave: each piece owned by both ends, together exactly this device's samples. */
+function checkPieces(device: DeviceProgram, program: Program, owners: ReadonlyMap<string, DeviceProgram>, feed: boolean): void {
+  const arrived = new Map<string, SampleRange[]>();
+  const sent = new Map<string, SampleRange[]>();
+  const done = new Set<string>();
+  for (const step of device.instructions) {
+    if (step.kind === 'receive') {
+      checkReceive(device, step, program, owners);
+      const late = done.has(`${step.payload === 'gradient' ? 'backward' : 'forward'} ${step.microBatch}`);
+      assert(!late, `${title(device)} waits for the ${step.payload} of micro-batch ${step.microBatch} after it was needed`);
+    }
+    if (step.kind === 'send') {
+      const cause = step.payload === 'activation' ? done.has(`forward ${step.microBatch}`) : done.has(`backward ${step.microBatch}`);
+      assert(cause, `${title(device)} sends the ${step.payload} of micro-batch ${step.microBatch} before it is computed`);
+      checkOwners(device, owners.get(step.to), step.samples, device.stage + (step.payload === 'activation' ? 1 : -1), `${step.payload} to "${step.to}"`);
+    }
+    if (step.kind === 'receive' || step.kind === 'send') {
+      const key = `${step.payload} ${step.microBatch}`;
+      const ranges = step.kind === 'receive' ? arrived : sent;
+      ranges.set(key, [...(ranges.get(key) ?? []), step.samples]);
+    }
+    if (!isComputation(step)) continue;
+    done.add(`${step.kind === 'backward-input' ? 'backward' : step.kind} ${step.microBatch}`);
+    for (const payload of expectedBefore(device, program, step, feed)) {
+      const whole = tile(arrived.get(`${payload} ${step.microBatch}`) ?? [], device.samples);
+      assert(whole, `${title(device)} runs the ${step.kind} of micro-batch ${step.microBatch} without exactly its ${payload} pieces`);
+    }
+  }
+  if (isIdle(device)) return;
+  for (let at = 0; at < program.microBatchCount; at++) {
+    for (const [payload, last] of [['activation', program.stageCount - 1], ['gradient', 0]] as const) {
+      if (device.stage === last) continue;
+      assert(tile(sent.get(`${payload} ${at}`) ?? [], device.samples), `${title(device)} does not send the ${payload} of micro-batch ${at} exactly once`);
+    }
+  }
+}
+
+/** The payloads that a computation waits for. */
+function expectedBefore(device: DeviceProgram, program: Program, step: Instruction, feed: boolean): Payload[] {
+  const last = device.stage === program.stageCount - 1;
+  if (step.kind === 'backward' || step.kind === 'backward-input') return last ? [] : ['gradient'];
+  if (step.kind !== 'forward') return [];
+  const payloads: Payload[] = device.stage > 0 ? ['activation'] : feed ? ['input'] : [];
+  if (feed && last) payloads.push('label');
+  return payloads;
+}
+
+function checkReceive(device: DeviceProgram, step: Instruction & { kind: 'receive' }, program: Program, owners: ReadonlyMap<string, DeviceProgram>): void {
+  const what = `${step.payload} from ${step.from === null ? 'the data feed' : `"${step.from}"`}`;
+  if (step.from === null) {
+    const stage = step.payload === 'input' ? 0 : step.payload === 'label' ? program.stageCount - 1 : -1;
+    assert(device.stage === stage, `${title(device)} waits for ${what}`);
+  } else {
+    const forward = step.payload === 'activation';
+    assert(forward || step.payload === 'gradient', `${title(device)} waits for ${what}`);
+    checkOwners(device, owners.get(step.from), step.samples, device.stage + (forward ? -1 : 1), what);
+  }
+}
+
+function checkOwners(device: DeviceProgram, other: DeviceProgram | undefined, samples: SampleRange, stage: number, what: string): void {
+  assert(other !== undefined, `${title(device)} exchanges ${what}, which has no program`);
+  assert(other.stage === stage, `${title(device)} exchanges ${what}, which is not in stage ${stage}`);
+  const owned = [device, other].every((end) => samples[0] >= end.samples[0] && samples[1] <= end.samples[1]);
+  assert(owned, `${title(device)} exchanges ${what} for samples [${samples.join(', ')}), which one end does not own`);
+}
+
+/** After everything else, a group's one AllReduce (only where there is a group), then one update. */
+function checkEnd(device: DeviceProgram, group: readonly string[]): void {
+  const expected = group.length > 1 ? ['all-reduce', 'update'] : ['update'];
+  const start = device.instructions.length - expected.length;
+  for (const [index, step] of device.instructions.entries()) {
+    const closing = step.kind === 'all-reduce' || step.kind === 'update';
+    if (index < start) assert(!closing, `${title(device)} has an ${step.kind} before its end`);
+    else assert(step.kind === expected[index - start], `${title(device)} ends with ${step.kind} where ${expected[index - start]} belongs`);
+    if (step.kind === 'all-reduce') assert(step.group.join('\n') === group.join('\n'), `${title(device)} reduces over another group than its stage`);
+  }
+  assert(start >= 0, `${title(device)} has no ${expected[0]}`);
+}
+
+/** Every send has exactly one receive, and the other way round. */
+function checkMatching(program: Program): void {
+  const open = new Set<string>();
+  for (const device of program.devices) {
+    for (const step of device.instructions) {
+      if (step.kind !== 'send') continue;
+      const key = pieceKey(step, device.device, step.to);
+      assert(!open.has(key), `${key} is sent twice`);
+      open.add(key);
+    }
+  }
+  for (const device of program.devices) {
+    for (const step of device.instructions) {
+      if (step.kind !== 'receive' || step.from === null) continue;
+      const key = pieceKey(step, step.from, device.device);
+      assert(open.delete(key), `${key} is awaited but never sent, or awaited twice`);
+    }
+  }
+  for (const key of open) assert(false, `${key} is sent but never awaited`);
+}
+
+/** Runs the program without time: everybody as far as they can, until all are done or nobody can move. */
+function checkProgress(program: Program): void {
+  const positions = new Map(program.devices.map((device) => [device.device, 0]));
+  const delivered = new Set<string>();
+  const waiting = new Map<string, DeviceProgram[]>();
+  const runnable = [...program.devices];
+  const wake = (key: string): void => {
+    runnable.push(...(waiting.get(key) ?? []));
+    waiting.delete(key);
+  };
+  const wait = (key: string, device: DeviceProgram): false => {
+    waiting.set(key, [...(waiting.get(key) ?? []), device]);
+    return false;
+  };
+  const joined = new Map<string, Set<string>>();
+  /** Whether the device gets past this instruction now. */
+  const passes = (step: Instruction, device: DeviceProgram): boolean => {
+    if (step.kind === 'send') {
+      const key = pieceKey(step, device.device, step.to);
+      delivered.add(key);
+      wake(key);
+    } else if (step.kind === 'receive' && step.from !== null) {
+      const key = pieceKey(step, step.from, device.device);
+      if (!delivered.has(key)) return wait(key, device);
+    } else if (step.kind === 'all-reduce') {
+      const key = step.group.join('\n');
+      const members = joined.get(key) ?? new Set();
+      joined.set(key, members.add(device.device));
+      if (members.size < step.group.length) return wait(key, device);
+      wake(key);
+    }
+    return true;
+  };
+  for (let device = runnable.pop(); device !== undefined; device = runnable.pop()) {
+    let position = positions.get(device.device) ?? 0;
+    for (let step = device.instructions[position]; step !== undefined && passes(step, device); step = device.instructions[position]) position++;
+    positions.set(device.device, position);
+  }
+  for (const device of program.devices) {
+    const step = device.instructions[positions.get(device.device) ?? 0];
+    assert(step === undefined, `${title(device)} waits for ever at ${JSON.stringify(step)}: the program has a cycle of waits`);
+  }
+}
+
+function isComputation(step: Instruction): step is Instruction & { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' } {
+  return step.kind === 'forward' || step.kind === 'backward' || step.kind === 'backward-input' || step.kind === 'backward-weight';
+}
+
+function isIdle(device: DeviceProgram): boolean {
+  return device.samples[0] === device.samples[1];
+}
+
+function title(device: DeviceProgram): string {
+  return `"${device.device}" (stage ${device.stage})`;
+}
+
+function pieceKey(step: { payload: Payload; microBatch: number; samples: SampleRange }, from: string, to: string): string {
+  return `the ${step.payload} of micro-batch ${step.microBatch}, samples [${step.samples.join(', ')}), from "${from}" to "${to}"`;
+}
+
+function sameRange(a: SampleRange, b: SampleRange): boolean {
+  return a[0] === b[0] && a[1] === b[1];
+}
+
+/** Whether the ranges, in any order, cover `whole` exactly once. Empty ones count for nothing. */
+function tile(ranges: readonly SampleRange[], whole: SampleRange): boolean {
+  let end = whole[0];
+  for (const range of ranges.filter((each) => each[0] !== each[1]).sort((a, b) => a[0] - b[0])) {
+    if (range[0] !== end || range[1] < range[0]) return false;
+    end = range[1];
+  }
+  return end === whole[1];
+}

@@ -1,0 +1,176 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { PlanLayout } from '../cluster/cluster.ts';
+import { InputError } from '../errors.ts';
+import { computations, effectiveInFlight, inFlight, program } from './generate.ts';
+import type { Instruction, Program } from './program.ts';
+
+/** A plan with one device a stage (a, b, c, …), two layers each, two samples a micro-batch. */
+function straightPlan(schedule: string, stageCount: number, microBatchCount: number): PlanLayout {
+  const stages = Array.from({ length: stageCount }, (_, stage) => ({
+    layers: [2 * stage, 2 * stage + 2] as const,
+    devices: [String.fromCharCode(97 + stage)],
+    samples: [2],
+    inFlight: inFlight(schedule, stage, stageCount, microBatchCount),
+  }));
+  return { planner: 'test', schedule, batchSize: 2 * microBatchCount, microBatchSize: 2, microBatchCount, stages };
+}
+
+/** Draws a program with forwards of one tick, backwards of two, and transfers that take no time; one line a device. */
+function drawTimeline(of: Program): string[] {
+  const states = of.devices.map((device) => ({ device, row: '', position: 0, freeAt: 0 }));
+  const sent = new Set<string>();
+  const key = (step: { payload: string; microBatch: number }, from: string, to: string): string => `${step.payload} ${step.microBatch} ${from} ${to}`;
+  const exchange = (state: (typeof states)[number]): void => {
+    for (let step = state.device.instructions[state.position]; step !== undefined; step = state.device.instructions[state.position]) {
+      if (step.kind === 'forward' || step.kind === 'backward') return;
+      if (step.kind === 'receive' && step.from !== null && !sent.has(key(step, step.from, state.device.device))) return;
+      if (step.kind === 'send') sent.add(key(step, state.device.device, step.to));
+      state.position++;
+    }
+  };
+  for (let tick = 0; tick < 100; tick++) {
+    const free = states.filter((state) => state.freeAt <= tick);
+    for (const state of [...free, ...free]) exchange(state);
+    for (const state of free) {
+      const step = state.device.instructions[state.position];
+      if (step?.kind !== 'forward' && step?.kind !== 'backward') continue;
+      const length = step.kind === 'forward' ? 1 : 2;
+      state.row = `${state.row.padEnd(3 * tick, ' . ')}${` ${step.kind === 'forward' ? 'F' : 'B'}${step.microBatch}`.repeat(length)}`;
+      state.freeAt = tick + length;
+      state.position++;
+    }
+  }
+  return states.map(({ device, row }) => `${device.device} |${row}`);
+}
+
+test('1f1b, two stages, four micro-batches: K = 3, 1', () => {
+  assert.deepEqual(drawTimeline(program(straightPlan('1f1b', 2, 4))), [
+    'a | F0 F1 F2 .  B0 B0 F3 B1 B1 .  B2 B2 .  B3 B3',
+    'b | .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3',
+  ]);
+});
+
+test('gpipe, two stages, four micro-batches', () => {
+  assert.deepEqual(drawTimeline(program(straightPlan('gpipe', 2, 4))), [
+    'a | F0 F1 F2 F3 .  .  .  B0 B0 B1 B1 B2 B2 B3 B3',
+    'b | .  F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3',
+  ]);
+});
+
+test('1f1b, three stages, four micro-batches: K = 4 (5 capped by M), 3, 1', () => {
+  assert.deepEqual(drawTimeline(program(straightPlan('1f1b', 3, 4))), [
+    'a | F0 F1 F2 F3 .  .  .  B0 B0 .  B1 B1 .  B2 B2 .  B3 B3',
+    'b | .  F0 F1 F2 .  B0 B0 F3 B1 B1 .  B2 B2 .  B3 B3',
+    'c | .  .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3',
+  ]);
+});
+
+test('gpipe, three stages, four micro-batches', () => {
+  assert.deepEqual(drawTimeline(program(straightPlan('gpipe', 3, 4))), [
+    'a | F0 F1 F2 F3 .  .  .  .  .  .  B0 B0 B1 B1 B2 B2 B3 B3',
+    'b | .  F0 F1 F2 F3 .  .  .  B0 B0 B1 B1 B2 B2 B3 B3',
+    'c | .  .  F0 F1 F2 F3 B0 B0 B1 B1 B2 B2 B3 B3',
+  ]);
+});
+
+test('one stage with K = 1 alternates; with K = M it runs all forwards first', () => {
+  const order = (ahead: number): string => computations(3, ahead).map(({ kind, microBatch }) => `${kind === 'forward' ? 'F' : 'B'}${microBatch}`).join(' ');
+  assert.equal(order(1), 'F0 B0 F1 B1 F2 B2');
+  assert.equal(order(2), 'F0 F1 B0 F2 B1 B2');
+  assert.equal(order(9), 'F0 F1 F2 B0 B1 B2');
+});
+
+const shares: PlanLayout = {
+  planner: 'test',
+  schedule: '1f1b',
+  batchSize: 4,
+  microBatchSize: 4,
+  microBatchCount: 1,
+  stages: [
+    { layers: [0, 1], devices: ['a', 'b'], samples: [1, 3], inFlight: 1 },
+    { layers: [1, 3], devices: ['c', 'd', 'spare'], samples: [2, 2, 0], inFlight: 1 },
+  ],
+};
+
+/** One line an instruction: "receive activation 0 [1, 2) from b". */
+function written(step: Instruction): string {
+  if (step.kind === 'receive') return `receive ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) from ${step.from ?? 'feed'}`;
+  if (step.kind === 'send') return `send ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) to ${step.to}`;
+  if (step.kind === 'all-reduce') return `all-reduce ${step.group.join(' ')}`;
+  return step.kind === 'update' ? 'update' : `${step.kind} ${step.microBatch}`;
+}
+
+test('between unequal shares the overlap travels, and a device without samples only reduces and updates', () => {
+  const lines = Object.fromEntries(program(shares).devices.map((device) => [device.device, device.instructions.map(written)]));
+  assert.deepEqual(lines, {
+    a: [
+      'receive input 0 [0, 1) from feed',
+      'forward 0',
+      'send activation 0 [0, 1) to c',
+      'receive gradient 0 [0, 1) from c',
+      'backward 0',
+      'all-reduce a b',
+      'update',
+    ],
+    b: [
+      'receive input 0 [1, 4) from feed',
+      'forward 0',
+      'send activation 0 [1, 2) to c',
+      'send activation 0 [2, 4) to d',
+      'receive gradient 0 [1, 2) from c',
+      'receive gradient 0 [2, 4) from d',
+      'backward 0',
+      'all-reduce a b',
+      'update',
+    ],
+    c: [
+      'receive label 0 [0, 2) from feed',
+      'receive activation 0 [0, 1) from a',
+      'receive activation 0 [1, 2) from b',
+      'forward 0',
+      'backward 0',
+      'send gradient 0 [0, 1) to a',
+      'send gradient 0 [1, 2) to b',
+      'all-reduce c d spare',
+      'update',
+    ],
+    d: [
+      'receive label 0 [2, 4) from feed',
+      'receive activation 0 [2, 4) from b',
+      'forward 0',
+      'backward 0',
+      'send gradient 0 [2, 4) to b',
+      'all-reduce c d spare',
+      'update',
+    ],
+    spare: ['all-reduce c d spare', 'update'],
+  });
+  assert.deepEqual(
+    program(shares).devices.map((device) => device.samples),
+    [[0, 1], [1, 4], [0, 2], [2, 4], [4, 4]],
+  );
+});
+
+test('without a feed nobody waits for inputs or labels', () => {
+  const kinds = program(shares, { feed: false }).devices.flatMap((device) => device.instructions.filter((step) => step.kind === 'receive' && step.from === null));
+  assert.deepEqual(kinds, []);
+});
+
+test('K_p is 2(P − p) − 1 for 1f1b and M for gpipe, at most M', () => {
+  assert.deepEqual([0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 100)), [5, 3, 1]);
+  assert.deepEqual([0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 4)), [4, 3, 1]);
+  assert.deepEqual([0, 1].map((stage) => inFlight('gpipe', stage, 2, 7)), [7, 7]);
+  const plan = straightPlan('1f1b', 2, 4);
+  assert.equal(effectiveInFlight({ ...plan, schedule: 'gpipe' }, 1), 4, 'gpipe always keeps all');
+});
+
+test('an unknown schedule and an inFlight that grows are refused in one sentence', () => {
+  assert.throws(() => program({ ...shares, schedule: 'zigzag' }), new InputError('There is no schedule "zigzag"; use one of 1f1b, gpipe.'));
+  const plan = straightPlan('1f1b', 2, 4);
+  const stages = plan.stages.map((stage, index) => ({ ...stage, inFlight: index + 1 }));
+  assert.throws(
+    () => program({ ...plan, stages }),
+    new InputError('Stage 1 of the plan has inFlight 2, more than the 1 of stage 0, and both would wait for ever; lower it to 1, or raise the other to 2.'),
+  );
+});

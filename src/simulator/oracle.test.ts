@@ -1,0 +1,183 @@
+// A second simulator, slow and obvious, straight from the plan and the rules of the simulated world (planner.md), sharing no code with the
+// first: it has no Program, no heap and no prefix sums. Both must agree on random plans.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
+import { program } from '../schedule/generate.ts';
+import { randomCluster, randomPlan, randomProfile } from '../testing/random-plans.ts';
+import { simulate } from './simulate.ts';
+
+interface Piece {
+  readonly id: string;
+  readonly ready: number;
+  readonly microBatch: number;
+  readonly rank: number;
+  readonly bytes: number;
+}
+
+interface Operation {
+  readonly kind: 'F' | 'B';
+  readonly microBatch: number;
+}
+
+interface Node {
+  readonly name: string;
+  readonly stage: number;
+  readonly from: number;
+  readonly end: number;
+  readonly operations: Operation[];
+  next: number;
+  free: number;
+  busy: number;
+}
+
+function timeOf(profile: Profile, cluster: Cluster, name: string, key: 'forwardMs' | 'backwardMs', layers: readonly [number, number], samples: number): number {
+  if (samples === 0) return 0;
+  const kind = cluster.devices.find((device) => device.name === name)?.kind ?? '';
+  const times = (profile.devices[name] ?? profile.devices[kind])?.[key] ?? [];
+  const sizes = profile.batchSizes;
+  let total = 0;
+  for (let layer = layers[0]; layer < layers[1]; layer++) {
+    const points = sizes.map((size, index) => [size, times[index]?.[layer] ?? Number.NaN] as const);
+    const [smallest, largest] = [points[0] ?? [1, 0], points.at(-1) ?? [1, 0]];
+    if (samples <= smallest[0] || points.length === 1) total += (smallest[1] * samples) / smallest[0];
+    else {
+      const above = points.find(([size]) => size >= samples) ?? largest;
+      const below = points[points.indexOf(above) - 1] ?? smallest;
+      total += below[1] + ((above[1] - below[1]) * (samples - below[0])) / (above[0] - below[0]);
+    }
+  }
+  return total;
+}
+
+function speedOf(cluster: Cluster, a: string, b: string): { bandwidth: number; latency: number } {
+  const pair = (cluster.links.pairs ?? []).find(({ between }) => between.includes(a) && between.includes(b));
+  const link = pair ?? cluster.links.default;
+  return { bandwidth: link.bandwidthMbps, latency: link.latencyMs ?? 0 };
+}
+
+/** The round's length, the computing time of each device, and bytes and time of each link. */
+function slowRound(plan: PlanLayout, profile: Profile, cluster: Cluster): { round: number; busy: Record<string, number>; links: Record<string, [number, number]> } {
+  const M = plan.microBatchCount;
+  const K = plan.stages.map((stage) => (plan.schedule === 'gpipe' ? M : Math.min(M, stage.inFlight)));
+  const nodes: Node[] = plan.stages.flatMap((stage, index) => {
+    const k = K[index] ?? 0;
+    const operations: Operation[] = [];
+    for (let m = 0; m < k; m++) operations.push({ kind: 'F', microBatch: m });
+    for (let m = k; m < M; m++) operations.push({ kind: 'B', microBatch: m - k }, { kind: 'F', microBatch: m });
+    for (let m = M - k; m < M; m++) operations.push({ kind: 'B', microBatch: m });
+    return stage.devices.map((name, place) => {
+      const from = stage.samples.slice(0, place).reduce((sum, share) => sum + share, 0);
+      const end = from + (stage.samples[place] ?? 0);
+      return { name, stage: index, from, end, operations: end > from ? operations : [], next: 0, free: 0, busy: 0 };
+    });
+  });
+  const arrival = new Map<string, number>();
+  const queues = new Map<string, { from: string; to: string; pieces: Piece[]; free: number; bytes: number; busy: number }>();
+  const send = (from: string | undefined, to: string, piece: Piece): void => {
+    if (from === undefined || from === to) arrival.set(piece.id, piece.ready);
+    else {
+      const link = queues.get(`${from}->${to}`) ?? { from, to, pieces: [], free: 0, bytes: 0, busy: 0 };
+      queues.set(`${from}->${to}`, link);
+      link.pieces.push(piece);
+    }
+  };
+  const overlap = (a: Node, b: Node): number => Math.max(0, Math.min(a.end, b.end) - Math.max(a.from, b.from));
+  const last = plan.stages.length - 1;
+  const feed = (node: Node, m: number, ready: number): void => {
+    const samples = node.end - node.from;
+    if (m >= M || samples === 0) return;
+    if (node.stage === 0) send(cluster.dataDevice, node.name, { id: `input ${m} ${node.name}`, ready, microBatch: m, rank: 0, bytes: samples * profile.inputBytes });
+    if (node.stage === last) send(cluster.dataDevice, node.name, { id: `label ${m} ${node.name}`, ready, microBatch: m, rank: 3, bytes: samples * profile.labelBytes });
+  };
+  for (const node of nodes) for (let m = 0; m < (K[node.stage] ?? 0); m++) feed(node, m, 0);
+
+  const needs = (node: Node, { kind, microBatch }: Operation): string[] => {
+    const ids: string[] = [];
+    if (kind === 'F' && node.stage === 0) ids.push(`input ${microBatch} ${node.name}`);
+    if (kind === 'F' && node.stage === last) ids.push(`label ${microBatch} ${node.name}`);
+    const neighbour = node.stage + (kind === 'F' ? -1 : 1);
+    for (const other of nodes) if (other.stage === neighbour && overlap(node, other) > 0) ids.push(`${kind} ${microBatch} ${other.name}->${node.name}`);
+    return ids;
+  };
+  const startOf = (node: Node): number => {
+    const operation = node.operations[node.next];
+    if (operation === undefined) return Number.POSITIVE_INFINITY;
+    return Math.max(node.free, ...needs(node, operation).map((id) => arrival.get(id) ?? Number.POSITIVE_INFINITY));
+  };
+
+  for (;;) {
+    let now = Number.POSITIVE_INFINITY;
+    for (const node of nodes) now = Math.min(now, startOf(node));
+    let linkNow = Number.POSITIVE_INFINITY;
+    for (const link of queues.values()) for (const piece of link.pieces) linkNow = Math.min(linkNow, Math.max(link.free, piece.ready));
+    if (now === Number.POSITIVE_INFINITY && linkNow === Number.POSITIVE_INFINITY) break;
+    if (now <= linkNow) {
+      const node = nodes.find((each) => startOf(each) === now) as Node;
+      const { kind, microBatch } = node.operations[node.next++] as Operation;
+      const layers: readonly [number, number] = plan.stages[node.stage]?.layers ?? [0, 0];
+      const duration = timeOf(profile, cluster, node.name, kind === 'F' ? 'forwardMs' : 'backwardMs', layers, node.end - node.from);
+      node.free = now + duration;
+      node.busy += duration;
+      const border = kind === 'F' ? layers[1] - 1 : layers[0] - 1;
+      for (const other of nodes) {
+        if (other.stage !== node.stage + (kind === 'F' ? 1 : -1) || overlap(node, other) === 0) continue;
+        const bytes = overlap(node, other) * (profile.layers[border]?.outputBytes ?? Number.NaN);
+        send(node.name, other.name, { id: `${kind} ${microBatch} ${node.name}->${other.name}`, ready: node.free, microBatch, rank: kind === 'F' ? 1 : 2, bytes });
+      }
+      if (kind === 'B') feed(node, microBatch + (K[node.stage] ?? 0), node.free);
+    } else {
+      const link = [...queues.values()].find((each) => each.pieces.some((piece) => Math.max(each.free, piece.ready) === linkNow));
+      assert.ok(link);
+      link.pieces.sort((a, b) => a.ready - b.ready || a.microBatch - b.microBatch || a.rank - b.rank);
+      const piece = link.pieces.shift() as Piece;
+      const { bandwidth, latency } = speedOf(cluster, link.from, link.to);
+      const duration = (piece.bytes * 8) / bandwidth / 1000;
+      link.free = linkNow + duration;
+      link.busy += duration;
+      link.bytes += piece.bytes;
+      arrival.set(piece.id, link.free + latency);
+    }
+  }
+
+  let round = 0;
+  for (const [index, { devices, layers }] of plan.stages.entries()) {
+    let end = Math.max(...nodes.filter((node) => node.stage === index).map((node) => node.free));
+    if (devices.length > 1) {
+      const speeds = devices.flatMap((a, place) => devices.slice(place + 1).map((b) => speedOf(cluster, a, b)));
+      const weights = profile.layers.slice(layers[0], layers[1]).reduce((sum, layer) => sum + layer.weightBytes, 0);
+      const bandwidth = Math.min(...speeds.map((speed) => speed.bandwidth));
+      end += (2 * (devices.length - 1) * weights * 8) / (devices.length * bandwidth * 1000);
+      end += 2 * (devices.length - 1) * Math.max(...speeds.map((speed) => speed.latency));
+    }
+    for (const node of nodes.filter((each) => each.stage === index)) {
+      const kind = cluster.devices.find((device) => device.name === node.name)?.kind ?? '';
+      const update = ((profile.devices[node.name] ?? profile.devices[kind])?.updateMs ?? []).slice(layers[0], layers[1]).reduce((sum, ms) => sum + ms, 0);
+      node.busy += update;
+      round = Math.max(round, (devices.length > 1 ? end : node.free) + update);
+    }
+  }
+  return {
+    round,
+    busy: Object.fromEntries(nodes.map((node) => [node.name, node.busy])),
+    links: Object.fromEntries([...queues].map(([name, link]) => [name, [link.bytes, link.busy]])),
+  };
+}
+
+test('the simulator equals the slow one on 300 random plans', () => {
+  for (let seed = 1000; seed < 1300; seed++) {
+    const plan = randomPlan(seed);
+    const cluster = randomCluster(seed, plan);
+    const profile = randomProfile(seed, plan, cluster);
+    const slow = slowRound(plan, profile, cluster);
+    const fast = simulate(program(plan), plan, profile, cluster);
+    assert.ok(Math.abs(fast.roundMs - slow.round) < 1e-6, `seed ${seed}: ${fast.roundMs} ms, the slow one ${slow.round} ms`);
+    for (const [name, busy] of Object.entries(slow.busy)) assert.ok(Math.abs((fast.devices[name]?.busyMs ?? Number.NaN) - busy) < 1e-6, `seed ${seed}: busy time of ${name}`);
+    assert.deepEqual(Object.keys(fast.links).sort(), Object.keys(slow.links).sort(), `seed ${seed}: links`);
+    for (const [name, [bytes, busy]] of Object.entries(slow.links)) {
+      assert.equal(fast.links[name]?.bytes, bytes, `seed ${seed}: bytes of ${name}`);
+      assert.ok(Math.abs((fast.links[name]?.busyMs ?? Number.NaN) - busy) < 1e-6, `seed ${seed}: time of ${name}`);
+    }
+  }
+});

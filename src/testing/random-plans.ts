@@ -1,0 +1,86 @@
+// Random but valid plans, profiles and clusters for property tests, all from one seed. Times and sizes are such that every duration of
+// computing and of transfers is a multiple of 2^-10 ms, so that simulators which add in different orders agree exactly.
+
+import type { Cluster, DeviceTimes, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import { createRandom, permutation, type Random } from '../random.ts';
+import { inFlight } from '../schedule/generate.ts';
+
+/** A plan on devices d0, d1, … with up to `stageLimit` stages; some devices may have no samples, and K_p never grows along the stages. */
+export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
+  const random = createRandom(seed, 1);
+  const stageCount = 1 + random.integer(stageLimit);
+  const microBatchCount = 1 + random.integer(8);
+  const microBatchSize = 1 + random.integer(12);
+  const schedule = random.uniform() < 0.3 ? 'gpipe' : '1f1b';
+  const groupSizes = Array.from({ length: stageCount }, () => 1 + random.integer(3));
+  const names = [...permutation(groupSizes.reduce((sum, size) => sum + size, 0), random)].map((index) => `d${index}`);
+  const stages: StagePlan[] = [];
+  let layer = 0;
+  let ahead = Number.POSITIVE_INFINITY;
+  for (const [stage, size] of groupSizes.entries()) {
+    const end = layer + 1 + random.integer(3);
+    const standard = inFlight(schedule, stage, stageCount, microBatchCount);
+    ahead = Math.min(ahead, random.uniform() < 0.7 ? standard : 1 + random.integer(microBatchCount + 2));
+    stages.push({ layers: [layer, end], devices: names.splice(0, size), samples: randomShares(microBatchSize, size, random), inFlight: ahead });
+    layer = end;
+  }
+  return { planner: 'random', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+}
+
+function randomShares(total: number, count: number, random: Random): number[] {
+  const cuts = Array.from({ length: count - 1 }, () => random.integer(total + 1)).sort((a, b) => a - b);
+  return [...cuts, total].map((cut, index) => cut - (cuts[index - 1] ?? 0));
+}
+
+/** A cluster that has at least the plan's devices, with some links of their own and sometimes a holder of the data. */
+export function randomCluster(seed: number, plan: PlanLayout): Cluster {
+  const random = createRandom(seed, 2);
+  const used = plan.stages.flatMap((stage) => stage.devices);
+  const names = [...used, 'extra'].sort();
+  const speed = () => ({ bandwidthMbps: 2 ** random.integer(6), ...(random.uniform() < 0.6 ? { latencyMs: random.integer(64) / 32 } : {}) });
+  const pairs = names.flatMap((a, index) =>
+    names.slice(index + 1).flatMap((b) => (random.uniform() < 0.3 ? [{ between: (random.uniform() < 0.5 ? [a, b] : [b, a]) as [string, string], ...speed() }] : [])),
+  );
+  const holder = names[random.integer(names.length)] as string;
+  return {
+    devices: names.map((name) => ({ name, memoryMiB: 1024, ...(random.uniform() < 0.5 ? { kind: 'board' } : {}) })),
+    links: { default: speed(), pairs },
+    ...(random.uniform() < 0.7 ? { dataDevice: holder } : {}),
+  };
+}
+
+/** A profile for the plan's layers, with times for some devices by name and for the rest as kind 'board' or by name. */
+export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster): Profile {
+  const random = createRandom(seed, 3);
+  const layerCount = plan.stages.at(-1)?.layers[1] ?? 0;
+  const batchSizes = ([[1, 2, 4, 8, 16], [2, 4], [4], [1, 5, 9]] as const)[random.integer(4)] as readonly number[];
+  const bytes = (limit: number): number => 125 * random.integer(limit);
+  const table = (): number[][] => {
+    const rows: number[][] = [];
+    for (const _ of batchSizes) {
+      const above = rows.at(-1);
+      rows.push(Array.from({ length: layerCount }, (_, layer) => (above?.[layer] ?? 0) + (1 + random.integer(64)) / 8));
+    }
+    return rows;
+  };
+  const times = (): DeviceTimes => ({
+    forwardMs: table(),
+    backwardMs: table(),
+    ...(random.uniform() < 0.3 ? { updateMs: Array.from({ length: layerCount }, () => random.integer(32) / 8) } : {}),
+  });
+  const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
+  return {
+    model: 'random',
+    inputBytes: bytes(16),
+    labelBytes: bytes(3),
+    layers: Array.from({ length: layerCount }, (_, layer) => ({
+      name: `layer${layer}`,
+      outputBytes: bytes(24),
+      weightBytes: 4 * random.integer(20000),
+      savedBytes: bytes(100),
+      flops: 1000,
+    })),
+    batchSizes,
+    devices: { board: times(), ...Object.fromEntries(named.map((device) => [device.name, times()])) },
+  };
+}
