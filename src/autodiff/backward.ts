@@ -1,0 +1,72 @@
+// Backpropagation: walks the forward nodes in reverse and lets each operator's rule write the gradients of its inputs.
+
+import { assert } from '../assert.ts';
+import { InputError } from '../errors.ts';
+import type { Emitter } from '../graph/emitter.ts';
+import type { Node } from '../graph/graph.ts';
+import { isOperator } from '../graph/operators/index.ts';
+import { sameShape } from '../graph/tensor.ts';
+import { sum } from './expressions.ts';
+import type { GradientRule } from './rule.ts';
+import { gradientRules } from './rules.ts';
+
+/**
+ * Writes the gradients of all `moved` values that `seeds` (value → its gradient from outside) reach, and returns them by value.
+ * Values that are not moved cost nothing. Throws InputError for an operator on the way that has no rule.
+ */
+export function backpropagate(
+  emitter: Emitter,
+  moved: ReadonlySet<string>,
+  seeds: ReadonlyMap<string, string>,
+): ReadonlyMap<string, string> {
+  const contributions = new Map<string, string[]>();
+  const contribute = (value: string, gradient: string): void => {
+    const list = contributions.get(value);
+    if (list === undefined) contributions.set(value, [gradient]);
+    else list.push(gradient);
+  };
+  /** The gradient of a value, once everything that reads it was visited. */
+  const total = (value: string): string | undefined => {
+    const list = contributions.get(value);
+    if (list === undefined) return undefined;
+    if (list.length > 1) list.splice(0, list.length, sum(emitter, list));
+    return list[0];
+  };
+  for (const [value, seed] of seeds) contribute(value, seed);
+  for (const node of [...emitter.nodes].reverse()) {
+    const needs = node.inputs.map((input) => moved.has(input));
+    const outputGradients = node.outputs.map((output) => (moved.has(output) ? total(output) : undefined));
+    if (!needs.includes(true) || outputGradients.every((gradient) => gradient === undefined)) continue;
+    const gradients = ruleOf(node)({ node, emitter, outputGradients, needs });
+    node.inputs.forEach((input, index) => {
+      const gradient = gradients[index];
+      if (!needs[index] || gradient === undefined) return;
+      checkType(emitter, node, input, gradient);
+      contribute(input, gradient);
+    });
+  }
+  const totals = new Map<string, string>();
+  for (const value of contributions.keys()) totals.set(value, total(value) as string);
+  return totals;
+}
+
+function ruleOf(node: Node): GradientRule {
+  const rule = node.domain === '' && isOperator(node.operator) ? gradientRules[node.operator] : undefined;
+  if (rule === undefined) {
+    const operator = node.domain === '' ? node.operator : `${node.domain}.${node.operator}`;
+    throw new InputError(
+      `Node "${node.name}" uses the operator ${operator}, which has no gradient rule; train only layers after it, or express it by operators that have one.`,
+    );
+  }
+  assert(rule !== 'not-differentiable', `a gradient reached ${node.operator}`);
+  return rule;
+}
+
+function checkType(emitter: Emitter, node: Node, value: string, gradient: string): void {
+  const [expected, found] = [emitter.type(value), emitter.type(gradient)];
+  const fits = expected.type === found.type && sameShape(expected.shape, found.shape);
+  assert(
+    fits,
+    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the gradient of ${expected.type}[${expected.shape}]`,
+  );
+}

@@ -1,0 +1,289 @@
+// Reverse mode on graphs with static shapes: from a stage's graph to the graphs that train it, as plain data. The forward graph gives
+// what the backward ones read (`saved`, counted in bytes); the backward pass comes whole and split into its two halves, because
+// zero-bubble schedules compute input gradients first and weight gradients when there is time.
+
+import { assert } from '../assert.ts';
+import type { Emitter } from '../graph/emitter.ts';
+import type { Graph, Node, ValueInfo } from '../graph/graph.ts';
+import type { StaticGraph } from '../graph/static.ts';
+import { type ValueType, byteLength, isFloat } from '../graph/tensor.ts';
+import { backpropagate } from './backward.ts';
+import { type DropoutInput, replaceDropouts } from './dropout.ts';
+import { type BufferUpdate, loadForward } from './forward.ts';
+import { NodeList, type Selection, assemble, mergeEqualNodes } from './subgraph.ts';
+
+/** What to differentiate. */
+export interface DifferentiateOptions {
+  /** Graph inputs that need gradients: those that come from an earlier stage's trained layers. */
+  readonly inputs: readonly string[];
+  /** Parameters that are trained; others are frozen and cost no gradient work. Default: all of the graph's. */
+  readonly parameters?: readonly string[];
+  /** Float outputs that receive gradients from outside. Default: all of them. */
+  readonly outputs?: readonly string[];
+  /** Values of the forward pass that the backward pass computes again instead of reading them from `saved`. Default: none. */
+  readonly recompute?: Iterable<string>;
+}
+
+/** A value that is kept from one graph to another. */
+export interface SavedValue extends ValueType {
+  readonly name: string;
+  readonly bytes: number;
+}
+
+/** The graphs that train a stage. Every graph's inputs are exactly what it reads, but for `forward`, which has all the stage's inputs. */
+export interface StageGraphs {
+  /** Inputs: the stage's inputs, parameters, buffers, dropout masks. Outputs: the stage's outputs, new buffers, saved values (each once). */
+  readonly forward: Graph;
+  /** Inputs: `outputGradientName(output)`, saved inputs and values, parameters. Outputs: `gradientName(…)` of inputs, then parameters. */
+  readonly backward: Graph;
+  /** Outputs: the input gradients, then `intermediates`. Without input gradients it has no nodes. */
+  readonly backwardInput: Graph;
+  /** Also reads `intermediates`. Outputs: the parameter gradients. */
+  readonly backwardWeight: Graph;
+  readonly bufferUpdates: readonly BufferUpdate[];
+  /** Masks to feed to the forward graph. */
+  readonly dropouts: readonly DropoutInput[];
+  /** Exactly the values computed by `forward` that the backward graphs read. One may be an output of the stage at the same time. */
+  readonly saved: readonly SavedValue[];
+  /** Inputs of `forward` (data, dropout masks, buffers that `forward` replaces) that the backward graphs read, as they were then. */
+  readonly savedInputs: readonly SavedValue[];
+  /** Parameters, and buffers that nothing replaces, that the backward graphs read. */
+  readonly usedParameters: readonly string[];
+  /** Values that `backwardInput` computes and `backwardWeight` reads. */
+  readonly intermediates: readonly SavedValue[];
+  /** The inputs that have a gradient. */
+  readonly inputGradients: readonly string[];
+  /** The parameters that have a gradient. */
+  readonly parameterGradients: readonly string[];
+  /** The inputs and parameters asked for to which no output has a path: their gradient is zero and no graph computes it. */
+  readonly withoutGradient: readonly string[];
+}
+
+/** The backward graphs' name for the gradient of an input or parameter. */
+export function gradientName(value: string): string {
+  return `gradient(${value})`;
+}
+
+/** The backward graphs' name for the gradient that an output receives from outside. */
+export function outputGradientName(output: string): string {
+  return `outputGradient(${output})`;
+}
+
+/** Operators whose result has its input's elements in their order: computing them again is free, saving them is not. */
+const views = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Identity']);
+
+/**
+ * The graphs that train a stage: forward, backward, and backward in two halves.
+ * Throws InputError naming node and operator where a gradient would have to pass an operator without a rule.
+ */
+export function differentiate(stage: StaticGraph, options: DifferentiateOptions): StageGraphs {
+  const { stage: masked, dropouts } = replaceDropouts(stage);
+  const { graph } = masked;
+  const parameters = options.parameters ?? graph.parameters;
+  const outputs = options.outputs ?? graph.outputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
+  checkNames(graph, options.inputs, parameters, outputs);
+  const isFloatValue = (name: string): boolean => isFloat((masked.types.get(name) as ValueType).type);
+  const sources = [...options.inputs, ...parameters].filter(isFloatValue);
+  const { emitter, bufferUpdates, moved } = loadForward(masked, sources);
+  const forwardCount = emitter.nodes.length;
+  const seeds = new Map<string, string>();
+  for (const output of outputs) if (moved.has(output)) seeds.set(output, declareSeed(emitter, output));
+  const gradients = backpropagate(emitter, moved, seeds);
+  const roles = rolesOf(graph, bufferUpdates, seeds);
+  const halves = splitBackward(emitter, {
+    forwardCount,
+    gradients,
+    inputs: options.inputs,
+    parameters,
+    roles,
+    recompute: new Set(options.recompute ?? []),
+  });
+  return {
+    ...assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts, forwardCount }),
+    bufferUpdates,
+    dropouts,
+    inputGradients: options.inputs.filter((name) => gradients.has(name)),
+    parameterGradients: parameters.filter((name) => gradients.has(name)),
+    withoutGradient: [...options.inputs, ...parameters].filter((name) => !gradients.has(name)),
+  };
+}
+
+function checkNames(graph: Graph, inputs: readonly string[], parameters: readonly string[], outputs: readonly string[]): void {
+  const names = (values: readonly ValueInfo[]): readonly string[] => values.map(({ name }) => name);
+  const within = (some: readonly string[], all: readonly string[]): boolean => some.every((name) => all.includes(name));
+  assert(within(inputs, names(graph.inputs)), `[${inputs}] are not all inputs of ${graph.name}`);
+  assert(within(parameters, graph.parameters), `[${parameters}] are not all parameters of ${graph.name}`);
+  assert(within(outputs, names(graph.outputs)), `[${outputs}] are not all outputs of ${graph.name}`);
+}
+
+function declareSeed(emitter: Emitter, output: string): string {
+  const { type, shape } = emitter.type(output);
+  return emitter.input(outputGradientName(output), type, shape);
+}
+
+/** What the values are that no node computes. */
+interface Roles {
+  /** Gradients of outputs. */
+  readonly seeds: ReadonlySet<string>;
+  /** Parameters and the buffers that the forward pass leaves as they are: the same for every micro-batch. */
+  readonly fixed: ReadonlySet<string>;
+  /** Data, masks, and the buffers that the forward pass replaces. */
+  readonly inputs: ReadonlySet<string>;
+}
+
+function rolesOf(graph: Graph, bufferUpdates: readonly BufferUpdate[], seeds: ReadonlyMap<string, string>): Roles {
+  const replaced = new Set(bufferUpdates.map(({ buffer }) => buffer));
+  return {
+    seeds: new Set(seeds.values()),
+    fixed: new Set([...graph.parameters, ...graph.buffers].filter((name) => !replaced.has(name))),
+    inputs: new Set([...graph.inputs.map(({ name }) => name), ...replaced]),
+  };
+}
+
+/** The backward nodes, in one list with the forward ones, and which of them belong to which half. */
+interface Halves {
+  readonly list: NodeList;
+  /** Input gradients, and parameter gradients, as values of the list. */
+  readonly inputTargets: readonly string[];
+  readonly parameterTargets: readonly string[];
+  /** The names that the targets get. */
+  readonly rename: ReadonlyMap<string, string>;
+  readonly inputHalf: Selection;
+  readonly weightHalf: Selection;
+  readonly whole: Selection;
+}
+
+interface SplitRequest {
+  readonly forwardCount: number;
+  readonly gradients: ReadonlyMap<string, string>;
+  readonly inputs: readonly string[];
+  readonly parameters: readonly string[];
+  readonly roles: Roles;
+  readonly recompute: ReadonlySet<string>;
+}
+
+/** The input half is all that the input gradients need; the weight half is the rest, given the first half's values. */
+function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
+  const { forwardCount, gradients, inputs, parameters } = request;
+  const forwardNodes = emitter.nodes.slice(0, forwardCount);
+  const merged = mergeEqualNodes(emitter.nodes.slice(forwardCount));
+  const backwardNodes: Node[] = [...merged.nodes];
+  const computed = new Set(backwardNodes.flatMap((node) => node.outputs));
+  const rename = new Map<string, string>();
+  /** The value that becomes the gradient of `name`: its total, or a copy where that cannot be renamed. */
+  const target = (name: string, excluded: ReadonlySet<string>): string => {
+    const total = gradients.get(name) as string;
+    let value = merged.aliases.get(total) ?? total;
+    if (!computed.has(value) || rename.has(value) || excluded.has(value)) {
+      value = emitter.emit('Identity', [value]);
+      backwardNodes.push(emitter.nodes.at(-1) as Node);
+    }
+    rename.set(value, gradientName(name));
+    return value;
+  };
+  const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
+  const inputTargets = inputs.filter((name) => gradients.has(name)).map((name) => target(name, new Set()));
+  const before = new NodeList([...forwardNodes, ...backwardNodes]);
+  const isRecomputed = recomputation(before, request);
+  const isForward = (value: string): boolean => (before.producer(value) ?? forwardCount) < forwardCount;
+  const isSaved = (value: string): boolean => isForward(value) && !isRecomputed(value);
+  const inputHalf = before.select(inputTargets, isSaved, isConstant);
+  const inInputHalf = new Set(
+    [...inputHalf.nodes].filter((index) => index >= forwardCount).flatMap((index) => (before.nodes[index] as Node).outputs),
+  );
+  const parameterTargets = parameters.filter((name) => gradients.has(name)).map((name) => target(name, inInputHalf));
+  const list = new NodeList([...forwardNodes, ...backwardNodes]);
+  return {
+    list,
+    inputTargets,
+    parameterTargets,
+    rename,
+    inputHalf,
+    weightHalf: list.select(parameterTargets, (value) => isSaved(value) || (inInputHalf.has(value) && !isRecomputed(value)), isConstant),
+    whole: list.select([...inputTargets, ...parameterTargets], isSaved, isConstant),
+  };
+}
+
+/**
+ * Tells the values that a backward graph computes again instead of reading them: those asked for, views of other values,
+ * and what depends on parameters and constants alone (a transposed weight), which would otherwise be kept once a micro-batch.
+ */
+function recomputation(list: NodeList, { roles, recompute }: SplitRequest): (value: string) => boolean {
+  const varying = new Set([...roles.inputs, ...roles.seeds]);
+  for (const node of list.nodes) {
+    if (node.inputs.some((input) => varying.has(input))) for (const output of node.outputs) varying.add(output);
+  }
+  return (value) => {
+    const index = list.producer(value);
+    return index !== undefined && (recompute.has(value) || views.has((list.nodes[index] as Node).operator) || !varying.has(value));
+  };
+}
+
+interface AssemblyRequest {
+  readonly emitter: Emitter;
+  readonly graph: Graph;
+  readonly halves: Halves;
+  readonly roles: Roles;
+  readonly bufferUpdates: readonly BufferUpdate[];
+  readonly dropouts: readonly DropoutInput[];
+  readonly forwardCount: number;
+}
+
+/** Where a value that a backward graph reads comes from. */
+type ValueKind = 'seed' | 'backward' | 'input' | 'forward' | 'parameter';
+
+/** The order of a backward graph's inputs. */
+const inputOrder: readonly ValueKind[] = ['seed', 'backward', 'input', 'forward', 'parameter'];
+
+type AssembledGraphs = Pick<
+  StageGraphs,
+  'forward' | 'backward' | 'backwardInput' | 'backwardWeight' | 'saved' | 'savedInputs' | 'usedParameters' | 'intermediates'
+>;
+
+function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts, forwardCount }: AssemblyRequest): AssembledGraphs {
+  const { list, rename, inputTargets, parameterTargets, inputHalf, weightHalf, whole } = halves;
+  const kind = (value: string): ValueKind => {
+    const producer = list.producer(value);
+    if (producer !== undefined) return producer < forwardCount ? 'forward' : 'backward';
+    return roles.seeds.has(value) ? 'seed' : roles.fixed.has(value) ? 'parameter' : 'input';
+  };
+  const describe = (value: string): SavedValue => {
+    const { type, shape } = emitter.type(value);
+    return { name: rename.get(value) ?? value, type, shape, bytes: byteLength({ type, shape }) };
+  };
+  const graphOf = (part: string, nodes: Iterable<number>, inputs: readonly string[], outputs: readonly string[]): Graph =>
+    assemble(emitter, {
+      name: `${graph.name}.${part}`,
+      inputs,
+      nodes: Array.from(nodes, (index) => list.nodes[index] as Node),
+      outputs,
+      rename,
+    });
+  const backwardOf = (part: string, { nodes, leaves }: Selection, outputs: readonly string[]): Graph =>
+    graphOf(
+      part,
+      nodes,
+      [...leaves].sort((a, b) => inputOrder.indexOf(kind(a)) - inputOrder.indexOf(kind(b))),
+      outputs,
+    );
+  const saved = whole.leaves.filter((value) => kind(value) === 'forward');
+  const intermediates = weightHalf.leaves.filter((value) => kind(value) === 'backward');
+  const masks = dropouts.map(({ name }) => name);
+  const data = graph.inputs.map(({ name }) => name).filter((name) => !masks.includes(name));
+  const forwardOutputs = [...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output), ...saved])];
+  const forwardNodes = list.select(
+    forwardOutputs,
+    () => false,
+    (value) => emitter.constantValue(value) !== undefined,
+  ).nodes;
+  return {
+    forward: graphOf('forward', forwardNodes, [...data, ...graph.parameters, ...graph.buffers, ...masks], forwardOutputs),
+    backward: backwardOf('backward', whole, [...inputTargets, ...parameterTargets]),
+    backwardInput: backwardOf('backwardInput', inputHalf, [...new Set([...inputTargets, ...intermediates])]),
+    backwardWeight: backwardOf('backwardWeight', weightHalf, parameterTargets),
+    saved: saved.map(describe),
+    savedInputs: whole.leaves.filter((value) => kind(value) === 'input').map(describe),
+    usedParameters: whole.leaves.filter((value) => kind(value) === 'parameter'),
+    intermediates: intermediates.map(describe),
+  };
+}

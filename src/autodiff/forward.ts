@@ -1,0 +1,117 @@
+// The forward pass as differentiation wants it: parameters and buffers become graph inputs, and a few nodes are rewritten so that they
+// also give what their gradient rules need (a maximum's place, a batch's mean), which costs them nothing.
+
+import { defined } from '../assert.ts';
+import { Emitter } from '../graph/emitter.ts';
+import { type Node, float, floatAttribute, int, intAttribute } from '../graph/graph.ts';
+import { isOperator } from '../graph/operators/index.ts';
+import type { StaticGraph } from '../graph/static.ts';
+import { type ValueType, isFloat } from '../graph/tensor.ts';
+import { scale } from './expressions.ts';
+import { gradientRules } from './rules.ts';
+
+/** A buffer's new value, computed by the forward pass. */
+export interface BufferUpdate {
+  readonly buffer: string;
+  /** The output of the forward graph that replaces it. */
+  readonly output: string;
+}
+
+/** The forward pass in an emitter, ready for the backward pass to be written behind it. */
+export interface Forward {
+  readonly emitter: Emitter;
+  readonly bufferUpdates: readonly BufferUpdate[];
+  /** The float values that depend on a source in a differentiable way, sources included. */
+  readonly moved: ReadonlySet<string>;
+}
+
+/** Loads a stage whose dropouts are replaced. `sources`: the inputs and parameters that need gradients. */
+export function loadForward({ graph, types }: StaticGraph, sources: readonly string[]): Forward {
+  const emitter = new Emitter('grad.');
+  const declare = (name: string): string => {
+    const { type, shape } = typeOf(types, name);
+    return emitter.input(name, type, shape);
+  };
+  const changing = [...graph.parameters, ...graph.buffers];
+  graph.inputs.forEach(({ name }) => declare(name));
+  changing.forEach(declare);
+  for (const [name, value] of graph.initializers) if (!changing.includes(name)) emitter.initializer(name, value);
+  const moved = new Set(sources);
+  const bufferUpdates: BufferUpdate[] = [];
+  for (const node of graph.nodes) {
+    const passes = isDifferentiable(node) && node.inputs.some((input) => moved.has(input));
+    const written = emitter.nodes.length;
+    if (isTrainingBatchNormalization(node)) bufferUpdates.push(...writeBatchNormalization(emitter, node, graph.buffers));
+    else if (passes && node.operator === 'MaxPool') writeMaxPool(emitter, node);
+    else if (passes && node.operator === 'LayerNormalization') emitter.append(withOutputs(emitter, node, 3));
+    else
+      emitter.appendTyped(
+        node,
+        node.outputs.map((output) => (output === '' ? { type: 'float32', shape: [] } : typeOf(types, output))),
+      );
+    if (!passes) continue;
+    for (const { outputs } of emitter.nodes.slice(written)) {
+      for (const output of outputs) if (output !== '' && isFloat(emitter.type(output).type)) moved.add(output);
+    }
+  }
+  return { emitter, bufferUpdates, moved };
+}
+
+function typeOf(types: ReadonlyMap<string, ValueType>, name: string): ValueType {
+  return defined(types.get(name), `the type of "${name}"`);
+}
+
+/** False where no gradient passes the operator; an operator without a rule counts as one that gradients pass. */
+function isDifferentiable(node: Node): boolean {
+  return node.domain !== '' || !isOperator(node.operator) || gradientRules[node.operator] !== 'not-differentiable';
+}
+
+function isTrainingBatchNormalization(node: Node): boolean {
+  return node.domain === '' && node.operator === 'BatchNormalization' && intAttribute(node, 'training_mode', 0) !== 0;
+}
+
+/**
+ * With momentum 0 the second and third output are the batch's mean and variance, which the gradient needs; the running ones follow:
+ * running′ = running·momentum + batch·(1 − momentum).
+ */
+function writeBatchNormalization(emitter: Emitter, node: Node, buffers: readonly string[]): readonly BufferUpdate[] {
+  const momentum = floatAttribute(node, 'momentum', 0.9);
+  const batch = [emitter.fresh(`${node.name}.mean`), emitter.fresh(`${node.name}.variance`)];
+  emitter.append({
+    ...node,
+    outputs: [defined(node.outputs[0], 'the output'), ...batch],
+    attributes: { ...node.attributes, momentum: float(0) },
+  });
+  return batch.flatMap((statistic, index) => {
+    const old = defined(node.inputs[index + 3], 'the running statistic');
+    const wanted = node.outputs[index + 1] ?? '';
+    if (wanted === '' && !buffers.includes(old)) return [];
+    const output = wanted === '' ? emitter.fresh(`${old}.new`) : wanted;
+    const [kept, gained] = [scale(emitter, old, momentum), scale(emitter, statistic, 1 - momentum)];
+    emitter.append({
+      operator: 'Add',
+      domain: '',
+      name: emitter.fresh(`${node.name}.running`),
+      inputs: [kept, gained],
+      outputs: [output],
+      attributes: {},
+    });
+    return buffers.includes(old) ? [{ buffer: old, output }] : [];
+  });
+}
+
+/** The node with the places of its maxima, row-major. One that gives them column-major already is written twice. */
+function writeMaxPool(emitter: Emitter, node: Node): void {
+  const { storage_order: order, ...attributes } = node.attributes;
+  const columnMajor = (node.outputs[1] ?? '') !== '' && order?.type === 'int' && order.value === 1;
+  if (columnMajor)
+    emitter.append({ ...node, name: emitter.fresh(node.name), outputs: [emitter.fresh(node.name), node.outputs[1] as string] });
+  const rowMajor = { ...node, attributes: { ...attributes, storage_order: int(0) } };
+  emitter.append(withOutputs(emitter, columnMajor ? { ...rowMajor, outputs: node.outputs.slice(0, 1) } : rowMajor, 2));
+}
+
+/** The node with all of its first `count` outputs present. */
+function withOutputs(emitter: Emitter, node: Node, count: number): Node {
+  const outputs = Array.from({ length: count }, (_, index) => node.outputs[index] || emitter.fresh(`${node.name}.output${index}`));
+  return { ...node, outputs };
+}

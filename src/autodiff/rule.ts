@@ -1,0 +1,72 @@
+// What a gradient rule is: given the gradients of a node's outputs, it writes nodes that compute the gradients of its inputs
+// (vector–Jacobian products). Rules may read the node's inputs and outputs by name; what they read is what the forward pass saves.
+
+import { defined } from '../assert.ts';
+import type { Emitter } from '../graph/emitter.ts';
+import type { Node } from '../graph/graph.ts';
+import { fail } from '../graph/operators/define.ts';
+import { toNumbers } from '../graph/tensor.ts';
+
+/** What a rule sees. */
+export interface RuleContext {
+  readonly node: Node;
+  /** Holds the forward values' types and constants; the rule writes its nodes here. */
+  readonly emitter: Emitter;
+  /** dL/d(output), in the output's shape and type; undefined for an output that no loss depends on. At least one is there. */
+  readonly outputGradients: readonly (string | undefined)[];
+  /** Which inputs need a gradient; work for others is wasted. At least one does. */
+  readonly needs: readonly boolean[];
+}
+
+/** Gradients by input, each in its input's shape and type; undefined for zero or not needed. */
+export type GradientRule = (context: RuleContext) => readonly (string | undefined)[];
+
+/** A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that no gradient passes. */
+export type RuleEntry = GradientRule | 'not-differentiable';
+
+/** The gradient of output `index`, which the rule knows to be there. */
+export function gradientOf({ outputGradients, node }: RuleContext, index = 0): string {
+  return defined(outputGradients[index], `the gradient of output ${index} of ${node.name}`);
+}
+
+/** The name of input `index`, or undefined where it is absent. */
+export function optionalInput({ node }: RuleContext, index: number): string | undefined {
+  const name = node.inputs[index];
+  return name === undefined || name === '' ? undefined : name;
+}
+
+/** The name of an input that the operator requires. */
+export function inputOf(context: RuleContext, index = 0): string {
+  return defined(optionalInput(context, index), `input ${index} of ${context.node.name}`);
+}
+
+/** The name of output `index`. */
+export function outputOf({ node }: RuleContext, index = 0): string {
+  const name = node.outputs[index];
+  return defined(name === '' ? undefined : name, `output ${index} of ${node.name}`);
+}
+
+/** The static shape of input `index`. */
+export function inputShape(context: RuleContext, index = 0): readonly number[] {
+  return context.emitter.shape(inputOf(context, index));
+}
+
+/** The numbers in a constant input; undefined where the input is absent. Throws InputError where it is not constant. */
+export function constantInput(context: RuleContext, index: number): readonly number[] | undefined {
+  const name = optionalInput(context, index);
+  if (name === undefined) return undefined;
+  const value = context.emitter.constantValue(name);
+  return value
+    ? toNumbers(value)
+    : fail(context.node, `has no gradient while its input "${name}" is computed at run time; make it an initializer`);
+}
+
+/** An axis that may count from the end, as one in [0, rank). */
+export function positiveAxis(axis: number, rank: number): number {
+  return axis < 0 ? axis + rank : axis;
+}
+
+/** Gradients for inputs that need them: `make[i]` is called only where `needs[i]`. */
+export function whereNeeded({ needs }: RuleContext, ...make: readonly (() => string | undefined)[]): readonly (string | undefined)[] {
+  return make.map((gradient, index) => (needs[index] ? gradient() : undefined));
+}

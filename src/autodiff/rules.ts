@@ -1,0 +1,60 @@
+// The table of gradient rules: one entry an operator. An operator added to names.ts does not compile until it has its entry here.
+
+import { elementwiseRules } from './rules/elementwise.ts';
+import { conv, convTranspose } from './rules/convolution.ts';
+import {
+  batchNormalization,
+  groupNormalization,
+  instanceNormalization,
+  layerNormalization,
+  logSoftmax,
+  lpNormalization,
+  softmax,
+} from './rules/normalization.ts';
+import { averagePool, globalAveragePool, globalMaxPool, maxPool } from './rules/pooling.ts';
+import { gemm, matMul } from './rules/products.ts';
+import { reductionRules } from './rules/reductions.ts';
+import { shapeRules } from './rules/shapes.ts';
+import { fail } from '../graph/operators/define.ts';
+import type { NeuralName, OperatorName } from '../graph/operators/names.ts';
+import { type RuleContext, type RuleEntry, gradientOf } from './rule.ts';
+
+const neuralRules: Readonly<Record<NeuralName, RuleEntry>> = {
+  AveragePool: averagePool,
+  BatchNormalization: batchNormalization,
+  Conv: conv,
+  ConvTranspose: convTranspose,
+  Dropout: inertDropout,
+  Gemm: gemm,
+  GlobalAveragePool: globalAveragePool,
+  GlobalMaxPool: globalMaxPool,
+  GroupNormalization: groupNormalization,
+  InstanceNormalization: instanceNormalization,
+  LayerNormalization: layerNormalization,
+  LogSoftmax: logSoftmax,
+  LpNormalization: lpNormalization,
+  MatMul: matMul,
+  MaxPool: maxPool,
+  Softmax: softmax,
+};
+
+/** Every operator's gradient rule, or the statement that none passes. */
+export const gradientRules: Readonly<Record<OperatorName, RuleEntry>> = {
+  ...elementwiseRules,
+  ...reductionRules,
+  ...shapeRules,
+  ...neuralRules,
+};
+
+/** dx = g: dropout that drops is replaced by a product with its mask before gradients are taken (see dropout.ts). */
+function inertDropout(context: RuleContext): readonly (string | undefined)[] {
+  const { emitter: e, node } = context;
+  const [ratio, training] = [1, 2].map((index) => {
+    const value = e.constantValue(node.inputs[index] ?? '');
+    return value === undefined ? undefined : Number(value.data[0]);
+  });
+  const trainingInput = node.inputs[2] ?? '';
+  const drops = trainingInput !== '' && training !== 0 && ratio !== 0;
+  if (drops) fail(node, 'still drops at random; its ratio and training mode must be constants so that its mask can become an input');
+  return [gradientOf(context), undefined, undefined];
+}

@@ -1,0 +1,104 @@
+// Gradients of the reductions. x the input, y the output with its reduced axes kept as 1, g = dL/dy in the same shape.
+
+import type { Emitter } from '../../graph/emitter.ts';
+import { int, intAttribute } from '../../graph/graph.ts';
+import type { ReductionName } from '../../graph/operators/names.ts';
+import { apply, cast, compare, div, expand, masked, mul, product, range, reduceSum, reshape, scale, select, sub } from '../expressions.ts';
+import {
+  type GradientRule,
+  type RuleContext,
+  type RuleEntry,
+  constantInput,
+  gradientOf,
+  inputOf,
+  inputShape,
+  outputOf,
+  positiveAxis,
+} from '../rule.ts';
+
+export const reductionRules: Readonly<Record<ReductionName, RuleEntry>> = {
+  ArgMax: 'not-differentiable',
+  ArgMin: 'not-differentiable',
+  // y_i = Σ_{j ≤ i} x_j, so dx_j = Σ_{i ≥ j} g_i: the same sum from the other end
+  CumSum: ({ node, emitter: e, outputGradients }) => [
+    e.emit('CumSum', [outputGradients[0] as string, node.inputs[1] as string], {
+      exclusive: int(intAttribute(node, 'exclusive', 0)),
+      reverse: int(1 - intAttribute(node, 'reverse', 0)),
+    }),
+    undefined,
+  ],
+  // g · sign(x)
+  ReduceL1: reduction((e, { g, x }) => mul(e, g, apply(e, 'Sign', x))),
+  // g · x / y; 0 where y = 0
+  ReduceL2: reduction((e, { g, x, y }) => mul(e, x, masked(e, div(e, g, y()), compare(e, 'Greater', y(), 0)))),
+  // y = ln Σx: g / Σx = g · exp(−y)
+  ReduceLogSum: reduction((e, { g, y }) => mul(e, g, apply(e, 'Exp', scale(e, y(), -1)))),
+  // g · exp(x − y)
+  ReduceLogSumExp: reduction((e, { g, x, y }) => mul(e, g, apply(e, 'Exp', sub(e, x, y())))),
+  ReduceMax: reduction(extremum),
+  // g / n
+  ReduceMean: reduction((e, { g, count }) => scale(e, g, 1 / count)),
+  ReduceMin: reduction(extremum),
+  ReduceProd: reduction(reduceProduct),
+  // g
+  ReduceSum: reduction((_, { g }) => g),
+  // g · 2x
+  ReduceSumSquare: reduction((e, { g, x }) => mul(e, scale(e, g, 2), x)),
+};
+
+interface ReductionValues {
+  readonly g: string;
+  readonly x: string;
+  readonly y: () => string;
+  readonly axes: readonly number[];
+  /** Elements of x behind one of y. */
+  readonly count: number;
+}
+
+/** A formula on shapes that broadcast to x's shape. */
+function reduction(formula: (e: Emitter, values: ReductionValues) => string): GradientRule {
+  return (context) => {
+    const e = context.emitter;
+    const x = inputOf(context);
+    const shape = e.shape(x);
+    const axes = reducedAxes(context);
+    const kept = shape.map((dimension, axis) => (axes.includes(axis) ? 1 : dimension));
+    const values = {
+      g: reshape(e, gradientOf(context), kept),
+      x,
+      y: () => reshape(e, outputOf(context), kept),
+      axes,
+      count: product(axes.map((axis) => shape[axis] as number)),
+    };
+    return [expand(e, formula(e, values), shape), undefined];
+  };
+}
+
+/** The axes that a reduction reduces, in [0, rank): its input 1, or all; none where it is told to do nothing without axes. */
+function reducedAxes(context: RuleContext): readonly number[] {
+  const rank = inputShape(context).length;
+  const axes = constantInput(context, 1) ?? [];
+  if (axes.length > 0) return axes.map((axis) => positiveAxis(axis, rank));
+  return intAttribute(context.node, 'noop_with_empty_axes', 0) === 1 ? [] : range(rank);
+}
+
+/** g to the elements that equal y, in equal shares where several do. */
+function extremum(e: Emitter, { g, x, y, axes }: ReductionValues): string {
+  const hits = cast(e, e.emit('Equal', [x, y()]), e.type(g).type);
+  return mul(e, hits, div(e, g, reduceSum(e, hits, axes)));
+}
+
+/**
+ * The product of the other elements times g. With p the product of those ≠ 0 and n the count of zeros:
+ * p/x where n = 0; p at the zero where n = 1; else 0.
+ */
+function reduceProduct(e: Emitter, { g, x, axes }: ReductionValues): string {
+  const one = e.scalarLike(x, 1);
+  const isZero = compare(e, 'Equal', x, 0);
+  const nonZero = select(e, isZero, one, x);
+  const others = axes.length === 0 ? nonZero : e.emit('ReduceProd', [nonZero, e.int64s(axes)], { keepdims: int(1) });
+  const zeros = reduceSum(e, cast(e, isZero, e.type(x).type), axes);
+  const atZero = masked(e, others, compare(e, 'Equal', zeros, 1));
+  const elsewhere = div(e, masked(e, others, compare(e, 'Equal', zeros, 0)), nonZero);
+  return mul(e, g, select(e, isZero, atZero, elsewhere));
+}
