@@ -1,13 +1,13 @@
 // Random valid applications of every operator: the shared material of property tests (types, ONNX Runtime, gradients).
 // One seed is one case, for ever; a new operator does not compile until it has its generator here.
 
-import { type Attribute, type Attributes, type Node, float, int, ints, string, tensorAttribute } from '../graph/graph.ts';
+import { type Attribute, type Attributes, float, int, ints, type Node, string, tensorAttribute } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { anyType, arithmeticTypes, floatTypes, numericTypes, signedTypes, unsignedTypes } from '../graph/operators/define.ts';
 import type { OperatorName } from '../graph/operators/names.ts';
 import { numberToHalf } from '../graph/operators/numbers.ts';
-import { type Random, createRandom, permutation } from '../random.ts';
-import { type ElementType, type Tensor, elementCount, int64s, isFloat, scalar, tensor } from '../graph/tensor.ts';
+import { type ElementType, elementCount, int64s, isFloat, scalar, type Tensor, tensor } from '../graph/tensor.ts';
+import { createRandom, permutation, type Random } from '../random.ts';
 
 /** A node and values for its inputs (undefined where an optional input is absent). */
 export interface OperatorCase {
@@ -24,7 +24,9 @@ export interface CaseOptions {
 /** The case of an operator that belongs to `seed`. */
 export function operatorCase(operator: OperatorName, seed: number, options: CaseOptions = {}): OperatorCase {
   const draw = new Draw(createRandom(seed), options.types ?? anyType);
-  const { inputs, attributes = {}, outputCount = 1 } = generators[operator](draw);
+  const { inputs: drawn, attributes = {}, outputCount = 1 } = generators[operator](draw);
+  // Absent inputs at the end are not written at all, as exporters do.
+  const inputs = drawn.slice(0, drawn.findLastIndex((input) => input !== undefined) + 1);
   const node: Node = {
     operator,
     domain: '',
@@ -150,7 +152,13 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const channels = [shape[1] as number];
     const training = draw.flag();
     return {
-      inputs: [draw.tensor(type, shape), draw.tensor(type, channels), draw.tensor(type, channels), draw.tensor(type, channels), draw.positive(type, channels)],
+      inputs: [
+        draw.tensor(type, shape),
+        draw.tensor(type, channels),
+        draw.tensor(type, channels),
+        draw.tensor(type, channels),
+        draw.positive(type, channels),
+      ],
       attributes: { training_mode: training ? int(1) : undefined, epsilon: draw.maybe(float(0.01)), momentum: draw.maybe(float(0.75)) },
       outputCount: training ? 3 : 1,
     };
@@ -158,9 +166,15 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   BitShift(draw) {
     const type = draw.type(unsignedTypes);
     const shape = draw.shape();
-    return { inputs: [draw.tensor(type, shape), draw.tensor(type, draw.broadcastable(shape))], attributes: { direction: string(draw.pick(['LEFT', 'RIGHT'])) } };
+    return {
+      inputs: [draw.tensor(type, shape), draw.tensor(type, draw.broadcastable(shape))],
+      attributes: { direction: string(draw.pick(['LEFT', 'RIGHT'])) },
+    };
   },
-  Cast: (draw) => ({ inputs: [draw.positive(draw.type(numericTypes), draw.shape())], attributes: { to: int(dataTypeCode(draw.type(anyType))) } }),
+  Cast: (draw) => ({
+    inputs: [draw.positive(draw.type(numericTypes), draw.shape())],
+    attributes: { to: int(dataTypeCode(draw.type(anyType))) },
+  }),
   CastLike: (draw) => ({ inputs: [draw.positive(draw.type(numericTypes), draw.shape()), draw.tensor(draw.type(anyType), draw.shape())] }),
   Ceil: unary(),
   Celu: unary(['float32'], { alpha: float(1.5) }),
@@ -175,15 +189,32 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const inputs = Array.from({ length: draw.integer(1, 3) }, () => draw.tensor(type, shape.with(axis, draw.integer(0, 3))));
     return { inputs, attributes: { axis: int(axis) } };
   },
-  Constant: (draw) => ({ inputs: [], attributes: draw.pick<Attributes>([{ value: tensorAttribute(draw.tensor(draw.type(anyType), draw.shape())) }, { value_int: int(3) }, { value_ints: ints([4, 5]) }, { value_float: float(0.5) }]) }),
-  ConstantOfShape: (draw) => ({ inputs: [int64s(draw.shape())], attributes: { value: draw.maybe(tensorAttribute(draw.tensor(draw.type(anyType), [1]))) } }),
+  Constant: (draw) => ({
+    inputs: [],
+    attributes: draw.pick<Attributes>([
+      { value: tensorAttribute(draw.tensor(draw.type(anyType), draw.shape())) },
+      { value_int: int(3) },
+      { value_ints: ints([4, 5]) },
+      { value_float: float(0.5) },
+    ]),
+  }),
+  ConstantOfShape: (draw) => ({
+    inputs: [int64s(draw.shape())],
+    attributes: { value: draw.maybe(tensorAttribute(draw.tensor(draw.type(anyType), [1]))) },
+  }),
   Conv(draw) {
     const { type, groups, kernel, spatial, attributes, autoPad } = convolution(draw);
     const [perGroup, channels] = [draw.integer(1, 2), groups * draw.integer(1, 2)];
     const dilations = draw.integers(kernel.length, 1, 2);
-    const size = spatial.map((extra, axis) => ((kernel[axis] as number) - 1) * (autoPad === undefined ? (dilations[axis] as number) : 1) + extra);
+    const size = spatial.map(
+      (extra, axis) => ((kernel[axis] as number) - 1) * (autoPad === undefined ? (dilations[axis] as number) : 1) + extra,
+    );
     return {
-      inputs: [draw.tensor(type, [draw.integer(1, 2), groups * perGroup, ...size]), draw.tensor(type, [channels, perGroup, ...kernel]), draw.maybe(draw.tensor(type, [channels]))],
+      inputs: [
+        draw.tensor(type, [draw.integer(1, 2), groups * perGroup, ...size]),
+        draw.tensor(type, [channels, perGroup, ...kernel]),
+        draw.maybe(draw.tensor(type, [channels])),
+      ],
       attributes: { ...attributes, dilations: autoPad === undefined ? ints(dilations) : undefined },
     };
   },
@@ -194,9 +225,14 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const size = spatial.map((extra) => extra + 2);
     const weights = draw.tensor(type, [channels, perGroup, ...kernel]);
     const outputPadding = strides.map((stride) => draw.integer(0, stride - 1));
+    const covered = size.map((count, axis) => (count - 1) * (strides[axis] as number) + (kernel[axis] as number));
+    const outputShape = covered.map((length, axis) => Math.max(1, length + draw.integer(-1, (strides[axis] as number) - 1)));
+    const stated = draw.integer(0, 3) === 0 ? ints(outputShape) : undefined;
     return {
       inputs: [draw.tensor(type, [draw.integer(1, 2), channels, ...size]), weights, draw.maybe(draw.tensor(type, [perGroup * groups]))],
-      attributes: { ...attributes, output_padding: autoPad === undefined ? draw.maybe(ints(outputPadding)) : undefined },
+      attributes: stated
+        ? { ...attributes, pads: undefined, output_shape: stated }
+        : { ...attributes, output_padding: autoPad === undefined ? draw.maybe(ints(outputPadding)) : undefined },
     };
   },
   Cos: unary(),
@@ -204,19 +240,28 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   CumSum(draw) {
     const shape = draw.shape(1);
     const axis = scalar(draw.pick(['int32', 'int64']), draw.axis(shape.length));
-    return { inputs: [draw.tensor(draw.type(arithmeticTypes), shape), axis], attributes: { exclusive: draw.maybe(int(1)), reverse: draw.maybe(int(1)) } };
+    return {
+      inputs: [draw.tensor(draw.type(arithmeticTypes), shape), axis],
+      attributes: { exclusive: draw.maybe(int(1)), reverse: draw.maybe(int(1)) },
+    };
   },
   DepthToSpace(draw) {
     const block = draw.integer(1, 3);
     const [n, c, h, w] = draw.integers(4, 1, 3) as [number, number, number, number];
-    return { inputs: [draw.tensor(draw.type(floatTypes), [n, c * block * block, h, w])], attributes: { blocksize: int(block), mode: draw.maybe(string(draw.pick(['DCR', 'CRD']))) } };
+    return {
+      inputs: [draw.tensor(draw.type(floatTypes), [n, c * block * block, h, w])],
+      attributes: { blocksize: int(block), mode: draw.maybe(string(draw.pick(['DCR', 'CRD']))) },
+    };
   },
   Div(draw) {
     const type = draw.type(numericTypes);
     const shape = draw.shape();
     return { inputs: [draw.tensor(type, draw.broadcastable(shape)), draw.positive(type, shape)] };
   },
-  Dropout: (draw) => ({ inputs: [draw.tensor(draw.type(floatTypes), draw.shape()), draw.maybe(scalar('float32', 0.5)), scalar('bool', 0)], outputCount: draw.integer(1, 2) }),
+  Dropout: (draw) => ({
+    inputs: [draw.tensor(draw.type(floatTypes), draw.shape()), draw.maybe(scalar('float32', 0.5)), scalar('bool', 0)],
+    outputCount: draw.integer(1, 2),
+  }),
   Elu: unary(floatTypes, { alpha: float(0.75) }),
   Equal: binary([...numericTypes, 'bool']),
   Erf: unary(),
@@ -225,7 +270,13 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const shape = draw.shape();
     return { inputs: [draw.tensor(draw.type(anyType), draw.broadcastable(shape)), int64s(shape.map((dimension) => dimension))] };
   },
-  EyeLike: (draw) => ({ inputs: [draw.tensor(draw.type(anyType), draw.shape(2, 2))], attributes: { k: draw.maybe(int(draw.integer(-2, 2))), dtype: draw.maybe(int(dataTypeCode(draw.type(['float32', 'float64', 'int32', 'int64'])))) } }),
+  EyeLike: (draw) => ({
+    inputs: [draw.tensor(draw.type(anyType), draw.shape(2, 2))],
+    attributes: {
+      k: draw.maybe(int(draw.integer(-2, 2))),
+      dtype: draw.maybe(int(dataTypeCode(draw.type(['float32', 'float64', 'int32', 'int64'])))),
+    },
+  }),
   Flatten(draw) {
     const shape = draw.shape();
     return { inputs: [draw.tensor(draw.type(anyType), shape)], attributes: { axis: int(draw.integer(-shape.length, shape.length)) } };
@@ -249,14 +300,26 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const indices = draw.indices('int64', [...shape.slice(0, batch), ...draw.shape(0, 2), depth], limit);
     return { inputs: [draw.tensor(draw.type(anyType), shape), indices], attributes: { batch_dims: int(batch) } };
   },
-  Gelu: (draw) => ({ inputs: [draw.tensor(draw.type(floatTypes), draw.shape())], attributes: { approximate: draw.maybe(string(draw.pick(['none', 'tanh']))) } }),
+  Gelu: (draw) => ({
+    inputs: [draw.tensor(draw.type(floatTypes), draw.shape())],
+    attributes: { approximate: draw.maybe(string(draw.pick(['none', 'tanh']))) },
+  }),
   Gemm(draw) {
     const type = draw.type(arithmeticTypes);
     const [m, k, n] = draw.integers(3, 1, 4) as [number, number, number];
     const [transA, transB] = [draw.flag(), draw.flag()];
     return {
-      inputs: [draw.tensor(type, transA ? [k, m] : [m, k]), draw.tensor(type, transB ? [n, k] : [k, n]), draw.maybe(draw.tensor(type, draw.broadcastable([m, n])))],
-      attributes: { transA: int(Number(transA)), transB: int(Number(transB)), alpha: draw.maybe(float(isFloat(type) ? 0.5 : 2)), beta: draw.maybe(float(isFloat(type) ? 1.5 : 3)) },
+      inputs: [
+        draw.tensor(type, transA ? [k, m] : [m, k]),
+        draw.tensor(type, transB ? [n, k] : [k, n]),
+        draw.maybe(draw.tensor(type, draw.broadcastable([m, n]))),
+      ],
+      attributes: {
+        transA: int(Number(transA)),
+        transB: int(Number(transB)),
+        alpha: draw.maybe(float(isFloat(type) ? 0.5 : 2)),
+        beta: draw.maybe(float(isFloat(type) ? 1.5 : 3)),
+      },
     };
   },
   GlobalAveragePool: (draw) => ({ inputs: [draw.tensor(draw.type(floatTypes), draw.shape(3, 5))] }),
@@ -268,7 +331,11 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const groups = draw.integer(1, 3);
     const channels = groups * draw.integer(1, 3);
     return {
-      inputs: [draw.tensor(type, [draw.integer(1, 2), channels, ...draw.shape(1, 2)]), draw.tensor(type, [channels]), draw.tensor(type, [channels])],
+      inputs: [
+        draw.tensor(type, [draw.integer(1, 2), channels, ...draw.shape(1, 2)]),
+        draw.tensor(type, [channels]),
+        draw.tensor(type, [channels]),
+      ],
       attributes: { num_groups: int(groups), epsilon: draw.maybe(float(0.01)) },
     };
   },
@@ -279,9 +346,15 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const type = draw.type(floatTypes);
     const shape = draw.shape(3, 4);
     const channels = [shape[1] as number];
-    return { inputs: [draw.tensor(type, shape), draw.tensor(type, channels), draw.tensor(type, channels)], attributes: { epsilon: draw.maybe(float(0.01)) } };
+    return {
+      inputs: [draw.tensor(type, shape), draw.tensor(type, channels), draw.tensor(type, channels)],
+      attributes: { epsilon: draw.maybe(float(0.01)) },
+    };
   },
-  IsInf: (draw) => ({ inputs: [withSpecials(draw.tensor(draw.type(['float32', 'float64']), draw.shape()))], attributes: { detect_negative: draw.maybe(int(0)), detect_positive: draw.maybe(int(0)) } }),
+  IsInf: (draw) => ({
+    inputs: [withSpecials(draw.tensor(draw.type(['float32', 'float64']), draw.shape()))],
+    attributes: { detect_negative: draw.maybe(int(0)), detect_positive: draw.maybe(int(0)) },
+  }),
   IsNaN: (draw) => ({ inputs: [withSpecials(draw.tensor(draw.type(['float32', 'float64']), draw.shape()))] }),
   LayerNormalization(draw) {
     const type = draw.type(floatTypes);
@@ -312,7 +385,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     return { inputs: [draw.tensor(type, left), draw.tensor(type, right)] };
   },
   Max: variadic(numericTypes),
-  MaxPool: (draw) => ({ ...pool(draw, [...floatTypes, 'int8', 'uint8'], { storage_order: draw.maybe(int(1)) }, true), outputCount: draw.integer(1, 2) }),
+  MaxPool: (draw) => ({
+    ...pool(draw, [...floatTypes, 'int8', 'uint8'], { storage_order: draw.maybe(int(1)) }, true),
+    outputCount: draw.integer(1, 2),
+  }),
   Mean: variadic(floatTypes),
   Min: variadic(numericTypes),
   Mish: unary(),
@@ -320,13 +396,16 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const type = draw.type(numericTypes);
     const shape = draw.shape();
     const fmod = isFloat(type) || draw.flag();
-    return { inputs: [draw.tensor(type, shape), draw.positive(type, draw.broadcastable(shape))], attributes: { fmod: fmod ? int(1) : undefined } };
+    return {
+      inputs: [draw.tensor(type, shape), draw.positive(type, draw.broadcastable(shape))],
+      attributes: { fmod: fmod ? int(1) : undefined },
+    };
   },
   Mul: binary(numericTypes),
   Neg: unary(signedTypes),
   Not: unary(['bool']),
   OneHot(draw) {
-    const shape = draw.shape(0, 3);
+    const shape = draw.shape(1, 3);
     const depth = draw.integer(1, 4);
     const indices = draw.indices(draw.type(['int64', 'int32', 'float32']), shape, depth + 1);
     return {
@@ -352,7 +431,12 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   Pow(draw) {
     const shape = draw.shape();
     const exponent = draw.type(['float32', 'float64', 'int32', 'int64']);
-    return { inputs: [draw.positive(draw.type(['float32', 'float64', 'int32', 'int64']), draw.broadcastable(shape)), draw.positive(exponent, shape)] };
+    return {
+      inputs: [
+        draw.positive(draw.type(['float32', 'float64', 'int32', 'int64']), draw.broadcastable(shape)),
+        draw.positive(exponent, shape),
+      ],
+    };
   },
   Range(draw) {
     const type = draw.type(['float32', 'float64', 'int16', 'int32', 'int64']);
@@ -382,7 +466,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   ScatterElements(draw) {
     const { shape, axis, indices } = elementIndices(draw);
     const type = draw.type(numericTypes);
-    return { inputs: [draw.tensor(type, shape), indices, draw.tensor(type, indices.shape)], attributes: { axis: int(axis), reduction: scatterReduction(draw) } };
+    return {
+      inputs: [draw.tensor(type, shape), indices, draw.tensor(type, indices.shape)],
+      attributes: { axis: int(axis), reduction: scatterReduction(draw) },
+    };
   },
   ScatterND(draw) {
     const shape = draw.shape(1);
@@ -391,12 +478,19 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const outer = draw.shape(0, 2);
     const type = draw.type(numericTypes);
     return {
-      inputs: [draw.tensor(type, shape), draw.indices('int64', [...outer, depth], limit), draw.tensor(type, [...outer, ...shape.slice(depth)])],
+      inputs: [
+        draw.tensor(type, shape),
+        draw.indices('int64', [...outer, depth], limit),
+        draw.tensor(type, [...outer, ...shape.slice(depth)]),
+      ],
       attributes: { reduction: scatterReduction(draw) },
     };
   },
   Selu: unary(floatTypes, { alpha: float(1.5), gamma: float(1.25) }),
-  Shape: (draw) => ({ inputs: [draw.tensor(draw.type(anyType), draw.shape())], attributes: { start: draw.maybe(int(draw.integer(-5, 5))), end: draw.maybe(int(draw.integer(-5, 5))) } }),
+  Shape: (draw) => ({
+    inputs: [draw.tensor(draw.type(anyType), draw.shape())],
+    attributes: { start: draw.maybe(int(draw.integer(-5, 5))), end: draw.maybe(int(draw.integer(-5, 5))) },
+  }),
   Sigmoid: unary(),
   Sign: unary(numericTypes),
   Sin: unary(),
@@ -425,13 +519,17 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const stated = draw.flag();
     // Without sizes the parts are equal but for the last one: always possible for a length from count² on.
     const x = draw.tensor(draw.type(anyType), shape.with(axis, stated ? total : draw.integer(sizes.length ** 2, sizes.length ** 2 + 3)));
-    return { inputs: [x, stated ? int64s(sizes) : undefined], attributes: { axis: int(axis), num_outputs: stated ? undefined : int(sizes.length) }, outputCount: sizes.length };
+    return {
+      inputs: [x, stated ? int64s(sizes) : undefined],
+      attributes: { axis: int(axis), num_outputs: stated ? undefined : int(sizes.length) },
+      outputCount: sizes.length,
+    };
   },
   Sqrt: unary(),
   Squeeze(draw) {
     const shape = draw.shape().map((dimension) => (draw.flag() ? dimension : 1));
-    const ones = shape.flatMap((dimension, axis) => (dimension === 1 && draw.flag() ? [draw.flag() ? axis : axis - shape.length] : []));
-    return { inputs: [draw.tensor(draw.type(anyType), shape), draw.maybe(int64s(ones))] };
+    const axes = shape.flatMap((dimension, axis) => (dimension === 1 && draw.flag() ? [draw.flag() ? axis : axis - shape.length] : []));
+    return { inputs: [draw.tensor(draw.type(anyType), shape), axes.length > 0 ? draw.maybe(int64s(axes)) : undefined] };
   },
   Sub: binary(numericTypes),
   Sum: variadic(floatTypes),
@@ -446,7 +544,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const shape = draw.shape();
     return { inputs: [draw.tensor(draw.type(anyType), shape)], attributes: { perm: draw.maybe(ints(draw.order(shape.length))) } };
   },
-  Trilu: (draw) => ({ inputs: [draw.tensor(draw.type(anyType), draw.shape(2)), draw.maybe(scalar('int64', draw.integer(-3, 3)))], attributes: { upper: draw.maybe(int(0)) } }),
+  Trilu: (draw) => ({
+    inputs: [draw.tensor(draw.type(anyType), draw.shape(2)), draw.maybe(scalar('int64', draw.integer(-3, 3)))],
+    attributes: { upper: draw.maybe(int(0)) },
+  }),
   Unsqueeze(draw) {
     const shape = draw.shape(0, 3);
     const count = draw.integer(1, 2);
@@ -456,7 +557,9 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   Where(draw) {
     const shape = draw.shape();
     const type = draw.type(anyType);
-    return { inputs: [draw.tensor('bool', draw.broadcastable(shape)), draw.tensor(type, shape), draw.tensor(type, draw.broadcastable(shape))] };
+    return {
+      inputs: [draw.tensor('bool', draw.broadcastable(shape)), draw.tensor(type, shape), draw.tensor(type, draw.broadcastable(shape))],
+    };
   },
   Xor: binary(['bool']),
 };
@@ -493,7 +596,11 @@ function alongAxis(draw: Draw): Drawn {
 
 function argument(draw: Draw): Drawn {
   const shape = draw.shape(1);
-  const attributes = { axis: draw.maybe(int(draw.axis(shape.length))), keepdims: draw.maybe(int(0)), select_last_index: draw.maybe(int(1)) };
+  const attributes = {
+    axis: draw.maybe(int(draw.axis(shape.length))),
+    keepdims: draw.maybe(int(0)),
+    select_last_index: draw.maybe(int(1)),
+  };
   return { inputs: [draw.tensor(draw.type(numericTypes), shape)], attributes };
 }
 
@@ -564,7 +671,12 @@ function convolution(draw: Draw): Convolution {
   };
 }
 
-function pool(draw: Draw, types: readonly ElementType[], attributes: Readonly<Record<string, Attribute | undefined>>, dilated = false): Drawn {
+function pool(
+  draw: Draw,
+  types: readonly ElementType[],
+  attributes: Readonly<Record<string, Attribute | undefined>>,
+  dilated = false,
+): Drawn {
   const rank = draw.integer(1, 3);
   const kernel = draw.integers(rank, 1, 3);
   const autoPad = draw.integer(0, 3) === 0 ? draw.pick(['VALID', 'SAME_UPPER', 'SAME_LOWER']) : undefined;
@@ -576,7 +688,8 @@ function pool(draw: Draw, types: readonly ElementType[], attributes: Readonly<Re
     attributes: {
       ...attributes,
       kernel_shape: ints(kernel),
-      strides: draw.maybe(ints(draw.integers(rank, 1, 3))),
+      // No longer than the kernel: where SAME would need negative padding, ONNX Runtime refuses.
+      strides: draw.maybe(ints(kernel.map((extent) => draw.integer(1, extent)))),
       dilations: dilations.some((dilation) => dilation > 1) ? ints(dilations) : undefined,
       auto_pad: autoPad === undefined ? undefined : string(autoPad),
       pads: autoPad === undefined ? draw.maybe(ints(pads)) : undefined,
@@ -584,4 +697,3 @@ function pool(draw: Draw, types: readonly ElementType[], attributes: Readonly<Re
     },
   };
 }
-

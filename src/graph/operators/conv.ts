@@ -109,28 +109,55 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
   );
   const window = { kernel, strides, dilations, output: places };
   const stated = intsAttribute(node, 'output_shape');
-  if (stated || autoPad.startsWith('SAME')) {
-    checkAutoPad(node, autoPad);
-    const input = stated ?? places.map((count, axis) => count * (strides[axis] as number));
-    check(
-      input.length === kernel.length && input.every((size) => size > 0),
-      node,
-      () => `has output_shape ${shapeText(input)}; it needs ${kernel.length} positive integers`,
-    );
-    // A negative total means that the stated output is larger than what the windows cover: nothing is cut, zeros follow.
-    const totals = covered.map((size, axis) => Math.max(0, size - (input[axis] as number)));
-    const [padsBegin, padsEnd] = splitPadding(totals, autoPad === 'SAME_UPPER' ? 'SAME_UPPER' : 'SAME_LOWER');
-    return { ...window, input, padsBegin, padsEnd };
-  }
   checkAutoPad(node, autoPad);
-  const [padsBegin, padsEnd] = explicitPads(node, kernel.length);
+  if (!stated && !autoPad.startsWith('SAME')) {
+    const [padsBegin, padsEnd] = explicitPads(node, kernel.length);
+    checkCovering(
+      node,
+      covered,
+      covered.map((size, axis) => size - (extra[axis] as number)),
+      strides,
+    );
+    return { ...window, ...uncovered(node, covered, padsBegin, padsEnd) };
+  }
+  const size = stated ?? places.map((count, axis) => count * (strides[axis] as number));
+  check(
+    size.length === kernel.length && size.every((length) => length > 0),
+    node,
+    () => `has output_shape ${shapeText(size)}; it needs ${kernel.length} positive integers`,
+  );
+  // Padding cuts off what is too much. Where the windows cover less, a stated output has zeros at its end; SAME stays with less.
+  const totals = covered.map((length, axis) => Math.max(0, length - (size[axis] as number)));
+  const [padsBegin, padsEnd] = splitPadding(totals, autoPad === 'SAME_UPPER' ? 'SAME_UPPER' : 'SAME_LOWER');
+  if (!stated) return { ...window, ...uncovered(node, covered, padsBegin, padsEnd) };
+  checkCovering(node, stated, covered, strides);
+  return { ...window, input: stated, padsBegin, padsEnd };
+}
+
+/** Zeros after the last window must not make room for another: the node would then be the transpose of no convolution. */
+function checkCovering(node: Node, size: readonly number[], covered: readonly number[], strides: readonly number[]): void {
+  check(
+    size.every((length, axis) => length - (covered[axis] as number) < (strides[axis] as number)),
+    node,
+    () =>
+      `leaves a whole stride of its output ${shapeText(size)} uncovered by its windows, which reach ${shapeText(covered)}; the strides are ${shapeText(strides)}`,
+  );
+}
+
+/** What padding leaves of the covered size. */
+function uncovered(
+  node: Node,
+  covered: readonly number[],
+  padsBegin: readonly number[],
+  padsEnd: readonly number[],
+): Pick<Window, 'input' | 'padsBegin' | 'padsEnd'> {
   const input = covered.map((size, axis) => size - (padsBegin[axis] as number) - (padsEnd[axis] as number));
   check(
     input.every((size) => size > 0),
     node,
     () => `pads away its whole output, which would be ${shapeText(input)}`,
   );
-  return { ...window, input, padsBegin, padsEnd };
+  return { input, padsBegin, padsEnd };
 }
 
 function convolve(

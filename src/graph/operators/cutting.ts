@@ -97,7 +97,7 @@ interface Range {
   readonly count: number;
 }
 
-/** What Slice takes of each axis, with starts and ends clamped as numpy clamps them. */
+/** What Slice takes of each axis, with starts and ends clamped as ONNX says: a start before the first element is the first, also for negative steps (not so in numpy). */
 function sliceRanges(node: Node, shape: readonly number[], inputs: Inputs<ValueType>, constants: Inputs<Tensor>): readonly Range[] {
   const starts = constantIntegers(node, inputs, constants, 1) ?? [];
   const ends = constantIntegers(node, inputs, constants, 2) ?? [];
@@ -114,12 +114,11 @@ function sliceRanges(node: Node, shape: readonly number[], inputs: Inputs<ValueT
     if (position < 0) return { start: 0, step: 1, count: dimension };
     const step = steps[position] as number;
     check(step !== 0, node, () => `has step 0 on axis ${axis}`);
-    const clamp = (index: number): number => {
-      const absolute = index < 0 ? index + dimension : index;
-      return step > 0 ? Math.min(Math.max(absolute, 0), dimension) : Math.min(Math.max(absolute, -1), dimension - 1);
-    };
-    const start = clamp(starts[position] as number);
-    const count = Math.max(0, Math.ceil((clamp(ends[position] as number) - start) / step));
+    const fromStart = (index: number): number => (index < 0 ? index + dimension : index);
+    const clamp = (index: number, low: number, high: number): number => Math.max(low, Math.min(index, high));
+    const start = clamp(fromStart(starts[position] as number), 0, step > 0 ? dimension : Math.max(0, dimension - 1));
+    const end = clamp(fromStart(ends[position] as number), step > 0 ? 0 : -1, step > 0 ? dimension : dimension - 1);
+    const count = Math.max(0, Math.ceil((end - start) / step));
     return { start, step, count };
   });
 }

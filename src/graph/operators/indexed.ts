@@ -98,6 +98,7 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
     infer(node, inputs, constants) {
       const [indices, depth, values] = [required(inputs, 0), required(inputs, 1), required(inputs, 2)];
       check(elementCount(depth.shape) === 1, node, () => `wants a scalar depth, not ${typeText(depth)}`);
+      check(indices.shape.length >= 1, node, () => `wants indices of rank 1 or more, not ${typeText(indices)}`);
       check(sameShape(values.shape, [2]), node, () => `wants the values [off, on], not ${typeText(values)}`);
       const length = Math.trunc(constantIntegers(node, inputs, constants, 1)?.[0] ?? 0);
       check(length > 0, node, () => `has depth ${length}; it must be positive`);

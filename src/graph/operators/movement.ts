@@ -144,6 +144,11 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
       const { type, shape } = required(inputs, 0);
       const given = constantIntegers(node, inputs, constants, 1);
       if (given === undefined) return [{ type, shape: shape.filter((dimension) => dimension !== 1) }];
+      check(
+        given.length > 0,
+        node,
+        () => 'has an empty list of axes, which runtimes read differently; leave the input out to squeeze every 1',
+      );
       const axes = normalizeAxes(node, given, shape.length);
       for (const axis of axes) check(shape[axis] === 1, node, () => `squeezes axis ${axis} of ${shapeText(shape)}, which is not 1`);
       return [{ type, shape: shape.filter((_, axis) => !axes.includes(axis)) }];

@@ -16,11 +16,21 @@ for (const operator of Object.keys(operators) as OperatorName[]) {
     const property = fc.property(fc.integer(), (word) => {
       const { node, inputs } = operatorCase(operator, word);
       const before = inputs.map((input) => input && tensorBytes(input).slice());
-      const types = infer(node, inputs.map((input) => input && { type: input.type, shape: input.shape }), inputs.map((input, index) => (constantInputs.includes(index) ? input : undefined)));
+      const types = infer(
+        node,
+        inputs.map((input) => input && { type: input.type, shape: input.shape }),
+        inputs.map((input, index) => (constantInputs.includes(index) ? input : undefined)),
+      );
       const outputs = evaluate(node, inputs);
-      assert.deepEqual(types, outputs.map(({ type, shape }) => ({ type, shape })));
+      assert.deepEqual(
+        types,
+        outputs.map(({ type, shape }) => ({ type, shape })),
+      );
       assert.equal(outputs.length, node.outputs.length);
-      assert.deepEqual(inputs.map((input) => input && tensorBytes(input)), before);
+      assert.deepEqual(
+        inputs.map((input) => input && tensorBytes(input)),
+        before,
+      );
     });
     fc.assert(property, { seed, numRuns: 60 });
   });

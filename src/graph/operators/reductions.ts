@@ -65,7 +65,10 @@ interface ReduceOptions {
   readonly plain?: boolean;
 }
 
-/** A Reduce operator: axes from input 1 (all where there are none), `keepdims`, `noop_with_empty_axes`. */
+/**
+ * A Reduce operator: axes from input 1 (all where there are none), `keepdims`, `noop_with_empty_axes`. "No-op" means that nothing is
+ * joined: every element is a group of its own, so that ReduceL1 gives |x| then, as ONNX clarified after opset 21 and runtimes do.
+ */
 function reduce(rule: (x: Groups) => Numbers, { types = numericTypes, plain = false }: ReduceOptions = {}): OperatorDefinition {
   return define({
     inputs: [1, 2],
@@ -82,7 +85,6 @@ function reduce(rule: (x: Groups) => Numbers, { types = numericTypes, plain = fa
       const x = required(inputs, 0);
       const { type, shape } = result as ValueType;
       const axes = reducedAxes(node, inputs, inputs);
-      if (axes.length === 0 && intAttribute(node, 'noop_with_empty_axes', 0) !== 0) return [x];
       const collapsed = collapse(x.shape, axes);
       const strides = stridesOf(collapsed).map((stride, axis) => (axes.includes(axis) ? 0 : stride));
       const values = rule({
