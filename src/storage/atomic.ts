@@ -1,7 +1,7 @@
 // Writes a file so that a reader, and a machine that loses power at any moment, finds the old contents or the new, whole: a temporary file
 // beside it, its sync, a rename, a sync of the folder. Part of storage/ (Node only).
 
-import { dirname, join, basename } from 'node:path';
+import { basename, dirname, join } from 'node:path';
 import { RunError } from '../errors.ts';
 import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './disk.ts';
 

@@ -60,12 +60,19 @@ const prefixes = { parameters: 'parameters/', buffers: 'buffers/', optimizerStat
 export async function saveCheckpoint(folder: string, checkpoint: Checkpoint, options: CheckpointOptions = {}): Promise<string> {
   const { keepCount = 3, disk = nodeDisk } = options;
   assert(keepCount >= 1, 'no checkpoint would be kept');
-  assert(Number.isSafeInteger(checkpoint.round) && checkpoint.round >= 0 && checkpoint.round < 1e15, `round ${checkpoint.round} is no round`);
+  assert(
+    Number.isSafeInteger(checkpoint.round) && checkpoint.round >= 0 && checkpoint.round < 1e15,
+    `round ${checkpoint.round} is no round`,
+  );
   await makeFolders(folder, disk);
   const pieces = writeSafetensors(tensorsOf(checkpoint), new Map([['format', `asteroid checkpoint ${version}`]]));
   const sha256 = hashOf(pieces);
   const stem = `round-${String(checkpoint.round).padStart(8, '0')}`;
-  const tensors = { file: `${stem}-${sha256.slice(0, 8)}.safetensors`, bytes: pieces.reduce((sum, piece) => sum + piece.length, 0), sha256 };
+  const tensors = {
+    file: `${stem}-${sha256.slice(0, 8)}.safetensors`,
+    bytes: pieces.reduce((sum, piece) => sum + piece.length, 0),
+    sha256,
+  };
   await writeFileAtomically(join(folder, tensors.file), pieces, disk);
   const path = join(folder, `${stem}.json`);
   await writeFileAtomically(path, [encodeState({ version, round: checkpoint.round, tensors, state: checkpoint.state })], disk);
@@ -80,7 +87,10 @@ export async function saveCheckpoint(folder: string, checkpoint: Checkpoint, opt
 export async function loadLatestCheckpoint(folder: string, options: CheckpointOptions = {}): Promise<FoundCheckpoint> {
   const { disk = nodeDisk } = options;
   const names = await list(folder, disk);
-  const states = names.filter((name) => stateName.test(name)).sort(byRound).reverse();
+  const states = names
+    .filter((name) => stateName.test(name))
+    .sort(byRound)
+    .reverse();
   const orphans = new Set(names.filter((name) => tensorsName.test(name)).map((name) => roundOf(name)));
   for (const name of states) orphans.delete(roundOf(name));
   const warnings: string[] = [];
@@ -104,7 +114,8 @@ export async function loadCheckpoint(path: string, options: CheckpointOptions = 
   const { round, tensors, state } = decodeState(path, await read(path, disk));
   const tensorsPath = join(dirname(path), tensors.file);
   const bytes = await read(tensorsPath, disk);
-  if (bytes.length !== tensors.bytes) throw new InputError(`${tensorsPath} has ${bytes.length} bytes, not the ${tensors.bytes} that were written.`);
+  if (bytes.length !== tensors.bytes)
+    throw new InputError(`${tensorsPath} has ${bytes.length} bytes, not the ${tensors.bytes} that were written.`);
   if (hashOf([bytes]) !== tensors.sha256) throw new InputError(`${tensorsPath} was changed after it was written: its SHA-256 differs.`);
   const all = readSafetensors({ name: tensorsPath, bytes }).tensors;
   const part = (prefix: string): Map<string, Tensor> =>
@@ -141,10 +152,14 @@ function hashOf(pieces: readonly Uint8Array[]): string {
 
 /** One JSON object; its first line holds the hash of all bytes behind that line. */
 function encodeState(file: StateFile): Uint8Array {
-  const text = JSON.stringify(file, (key, value: unknown) => {
-    assert(typeof value !== 'number' || Number.isFinite(value), `the checkpoint's ${key} is not finite`);
-    return value;
-  }, 1);
+  const text = JSON.stringify(
+    file,
+    (key, value: unknown) => {
+      assert(typeof value !== 'number' || Number.isFinite(value), `the checkpoint's ${key} is not finite`);
+      return value;
+    },
+    1,
+  );
   const rest = new TextEncoder().encode(`${text.slice(2)}\n`);
   const line = new TextEncoder().encode(`{"sha256":"${hashOf([rest])}",\n`);
   const bytes = new Uint8Array(line.length + rest.length);
@@ -162,7 +177,8 @@ function decodeState(path: string, bytes: Uint8Array): StateFile {
   if (hashOf([rest]) !== hash) throw new InputError(`${path} was cut or changed after it was written: its SHA-256 differs.`);
   const file = parseState(rest);
   // The hash is right, so this is what some version of Asteroid wrote; a person's own work must still not crash us.
-  if (file?.version !== version) throw new InputError(`${path} is a checkpoint of version ${String(file?.version)}, and this program reads version ${version}.`);
+  if (file?.version !== version)
+    throw new InputError(`${path} is a checkpoint of version ${String(file?.version)}, and this program reads version ${version}.`);
   const { round, tensors, state } = file;
   if (round !== roundOf(basename(path)) || !tensorsName.test(String(tensors?.file)) || tensors === undefined || state === undefined) {
     throw new InputError(`${path} is not the checkpoint that its name says.`);

@@ -3,6 +3,7 @@
 
 import { basename, join } from 'node:path';
 import { InputError } from '../errors.ts';
+import type { Tensor } from '../graph/tensor.ts';
 import { type Datasets, datasetFromPair, datasetsFromArrays } from '../training/data/arrays.ts';
 import { readCifar10 } from '../training/data/cifar10.ts';
 import { readCsv } from '../training/data/csv.ts';
@@ -14,7 +15,6 @@ import { gunzip, type Source } from '../training/data/source.ts';
 import { type DataSpec, parseDataSpec } from '../training/data/spec.ts';
 import { makeSynthetic } from '../training/data/synthetic.ts';
 import { readTokens } from '../training/data/tokens.ts';
-import type { Tensor } from '../graph/tensor.ts';
 import { type DigitOptions, loadDigits } from './digits-cache.ts';
 import { type Disk, nodeDisk, readError } from './disk.ts';
 import { inflate } from './inflate.ts';
@@ -42,7 +42,8 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
   switch (spec.kind) {
     case 'mnist': {
       const digits = await loadDigits(options);
-      const part = (arrays: { images: Tensor; labels: Tensor }): Dataset => imageDataset('mnist', { images: arrays.images, labels: arrays.labels, imagesName: 'mnist', labelsName: 'mnist' });
+      const part = (arrays: { images: Tensor; labels: Tensor }): Dataset =>
+        imageDataset('mnist', { images: arrays.images, labels: arrays.labels, imagesName: 'mnist', labelsName: 'mnist' });
       return { train: part(digits.train), test: part(digits.test) };
     }
     case 'cifar10':
@@ -50,7 +51,9 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
     case 'idx':
       return loadIdxFolder(spec.folder, disk);
     case 'images':
-      throw new InputError(`images:${spec.folder} is not supported yet; convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.`);
+      throw new InputError(
+        `images:${spec.folder} is not supported yet; convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.`,
+      );
     case 'npy': {
       const [inputs, labels] = [readNpy(await read(spec.inputs, disk)), readNpy(await read(spec.labels, disk))];
       return { train: datasetFromPair(spec.inputs, inputField('input', inputs, spec.inputs), labelField(labels, spec.labels)) };
@@ -111,7 +114,12 @@ async function loadIdxFolder(folder: string, disk: Disk): Promise<Datasets> {
   return { train, test: await loadIdxPair(folder, testFiles, 't10k', disk) };
 }
 
-async function loadIdxPair(folder: string, files: { images: string | undefined; labels: string | undefined }, part: string, disk: Disk): Promise<Dataset> {
+async function loadIdxPair(
+  folder: string,
+  files: { images: string | undefined; labels: string | undefined },
+  part: string,
+  disk: Disk,
+): Promise<Dataset> {
   if (files.images === undefined || files.labels === undefined) {
     const missing = files.images === undefined ? `${part}-images-idx3-ubyte` : `${part}-labels-idx1-ubyte`;
     throw new InputError(`${folder} holds no ${missing} (nor ${missing}.gz); name the folder of the idx files.`);

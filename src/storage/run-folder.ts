@@ -66,7 +66,10 @@ export async function createRunFolder(run: NewRun, options: RunFolderOptions = {
 export async function resumeRunFolder(path: string, completedRounds: number, options: RunFolderOptions = {}): Promise<RunFolder> {
   const { disk = nodeDisk } = options;
   const names = await listFolder(path, disk);
-  if (!isRun(names)) throw new InputError(`${path} is not the folder of a run (it has no checkpoints); name the folder that --out or the run's last lines named.`);
+  if (!isRun(names))
+    throw new InputError(
+      `${path} is not the folder of a run (it has no checkpoints); name the folder that --out or the run's last lines named.`,
+    );
   for (const name of names) {
     // Left by a writer that died; a second try comes with the next resume.
     if (isTemporary(name)) await disk.remove(join(path, name)).catch(() => undefined);

@@ -4,7 +4,7 @@
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
 import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
-import { damaged, plainSource, safeProduct, type Source, viewOf } from './data/source.ts';
+import { damaged, plainSource, type Source, safeProduct, viewOf } from './data/source.ts';
 
 /** What a file holds: tensors in the order of their bytes, and the free text pairs of `__metadata__`. */
 export interface Safetensors {
@@ -64,7 +64,8 @@ export function readSafetensors(file: Source): Safetensors {
   const { bytes } = source;
   if (bytes.length < 10) throw wrong(source, bytes.length, 'the file ends inside the header');
   const headerBytes = viewOf(bytes).getBigUint64(0, true);
-  if (headerBytes > BigInt(Math.min(maxHeaderBytes, bytes.length - 8))) throw wrong(source, 0, `the header's length ${headerBytes} is more than the file holds or than ${maxHeaderBytes}`);
+  if (headerBytes > BigInt(Math.min(maxHeaderBytes, bytes.length - 8)))
+    throw wrong(source, 0, `the header's length ${headerBytes} is more than the file holds or than ${maxHeaderBytes}`);
   const dataStart = 8 + Number(headerBytes);
   const header = parseHeader(source, bytes.subarray(8, dataStart));
   const metadata = readMetadata(source, header);
@@ -74,14 +75,21 @@ export function readSafetensors(file: Source): Safetensors {
   const tensors = new Map<string, Tensor>();
   let offset = 0;
   for (const { name, type, shape, start, end } of entries) {
-    if (start !== offset) throw wrong(source, dataStart + offset, `the tensor ${short(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`);
+    if (start !== offset)
+      throw wrong(
+        source,
+        dataStart + offset,
+        `the tensor ${short(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`,
+      );
     if (end > bytes.length - dataStart) throw wrong(source, bytes.length, `the file ends inside the tensor ${short(name)}`);
     const data = bytes.subarray(dataStart + start, dataStart + end);
-    if (type === 'bool' && data.some((value) => value > 1)) throw wrong(source, dataStart + start, `the tensor ${short(name)} of truth values holds others than 0 and 1`);
+    if (type === 'bool' && data.some((value) => value > 1))
+      throw wrong(source, dataStart + start, `the tensor ${short(name)} of truth values holds others than 0 and 1`);
     tensors.set(name, { type, shape, data: viewBytes(type, data) });
     offset = end;
   }
-  if (offset !== bytes.length - dataStart) throw wrong(source, dataStart + offset, `${bytes.length - dataStart - offset} bytes belong to no tensor`);
+  if (offset !== bytes.length - dataStart)
+    throw wrong(source, dataStart + offset, `${bytes.length - dataStart - offset} bytes belong to no tensor`);
   return { tensors, metadata };
 }
 
@@ -129,7 +137,10 @@ function readEntry(source: Source, name: string, value: unknown): Entry {
     throw wrong(source, 8, `the entry of the tensor ${short(name)} is no dtype, shape and two data_offsets`);
   }
   const type = typesByDtype.get(dtype);
-  if (type === undefined) throw new InputError(`${source.name} holds the tensor ${short(name)} of type ${dtype.slice(0, 20)}, which is not supported; convert it to F32.`);
+  if (type === undefined)
+    throw new InputError(
+      `${source.name} holds the tensor ${short(name)} of type ${dtype.slice(0, 20)}, which is not supported; convert it to F32.`,
+    );
   const [start, end] = offsets as [number, number];
   const expected = safeProduct(shape, elementBytes(type));
   if (expected === undefined || end - start !== expected) {

@@ -40,7 +40,9 @@ function datasetFromArrays(source: string, arrays: ReadonlyMap<string, Tensor>):
   const labelName = unnamed ? 'arr_1' : names.find((name) => labelNames.includes(name.toLowerCase()));
   const labels = labelName === undefined ? undefined : arrays.get(labelName);
   if (labels === undefined || names.length < 2) {
-    throw new InputError(`${source} holds the arrays ${names.join(', ') || '(none)'}, of which none can be told to be the labels; name the arrays x and y, or x_train, y_train, x_test and y_test.`);
+    throw new InputError(
+      `${source} holds the arrays ${names.join(', ') || '(none)'}, of which none can be told to be the labels; name the arrays x and y, or x_train, y_train, x_test and y_test.`,
+    );
   }
   const inputs = [...arrays].filter(([name]) => name !== labelName).map(([name, array]) => inputField(name, array, `${source} (${name})`));
   const field = labelField(labels, `${source} (${labelName})`);

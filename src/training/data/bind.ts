@@ -23,10 +23,18 @@ export function bindDataset(dataset: Dataset, inputs: readonly ValueInfo[], labe
   if (!allNamed && inputs.length !== dataset.inputs.length) {
     const have = dataset.inputs.map((field) => field.name).join(', ');
     const want = inputs.map((input) => input.name).join(', ');
-    throw new InputError(`The model has ${inputs.length} inputs (${want}), but ${dataset.name} has ${dataset.inputs.length} (${have}); give the arrays the inputs' names.`);
+    throw new InputError(
+      `The model has ${inputs.length} inputs (${want}), but ${dataset.name} has ${dataset.inputs.length} (${have}); give the arrays the inputs' names.`,
+    );
   }
-  const fields = inputs.map((input, index) => fitField(allNamed ? byName.get(input.name) : dataset.inputs[index], input, `the model's input ${input.name}`));
-  const label = fitField(dataset.labels, { name: 'labels', type: labels.type, shape: labels.shape ?? dataset.labels.values.shape.map(() => '') }, 'the loss');
+  const fields = inputs.map((input, index) =>
+    fitField(allNamed ? byName.get(input.name) : dataset.inputs[index], input, `the model's input ${input.name}`),
+  );
+  const label = fitField(
+    dataset.labels,
+    { name: 'labels', type: labels.type, shape: labels.shape ?? dataset.labels.values.shape.map(() => '') },
+    'the loss',
+  );
   return { ...dataset, inputs: fields, labels: label };
 }
 
@@ -39,7 +47,9 @@ function fitField(field: Field | undefined, need: ValueInfo, who: string): Field
   const shape = fitShape(values.shape.slice(1), need.shape.slice(1));
   if (shape === undefined || need.shape.length === 0) {
     const have = ['N', ...values.shape.slice(1)].join(', ');
-    throw new InputError(`${source} has the shape [${have}], but ${who} takes [${need.shape.map((d) => (d === '' ? '?' : d)).join(', ')}]; reshape the array or choose another model.`);
+    throw new InputError(
+      `${source} has the shape [${have}], but ${who} takes [${need.shape.map((d) => (d === '' ? '?' : d)).join(', ')}]; reshape the array or choose another model.`,
+    );
   }
   // Pixels stay integers when the model wants integers.
   const divisor = isFloat(need.type) ? field.divisor : 1;

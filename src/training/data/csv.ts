@@ -30,7 +30,9 @@ export function readCsv(source: Source, labelColumn?: string): Dataset {
   for (const line of lines) {
     const cells = cellsOf(source, line, separator);
     if (cells.length !== columnCount) {
-      throw new InputError(`${source.name}, line ${line.line}, has ${cells.length} columns, but the first line has ${columnCount}; every line needs the same.`);
+      throw new InputError(
+        `${source.name}, line ${line.line}, has ${cells.length} columns, but the first line has ${columnCount}; every line needs the same.`,
+      );
     }
     table.add(source, line.line, cells);
   }
@@ -58,7 +60,9 @@ class NumberTable {
       const value = number.test(cell) ? Number(cell) : Number.NaN;
       // What float32 cannot hold would train as infinity.
       if (!Number.isFinite(Math.fround(value))) {
-        throw new InputError(`${source.name}, line ${line}, column ${column + 1}, is ${JSON.stringify(cell.slice(0, 40))}, which is not a finite number; correct or remove that line.`);
+        throw new InputError(
+          `${source.name}, line ${line}, column ${column + 1}, is ${JSON.stringify(cell.slice(0, 40))}, which is not a finite number; correct or remove that line.`,
+        );
       }
       this.#values[this.#count++] = value;
     });
@@ -77,7 +81,8 @@ function* textLines(source: Source): Generator<Line, void> {
   for (let line = 1; start < bytes.length; line++) {
     const found = bytes.indexOf(10, start);
     const end = found < 0 ? bytes.length : found;
-    if (end - start > maxLineBytes) throw new InputError(`${source.name}, line ${line}, is longer than ${maxLineBytes} bytes; is it a table with one line a sample?`);
+    if (end - start > maxLineBytes)
+      throw new InputError(`${source.name}, line ${line}, is longer than ${maxLineBytes} bytes; is it a table with one line a sample?`);
     let text: string;
     try {
       text = decoder.decode(bytes.subarray(start, end)).trim();
@@ -124,7 +129,10 @@ function quotedCell(text: string, start: number): { readonly cell: string; reado
 
 function labelIndexOf(source: Source, names: readonly string[], hasNames: boolean, labelColumn: string | undefined): number {
   if (labelColumn === undefined) return names.length - 1;
-  if (!hasNames) throw new InputError(`${source.name} has no line of column names, so the label column ${labelColumn} cannot be found; add one, or put the label last.`);
+  if (!hasNames)
+    throw new InputError(
+      `${source.name} has no line of column names, so the label column ${labelColumn} cannot be found; add one, or put the label last.`,
+    );
   const index = names.indexOf(labelColumn);
   if (index < 0) throw new InputError(`${source.name} has no column ${labelColumn}; its columns are ${names.join(', ')}.`);
   return index;
@@ -142,6 +150,12 @@ function toDataset(source: Source, values: Float64Array, columnCount: number, la
     }
   }
   const classes = labels.every((label) => Number.isInteger(label) && label >= 0 && label < 2 ** 31);
-  const labelTensor = classes ? wrap('int32', [rowCount], Int32Array.from(labels)) : wrap('float32', [rowCount, 1], Float32Array.from(labels));
-  return datasetFromPair(source.name, inputField('input', wrap('float32', [rowCount, columnCount - 1], inputs), source.name), labelField(labelTensor, source.name));
+  const labelTensor = classes
+    ? wrap('int32', [rowCount], Int32Array.from(labels))
+    : wrap('float32', [rowCount, 1], Float32Array.from(labels));
+  return datasetFromPair(
+    source.name,
+    inputField('input', wrap('float32', [rowCount, columnCount - 1], inputs), source.name),
+    labelField(labelTensor, source.name),
+  );
 }

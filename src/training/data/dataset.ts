@@ -44,7 +44,9 @@ export function createDataset(name: string, inputs: readonly Field[], labels: Fi
   const sampleCount = rowCount(labels);
   for (const input of inputs) {
     if (rowCount(input) === sampleCount) continue;
-    throw new InputError(`${input.source} has ${rowCount(input)} samples, but ${labels.source} has ${sampleCount} labels; both need one row a sample.`);
+    throw new InputError(
+      `${input.source} has ${rowCount(input)} samples, but ${labels.source} has ${sampleCount} labels; both need one row a sample.`,
+    );
   }
   if (sampleCount === 0) throw new InputError(`${labels.source} holds no samples; at least one is needed.`);
   return { name, inputs, labels, sampleCount, ...(classCount === undefined ? {} : { classCount }) };
@@ -66,7 +68,10 @@ export function labelField(values: Tensor, source: string): Field {
 
 /** Copies the given samples into new tensors of shape [indices.length, ...]. */
 export function gather(dataset: Dataset, indices: Uint32Array): Batch {
-  return { inputs: dataset.inputs.map((field) => gatherField(dataset, field, indices)), labels: gatherField(dataset, dataset.labels, indices) };
+  return {
+    inputs: dataset.inputs.map((field) => gatherField(dataset, field, indices)),
+    labels: gatherField(dataset, dataset.labels, indices),
+  };
 }
 
 /** Copies the given samples of one field (a first stage needs no labels, a last one no inputs). */
@@ -109,14 +114,17 @@ export function split(dataset: Dataset, testFraction: number, seed: number): { r
 /** Throws InputError unless every label is an integer in [0, classCount). */
 export function checkLabels(dataset: Dataset, classCount: number): void {
   const { values, source } = dataset.labels;
-  if (isFloat(values.type)) throw new InputError(`The labels in ${source} are ${values.type}, but class numbers are needed; save them as integers.`);
+  if (isFloat(values.type))
+    throw new InputError(`The labels in ${source} are ${values.type}, but class numbers are needed; save them as integers.`);
   const rowSize = elementCount(values.shape.slice(1));
   for (let sample = 0; sample < dataset.sampleCount; sample++) {
     const row = rowOf(dataset, sample);
     for (let index = row * rowSize; index < (row + 1) * rowSize; index++) {
       const label = Number(values.data[index]);
       if (label >= 0 && label < classCount) continue;
-      throw new InputError(`The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ${classCount} outputs; correct the labels or take a model with more outputs.`);
+      throw new InputError(
+        `The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ${classCount} outputs; correct the labels or take a model with more outputs.`,
+      );
     }
   }
 }

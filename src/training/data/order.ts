@@ -18,9 +18,12 @@ export interface BatchOrder {
 /** Rounds in one epoch, at least 1. Throws InputError when a batch is larger than the data. */
 export function roundsPerEpoch(order: BatchOrder): number {
   const { sampleCount, batchSize } = order;
-  if (!Number.isInteger(batchSize) || batchSize < 1) throw new InputError(`The batch size is ${batchSize}; it must be an integer of at least 1.`);
+  if (!Number.isInteger(batchSize) || batchSize < 1)
+    throw new InputError(`The batch size is ${batchSize}; it must be an integer of at least 1.`);
   if (batchSize > sampleCount) {
-    throw new InputError(`The batch size ${batchSize} is larger than the data (${sampleCount} samples); choose --batch ${sampleCount} or less.`);
+    throw new InputError(
+      `The batch size ${batchSize} is larger than the data (${sampleCount} samples); choose --batch ${sampleCount} or less.`,
+    );
   }
   return Math.floor(sampleCount / batchSize);
 }

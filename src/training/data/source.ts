@@ -76,6 +76,7 @@ export function gunzip(source: Source, inflate: Inflate): Source {
   } catch (error) {
     throw damaged(source, 'gzip', 0, `decompression failed (${(error as Error).message})`);
   }
-  if (contents.length !== length) throw damaged(source, 'gzip', bytes.length - 4, `the length is ${length}, but ${contents.length} bytes came out`);
+  if (contents.length !== length)
+    throw damaged(source, 'gzip', bytes.length - 4, `the length is ${length}, but ${contents.length} bytes came out`);
   return plainSource({ name, bytes: contents });
 }

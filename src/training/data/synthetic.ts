@@ -26,7 +26,9 @@ export function makeSynthetic(description: SyntheticShape, seed: number): Datase
   const fitting = Math.floor(defaultBytes / sampleBytes);
   const sampleCount = description.sampleCount ?? Math.max(64, Math.min(2048, fitting));
   if (!(sampleBytes * (sampleCount + classCount) <= maxBytes)) {
-    throw new InputError(`The synthetic data [${sampleCount}, ${shape.join(', ')}] are larger than 4 GiB; choose a smaller shape or fewer samples.`);
+    throw new InputError(
+      `The synthetic data [${sampleCount}, ${shape.join(', ')}] are larger than 4 GiB; choose a smaller shape or fewer samples.`,
+    );
   }
   const patterns = new Float32Array(classCount * elementCount(shape));
   const random = createRandom(seed, 0x5e7);

@@ -19,7 +19,9 @@ export function readTokens(source: Source, blockLength: number): Datasets {
   }
   const blockCount = Math.floor((tokens.data.length - 1) / blockLength);
   if (blockCount < 2) {
-    throw new InputError(`${source.name} has ${tokens.data.length} tokens, too few for two blocks of ${blockLength}; take a longer text or a shorter block.`);
+    throw new InputError(
+      `${source.name} has ${tokens.data.length} tokens, too few for two blocks of ${blockLength}; take a longer text or a shorter block.`,
+    );
   }
   const all = blocksOf(source, tokens, blockCount, blockLength);
   const testCount = Math.max(1, Math.floor(blockCount / 10));
@@ -29,7 +31,8 @@ export function readTokens(source: Source, blockLength: number): Datasets {
 
 function blocksOf(source: Source, tokens: Tensor, blockCount: number, blockLength: number): Dataset {
   const shape = [blockCount, blockLength];
-  const from = (start: number): Tensor => wrap(tokens.type, shape, tokens.data.subarray(start, start + blockCount * blockLength) as ElementArray);
+  const from = (start: number): Tensor =>
+    wrap(tokens.type, shape, tokens.data.subarray(start, start + blockCount * blockLength) as ElementArray);
   const labels = labelField(from(1), source.name);
   const input = { name: 'input_ids', values: from(0), type: 'int64', divisor: 1, source: source.name } as const;
   const classCount = source.bytes[0] === 0x93 ? inferClassCount(labels) : 256;

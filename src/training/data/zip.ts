@@ -49,7 +49,8 @@ function readDirectory(source: Source): Entry[] {
   if (end >= 20 && view.getUint32(end - 20, true) === 0x07064b50) {
     // zip64: a locator before the end record points to a longer one.
     const at = Number(view.getBigUint64(end - 12, true));
-    if (at + 56 > bytes.length || view.getUint32(at, true) !== 0x06064b50) throw damaged(source, 'zip', end - 12, 'the zip64 record is missing');
+    if (at + 56 > bytes.length || view.getUint32(at, true) !== 0x06064b50)
+      throw damaged(source, 'zip', end - 12, 'the zip64 record is missing');
     count = Number(view.getBigUint64(at + 32, true));
     offset = Number(view.getBigUint64(at + 48, true));
   }
@@ -91,7 +92,12 @@ function readDirectoryEntry(source: Source, view: DataView, at: number, nameLeng
 }
 
 /** Sizes of 0xffffffff stand as 64-bit numbers in the extra field 1, in this order. */
-function readZip64Sizes(view: DataView, start: number, length: number, sizes: { bytes: number; packedBytes: number; offset: number }): void {
+function readZip64Sizes(
+  view: DataView,
+  start: number,
+  length: number,
+  sizes: { bytes: number; packedBytes: number; offset: number },
+): void {
   let at = start;
   while (at + 4 <= start + length) {
     const fieldEnd = at + 4 + view.getUint16(at + 2, true);
@@ -126,8 +132,10 @@ function readEntry(source: Source, entry: Entry, inflate: Inflate): Uint8Array {
 
 function unpack(source: Source, entry: Entry, packed: Uint8Array, inflate: Inflate): Uint8Array {
   if (entry.method === 0) return packed;
-  if (entry.method !== 8) throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} is compressed by method ${entry.method}, not by deflate`);
-  if (entry.bytes > packed.length * maxInflation) throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} claims ${entry.bytes} bytes, which is impossible`);
+  if (entry.method !== 8)
+    throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} is compressed by method ${entry.method}, not by deflate`);
+  if (entry.bytes > packed.length * maxInflation)
+    throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} claims ${entry.bytes} bytes, which is impossible`);
   try {
     return plainSource({ name: entry.name, bytes: inflate(packed, 'raw', Math.max(entry.bytes, 1)) }).bytes;
   } catch (error) {

@@ -1,0 +1,70 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { InputError } from '../../errors.ts';
+import { dataSpecForms, parseDataSpec } from './spec.ts';
+
+test('every form is understood', () => {
+  assert.deepEqual(
+    [
+      'mnist',
+      'cifar10:/data/c',
+      'idx:C:\\data',
+      'images:x',
+      'npy:x.npy,dir/y.npy',
+      'npz:x.npz',
+      'csv:t.csv',
+      'csv:t.csv,label',
+      'tokens:t.txt',
+      'tokens:t.npy,64',
+      'synthetic:3x32x32',
+      'synthetic:8:3',
+      'synthetic:1x4:2:500',
+    ].map(parseDataSpec),
+    [
+      { kind: 'mnist' },
+      { kind: 'cifar10', folder: '/data/c' },
+      { kind: 'idx', folder: 'C:\\data' },
+      { kind: 'images', folder: 'x' },
+      { kind: 'npy', inputs: 'x.npy', labels: 'dir/y.npy' },
+      { kind: 'npz', file: 'x.npz' },
+      { kind: 'csv', file: 't.csv' },
+      { kind: 'csv', file: 't.csv', labelColumn: 'label' },
+      { kind: 'tokens', file: 't.txt', blockLength: 128 },
+      { kind: 'tokens', file: 't.npy', blockLength: 64 },
+      { kind: 'synthetic', shape: [3, 32, 32], classCount: 10 },
+      { kind: 'synthetic', shape: [8], classCount: 3 },
+      { kind: 'synthetic', shape: [1, 4], classCount: 2, sampleCount: 500 },
+    ],
+  );
+});
+
+test('anything else is refused with the list of forms', () => {
+  const problems: Record<string, string> = {
+    '': 'its kind is unknown',
+    cifar: 'its kind is unknown',
+    '__proto__:x': 'its kind is unknown',
+    'mnist:x': 'mnist takes nothing after it',
+    cifar10: 'the folder is missing',
+    'idx:': 'the folder is missing',
+    'npy:x.npy': 'the two files, inputs and labels, are needed',
+    'npy:x.npy,': 'the two files, inputs and labels, are needed',
+    'npy:a,b,c': 'there is more than one comma (a path with a comma must be renamed)',
+    'npz:': 'the file is missing',
+    'csv:': 'the file is missing',
+    'tokens:t,x': 'the block length "x" is no positive integer',
+    'tokens:t,0': 'the block length "0" is no positive integer',
+    'synthetic:': 'the dimension "" is no positive integer',
+    'synthetic:3x-2': 'the dimension "-2" is no positive integer',
+    'synthetic:3:1.5': 'the number of classes "1.5" is no positive integer',
+    'synthetic:3:2:0': 'the number of samples "0" is no positive integer',
+    'synthetic:3:2:1:1': 'SHAPE, CLASSES and SAMPLES are all it takes',
+    'synthetic:999999999x999999999': 'the shape is too large',
+  };
+  for (const [text, problem] of Object.entries(problems)) {
+    assert.throws(
+      () => parseDataSpec(text),
+      new InputError(`The data spec ${JSON.stringify(text)} cannot be read: ${problem}; valid are ${dataSpecForms.join(', ')}.`),
+      text,
+    );
+  }
+});
