@@ -44,7 +44,7 @@ export async function trainHere(
   const { engine, clock, signal } = environment;
   const device = defined(program(plan).devices[0], 'the device');
   const { sequence, training, label, state } = subject;
-  const stage = await createStage(engine, { sequence, layers: device.layers, sampleCount: plan.microBatchSize, training, label, microBatchSize: plan.microBatchSize });
+  const stage = await createStage(engine, { sequence, layers: device.layers, sampleCount: plan.microBatchSize, training, label, microBatchSize: plan.microBatchSize, splitBackward: false });
   for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
     for (const [name, value] of state[role]) stage.load({ role, name, value });
   }

@@ -1,15 +1,15 @@
-// One stage of the model on one device: its compiled graphs, its weights and optimizer state, and what each micro-batch in flight keeps.
-// Everything heavy lives in the engine; calls queue work and return. It knows nothing of links, other devices, or whether a round commits.
+// One stage of the model on one device: its weights and optimizer state, and what each micro-batch in flight keeps. Everything heavy lives in the
+// engine; calls queue work there and return. It knows nothing of links, other devices, or whether a round commits.
 
 import { assert, defined } from '../../assert.ts';
-import { gradientName } from '../../autodiff/differentiate.ts';
+import { gradientName, outputGradientName } from '../../autodiff/differentiate.ts';
 import { dropoutMask } from '../../autodiff/dropout.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
-import { type CutTensor, cutBytes } from '../../graph/layers.ts';
-import { type Tensor, allocate, elementCount, scalar, toNumbers, wrap } from '../../graph/tensor.ts';
+import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
+import { type Tensor, allocate, elementCount, scalar, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
 import { owned } from './samples.ts';
-import { type CompiledStage, type StageOptions, compileStage } from './stage-graphs.ts';
+import { type CompiledPass, type CompiledStage, type StageOptions, compileStage } from './stage-graphs.ts';
 
 /** One named tensor of a stage's state. */
 export interface StateEntry {
@@ -44,7 +44,9 @@ export async function createStage(engine: Engine, options: StageOptions): Promis
 
 /** A stage that computes. Work is queued in the order of the calls. */
 export class Stage {
+  /** The cut before the stage; in the first stage the model's inputs. */
   readonly inputs: readonly CutTensor[];
+  /** The cut after it; in the last stage the model's output. */
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
@@ -54,25 +56,24 @@ export class Stage {
   readonly #state: Readonly<Record<StateRole, Map<string, Value>>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
   /** Kept by forward for backward, by micro-batch. */
   readonly #inFlight = new Map<number, Values>();
-  /** Kept by backwardInput for backwardWeight. */
-  readonly #halves = new Map<number, Values>();
-  /** Sums of the round's weight gradients; undefined before its first backward. */
-  #gradients: Values | undefined;
+  /** Sums of the round's weight gradients, by parameter; empty before its first backward. */
+  #gradients: Values = {};
   #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
   #round = 0;
 
   /** Use `createStage`. */
   constructor(engine: Engine, options: StageOptions, compiled: CompiledStage) {
-    this.inputs = compiled.stage.inputs;
-    this.outputs = compiled.stage.outputs;
+    const { sequence, layers } = options;
+    this.inputs = cutBefore(sequence, layers[0]);
+    this.outputs = cutBefore(sequence, layers[1]);
     this.label = options.label;
-    this.isLast = options.layers[1] === options.sequence.layers.length;
+    this.isLast = layers[1] === sequence.layers.length;
     this.#engine = engine;
     this.#options = options;
     this.#compiled = compiled;
   }
 
-  /** Puts one tensor of the state in place, or replaces it. The tensor's buffer goes to the engine where it is not shared. */
+  /** Puts one tensor of the state in place, or replaces it. The engine takes the tensor's buffer where it holds nothing else. */
   load(entry: StateEntry): void {
     const store = this.#state[entry.role];
     const old = store.get(entry.name);
@@ -83,8 +84,9 @@ export class Stage {
   /** The parameters and buffers that have not been loaded. Optimizer state that nobody loads starts from zeros. */
   missingState(): readonly string[] {
     const { parameters, buffers } = this.#compiled;
-    const { parameter, buffer } = this.#state;
-    return [...parameters.map(({ name }) => name).filter((name) => !parameter.has(name)), ...buffers.map(({ name }) => name).filter((name) => !buffer.has(name))];
+    const missing = (specs: typeof parameters, role: StateRole): string[] =>
+      specs.map(({ name }) => name).filter((name) => !this.#state[role].has(name));
+    return [...missing(parameters, 'parameter'), ...missing(buffers, 'buffer')];
   }
 
   /** Parameters, buffers and optimizer state, copied out one by one. */
@@ -102,16 +104,16 @@ export class Stage {
   /** Bytes of received tensors that may wait on this device: its share of two rounds, and the pieces of an AllReduce. */
   mailboxBytes(microBatchCount: number): number {
     const share = cutBytes([...this.inputs, ...this.outputs, this.label], this.#options.sampleCount);
-    const gradients = this.#compiled.parameters.reduce((sum, { shape }) => sum + 4 * elementCount(shape), 0);
-    return 2 * microBatchCount * share + 2 * gradients + 2 ** 20;
+    const gradientBytes = this.#compiled.trained.reduce((sum, { shape }) => sum + 4 * elementCount(shape), 0);
+    return 2 * microBatchCount * share + 2 * gradientBytes + 2 ** 20;
   }
 
   /** Forgets what an abandoned round left. */
   beginRound(round: number): void {
-    for (const values of [...this.#inFlight.values(), ...this.#halves.values(), this.#gradients ?? {}]) this.#releaseAll(values);
+    for (const values of this.#inFlight.values()) this.#releaseAll(values);
     this.#inFlight.clear();
-    this.#halves.clear();
-    this.#gradients = undefined;
+    this.#releaseAll(this.#gradients);
+    this.#gradients = {};
     this.#losses = [];
     this.#round = round;
   }
@@ -121,24 +123,251 @@ export class Stage {
    * in the micro-batch. The last stage takes labels and adds to the round's loss. Resolves with this.outputs, or nothing on the last stage.
    */
   forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
-    const { graphs, forward } = this.#compiled;
+    const pass = this.#pass();
+    const { graphs } = pass;
     const feeds: Values = {};
     this.inputs.forEach((cut, index) => {
       feeds[cut.name] = this.#engine.upload(defined(inputs[index], cut.name));
     });
-    const masks = this.#masks(microBatch, firstSample);
-    const results = forward.run({ ...feeds, ...masks, ...this.#weights() });
-    this.#releaseAll(masks);
-    for (const { buffer, output } of graphs.bufferUpdates) this.#replace('buffer', buffer, defined(results[output], output));
+    Object.assign(feeds, this.#dropoutMasks(pass, microBatch, firstSample));
+    const results = this.#run(pass.forward, { ...this.#stateValues(), ...feeds });
     const kept: Values = {};
-    for (const { name } of [...graphs.savedInputs, ...graphs.saved]) kept[name] = defined(results[name] ?? feeds[name], name);
-    const outputs = labels === undefined ? this.#outputs(results, kept) : this.#loss(results, labels, kept);
-    this.#inFlight.set(microBatch, kept);
-    const keptHandles = new Set(Object.values(kept).map(({ handle }) => handle));
-    const updated = new Set(graphs.bufferUpdates.map(({ output }) => output));
-    for (const [name, value] of Object.entries({ ...feeds, ...results })) {
-      if (!keptHandles.has(value.handle) && !updated.has(name) && !outputs.taken.has(value.handle)) this.#engine.release(value);
+    for (const { name } of graphs.savedInputs) {
+      kept[name] = defined(feeds[name] ?? this.#state.buffer.get(name), name);
+      delete feeds[name];
     }
-    return outputs.tensors;
+    this.#releaseAll(feeds);
+    for (const { name } of graphs.saved) kept[name] = defined(results[name], name);
+    this.#replaceBuffers(pass, results, kept);
+    this.#inFlight.set(microBatch, kept);
+    if (labels !== undefined) this.#addLoss(pass, results, labels, kept);
+    const outputs = this.outputs.map(({ name }) => this.#result(name, results, kept));
+    return labels === undefined ? Promise.all(outputs as Promise<Tensor>[]) : Promise.resolve([]);
+  }
+
+  /** Queues the whole backward pass. `outputGradients` follow the differentiable ones of this.outputs (none on the last stage). Resolves with those of this.inputs. */
+  backward(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+    const pass = this.#pass();
+    this.#seed(microBatch, outputGradients);
+    const kept = this.#takeKept(microBatch);
+    const results = pass.backward === undefined ? {} : this.#run(pass.backward, { ...this.#stateValues(), ...kept });
+    this.#releaseAll(kept);
+    this.#accumulate(pass, results);
+    return this.#inputGradients(pass, results);
+  }
+
+  /** The first half of a split backward pass: input gradients only. */
+  backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+    const pass = this.#pass();
+    this.#seed(microBatch, outputGradients);
+    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
+    const results = pass.backwardInput === undefined ? {} : this.#run(pass.backwardInput, { ...this.#stateValues(), ...kept });
+    for (const { name } of pass.graphs.intermediates) kept[name] = defined(results[name], name);
+    return this.#inputGradients(pass, results, new Set(pass.graphs.intermediates.map(({ name }) => name)));
+  }
+
+  /** The second half: weight gradients. */
+  backwardWeight(microBatch: number): void {
+    const pass = this.#pass();
+    const kept = this.#takeKept(microBatch);
+    const results = pass.backwardWeight === undefined ? {} : this.#run(pass.backwardWeight, { ...this.#stateValues(), ...kept });
+    this.#releaseAll(kept);
+    this.#accumulate(pass, results);
+  }
+
+  /** The round's weight gradients (and, weighted by this device's samples, its buffers) in one vector, for AllReduce. They are gone from here until they are put back. */
+  async takeGradients(): Promise<Float32Array> {
+    const { trained, buffers } = this.#compiled;
+    const values = new Float32Array([...trained, ...buffers].reduce((sum, { shape }) => sum + elementCount(shape), 0));
+    const gradients = this.#gradients;
+    this.#gradients = {};
+    const parts = trained.map(({ name }) => (gradients[name] === undefined ? undefined : this.#engine.take(gradients[name])));
+    const averages = buffers.map(({ name }) => this.#engine.download(defined(this.#state.buffer.get(name), name)));
+    let offset = 0;
+    for (const [index, { shape }] of trained.entries()) {
+      const part = await parts[index];
+      if (part !== undefined) values.set(part.data as Float32Array, offset);
+      offset += elementCount(shape);
+    }
+    const weight = this.#options.sampleCount / this.#options.microBatchSize;
+    for (const average of averages) {
+      const { data } = await average;
+      for (let index = 0; index < data.length; index++) values[offset++] = (data[index] as number) * weight;
+    }
+    return values;
+  }
+
+  /** Puts the group's sums in place of the own gradients and buffers. */
+  putGradients(values: Float32Array): void {
+    const { trained, buffers } = this.#compiled;
+    let offset = 0;
+    const next = (shape: readonly number[]): Tensor => {
+      const end = offset + elementCount(shape);
+      const part = wrap('float32', shape, values.slice(offset, end));
+      offset = end;
+      return part;
+    };
+    for (const { name, shape } of trained) this.#gradients[name] = this.#engine.upload(next(shape));
+    for (const { name, shape } of buffers) this.load({ role: 'buffer', name, value: next(shape) });
+  }
+
+  /** Waits for the round's computations. `countNorm`: whether this device reports its gradients' squared norm (one of each group does). */
+  async finishRound(countNorm: boolean): Promise<RoundTotals> {
+    const { squaredNorm, trained } = this.#compiled;
+    const complete = trained.length > 0 && trained.every(({ name }) => this.#gradients[name] !== undefined);
+    let norm = 0;
+    if (squaredNorm !== undefined && complete) {
+      const feeds = Object.fromEntries(trained.map(({ name }) => [gradientName(name), defined(this.#gradients[name], name)]));
+      const result = await this.#engine.take(defined(Object.values(this.#run(squaredNorm, feeds))[0], 'the norm'));
+      norm = Number(result.data[0]);
+    }
+    let [lossSum, correctCount] = [0, 0];
+    for (const [loss, correct] of await Promise.all(this.#losses)) {
+      lossSum += loss;
+      correctCount += correct;
+    }
+    await this.#engine.settled();
+    const finite = Number.isFinite(lossSum) && Number.isFinite(norm);
+    return { lossSum: finite ? lossSum : 0, correctCount: finite ? correctCount : 0, squaredNorm: finite && countNorm ? norm : 0, finite };
+  }
+
+  /** Queues the update with the round's gradients. */
+  update({ learningRate, gradientScale, step }: UpdateOptions): void {
+    const { update, trained, optimizer } = this.#compiled;
+    if (update === undefined) return;
+    const feeds: Values = { ...this.#stateValues() };
+    const own: Values = {};
+    for (const { name, shape } of trained) {
+      own[gradientName(name)] = this.#gradients[name] ?? this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape))));
+    }
+    this.#gradients = {};
+    for (const { name, shape } of optimizer.state) {
+      if (!this.#state.optimizer.has(name)) this.load({ role: 'optimizer', name, value: wrap('float32', shape, allocate('float32', elementCount(shape))) });
+      feeds[name] = defined(this.#state.optimizer.get(name), name);
+    }
+    for (const [name, value] of Object.entries(optimizer.scalars({ learningRate, gradientScale, step }))) own[name] = this.#engine.upload(scalar('float32', value));
+    const results = this.#run(update, { ...feeds, ...own });
+    this.#releaseAll(own);
+    for (const { name } of trained) this.#replace('parameter', name, defined(results[optimizer.updatedName(name)], name));
+    for (const { name } of optimizer.state) this.#replace('optimizer', name, defined(results[optimizer.updatedName(name)], name));
+  }
+
+  #pass(): CompiledPass {
+    return defined(this.#compiled.pass, 'a pass (this device has no samples)');
+  }
+
+  /** Runs a graph with those of the values that it reads. */
+  #run(executable: Executable, values: Readonly<Values>): Values {
+    return executable.run(Object.fromEntries(executable.inputs.map((name) => [name, defined(values[name], name)])));
+  }
+
+  #stateValues(): Values {
+    return { ...Object.fromEntries(this.#state.parameter), ...Object.fromEntries(this.#state.buffer) };
+  }
+
+  #replace(role: StateRole, name: string, value: Value): void {
+    this.#engine.release(defined(this.#state[role].get(name), name));
+    this.#state[role].set(name, value);
+  }
+
+  /** New running statistics take the place of the old ones, which stay alive where the backward pass reads them. */
+  #replaceBuffers({ graphs }: CompiledPass, results: Values, kept: Readonly<Values>): void {
+    for (const { buffer, output } of graphs.bufferUpdates) {
+      const old = defined(this.#state.buffer.get(buffer), buffer);
+      if (kept[buffer] === undefined) this.#engine.release(old);
+      this.#state.buffer.set(buffer, defined(results[output], output));
+    }
+  }
+
+  #dropoutMasks({ graphs }: CompiledPass, microBatch: number, firstSample: number): Values {
+    const { sampleCount, microBatchSize, training } = this.#options;
+    const sampleIds = Array.from({ length: sampleCount }, (_, index) => microBatch * microBatchSize + firstSample + index);
+    const masks: Values = {};
+    for (const { name, shape, ratio, index } of graphs.dropouts) {
+      const batchAxis = Math.max(0, shape.findIndex((dimension) => dimension % sampleCount === 0));
+      const data = dropoutMask({ seed: training.seed, round: this.#round, index, ratio, shape, batchAxis, sampleIds });
+      masks[name] = this.#engine.upload(wrap('float32', shape, data));
+    }
+    return masks;
+  }
+
+  /** An output on its way out: moved where nothing else needs it, copied where the backward pass does. */
+  #result(name: string, results: Values, kept: Readonly<Values>): Promise<Tensor> | undefined {
+    const value = defined(results[name], name);
+    if (kept[name]?.handle === value.handle) return this.isLast ? undefined : this.#engine.download(value);
+    if (!this.isLast) return this.#engine.take(value);
+    this.#engine.release(value);
+    return undefined;
+  }
+
+  /** Loss, right predictions and the output's gradient, which waits with what is kept. */
+  #addLoss(pass: CompiledPass, results: Values, labels: Tensor, kept: Values): void {
+    const output = defined(this.outputs[0], 'the output').name;
+    const feeds: Values = {
+      labels: this.#engine.upload(labels),
+      scale: this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize)),
+    };
+    const { loss, correct, gradient } = this.#run(defined(pass.loss, 'the loss'), { ...feeds, logits: defined(results[output], output) });
+    this.#releaseAll(feeds);
+    kept[outputGradientName(output)] = defined(gradient, 'the gradient');
+    const sums = [loss, correct].map(async (value) => (value === undefined ? 0 : Number((await this.#engine.take(value)).data[0])));
+    const totals = Promise.all(sums) as Promise<[number, number]>;
+    totals.catch(() => {}); // seen by finishRound
+    this.#losses.push(totals);
+  }
+
+  #seed(microBatch: number, outputGradients: readonly Tensor[]): void {
+    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
+    if (this.isLast) return;
+    const differentiable = this.outputs.filter((output) => output.differentiable);
+    assert(outputGradients.length === differentiable.length, 'every differentiable output has its gradient');
+    differentiable.forEach(({ name }, index) => {
+      kept[outputGradientName(name)] = this.#engine.upload(defined(outputGradients[index], name));
+    });
+  }
+
+  #takeKept(microBatch: number): Values {
+    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
+    this.#inFlight.delete(microBatch);
+    return kept;
+  }
+
+  /** Adds a micro-batch's weight gradients to the round's sums. */
+  #accumulate({ graphs }: CompiledPass, results: Values): void {
+    const { trained, accumulate } = this.#compiled;
+    const own = graphs.parameterGradients;
+    if (own.length === 0) return;
+    const isFirst = Object.keys(this.#gradients).length === 0;
+    if (isFirst) {
+      for (const name of own) this.#gradients[name] = defined(results[gradientName(name)], name);
+      for (const { name, shape } of trained) {
+        this.#gradients[name] ??= this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape))));
+      }
+      return;
+    }
+    const feeds: Values = {};
+    for (const { name } of trained) feeds[`sum(${name})`] = defined(this.#gradients[name], name);
+    for (const name of own) feeds[gradientName(name)] = defined(results[gradientName(name)], name);
+    const sums = this.#run(defined(accumulate, 'the sum'), feeds);
+    this.#releaseAll(feeds);
+    for (const { name } of trained) this.#gradients[name] = defined(sums[name], name);
+  }
+
+  /** Gradients of the differentiable inputs; zeros for those that nothing depends on. */
+  #inputGradients({ graphs, stage }: CompiledPass, results: Values, keep: ReadonlySet<string> = new Set()): Promise<readonly Tensor[]> {
+    const withGradient = new Set(graphs.inputGradients);
+    const gradients = this.inputs
+      .filter((cut) => cut.differentiable)
+      .map(({ name }): Promise<Tensor> => {
+        const gradient = gradientName(name);
+        if (withGradient.has(name)) return keep.has(gradient) ? this.#engine.download(defined(results[gradient], name)) : this.#engine.take(defined(results[gradient], name));
+        const { type, shape } = defined(stage.types.get(name), name);
+        return Promise.resolve({ type, shape, data: allocate(type, elementCount(shape)) });
+      });
+    return Promise.all(gradients);
+  }
+
+  #releaseAll(values: Readonly<Values>): void {
+    for (const value of Object.values(values)) this.#engine.release(value);
   }
 }

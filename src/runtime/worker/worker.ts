@@ -2,7 +2,7 @@
 // the mailbox. It ends when the coordinator ends the run or the link to it is lost; nothing of the run outlives it.
 
 import { monitorEventLoopDelay } from 'node:perf_hooks';
-import { assert, defined, unreachable } from '../../assert.ts';
+import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import { program } from '../../schedule/generate.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
@@ -12,18 +12,12 @@ import type { LayerSequence } from '../../graph/layers.ts';
 import { layers } from '../../graph/layers.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { Mailbox } from '../device/mailbox.ts';
-import { profileLayers } from '../device/profiler.ts';
+import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { feedName, runRound } from '../device/round.ts';
 import { type Stage, createStage } from '../device/stage.ts';
 import { type Message, type ModelMessage, type ToCoordinator, type ToWorker, message, parseMessage, toWorkerSchemas } from '../messages.ts';
 import { decodeModel } from '../model-transfer.ts';
 import { type PeerNetwork, Peers } from './peers.ts';
-
-/** A cache of measured profiles on this device, keyed by what was measured. */
-export interface ProfileCache {
-  read(key: string): Promise<ToCoordinator['profiled'] | undefined>;
-  write(key: string, profile: ToCoordinator['profiled']): Promise<void>;
-}
 
 export interface WorkerOptions {
   /** The name that the coordinator gave this device. */
@@ -235,6 +229,7 @@ class Worker {
         training: model.training,
         label: { name: 'label', type: model.labelType, shape: ['N', ...model.labelShape], batchAxis: 0, differentiable: false },
         microBatchSize: plan.microBatchSize,
+        splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
       }),
     );
     this.#epoch = epoch;

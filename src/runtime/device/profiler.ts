@@ -1,0 +1,174 @@
+// Measures each layer's forward and backward time on this device at several batch sizes. Layers alone add up to more than a stage compiled whole
+// (calls, layout changes), so the sum is scaled to the time of the whole model, measured at the same batch sizes. Identical layers are measured once.
+
+import { defined } from '../../assert.ts';
+import { differentiate } from '../../autodiff/differentiate.ts';
+import type { Clock } from '../../clock.ts';
+import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
+import type { Engine, Executable, Value } from '../../engine/engine.ts';
+import type { ValueInfo } from '../../graph/graph.ts';
+import { type LayerSequence, cutBytes, parameterBytes } from '../../graph/layers.ts';
+import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
+import { type Tensor, allocate, elementCount, isFloat } from '../../graph/tensor.ts';
+import { createRandom } from '../../random.ts';
+import type { TrainingSpec } from '../training-spec.ts';
+import { differentiableNames } from './stage-graphs.ts';
+
+/** A measured profile of one device. */
+export interface MeasuredProfile {
+  readonly layers: readonly LayerProfile[];
+  readonly times: DeviceTimes;
+  /** True when it was not measured now but read from the cache. */
+  readonly cached: boolean;
+}
+
+/** A cache of measured profiles on this device. */
+export interface ProfileCache {
+  read(key: string): Promise<MeasuredProfile | undefined>;
+  write(key: string, profile: MeasuredProfile): Promise<void>;
+}
+
+export interface ProfileOptions {
+  /** Ascending. */
+  readonly batchSizes: readonly number[];
+  readonly training: TrainingSpec;
+  readonly clock: Clock;
+  readonly cache?: ProfileCache;
+  onProgress(done: number, total: number): void;
+}
+
+interface PassTimes {
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+  /** Kept for the backward pass, for the whole batch. */
+  readonly savedBytes: number;
+}
+
+/** Runs of one graph that are timed: until this time is spent, but at least and at most so many. */
+const timedMs = 25;
+const minRunCount = 3;
+const maxRunCount = 15;
+
+/** Measures all layers of a model on one engine. */
+export async function profileLayers(engine: Engine, sequence: LayerSequence, options: ProfileOptions): Promise<MeasuredProfile> {
+  const key = cacheKey(engine, sequence, options);
+  const known = await options.cache?.read(key);
+  if (known !== undefined) return { ...known, cached: true };
+  const { batchSizes, clock, training } = options;
+  const representatives = new Map(sequence.layers.map((layer, index) => [layer.signature, index] as const).reverse());
+  const total = batchSizes.length * (representatives.size + 1);
+  let done = 0;
+  const measured: PassTimes[][] = [];
+  for (const batchSize of batchSizes) {
+    const extract = stageExtractor(sequence, batchSize);
+    const bySignature = new Map<string, PassTimes>();
+    for (const [signature, index] of representatives) {
+      bySignature.set(signature, await measure(engine, extract(index, index + 1), training, clock));
+      options.onProgress(++done, total);
+    }
+    const alone = sequence.layers.map((layer) => defined(bySignature.get(layer.signature), layer.name));
+    const whole = await measure(engine, extract(0, sequence.layers.length), training, clock);
+    options.onProgress(++done, total);
+    measured.push(scaleToWhole(alone, whole));
+  }
+  const profile: MeasuredProfile = {
+    layers: layerProfiles(sequence, defined(measured.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
+    times: {
+      forwardMs: measured.map((times) => times.map(({ forwardMs }) => forwardMs)),
+      backwardMs: measured.map((times) => times.map(({ backwardMs }) => backwardMs)),
+    },
+    cached: false,
+  };
+  await options.cache?.write(key, profile);
+  return profile;
+}
+
+function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training }: ProfileOptions): string {
+  const signatures = sequence.layers.map((layer) => layer.signature);
+  return JSON.stringify([1, engine.name, batchSizes, training.frozen, signatures]);
+}
+
+/** Layers keep their proportions; their sum becomes the whole model's time. */
+function scaleToWhole(alone: readonly PassTimes[], whole: PassTimes): PassTimes[] {
+  const factor = (time: 'forwardMs' | 'backwardMs'): number => {
+    const sum = alone.reduce((total, times) => total + times[time], 0);
+    return sum > 0 ? Math.min(1, whole[time] / sum) : 1;
+  };
+  const forward = factor('forwardMs');
+  const backward = factor('backwardMs');
+  return alone.map((times) => ({ ...times, forwardMs: times.forwardMs * forward, backwardMs: times.backwardMs * backward }));
+}
+
+function layerProfiles(sequence: LayerSequence, times: readonly PassTimes[], batchSize: number): LayerProfile[] {
+  return sequence.layers.map((layer, index) => ({
+    name: layer.name,
+    outputBytes: cutBytes(layer.outputs),
+    weightBytes: parameterBytes(sequence, layer),
+    savedBytes: Math.ceil(defined(times[index], layer.name).savedBytes / batchSize),
+    flops: layer.flops,
+    batchDependent: layer.batchDependent,
+  }));
+}
+
+/** Compiles, runs and times the two passes of one stage with made-up numbers. */
+async function measure(engine: Engine, stage: StageGraph, training: TrainingSpec, clock: Clock): Promise<PassTimes> {
+  const frozen = new Set(training.frozen);
+  const graphs = differentiate(stage, {
+    inputs: differentiableNames(stage.inputs),
+    parameters: stage.graph.parameters.filter((name) => !frozen.has(name)),
+    outputs: differentiableOutputs(stage),
+  });
+  const random = createRandom(1);
+  const feeds = new Map<string, Value>();
+  const feed = ({ name, type, shape }: ValueInfo): Value => {
+    let value = feeds.get(name);
+    if (value === undefined) feeds.set(name, (value = engine.upload(madeUp(type, shape as readonly number[], random.uniform))));
+    return value;
+  };
+  const forward = await engine.compile(graphs.forward);
+  const hasBackward = graphs.inputGradients.length + graphs.parameterGradients.length > 0;
+  const backward = hasBackward ? await engine.compile(graphs.backward) : undefined;
+  const forwardFeeds = Object.fromEntries(graphs.forward.inputs.filter(({ name }) => forward.inputs.includes(name)).map((input) => [input.name, feed(input)]));
+  const results = forward.run(forwardFeeds);
+  const forwardMs = await time(engine, forward, forwardFeeds, clock);
+  let backwardMs = 0;
+  if (backward !== undefined) {
+    const backwardFeeds = Object.fromEntries(graphs.backward.inputs.map((input) => [input.name, results[input.name] ?? feed(input)]));
+    backwardMs = await time(engine, backward, backwardFeeds, clock);
+  }
+  for (const value of [...feeds.values(), ...Object.values(results)]) engine.release(value);
+  forward.release();
+  backward?.release();
+  const savedBytes = [...graphs.saved, ...graphs.savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
+  return { forwardMs, backwardMs, savedBytes };
+}
+
+function differentiableOutputs(stage: StageGraph): string[] {
+  const names = differentiableNames(stage.outputs);
+  return names.length > 0 ? names : stage.outputs.filter((output) => isFloat(output.type)).map((output) => output.name);
+}
+
+/** The median time of a run inside the engine, after one run to warm up. */
+async function time(engine: Engine, executable: Executable, feeds: Readonly<Record<string, Value>>, clock: Clock): Promise<number> {
+  const runOnce = async (): Promise<number> => {
+    const before = engine.busyMs();
+    const results = executable.run(feeds);
+    for (const value of Object.values(results)) engine.release(value);
+    await engine.settled();
+    return engine.busyMs() - before;
+  };
+  await runOnce();
+  const times: number[] = [];
+  const startMs = clock.now();
+  while (times.length < minRunCount || (clock.now() - startMs < timedMs && times.length < maxRunCount)) times.push(await runOnce());
+  times.sort((a, b) => a - b);
+  return defined(times[Math.floor(times.length / 2)], 'a time');
+}
+
+/** Numbers that no kernel is slowed by: floats in [0.1, 1.1), zeros for integers (they may be indices). */
+function madeUp(type: ValueInfo['type'], shape: readonly number[], uniform: () => number): Tensor {
+  const data = allocate(type, elementCount(shape));
+  if (isFloat(type)) for (let index = 0; index < data.length; index++) data[index] = 0.1 + uniform();
+  return { type, shape: [...shape], data };
+}
+

@@ -1,0 +1,107 @@
+// The graphs of one stage, compiled: forward and backward (whole or in two halves), loss, sums of gradients, their norm, update.
+
+import { defined } from '../../assert.ts';
+import { type StageGraphs, differentiate } from '../../autodiff/differentiate.ts';
+import type { Engine, Executable } from '../../engine/engine.ts';
+import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
+import { type StageGraph, extractStage } from '../../graph/stage.ts';
+import { squaredNormGraph } from '../../training/clipping.ts';
+import { lossGraph } from '../../training/losses.ts';
+import { type OptimizerGraph, accumulateGraph, optimizerGraph } from '../../training/optimizers.ts';
+import type { TensorSpec } from '../messages.ts';
+import type { TrainingSpec } from '../training-spec.ts';
+
+/** What a stage is made of. */
+export interface StageOptions {
+  readonly sequence: LayerSequence;
+  /** Half-open range of layers. */
+  readonly layers: readonly [first: number, end: number];
+  /** Samples of each micro-batch that this device computes; 0: it only keeps its weights in step with its group. */
+  readonly sampleCount: number;
+  readonly training: TrainingSpec;
+  readonly label: CutTensor;
+  /** Dropout depends on a sample's place in the batch: microBatch · microBatchSize + its place in the micro-batch. */
+  readonly microBatchSize: number;
+  /** Compile the backward pass in two halves, for schedules that split it. */
+  readonly splitBackward: boolean;
+}
+
+/** The graphs that need samples. */
+export interface CompiledPass {
+  readonly stage: StageGraph;
+  readonly graphs: StageGraphs;
+  readonly forward: Executable;
+  /** Whole, or undefined where it is split. */
+  readonly backward: Executable | undefined;
+  readonly backwardInput: Executable | undefined;
+  readonly backwardWeight: Executable | undefined;
+  /** On the last stage. */
+  readonly loss: Executable | undefined;
+}
+
+/** All that a stage runs. */
+export interface CompiledStage {
+  /** All parameters of the stage, frozen ones included, and its buffers. */
+  readonly parameters: readonly TensorSpec[];
+  readonly buffers: readonly TensorSpec[];
+  /** The parameters that an update changes. */
+  readonly trained: readonly TensorSpec[];
+  /** Undefined for a device without samples. */
+  readonly pass: CompiledPass | undefined;
+  readonly optimizer: OptimizerGraph;
+  readonly update: Executable | undefined;
+  readonly accumulate: Executable | undefined;
+  readonly squaredNorm: Executable | undefined;
+}
+
+/** Differentiates and compiles layers [first, end) for a share of a micro-batch. */
+export async function compileStage(engine: Engine, options: StageOptions): Promise<CompiledStage> {
+  const { sequence, layers, training, sampleCount } = options;
+  const own = sequence.layers.slice(...layers);
+  const specs = (names: readonly string[]): TensorSpec[] =>
+    names.map((name) => ({ name, shape: defined(sequence.graph.initializers.get(name), name).shape }));
+  const parameters = specs(own.flatMap((layer) => layer.parameters));
+  const frozen = new Set(training.frozen);
+  const trained = parameters.filter(({ name }) => !frozen.has(name));
+  const optimizer = optimizerGraph(training.optimizer.kind, trained, training.optimizer);
+  const isTrained = trained.length > 0;
+  return {
+    parameters,
+    buffers: specs(own.flatMap((layer) => layer.buffers)),
+    trained,
+    pass: sampleCount > 0 ? await compilePass(engine, options, trained) : undefined,
+    optimizer,
+    update: isTrained ? await engine.compile(optimizer.graph) : undefined,
+    accumulate: isTrained ? await engine.compile(accumulateGraph(trained)) : undefined,
+    squaredNorm: isTrained ? await engine.compile(squaredNormGraph(trained)) : undefined,
+  };
+}
+
+async function compilePass(engine: Engine, options: StageOptions, trained: readonly TensorSpec[]): Promise<CompiledPass> {
+  const { sequence, layers, sampleCount, training, label, splitBackward } = options;
+  const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
+  const isLast = layers[1] === sequence.layers.length;
+  const graphs = differentiate(stage, {
+    inputs: differentiableNames(stage.inputs),
+    parameters: trained.map(({ name }) => name),
+    outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
+  });
+  const logits = defined(stage.graph.outputs[0], 'the output');
+  const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
+  const hasInputGradients = graphs.inputGradients.length > 0;
+  const hasWeightGradients = graphs.parameterGradients.length > 0;
+  return {
+    stage,
+    graphs,
+    forward: await engine.compile(graphs.forward),
+    backward: !splitBackward && (hasInputGradients || hasWeightGradients) ? await engine.compile(graphs.backward) : undefined,
+    backwardInput: splitBackward && hasInputGradients ? await engine.compile(graphs.backwardInput) : undefined,
+    backwardWeight: splitBackward && hasWeightGradients ? await engine.compile(graphs.backwardWeight) : undefined,
+    loss: isLast ? await engine.compile(lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels)) : undefined,
+  };
+}
+
+/** The cut tensors whose gradients travel. */
+export function differentiableNames(cuts: readonly CutTensor[]): string[] {
+  return cuts.filter((cut) => cut.differentiable).map((cut) => cut.name);
+}
