@@ -40,7 +40,8 @@ function timeOf(profile: Profile, cluster: Cluster, name: string, key: 'forwardM
   let total = 0;
   for (let layer = layers[0]; layer < layers[1]; layer++) {
     const points = sizes.map((size, index) => [size, times[index]?.[layer] ?? Number.NaN] as const);
-    const [smallest, largest] = [points[0] ?? [1, 0], points.at(-1) ?? [1, 0]];
+    const none = [1, Number.NaN] as const;
+    const [smallest, largest] = [points[0] ?? none, points.at(-1) ?? none];
     if (samples <= smallest[0] || points.length === 1) total += (smallest[1] * samples) / smallest[0];
     else {
       const above = points.find(([size]) => size >= samples) ?? largest;

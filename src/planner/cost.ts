@@ -1,0 +1,141 @@
+// Asteroid's cost model (§3.3, eq. 4–8), as the formulas stand, for a plan that exists. The search (asteroid.ts) evaluates the same
+// latency step by step in constant time; a test holds the two together. Legend: M micro-batches, P stages, S = 2P − 1 steps, of which the
+// even ones execute and the odd ones communicate; E_f, E_b times of a step for one micro-batch; T_w, T_e, T_a the three phases of a step.
+
+import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
+import { layerSums } from '../cluster/memory.ts';
+import { deviceTimes, layerTimes } from '../cluster/times.ts';
+
+/** One step of the pipeline, execution or communication. */
+export interface Step {
+  /** E_f. */
+  readonly forwardMs: number;
+  /** E_b. */
+  readonly backwardMs: number;
+  /** T_a; 0 for communication and for a single device. */
+  readonly allReduceMs: number;
+}
+
+/** The step with the most total time after alignment, M(E_f + E_b)(s) + Σ_{i<s}(E_f + E_b)(i): the one with the fewest bubbles (eq. 11's rule). */
+export function dominantStep(steps: readonly Step[], microBatchCount: number): number {
+  let found = 0;
+  let most = Number.NEGATIVE_INFINITY;
+  let before = 0;
+  for (const [index, step] of steps.entries()) {
+    const each = step.forwardMs + step.backwardMs;
+    const aligned = microBatchCount * each + before;
+    if (aligned > most) [found, most] = [index, aligned];
+    before += each;
+  }
+  return found;
+}
+
+/** The HPP-Round latency, max over the steps of T_w + T_e + T_a (eq. 4, with eq. 5 and 6). */
+export function roundLatencyMs(steps: readonly Step[], microBatchCount: number): number {
+  const dominant = dominantStep(steps, microBatchCount);
+  const each = steps.map((step) => step.forwardMs + step.backwardMs);
+  const sum = (from: number, end: number): number => each.slice(from, end).reduce((total, ms) => total + ms, 0);
+  let latest = 0;
+  let waitingMs = 0;
+  for (const [index, step] of steps.entries()) {
+    const shiftMs = index < dominant ? sum(index, dominant) : -sum(dominant, index);
+    const executionMs = microBatchCount * (each[dominant] ?? 0) + shiftMs;
+    latest = Math.max(latest, waitingMs + executionMs + step.allReduceMs);
+    waitingMs += step.forwardMs;
+  }
+  return latest;
+}
+
+/** T_a of eq. 5: 2(|G| − 1)·Σw / (|G| · min bandwidth). `group` holds places in the cluster; one device reduces nothing. */
+export function allReduceMs(table: LinkTable, group: readonly number[], weightBytes: number): number {
+  if (group.length < 2) return 0;
+  return (2 * (group.length - 1) * weightBytes * 8) / (group.length * slowestInGroup(table, group).bandwidthMbps * 1000);
+}
+
+/** One side of a border between stages: devices in order with their shares of a micro-batch. */
+export interface Shares {
+  /** Places in the cluster. */
+  readonly devices: readonly number[];
+  readonly samples: readonly number[];
+}
+
+/** E_f = E_b of a communication step: the longest of the matched pieces, bytes over bandwidth plus latency; links work side by side. */
+export function transferMs(table: LinkTable, from: Shares, to: Shares, bytesPerSample: number): number {
+  let longest = 0;
+  let [i, j] = [0, 0];
+  let fromEnd = from.samples[0] ?? 0;
+  let toEnd = to.samples[0] ?? 0;
+  let start = 0;
+  while (i < from.devices.length && j < to.devices.length) {
+    const end = Math.min(fromEnd, toEnd);
+    if (end > start) {
+      const [a, b] = [from.devices[i] ?? 0, to.devices[j] ?? 0];
+      longest = Math.max(longest, table.occupancyMs(a, b, (end - start) * bytesPerSample) + table.latencyMs(a, b));
+    }
+    start = end;
+    if (fromEnd === end) fromEnd += from.samples[++i] ?? 0;
+    else toEnd += to.samples[++j] ?? 0;
+  }
+  return longest;
+}
+
+/** E_f of the step before the first: the samples on their way from `holder` (places) to the first stage; with one stage, the labels too. */
+export function feedMs(table: LinkTable, holder: number, first: Shares, bytesPerSample: number): number {
+  let longest = 0;
+  for (const [index, device] of first.devices.entries()) {
+    const bytes = (first.samples[index] ?? 0) * bytesPerSample;
+    if (device !== holder && bytes > 0) longest = Math.max(longest, table.occupancyMs(holder, device, bytes) + table.latencyMs(holder, device));
+  }
+  return longest;
+}
+
+/** Bytes a sample that feedMs is about. */
+export function fedBytes(profile: Profile, stageCount: number): number {
+  return profile.inputBytes + (stageCount === 1 ? profile.labelBytes : 0);
+}
+
+/**
+ * The steps of a plan: execution and communication in turn. Where a device holds the data, one more step in front feeds the first stage
+ * (E_b = 0): the paper has every device hold its data.
+ */
+export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Cluster): Step[] {
+  const table = links(cluster);
+  const sums = layerSums(profile);
+  const steps: Step[] = [];
+  const sharesOf = (stage: StagePlan): Shares => ({ devices: stage.devices.map((name) => table.deviceIndex(name)), samples: stage.samples });
+  for (const [index, stage] of plan.stages.entries()) {
+    const shares = sharesOf(stage);
+    const before = plan.stages[index - 1];
+    if (before !== undefined) {
+      const ms = transferMs(table, sharesOf(before), shares, profile.layers[stage.layers[0] - 1]?.outputBytes ?? 0);
+      steps.push({ forwardMs: ms, backwardMs: ms, allReduceMs: 0 });
+    } else if (cluster.dataDevice !== undefined) {
+      const ms = feedMs(table, table.deviceIndex(cluster.dataDevice), shares, fedBytes(profile, plan.stages.length));
+      steps.push({ forwardMs: ms, backwardMs: 0, allReduceMs: 0 });
+    }
+    steps.push(executionStep(stage, shares, { profile, cluster, table, weightBytes: sums.weightBytes(...stage.layers) }));
+  }
+  return steps;
+}
+
+interface StageContext {
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+  readonly table: LinkTable;
+  readonly weightBytes: number;
+}
+
+/** Eq. 8: the slowest device's forward, the slowest device's backward. */
+function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes }: StageContext): Step {
+  let forwardMs = 0;
+  let backwardMs = 0;
+  for (const [index, place] of shares.devices.entries()) {
+    const device = cluster.devices[place];
+    if (device === undefined) continue;
+    const times = layerTimes(deviceTimes(profile, device), profile.batchSizes);
+    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, stage.samples[index] ?? 0));
+    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, stage.samples[index] ?? 0));
+  }
+  return { forwardMs, backwardMs, allReduceMs: allReduceMs(table, shares.devices, weightBytes) };
+}

@@ -1,0 +1,114 @@
+// One planning problem with everything settled but the plan: the micro-batch size is fixed, names are places, sums are ready.
+
+import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import { type LinkTable, links } from '../cluster/links.ts';
+import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
+import { deviceTimes, prefixSums } from '../cluster/times.ts';
+import { inFlight } from '../schedule/generate.ts';
+
+/** A device as the planners see it. */
+export interface PlannerDevice {
+  readonly name: string;
+  /** Place in cluster.devices, and in Problem.devices. */
+  readonly place: number;
+  readonly memoryBytes: number;
+  /** Equal for devices with the same times and memory: what is found for one holds for the other. */
+  readonly classIndex: number;
+}
+
+/** Prefix sums over the layers for each measured batch size. */
+export interface ClassTimes {
+  readonly forward: readonly Float64Array[];
+  readonly backward: readonly Float64Array[];
+}
+
+export interface Problem {
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+  readonly schedule: string;
+  readonly microBatchSize: number;
+  readonly microBatchCount: number;
+  readonly optimizerState: OptimizerState;
+  /** Whether layers that depend on the whole batch may be replicated all the same. */
+  readonly replicateBatchDependent: boolean;
+  readonly table: LinkTable;
+  readonly sums: LayerSums;
+  readonly devices: readonly PlannerDevice[];
+  /** By PlannerDevice.classIndex. */
+  readonly classes: readonly ClassTimes[];
+}
+
+export interface ProblemInput {
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+  readonly schedule: string;
+  readonly batchSize: number;
+  readonly microBatchSize: number;
+  readonly optimizerState: OptimizerState;
+  readonly replicateBatchDependent: boolean;
+}
+
+/** Prepares a problem. InputError when a device has no times in the profile. */
+export function createProblem(input: ProblemInput): Problem {
+  const { profile, cluster, batchSize, ...rest } = input;
+  const classes: ClassTimes[] = [];
+  const known = new Map<unknown, Map<number, number>>();
+  const devices = cluster.devices.map((device, place): PlannerDevice => {
+    const times = deviceTimes(profile, device);
+    const byMemory = known.get(times) ?? new Map<number, number>();
+    known.set(times, byMemory);
+    let classIndex = byMemory.get(device.memoryMiB);
+    if (classIndex === undefined) {
+      classIndex = classes.push({ forward: times.forwardMs.map(prefixSums), backward: times.backwardMs.map(prefixSums) }) - 1;
+      byMemory.set(device.memoryMiB, classIndex);
+    }
+    return { name: device.name, place, memoryBytes: device.memoryMiB * bytesInMiB, classIndex };
+  });
+  const microBatchCount = batchSize / input.microBatchSize;
+  return { ...rest, profile, cluster, microBatchCount, table: links(cluster), sums: layerSums(profile), devices, classes };
+}
+
+/** The same problem with another micro-batch size; shares everything that does not depend on it. */
+export function withMicroBatchSize(problem: Problem, microBatchSize: number): Problem {
+  const batchSize = problem.microBatchSize * problem.microBatchCount;
+  return { ...problem, microBatchSize, microBatchCount: batchSize / microBatchSize };
+}
+
+/** A stage before it knows its place in the pipeline. Devices are places; none has zero samples. */
+export interface StageLayout {
+  readonly layers: readonly [first: number, end: number];
+  readonly devices: readonly number[];
+  readonly samples: readonly number[];
+}
+
+/** The plan that consists of these stages, with the K_p of its schedule. */
+export function layoutPlan(problem: Problem, planner: string, layouts: readonly StageLayout[]): PlanLayout {
+  const { schedule, microBatchSize, microBatchCount } = problem;
+  const stages = layouts.map(
+    ({ layers, devices, samples }, stage): StagePlan => ({
+      layers,
+      devices: devices.map((place) => problem.devices[place]?.name ?? ''),
+      samples,
+      inFlight: inFlight(schedule, stage, layouts.length, microBatchCount),
+    }),
+  );
+  return { planner, schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+}
+
+/** What eq. 3 needs to know of a stage. */
+export interface StageDemand {
+  readonly weightBytes: number;
+  /** Per sample. */
+  readonly savedBytes: number;
+  readonly inFlight: number;
+}
+
+/** The demand of layers [first, end) with K_p = inFlightCount. */
+export function stageDemand(problem: Problem, first: number, end: number, inFlightCount: number): StageDemand {
+  return { weightBytes: problem.sums.weightBytes(first, end), savedBytes: problem.sums.savedBytes(first, end), inFlight: inFlightCount };
+}
+
+/** Bytes that a share of `samples` of such a stage takes (eq. 3). */
+export function demandBytes(demand: StageDemand, samples: number, optimizerState: OptimizerState): number {
+  return stageMemoryBytes({ ...demand, samples, optimizerState });
+}

@@ -1,0 +1,222 @@
+// Times and shares of one candidate stage for a fixed micro-batch size, made for being asked hundreds of thousands of times: layers are
+// chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of devices share their answer.
+
+import { inFlight } from '../schedule/generate.ts';
+import { interpolation } from '../cluster/times.ts';
+import { type Allocation, allocate } from './allocation.ts';
+import type { Shares } from './cost.ts';
+import { largestShare } from './memory.ts';
+import { type PlannerDevice, type Problem, type StageDemand, stageDemand } from './problem.ts';
+
+/** A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in the list. */
+export interface StageTimes {
+  readonly shares: Shares;
+  /** E_f. */
+  readonly forwardMs: number;
+  /** E_b. */
+  readonly backwardMs: number;
+}
+
+/** Devices order[start … end) as one candidate group. */
+export interface Group {
+  readonly devices: readonly PlannerDevice[];
+  /** Places in the cluster. */
+  readonly places: readonly number[];
+  /** Equal for groups of the same classes in the same order. */
+  readonly signature: number;
+}
+
+/** The groups of neighbours in an order: `group(start, end)`. */
+export function neighbourGroups(problem: Problem, order: readonly number[]): (start: number, end: number) => Group {
+  const groups = new Map<number, Group>();
+  const signatures = new Map<string, number>();
+  return (start, end) => {
+    const key = start * (order.length + 1) + end;
+    const known = groups.get(key);
+    if (known !== undefined) return known;
+    const places = order.slice(start, end);
+    const devices = places.map((place) => problem.devices[place] as PlannerDevice);
+    const classes = devices.map((device) => device.classIndex).join(' ');
+    const signature = signatures.get(classes) ?? signatures.size;
+    signatures.set(classes, signature);
+    const group = { devices, places, signature };
+    groups.set(key, group);
+    return group;
+  };
+}
+
+/** A group's answer when memory does not matter, and what its devices must be able to hold for that. */
+interface Unlimited {
+  readonly allocation: Allocation;
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+}
+
+/** Answers for one micro-batch size. */
+export class StageTable {
+  readonly #problem: Problem;
+  readonly #lower: Int32Array;
+  readonly #upper: Int32Array;
+  readonly #lowerWeight: Float64Array;
+  readonly #upperWeight: Float64Array;
+  /** By class and measured batch size: milliseconds of the chosen layers. */
+  readonly #forward: Float64Array;
+  readonly #total: Float64Array;
+  readonly #classIsReady: Uint8Array;
+  readonly #unlimited = new Map<number, Unlimited>();
+  #first = 0;
+  #end = 0;
+
+  constructor(problem: Problem) {
+    const { microBatchSize: limit, profile } = problem;
+    this.#problem = problem;
+    this.#lower = new Int32Array(limit + 1);
+    this.#upper = new Int32Array(limit + 1);
+    this.#lowerWeight = new Float64Array(limit + 1);
+    this.#upperWeight = new Float64Array(limit + 1);
+    for (let samples = 0; samples <= limit; samples++) {
+      const at = interpolation(profile.batchSizes, samples);
+      this.#lower[samples] = at.lower;
+      this.#upper[samples] = at.upper;
+      this.#lowerWeight[samples] = at.lowerWeight;
+      this.#upperWeight[samples] = at.upperWeight;
+    }
+    this.#forward = new Float64Array(problem.classes.length * profile.batchSizes.length);
+    this.#total = new Float64Array(problem.classes.length * profile.batchSizes.length);
+    this.#classIsReady = new Uint8Array(problem.classes.length);
+  }
+
+  /** Chooses the layers that all other questions are about. */
+  setLayers(first: number, end: number): void {
+    this.#first = first;
+    this.#end = end;
+    this.#classIsReady.fill(0);
+    this.#unlimited.clear();
+  }
+
+  /** Whether the chosen layers may be replicated. */
+  mayReplicate(): boolean {
+    const { sums, replicateBatchDependent } = this.#problem;
+    return replicateBatchDependent || sums.batchDependentCount(this.#first, this.#end) === 0;
+  }
+
+  /** E_f + E_b of the chosen layers on a class of devices at a share. */
+  totalMs(classIndex: number, samples: number): number {
+    this.#prepare(classIndex);
+    return this.#at(this.#total, classIndex, samples);
+  }
+
+  /** No allocation of the micro-batch to the group takes less time than this, forward and backward together. */
+  leastMs(group: Group): number {
+    const { microBatchSize } = this.#problem;
+    const alone = !this.mayReplicate();
+    let rate = 0;
+    let best = Number.POSITIVE_INFINITY;
+    for (const { classIndex } of group.devices) {
+      if (alone) best = Math.min(best, this.totalMs(classIndex, microBatchSize));
+      else rate += 1 / this.leastPerSampleMs(classIndex);
+    }
+    return alone ? best : microBatchSize / rate;
+  }
+
+  /**
+   * The stage on a group with K_p = inFlightCount; undefined when it does not fit. A stage that may not be replicated goes whole to the
+   * fastest device of the group that holds it.
+   */
+  stage(group: Group, inFlightCount: number): StageTimes | undefined {
+    const { devices } = group;
+    const { microBatchSize } = this.#problem;
+    const demand = stageDemand(this.#problem, this.#first, this.#end, inFlightCount);
+    const limits = devices.map((device) => this.largestShare(demand, device));
+    if (devices.length === 1 || !this.mayReplicate()) {
+      let chosen = -1;
+      for (const [index, device] of devices.entries()) {
+        if ((limits[index] ?? 0) < microBatchSize) continue;
+        const other = devices[chosen];
+        if (other === undefined || this.totalMs(device.classIndex, microBatchSize) < this.totalMs(other.classIndex, microBatchSize)) chosen = index;
+      }
+      return chosen === -1 ? undefined : this.#timed(group, devices.map((_, index) => (index === chosen ? microBatchSize : 0)));
+    }
+    const { allocation, forwardMs, backwardMs } = this.#withoutLimits(group);
+    if (allocation.highest.every((share, index) => share <= (limits[index] ?? 0))) {
+      return { shares: { devices: group.places, samples: allocation.samples }, forwardMs, backwardMs };
+    }
+    const limited = allocate({ samples: microBatchSize, limits, timeMs: this.#groupTimes(group) });
+    return limited === undefined ? undefined : this.#timed(group, limited.samples);
+  }
+
+  /** The largest share of such a stage that a device holds. */
+  largestShare(demand: StageDemand, device: PlannerDevice): number {
+    return largestShare(demand, device.memoryBytes, this.#problem.microBatchSize, this.#problem.optimizerState);
+  }
+
+  #withoutLimits(group: Group): Unlimited {
+    const known = this.#unlimited.get(group.signature);
+    if (known !== undefined) return known;
+    const { microBatchSize } = this.#problem;
+    const limits = group.devices.map(() => microBatchSize);
+    const allocation = allocate({ samples: microBatchSize, limits, timeMs: this.#groupTimes(group) }) as Allocation;
+    const { forwardMs, backwardMs } = this.#timed(group, allocation.samples);
+    const found = { allocation, forwardMs, backwardMs };
+    this.#unlimited.set(group.signature, found);
+    return found;
+  }
+
+  #groupTimes({ devices }: Group): (device: number, samples: number) => number {
+    for (const device of devices) this.#prepare(device.classIndex);
+    return (index, samples) => this.#at(this.#total, (devices[index] as PlannerDevice).classIndex, samples);
+  }
+
+  /** Eq. 8 for given shares. */
+  #timed(group: Group, samples: readonly number[]): StageTimes {
+    let forwardMs = 0;
+    let backwardMs = 0;
+    for (const [index, { classIndex }] of group.devices.entries()) {
+      const share = samples[index] ?? 0;
+      if (share === 0) continue;
+      this.#prepare(classIndex);
+      const forward = this.#at(this.#forward, classIndex, share);
+      forwardMs = Math.max(forwardMs, forward);
+      backwardMs = Math.max(backwardMs, this.#at(this.#total, classIndex, share) - forward);
+    }
+    return { shares: { devices: group.places, samples }, forwardMs, backwardMs };
+  }
+
+  #at(rows: Float64Array, classIndex: number, samples: number): number {
+    const base = classIndex * this.#problem.profile.batchSizes.length;
+    const lower = rows[base + (this.#lower[samples] ?? 0)] ?? 0;
+    const upper = rows[base + (this.#upper[samples] ?? 0)] ?? 0;
+    return Math.max(0, (this.#lowerWeight[samples] ?? 0) * lower + (this.#upperWeight[samples] ?? 0) * upper);
+  }
+
+  /** The least time a sample costs at any share: piecewise linear times have it at a measured size or at the whole micro-batch. */
+  leastPerSampleMs(classIndex: number): number {
+    const { microBatchSize, profile } = this.#problem;
+    let least = this.totalMs(classIndex, microBatchSize) / microBatchSize;
+    const base = classIndex * profile.batchSizes.length;
+    for (const [index, size] of profile.batchSizes.entries()) {
+      if (size < microBatchSize) least = Math.min(least, (this.#total[base + index] ?? 0) / size);
+    }
+    return least;
+  }
+
+  #prepare(classIndex: number): void {
+    if (this.#classIsReady[classIndex] === 1) return;
+    this.#classIsReady[classIndex] = 1;
+    const times = this.#problem.classes[classIndex];
+    if (times === undefined) return;
+    const count = this.#problem.profile.batchSizes.length;
+    for (let index = 0; index < count; index++) {
+      const [forward, backward] = [times.forward[index], times.backward[index]];
+      if (forward === undefined || backward === undefined) continue;
+      const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0);
+      this.#forward[classIndex * count + index] = forwardMs;
+      this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0);
+    }
+  }
+}
+
+/** K_p by the stage's distance from the end: entry p is for the first of the last p stages. */
+export function inFlightFromEnd(problem: Problem, stageLimit: number): number[] {
+  return Array.from({ length: stageLimit + 1 }, (_, stages) => (stages === 0 ? 0 : inFlight(problem.schedule, 0, stages, problem.microBatchCount)));
+}
