@@ -20,7 +20,7 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
         w.shape[1] === (x.shape[1] as number) / groups,
         node,
         () =>
-          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} in ${groups} groups; the weights' second dimension must be ${(x.shape[1] as number) / groups}`,
+          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} with group = ${groups}; the weights' second dimension must be ${(x.shape[1] as number) / groups}`,
       );
       check((w.shape[0] as number) % groups === 0, node, () => `has ${w.shape[0]} output channels, which ${groups} groups do not divide`);
       checkBias(node, inputs[2], w.shape[0] as number);

@@ -160,7 +160,7 @@ function checkChannels(node: Node, inputs: Inputs<ValueType>, index: number, cha
   );
 }
 
-/** ONNX keeps LayerNormalization's statistics in float32 (stash_type 1); for float64 they stay in float64, as ONNX Runtime keeps them. */
+/** ONNX keeps LayerNormalization's statistics in float32 (stash_type 1). For float64 ours stay in float64, so that gradients can be checked in it. */
 function statisticsType(type: ElementType): ElementType {
   return type === 'float64' ? 'float64' : 'float32';
 }

@@ -108,5 +108,6 @@ export function roundHalfToEven(value: number): number {
   const down = Math.floor(value);
   const rest = value - down;
   if (rest !== 0.5) return Math.round(value);
-  return down % 2 === 0 ? down : down + 1;
+  const even = down % 2 === 0 ? down : down + 1;
+  return even === 0 && value < 0 ? -0 : even;
 }
