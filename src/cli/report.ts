@@ -40,7 +40,7 @@ class HumanReport {
     const { colors } = this.#terminal;
     switch (event.kind) {
       case 'listening':
-        if (!event.isLoopback) this.#line(`Waiting for workers:  ${colors.bold(`asteroid worker --join ${event.url} --code ${event.joinCode}`)}`);
+        if (event.remoteCount > 0) this.#line(`Waiting for ${event.remoteCount} worker${event.remoteCount > 1 ? 's' : ''}:  ${colors.bold(`asteroid worker --join ${event.url} --code ${event.joinCode}`)}`);
         return;
       case 'joined':
         return this.#line(`${colors.green('●')} ${event.device.padEnd(10)} ${event.cores} cores  ${event.memoryMiB} MiB  ${colors.dim(event.engine)}`);

@@ -4,44 +4,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
-
-/** All settings with their effective values. Absent ones have no default. */
-export interface TrainSettings {
-  readonly model: string;
-  readonly data: string;
-  readonly 'eval-data'?: string;
-  readonly batch: number;
-  readonly 'micro-batch'?: number;
-  readonly epochs?: number;
-  readonly steps?: number;
-  readonly optimizer: 'sgd' | 'adam' | 'adamw';
-  readonly lr: number;
-  readonly 'lr-schedule': string;
-  readonly momentum: number;
-  readonly nesterov: boolean;
-  readonly 'weight-decay': number;
-  readonly beta1: number;
-  readonly beta2: number;
-  readonly epsilon: number;
-  readonly 'clip-norm'?: number;
-  readonly loss: 'cross-entropy' | 'mse';
-  readonly freeze: readonly string[];
-  readonly planner: string;
-  readonly schedule: string;
-  readonly plan?: string;
-  readonly cluster?: string;
-  readonly workers: number;
-  readonly remote: number;
-  readonly host: string;
-  readonly port: number;
-  readonly insecure: boolean;
-  readonly seed: number;
-  readonly shuffle: boolean;
-  readonly 'checkpoint-every'?: number;
-  readonly engine: 'onnxruntime' | 'reference';
-  readonly threads: number;
-  readonly 'replicate-batch-norm': boolean;
-}
+import type { TrainSettings } from '../runtime/settings.ts';
 
 interface Setting {
   /** The flag's argument, such as 'N'; absent for switches. */
@@ -65,21 +28,21 @@ const text = z.string().min(1, 'must not be empty');
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: { argument: 'FILE', description: 'an ONNX model, or the name of a built-in one', schema: text, isRequired: true },
   data: { argument: 'SPEC', description: 'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | synthetic:SHAPE', schema: text, isRequired: true },
-  'eval-data': { argument: 'SPEC', description: 'data to test on after training (default: the test part of --data, if it has one)', schema: text },
+  evalData: { argument: 'SPEC', description: 'data to test on after training (default: the test part of --data, if it has one)', schema: text },
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
-  'micro-batch': { argument: 'N', description: 'samples that travel through the pipeline at once (default: the planner chooses)', schema: whole },
+  microBatch: { argument: 'N', description: 'samples that travel through the pipeline at once (default: the planner chooses)', schema: whole },
   epochs: { argument: 'N', description: 'passes over the data (default: 1, unless --steps is given)', schema: whole },
   steps: { argument: 'N', description: 'updates', schema: whole },
   optimizer: { argument: 'NAME', description: 'sgd | adam | adamw', schema: z.enum(['sgd', 'adam', 'adamw']), default: 'sgd' },
   lr: { argument: 'L', description: 'learning rate', schema: amount, default: 0.01 },
-  'lr-schedule': { argument: 'SPEC', description: 'constant | step:EVERY:FACTOR | cosine | linear, each with :warmup=ROUNDS', schema: text, default: 'constant' },
+  lrSchedule: { argument: 'SPEC', description: 'constant | step:EVERY:FACTOR | cosine | linear, each with :warmup=ROUNDS', schema: text, default: 'constant' },
   momentum: { argument: 'M', description: 'momentum of sgd', schema: fraction, default: 0 },
   nesterov: { description: "Nesterov's momentum", schema: toggle, default: false },
-  'weight-decay': { argument: 'W', description: 'weight decay', schema: amount, default: 0 },
+  weightDecay: { argument: 'W', description: 'weight decay', schema: amount, default: 0 },
   beta1: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.9 },
   beta2: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.999 },
   epsilon: { argument: 'E', description: 'of adam and adamw', schema: z.coerce.number().positive('must be above 0'), default: 1e-8 },
-  'clip-norm': { argument: 'N', description: 'largest norm of the whole gradient', schema: z.coerce.number().positive('must be above 0') },
+  clipNorm: { argument: 'N', description: 'largest norm of the whole gradient', schema: z.coerce.number().positive('must be above 0') },
   loss: { argument: 'NAME', description: 'cross-entropy | mse', schema: z.enum(['cross-entropy', 'mse']), default: 'cross-entropy' },
   freeze: { argument: 'PATTERN', description: 'parameters that stay as they are ("features.*"); may be repeated', schema: z.array(text), default: [], isList: true },
   planner: { argument: 'NAME', description: 'asteroid | straight | dp | single', schema: text, default: 'asteroid' },
@@ -93,11 +56,21 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   insecure: { description: 'allow plain, unencrypted links beyond this machine', schema: toggle, default: false },
   seed: { argument: 'N', description: 'of the data order, dropout and new weights', schema: wholeOrZero, default: 0 },
   shuffle: { description: 'keep the order of the data', schema: toggle, default: true, isNegated: true },
-  'checkpoint-every': { argument: 'N', description: 'updates between checkpoints (default: one epoch, at most 500)', schema: whole },
+  checkpointEvery: { argument: 'N', description: 'updates between checkpoints (default: one epoch, at most 500)', schema: whole },
   engine: { argument: 'NAME', description: 'onnxruntime | reference', schema: z.enum(['onnxruntime', 'reference']), default: 'onnxruntime' },
   threads: { argument: 'N', description: 'compute threads of each device', schema: whole, default: 1 },
-  'replicate-batch-norm': { description: 'let a stage with batch normalization be replicated: each device normalizes its own share', schema: toggle, default: false },
+  replicateBatchNorm: { description: 'let a stage with batch normalization be replicated: each device normalizes its own share', schema: toggle, default: false },
 };
+
+/** microBatch → micro-batch. */
+function kebab(name: string): string {
+  return name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+}
+
+/** The settings as a config file has them. */
+export function settingsDocument(settings: TrainSettings): Record<string, unknown> {
+  return Object.fromEntries(names.flatMap((name) => (settings[name] === undefined ? [] : [[kebab(name), settings[name]]])));
+}
 
 const names = Object.keys(table) as (keyof TrainSettings)[];
 
@@ -106,7 +79,7 @@ export function addSettingFlags(command: Command, only: readonly (keyof TrainSet
   for (const name of only) {
     const setting = table[name];
     const shown = setting.default === undefined || setting.default === false || setting.isList || setting.isNegated ? '' : ` (default: ${setting.default})`;
-    const flag = setting.isNegated ? `--no-${name}` : `--${name}${setting.argument === undefined ? '' : ` <${setting.argument}>`}`;
+    const flag = setting.isNegated ? `--no-${kebab(name)}` : `--${kebab(name)}${setting.argument === undefined ? '' : ` <${setting.argument}>`}`;
     const option = new Option(flag, setting.description + shown);
     if (setting.isList) option.argParser((value: string, previous: string[] | undefined) => [...(previous ?? []), value]);
     command.addOption(option);
@@ -114,11 +87,11 @@ export function addSettingFlags(command: Command, only: readonly (keyof TrainSet
   return command;
 }
 
-/** The values that were really given as flags, by setting name (commander's camelCase undone). */
+/** The values that were really given as flags. */
 export function givenFlags(options: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const given: Record<string, unknown> = {};
   for (const name of names) {
-    const value = options[name.replace(/-(\w)/g, (_, letter: string) => letter.toUpperCase())];
+    const value = options[name];
     if (value === undefined || (name === 'shuffle' && value === true)) continue;
     given[name] = value;
   }
@@ -129,19 +102,19 @@ export function givenFlags(options: Readonly<Record<string, unknown>>): Record<s
 export function resolveSettings(flags: Readonly<Record<string, unknown>>, file: Readonly<Record<string, unknown>>, fileName: string): TrainSettings {
   const result: Record<string, unknown> = {};
   for (const key of Object.keys(file)) {
-    if (!Object.hasOwn(table, key)) throw new InputError(`${fileName} has the unknown setting "${key}"; settings are named as the flags of asteroid train are.`);
+    if (!names.some((name) => kebab(name) === key)) throw new InputError(`${fileName} has the unknown setting "${key}"; settings are named as the flags of asteroid train are.`);
   }
   for (const name of names) {
     const setting = table[name];
     const fromFlag = Object.hasOwn(flags, name);
-    const value = fromFlag ? flags[name] : (file[name] ?? undefined);
+    const value = fromFlag ? flags[name] : (file[kebab(name)] ?? undefined);
     if (value === undefined) {
-      if (setting.isRequired) throw new InputError(`--${name} is missing: ${setting.description}.`);
+      if (setting.isRequired) throw new InputError(`--${kebab(name)} is missing: ${setting.description}.`);
       if (setting.default !== undefined) result[name] = setting.default;
       continue;
     }
     const parsed = setting.schema.safeParse(value);
-    const where = fromFlag ? `--${name} ${String(value)}` : `${name}: ${String(value)} in ${fileName}`;
+    const where = fromFlag ? `--${kebab(name)} ${String(value)}` : `${kebab(name)}: ${String(value)} in ${fileName}`;
     if (!parsed.success) throw new InputError(`${where} ${reason(parsed.error)}.`);
     result[name] = parsed.data;
   }
@@ -157,7 +130,7 @@ function reason(error: z.ZodError): string {
 
 function checked(settings: TrainSettings): TrainSettings {
   if (settings.epochs !== undefined && settings.steps !== undefined) throw new InputError('--epochs and --steps cannot both be given: choose one.');
-  const micro = settings['micro-batch'];
+  const micro = settings.microBatch;
   if (micro !== undefined && settings.batch % micro !== 0) {
     throw new InputError(`--batch ${settings.batch} is no multiple of --micro-batch ${micro}: choose a micro-batch that divides the batch.`);
   }

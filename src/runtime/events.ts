@@ -18,8 +18,8 @@ export interface RoundMetrics {
 }
 
 export type RunEvent =
-  | { readonly kind: 'listening'; readonly url: string; readonly joinCode: string; readonly isLoopback: boolean }
-  | { readonly kind: 'joined'; readonly device: string; readonly cores: number; readonly memoryMiB: number; readonly engine: string; readonly address: string }
+  | { readonly kind: 'listening'; readonly url: string; readonly joinCode: string; readonly remoteCount: number }
+  | { readonly kind: 'joined'; readonly device: string; readonly cores: number; readonly memoryMiB: number; readonly engine: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
   | { readonly kind: 'phase'; readonly phase: Phase }
   | { readonly kind: 'profile-progress'; readonly device: string; readonly done: number; readonly total: number }

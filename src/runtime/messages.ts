@@ -41,6 +41,8 @@ export interface ModelMessage {
   /** Shape of one sample's label. */
   readonly labelShape: readonly number[];
   readonly labelType: 'int64' | 'int32' | 'uint8' | 'float32';
+  /** The secret by which this run's workers know each other. */
+  readonly peerToken: string;
 }
 
 const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
@@ -114,7 +116,7 @@ const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(
 /** What the coordinator may send, by frame kind. */
 export interface ToWorker {
   readonly model: ModelMessage;
-  readonly connect: { readonly peers: readonly PeerAddress[]; readonly token: string };
+  readonly connect: { readonly peers: readonly PeerAddress[] };
   readonly measure: { readonly peers: readonly string[] };
   readonly profile: { readonly batchSizes: readonly number[] };
   readonly deploy: { readonly plan: Plan; readonly stateCount: number; readonly step: number };
@@ -154,8 +156,9 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
     layerNames: z.array(name),
     labelShape: z.array(count).max(8),
     labelType: z.enum(['int64', 'int32', 'uint8', 'float32']),
+    peerToken: z.string().min(16).max(200),
   }),
-  connect: z.object({ peers: z.array(z.object({ name, url: z.string().max(300) })).max(2000), token: z.string().min(16).max(200) }),
+  connect: z.object({ peers: z.array(z.object({ name, url: z.string().max(300) })).max(2000) }),
   measure: z.object({ peers: z.array(name).max(2000) }),
   profile: z.object({ batchSizes: z.array(z.number().int().positive()).min(1).max(16) }),
   deploy: z.object({ plan, stateCount: count, step: count }),

@@ -36,7 +36,6 @@ export interface DeviceFacts {
   readonly memoryMiB: number;
   readonly cores: number;
   readonly engine: string;
-  readonly address: string;
   /** Devices with the same machine share its memory. */
   readonly machine: string;
 }
@@ -100,7 +99,6 @@ class CoordinatorShell implements Coordinator {
   readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
   readonly #profiles = new Map<string, ToCoordinator['profiled']>();
   readonly #snapshot: Record<StateRole, Map<string, Tensor>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
-  readonly #token: string;
   #model: ReturnType<typeof encodeModel> | undefined;
   #state: MachineState;
   readonly #inputs: MachineInput[] = [];
@@ -112,7 +110,6 @@ class CoordinatorShell implements Coordinator {
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
-    this.#token = options.peerToken;
     this.#state = initialState(options.machine);
     this.end = new Promise((resolve, reject) => {
       this.#resolve = resolve;
@@ -124,7 +121,7 @@ class CoordinatorShell implements Coordinator {
   join(name: string, link: Link, facts: DeviceFacts): void {
     this.#links.set(name, link);
     this.#facts.set(name, facts);
-    this.#options.hooks.observe({ kind: 'joined', device: name, cores: facts.cores, memoryMiB: facts.memoryMiB, engine: facts.engine, address: facts.address });
+    this.#options.hooks.observe({ kind: 'joined', device: name, cores: facts.cores, memoryMiB: facts.memoryMiB, engine: facts.engine });
     link.receive((frame) => this.#received(name, frame));
     void link.ended.then(({ reason }) => {
       this.#links.delete(name);
@@ -210,7 +207,7 @@ class CoordinatorShell implements Coordinator {
       case 'send-model':
         return this.#sendModel(effect.device);
       case 'send-peers':
-        return this.#send(effect.device, message('connect', { peers: effect.members.map(({ name, listenUrl }) => ({ name, url: listenUrl })), token: this.#token }));
+        return this.#send(effect.device, message('connect', { peers: effect.members.map(({ name, listenUrl }) => ({ name, url: listenUrl })) }));
       case 'links-measured':
         this.#measurements.set(effect.device, effect.links);
         return;
@@ -251,7 +248,7 @@ class CoordinatorShell implements Coordinator {
     this.#model ??= encodeModel(sequence.graph);
     const { bytes, parameters, buffers } = this.#model;
     const layerNames = sequence.layers.map((layer) => layer.name);
-    const control = { parameters, buffers, training, layerNames, labelShape: label.shape.slice(1), labelType: label.type };
+    const control = { parameters, buffers, training, layerNames, labelShape: label.shape.slice(1), labelType: label.type, peerToken: this.#options.peerToken };
     this.#send(device, message('model', control, [bytes]));
   }
 

@@ -6,14 +6,12 @@ import { wrap } from '../../graph/tensor.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
 import type { LinkMeasurement, PeerAddress } from '../messages.ts';
 
-/** How a worker opens and accepts links to other workers. */
+/** How a worker opens and accepts links to the other workers of its run. */
 export interface PeerNetwork {
   /** Where peers reach this worker. */
   readonly url: string;
-  /** Accepts peers that present `token`, until `stop`; `onLink` is called for each. */
-  accept(token: string, onLink: (link: Link) => void): void;
-  /** Opens a link to a peer, as `name`. Rejects with RunError when it cannot be reached. */
-  connect(peer: PeerAddress, name: string, token: string): Promise<Link>;
+  /** Opens a link to a peer. Rejects with RunError when it cannot be reached. */
+  connect(peer: PeerAddress): Promise<Link>;
   close(): Promise<void>;
 }
 
@@ -23,55 +21,54 @@ const pipelineKinds = new Set(['activation', 'gradient', 'all-reduce']);
 /** The links of one worker to all others. */
 export class Peers {
   readonly #name: string;
-  readonly #network: PeerNetwork;
   readonly #clock: Clock;
   readonly #onFrame: (from: string, frame: Frame) => void;
   readonly #onEnd: (peer: string, reason: string) => void;
   readonly #links = new Map<string, Link>();
-  readonly #arrivals = new Map<string, (link: Link) => void>();
+  readonly #arrivals = new Map<string, () => void>();
   readonly #echoes = new Map<string, (frame: Frame) => void>();
   #echoCounter = 0;
 
   /** `onFrame` receives pipeline data, `onEnd` is told when a link ends that was not closed here. */
   constructor(
     name: string,
-    network: PeerNetwork,
     clock: Clock,
     handlers: { onFrame(from: string, frame: Frame): void; onEnd(peer: string, reason: string): void },
   ) {
     this.#name = name;
-    this.#network = network;
     this.#clock = clock;
     this.#onFrame = handlers.onFrame;
     this.#onEnd = handlers.onEnd;
   }
 
-  /** Links to all peers: this worker calls those before it in the list and is called by those after it. */
-  async connect(peers: readonly PeerAddress[], token: string): Promise<void> {
+  /** Takes in a link that a peer opened, perhaps before this worker heard of its peers. */
+  accept(link: Link): void {
+    if (this.#links.has(link.peer)) void link.close('there is a link already');
+    else this.#add(link);
+  }
+
+  /** Links to all peers: this worker calls those before it in the list and is called by those after it. All of them listen already. */
+  async connect(network: PeerNetwork, peers: readonly PeerAddress[]): Promise<void> {
     const own = peers.findIndex((peer) => peer.name === this.#name);
     if (own < 0) throw new ProtocolError(`The list of peers lacks this worker, ${this.#name}.`);
     const later = peers.slice(own + 1).map((peer) => this.#arrival(peer.name));
-    this.#network.accept(token, (link) => this.#add(link));
-    const earlier = peers.slice(0, own).map(async (peer) => this.#add(await this.#network.connect(peer, this.#name, token)));
+    const earlier = peers.slice(0, own).map(async (peer) => this.#add(await network.connect(peer)));
     await Promise.all([...earlier, ...later]);
   }
 
   #arrival(peer: string): Promise<void> {
-    return new Promise((resolve) => this.#arrivals.set(peer, () => resolve()));
+    if (this.#links.has(peer)) return Promise.resolve();
+    return new Promise((resolve) => this.#arrivals.set(peer, resolve));
   }
 
   #add(link: Link): void {
-    if (this.#links.has(link.peer)) {
-      void link.close('there is a link already');
-      return;
-    }
     this.#links.set(link.peer, link);
     link.receive((frame) => this.#received(link, frame));
     void link.ended.then((end) => {
       this.#links.delete(link.peer);
       this.#onEnd(link.peer, end.reason);
     });
-    this.#arrivals.get(link.peer)?.(link);
+    this.#arrivals.get(link.peer)?.();
     this.#arrivals.delete(link.peer);
   }
 
@@ -121,6 +118,5 @@ export class Peers {
 
   async close(reason: string): Promise<void> {
     await Promise.all([...this.#links.values()].map((link) => link.close(reason)));
-    await this.#network.close();
   }
 }

@@ -23,7 +23,8 @@ export interface WorkerOptions {
   /** The name that the coordinator gave this device. */
   readonly name: string;
   readonly coordinator: Link;
-  readonly network: PeerNetwork;
+  /** Listens for peers that know `token`; their links go to `onLink`. */
+  createNetwork(name: string, token: string, onLink: (link: Link) => void): Promise<PeerNetwork>;
   readonly clock: Clock;
   createEngine(): Promise<Engine>;
   readonly profileCache?: ProfileCache;
@@ -70,6 +71,7 @@ class Worker {
   #mailbox = new Mailbox(0);
   #epoch = 0;
   #engine: Engine | undefined;
+  #network: PeerNetwork | undefined;
   #model: { message: ModelMessage; sequence: LayerSequence } | undefined;
   #deployment: Deployment | undefined;
   #learningRate = 0;
@@ -82,7 +84,7 @@ class Worker {
       this.#fail = reject;
     });
     this.#failure.catch(() => {}); // read by whoever waits; a worker that waits for nothing reads it in its loop
-    this.#peers = new Peers(options.name, options.network, options.clock, {
+    this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#file(from, frame),
       onEnd: (peer, reason) => this.#peerLost(peer, reason),
     });
@@ -99,6 +101,7 @@ class Worker {
     }
     this.#mailbox.fail(new RunError(end.reason));
     await this.#peers.close(end.reason);
+    await this.#network?.close();
     await this.#engine?.close();
     await this.#options.coordinator.close(end.reason);
     return end;
@@ -156,7 +159,7 @@ class Worker {
       case 'model':
         return this.#setModel(received.control, received.frame);
       case 'connect':
-        await this.#guard(this.#peers.connect(received.control.peers, received.control.token));
+        await this.#guard(this.#peers.connect(defined(this.#network, 'the network'), received.control.peers));
         return this.#send('connected', {});
       case 'measure':
         return this.#measure(received.control.peers);
@@ -192,7 +195,8 @@ class Worker {
     }
     this.#model = { message: control, sequence };
     this.#engine ??= await this.#options.createEngine();
-    await this.#send('ready', { listenUrl: this.#options.network.url });
+    this.#network ??= await this.#options.createNetwork(this.#options.name, control.peerToken, (link) => this.#peers.accept(link));
+    await this.#send('ready', { listenUrl: this.#network.url });
   }
 
   async #measure(peers: readonly string[]): Promise<void> {

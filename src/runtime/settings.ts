@@ -1,0 +1,40 @@
+// The settings of a training run, as the library takes them; the command line makes them from flags and a config file (cli/settings.ts).
+
+/** All settings with their effective values. Absent ones have no default. */
+export interface TrainSettings {
+  readonly model: string;
+  readonly data: string;
+  readonly evalData?: string;
+  readonly batch: number;
+  readonly microBatch?: number;
+  readonly epochs?: number;
+  readonly steps?: number;
+  readonly optimizer: 'sgd' | 'adam' | 'adamw';
+  readonly lr: number;
+  readonly lrSchedule: string;
+  readonly momentum: number;
+  readonly nesterov: boolean;
+  readonly weightDecay: number;
+  readonly beta1: number;
+  readonly beta2: number;
+  readonly epsilon: number;
+  readonly clipNorm?: number;
+  readonly loss: 'cross-entropy' | 'mse';
+  readonly freeze: readonly string[];
+  readonly planner: string;
+  readonly schedule: string;
+  readonly plan?: string;
+  readonly cluster?: string;
+  readonly workers: number;
+  readonly remote: number;
+  readonly host: string;
+  readonly port: number;
+  readonly insecure: boolean;
+  readonly seed: number;
+  readonly shuffle: boolean;
+  readonly checkpointEvery?: number;
+  readonly engine: 'onnxruntime' | 'reference';
+  readonly threads: number;
+  readonly replicateBatchNorm: boolean;
+}
+
