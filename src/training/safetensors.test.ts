@@ -1,11 +1,14 @@
 // Literal files, the rules of the format one by one, and mutations.
 
 import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
 import test from 'node:test';
 import fc from 'fast-check';
 import { InputError } from '../errors.ts';
 import { allocate, elementCount, elementTypes, type Tensor, tensor, tensorBytes } from '../graph/tensor.ts';
 import { fuzz } from '../testing/mutations.ts';
+import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 import { readSafetensors, writeSafetensors } from './safetensors.ts';
 
 /** A file with this header and these data bytes. */
@@ -31,6 +34,21 @@ test('a file as other tools write it is read', () => {
     ],
   );
   assert.deepEqual([...metadata], [['format', 'pt']]);
+});
+
+test('the reference library’s file is read, and written byte for byte the same', () => {
+  const bytes = new Uint8Array(readFileSync(path.join(fixtureFolder('safetensors'), 'reference.safetensors')));
+  const { tensors, metadata } = readSafetensors({ name: 'w', bytes });
+  const expected = new Map([
+    ['layer.weight', tensor('float32', [2, 3], [0, 0.25, 0.5, 0.75, 1, 1.25])],
+    ['layer.bias', tensor('float32', [2], [-1.5, 2.5])],
+    ['step', tensor('int64', [], [12])],
+    ['half', tensor('float16', [1], [0x3e00])],
+    ['mask', tensor('bool', [3], [1, 0, 1])],
+    ['empty', tensor('float32', [0, 4], [])],
+  ]);
+  assert.deepEqual(tensors, expected);
+  assert.deepEqual(join(writeSafetensors(expected, metadata)), bytes);
 });
 
 test('the written file: header padded to 8 bytes, wide elements first, then by name', () => {
