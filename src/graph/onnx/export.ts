@@ -1,0 +1,145 @@
+// From graphs to the bytes of ONNX files: the user's own file with trained weights in it, or a graph of ours.
+
+import { create } from '@bufbuild/protobuf';
+
+import { assert, defined } from '../../assert.ts';
+import { type Attribute, type Graph, type Node, type ValueInfo, canonicalOpset } from '../graph.ts';
+import { type Tensor, sameShape } from '../tensor.ts';
+import { encodeModel, patchGraph, patchModel } from './encode.ts';
+import {
+  type AttributeProto,
+  AttributeProto_AttributeType,
+  AttributeProtoSchema,
+  type GraphProto,
+  GraphProtoSchema,
+  ModelProtoSchema,
+  type NodeProto,
+  NodeProtoSchema,
+  OperatorSetIdProtoSchema,
+  type TensorProto,
+  TensorShapeProto_DimensionSchema,
+  TensorShapeProtoSchema,
+  TypeProto_TensorSchema,
+  TypeProtoSchema,
+  type ValueInfoProto,
+  ValueInfoProtoSchema,
+} from './generated/onnx_pb.ts';
+import type { ImportedModel } from './import.ts';
+import { inferenceNodes } from './inference-nodes.ts';
+import { writeMetadata } from './metadata.ts';
+import { dataTypeOf, elementTypeOf, encodeTensor, replaceTensor } from './tensors.ts';
+
+/** Options of {@link exportModel}. */
+export interface ExportOptions {
+  /**
+   * 'inference' (default): batch normalization and dropout are switched to inference; 'as-imported': nothing but weights changes.
+   */
+  readonly mode?: 'inference' | 'as-imported';
+}
+
+/** Versions of other domains whose operators our graphs may use; 1 where none is named. */
+const domainVersions: Readonly<Record<string, number>> = { '': canonicalOpset, 'com.microsoft': 1, 'com.microsoft.nchwc': 1 };
+/** The file format that goes with the canonical opset. */
+const irVersion = 10n;
+
+/**
+ * The user's own file with the tensors named in `trained` (parameters and buffers, as the graph calls them) in place of its own: opset,
+ * names, documentation and metadata stay as they came. The imported model is not changed.
+ */
+export function exportModel(imported: ImportedModel, trained: ReadonlyMap<string, Tensor>, options: ExportOptions = {}): Uint8Array {
+  const graph = defined(imported.proto.graph, 'the graph of an imported model');
+  const initializer = [...graph.initializer];
+  const node = [...graph.node];
+  for (const [name, value] of trained) {
+    const place = defined(imported.places.get(name), `the place of "${name}" in the file`);
+    if (place.kind === 'initializer') initializer[place.index] = replaced(initializer[place.index], value, name);
+    else node[place.nodeIndex] = replacedConstant(defined(node[place.nodeIndex], `the node of "${name}"`), value, name);
+  }
+  const patched = patchGraph(graph, { initializer, node });
+  return encodeModel(patchModel(imported.proto, { graph: options.mode === 'as-imported' ? patched : inferenceNodes(patched) }));
+}
+
+/**
+ * A graph of ours as an ONNX file of the canonical opset, with the values of `trained` in place of its initializers of these names.
+ * What ONNX has no place for goes into the metadata, and comes back with `importModel`.
+ */
+export function exportGraph(graph: Graph, trained: ReadonlyMap<string, Tensor> = new Map()): Uint8Array {
+  const domains = new Set(['', ...graph.nodes.map(({ domain }) => domain)]);
+  return encodeModel(
+    create(ModelProtoSchema, {
+      irVersion,
+      producerName: 'asteroid',
+      opsetImport: [...domains].map((domain) => create(OperatorSetIdProtoSchema, { domain, version: BigInt(domainVersions[domain] ?? 1) })),
+      graph: encodeGraph(graph, trained),
+      metadataProps: writeMetadata(graph),
+    }),
+  );
+}
+
+function replaced(proto: TensorProto | undefined, value: Tensor, name: string): TensorProto {
+  const old = defined(proto, `the tensor "${name}"`);
+  assert(sameShape(value.shape, old.dims.map(Number)), `"${name}" was trained with shape [${value.shape.join(', ')}] instead of [${old.dims.join(', ')}]`);
+  assert(value.type === elementTypeOf(old.dataType), `"${name}" was trained as ${value.type}`);
+  return replaceTensor(old, value);
+}
+
+function replacedConstant(node: NodeProto, value: Tensor, name: string): NodeProto {
+  const attribute = node.attribute.map((entry) => {
+    if (entry.name === 'value') return Object.assign(create(AttributeProtoSchema), entry, { t: replaced(entry.t, value, name) });
+    return entry.name === 'value_floats' ? Object.assign(create(AttributeProtoSchema), entry, { floats: Array.from(value.data as Float32Array) }) : entry;
+  });
+  return Object.assign(create(NodeProtoSchema), node, { attribute });
+}
+
+function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>): GraphProto {
+  return create(GraphProtoSchema, {
+    name: graph.name,
+    input: graph.inputs.map((input) => encodeValueInfo(input, true)),
+    // A shape without dimensions may mean that it is not known: better none than a wrong one.
+    output: graph.outputs.map((output) => encodeValueInfo(output, output.shape.length > 0)),
+    initializer: [...graph.initializers].map(([name, value]) => encodeTensor(trained.get(name) ?? value, name)),
+    node: graph.nodes.map(encodeNode),
+  });
+}
+
+function encodeValueInfo({ name, type, shape }: ValueInfo, withShape: boolean): ValueInfoProto {
+  const dim = shape.map((dimension) =>
+    create(TensorShapeProto_DimensionSchema, {
+      value: typeof dimension === 'number' ? { case: 'dimValue', value: BigInt(dimension) } : { case: 'dimParam', value: dimension },
+    }),
+  );
+  const tensorType = create(TypeProto_TensorSchema, { elemType: dataTypeOf(type), ...(withShape ? { shape: create(TensorShapeProtoSchema, { dim }) } : {}) });
+  return create(ValueInfoProtoSchema, { name, type: create(TypeProtoSchema, { value: { case: 'tensorType', value: tensorType } }) });
+}
+
+function encodeNode({ operator, domain, name, inputs, outputs, attributes }: Node): NodeProto {
+  return create(NodeProtoSchema, {
+    opType: operator,
+    ...(domain === '' ? {} : { domain }),
+    name,
+    input: [...inputs],
+    output: [...outputs],
+    attribute: Object.entries(attributes).map(([key, attribute]) => encodeAttribute(key, attribute)),
+  });
+}
+
+function encodeAttribute(name: string, attribute: Attribute): AttributeProto {
+  const Type = AttributeProto_AttributeType;
+  const bytes = (text: string): Uint8Array => new TextEncoder().encode(text);
+  switch (attribute.type) {
+    case 'int':
+      return create(AttributeProtoSchema, { name, type: Type.INT, i: BigInt(attribute.value) });
+    case 'float':
+      return create(AttributeProtoSchema, { name, type: Type.FLOAT, f: attribute.value });
+    case 'string':
+      return create(AttributeProtoSchema, { name, type: Type.STRING, s: bytes(attribute.value) });
+    case 'tensor':
+      return create(AttributeProtoSchema, { name, type: Type.TENSOR, t: encodeTensor(attribute.value) });
+    case 'ints':
+      return create(AttributeProtoSchema, { name, type: Type.INTS, ints: attribute.value.map(BigInt) });
+    case 'floats':
+      return create(AttributeProtoSchema, { name, type: Type.FLOATS, floats: [...attribute.value] });
+    case 'strings':
+      return create(AttributeProtoSchema, { name, type: Type.STRINGS, strings: attribute.value.map(bytes) });
+  }
+}

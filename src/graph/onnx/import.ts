@@ -1,0 +1,127 @@
+// From the bytes of an ONNX file (opset 9 to the newest, from any exporter) to a Graph at the canonical opset.
+
+import { assert } from '../../assert.ts';
+import { InputError } from '../../errors.ts';
+import { hasOpenBatch } from '../batch-axis.ts';
+import { checkGraph, sortTopologically } from '../check.ts';
+import { type Dimension, type Graph, type Node, type ValueInfo, batchSymbol } from '../graph.ts';
+import { freshName, neededNodes, usedValues } from '../liveness.ts';
+import { rebatch } from '../rebatch.ts';
+import { bindDimensions } from '../static.ts';
+import type { Tensor } from '../tensor.ts';
+import { type DecodedModel, type TensorPlace, decodeModel, opsetOf, parseModel } from './decode.ts';
+import type { ModelProto } from './generated/onnx_pb.ts';
+import { readMetadata } from './metadata.ts';
+import { findWeights } from './parameters.ts';
+import type { ExternalLoader } from './tensors.ts';
+import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
+
+/** Options of {@link importModel}. */
+export interface ImportOptions {
+  /** Sizes of symbolic dimensions other than the batch, by the name that the file gives them. */
+  readonly dimensions?: Readonly<Record<string, number>>;
+  /** Reads weights that are kept outside the model file. Without it such files are refused. */
+  readonly loadExternal?: ExternalLoader;
+}
+
+/** A model from a file. The graph may be changed by passes; the rest is what `exportModel` writes the user's own file with. */
+export interface ImportedModel {
+  readonly graph: Graph;
+  /** The file's own message, with its weights' bytes shared with the graph's tensors. */
+  readonly proto: ModelProto;
+  /** Where parameters and buffers stand in the file. */
+  readonly places: ReadonlyMap<string, TensorPlace>;
+  /** What the user should know, one sentence each: precision changed, batch size freed or not. */
+  readonly notes: readonly string[];
+}
+
+/**
+ * Reads an ONNX model. The batch becomes 'N': the symbol of the first input's first dimension, or, where all dimensions are numbers,
+ * that dimension (rebatch.ts). Float tensors become parameters and buffers by their position (parameters.ts). Throws InputError with
+ * one sentence for anything that is no such model; operators are judged later, by `instantiate`.
+ */
+export function importModel(bytes: Uint8Array, options: ImportOptions = {}): ImportedModel {
+  const proto = parseModel(bytes);
+  const opset = opsetOf(proto);
+  if (!(opset >= oldestOpset && opset <= newestOpset)) {
+    throw new InputError(`The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`);
+  }
+  const decoded = decodeModel(proto, options.loadExternal);
+  const metadata = readMetadata(proto);
+  const notes: string[] = decoded.hadHalf ? ['The model is in half precision; it is trained in float32.'] : [];
+  const upgraded = upgrade(decoded);
+  const outputs = decoded.outputs.map(({ name }) => name);
+  const given = [...decoded.inputs.map(({ name }) => name), ...upgraded.initializers.keys()];
+  const nodes = neededNodes(sortTopologically(upgraded.nodes, given), outputs);
+  const weights = findWeights({ nodes, outputs, initializers: upgraded.initializers, places: decoded.places });
+  const used = usedValues(nodes, outputs);
+  const graph: Graph = {
+    name: decoded.name === '' ? 'model' : decoded.name,
+    inputs: decoded.inputs,
+    outputs: decoded.outputs,
+    initializers: new Map([...upgraded.initializers].filter(([name]) => used.has(name))),
+    parameters: weights.parameters.filter((name) => !metadata.constants.has(name)),
+    buffers: weights.buffers,
+    nodes,
+    ...(metadata.fixedBatch === undefined ? {} : { fixedBatch: metadata.fixedBatch }),
+  };
+  checkGraph(graph);
+  const opened = openBatch(bindDimensions(nameBatch(graph), options.dimensions ?? {}), notes);
+  shareWeights(proto, decoded);
+  return { graph: opened, proto, places: decoded.places, notes };
+}
+
+function upgrade({ opset, nodes, initializers, names }: DecodedModel): { nodes: readonly Node[]; initializers: ReadonlyMap<string, Tensor> } {
+  const all = new Map(initializers);
+  const fresh = (stem: string): string => freshName(stem, names);
+  const constant = (value: Tensor, stem: string): string => {
+    const name = fresh(stem);
+    all.set(name, value);
+    return name;
+  };
+  return { nodes: nodes.flatMap((node) => upgradeNode(node, { opset, constant, fresh })), initializers: all };
+}
+
+/**
+ * Calls the batch's symbol 'N'. It is the first symbol at the first dimension of an input, in the inputs' order, or else the first symbol
+ * at all; inputs that do not have it but begin with another symbol (each input may have its own) mean the same by that one.
+ */
+function nameBatch(graph: Graph): Graph {
+  const isSymbol = (dimension: Dimension | undefined): dimension is string => typeof dimension === 'string';
+  const symbol = graph.inputs.map(({ shape }) => shape[0]).find(isSymbol) ?? graph.inputs.flatMap(({ shape }) => shape).find(isSymbol);
+  if (symbol === undefined) return graph;
+  const batches = new Set([symbol]);
+  for (const { shape } of graph.inputs) if (!shape.includes(symbol) && isSymbol(shape[0])) batches.add(shape[0]);
+  const symbols = new Set([...graph.inputs, ...graph.outputs].flatMap(({ shape }) => shape.filter(isSymbol)));
+  const otherN = batches.has(batchSymbol) ? batchSymbol : freshName(batchSymbol, symbols);
+  const rename = (value: ValueInfo): ValueInfo => ({
+    ...value,
+    shape: value.shape.map((dimension) => (isSymbol(dimension) && batches.has(dimension) ? batchSymbol : dimension === batchSymbol ? otherN : dimension)),
+  });
+  return { ...graph, inputs: graph.inputs.map(rename), outputs: graph.outputs.map(rename) };
+}
+
+function openBatch(graph: Graph, notes: string[]): Graph {
+  if (graph.fixedBatch !== undefined || graph.inputs.length === 0 || hasOpenBatch(graph)) return graph;
+  const size = graph.inputs[0]?.shape[0];
+  if (graph.inputs.some(({ shape }) => shape.some((dimension) => typeof dimension === 'string')) || typeof size !== 'number') return graph;
+  const opened = rebatch(graph);
+  notes.push(
+    opened.fixedBatch === undefined
+      ? `The model was exported for batches of ${size}; it is used with any batch size.`
+      : `The model was exported for batches of ${size} and works with no other size; export it with a dynamic batch dimension for more freedom.`,
+  );
+  return opened;
+}
+
+/** Lets go of the file's bytes: the message keeps the decoded tensors' bytes instead of its own. */
+function shareWeights(proto: ModelProto, { initializers, places }: DecodedModel): void {
+  const { graph } = proto;
+  assert(graph !== undefined, 'a parsed model has a graph');
+  for (const [name, place] of places) {
+    const holder = place.kind === 'initializer' ? graph.initializer[place.index] : graph.node[place.nodeIndex]?.attribute.find(({ t }) => t !== undefined)?.t;
+    const value = initializers.get(name);
+    if (holder === undefined || value === undefined || holder.rawData.length !== value.data.byteLength) continue;
+    holder.rawData = new Uint8Array(value.data.buffer as ArrayBuffer, value.data.byteOffset, value.data.byteLength);
+  }
+}

@@ -1,0 +1,46 @@
+// What a Graph says and an ONNX file has no place for, kept in the file's metadata by exportGraph and read back by importModel.
+
+import { create } from '@bufbuild/protobuf';
+
+import type { Graph } from '../graph.ts';
+import { isFloat } from '../tensor.ts';
+import { type ModelProto, type StringStringEntryProto, StringStringEntryProtoSchema } from './generated/onnx_pb.ts';
+
+/** Float tensors that are not to be trained, and the one batch size of a model that has no other. */
+export interface Metadata {
+  readonly constants: ReadonlySet<string>;
+  readonly fixedBatch?: number;
+}
+
+const constantsKey = 'asteroid.constants';
+const fixedBatchKey = 'asteroid.fixedBatch';
+
+/** The entries for a graph; none where importing would find the same by itself. */
+export function writeMetadata(graph: Graph): StringStringEntryProto[] {
+  const changing = new Set([...graph.parameters, ...graph.buffers]);
+  const constants = [...graph.initializers].filter(([name, { type, shape }]) => isFloat(type) && shape.length > 0 && !changing.has(name)).map(([name]) => name);
+  const entry = (key: string, value: unknown): StringStringEntryProto => create(StringStringEntryProtoSchema, { key, value: JSON.stringify(value) });
+  return [
+    ...(constants.length > 0 ? [entry(constantsKey, constants)] : []),
+    ...(graph.fixedBatch === undefined ? [] : [entry(fixedBatchKey, graph.fixedBatch)]),
+  ];
+}
+
+/** The entries of a file; what is not as written by {@link writeMetadata} counts as absent. */
+export function readMetadata(model: ModelProto): Metadata {
+  const read = (key: string): unknown => {
+    const entry = model.metadataProps.find((candidate) => candidate.key === key);
+    if (entry === undefined) return undefined;
+    try {
+      return JSON.parse(entry.value) as unknown;
+    } catch {
+      return undefined; // somebody else's entry of the same name
+    }
+  };
+  const constants = read(constantsKey);
+  const fixedBatch = read(fixedBatchKey);
+  return {
+    constants: new Set(Array.isArray(constants) ? constants.filter((name) => typeof name === 'string') : []),
+    ...(Number.isSafeInteger(fixedBatch) && (fixedBatch as number) > 0 ? { fixedBatch: fixedBatch as number } : {}),
+  };
+}

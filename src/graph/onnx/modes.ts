@@ -1,0 +1,60 @@
+// Switches a graph between training and inference: batch normalization and dropout are the operators that differ.
+
+import { type Attribute, type Graph, type Node, int } from '../graph.ts';
+import { freshName, usedValues } from '../liveness.ts';
+import { type Tensor, scalar } from '../tensor.ts';
+
+/**
+ * The graph in training mode, also where it was exported for inference: batch normalization takes the batch's statistics and makes new
+ * running ones (its outputs 1 and 2), dropout drops (with a ratio other than 0).
+ */
+export function trainingMode(graph: Graph): Graph {
+  const names = namesOf(graph);
+  const initializers = new Map(graph.initializers);
+  let isTraining: string | undefined;
+  const trueConstant = (): string => {
+    if (isTraining === undefined) {
+      isTraining = freshName('training_mode', names);
+      initializers.set(isTraining, scalar('bool', 1));
+    }
+    return isTraining;
+  };
+  const nodes = graph.nodes.map((node) => {
+    if (isDefault(node, 'BatchNormalization')) {
+      const [y = '', mean = '', variance = ''] = node.outputs;
+      const output = (name: string, stem: string): string => (name === '' ? freshName(`${node.name}.${stem}`, names) : name);
+      return { ...withAttribute(node, 'training_mode', int(1)), outputs: [y, output(mean, 'running_mean'), output(variance, 'running_var')] };
+    }
+    if (!isDefault(node, 'Dropout') || isOn(graph.initializers.get(node.inputs[2] ?? ''))) return node;
+    return { ...node, inputs: [node.inputs[0] ?? '', node.inputs[1] ?? '', trueConstant()] };
+  });
+  return { ...graph, nodes, initializers };
+}
+
+/** The graph in inference mode: batch normalization takes the running statistics, dropout passes everything. Its running outputs disappear. */
+export function inferenceMode(graph: Graph): Graph {
+  const nodes = graph.nodes.map((node) => {
+    if (isDefault(node, 'BatchNormalization')) return { ...withAttribute(node, 'training_mode', int(0)), outputs: node.outputs.slice(0, 1) };
+    if (!isDefault(node, 'Dropout')) return node;
+    const inputs = node.inputs.slice(0, 2);
+    return { ...node, inputs: inputs[1] === '' ? inputs.slice(0, 1) : inputs };
+  });
+  const used = usedValues(nodes, graph.outputs.map(({ name }) => name));
+  return { ...graph, nodes, initializers: new Map([...graph.initializers].filter(([name]) => used.has(name))) };
+}
+
+function isDefault(node: Node, operator: string): boolean {
+  return node.domain === '' && node.operator === operator;
+}
+
+function withAttribute(node: Node, name: string, value: Attribute): Node {
+  return { ...node, attributes: { ...node.attributes, [name]: value } };
+}
+
+function isOn(flag: Tensor | undefined): boolean {
+  return flag !== undefined && Number(flag.data[0]) !== 0;
+}
+
+function namesOf(graph: Graph): Set<string> {
+  return new Set([...graph.inputs.map(({ name }) => name), ...graph.initializers.keys(), ...graph.nodes.flatMap(({ name, outputs }) => [name, ...outputs])]);
+}

@@ -1,0 +1,87 @@
+// Which tensors of a file are weights to train: ONNX does not say. By position: what a gradient reaches, as far as it does.
+
+import type { Node } from '../graph.ts';
+import { leadsTo } from '../gradient-paths.ts';
+import { producers } from '../liveness.ts';
+import type { Tensor } from '../tensor.ts';
+import type { TensorPlace } from './decode.ts';
+
+/** What is known of a model when its weights are looked for. */
+export interface WeightSearch {
+  /** At the canonical opset, in topological order. */
+  readonly nodes: readonly Node[];
+  readonly outputs: readonly string[];
+  readonly initializers: ReadonlyMap<string, Tensor>;
+  /** Where tensors stand in the file; those that upgrading added are missing. */
+  readonly places: ReadonlyMap<string, TensorPlace>;
+}
+
+/** The inputs that hold weights by an operator's meaning. */
+const weightPositions: Readonly<Record<string, readonly number[]>> = {
+  BatchNormalization: [1, 2],
+  Conv: [1, 2],
+  ConvTranspose: [1, 2],
+  Gather: [0],
+  Gemm: [1, 2],
+  GroupNormalization: [1, 2],
+  InstanceNormalization: [1, 2],
+  LayerNormalization: [1, 2],
+  MatMul: [0, 1],
+  PRelu: [1],
+};
+/** What may stand between a weight and its reader. */
+const rearranging: ReadonlySet<string> = new Set(['Identity', 'Transpose', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Expand', 'Cast']);
+/** Numbers of this size are never weights: they mask attention scores. */
+const maskMagnitude = 1e9;
+
+/**
+ * Splits the float tensors of a file: `buffers` are the running statistics of batch normalization; `parameters` are, of those with at
+ * least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes where they stand in the
+ * position of a weight, or anywhere where the file keeps no float initializers at all (then single elements do not count).
+ * Tensors with infinities or huge numbers are masks, not weights. Both in file order.
+ */
+export function findWeights({ nodes, outputs, initializers, places }: WeightSearch): { parameters: readonly string[]; buffers: readonly string[] } {
+  const made = producers(nodes);
+  const buffers = sourcesOf(nodes, made, (node) => (node.operator === 'BatchNormalization' ? [3, 4] : []));
+  const weights = sourcesOf(nodes, made, (node) => (Object.hasOwn(weightPositions, node.operator) ? (weightPositions[node.operator] ?? []) : []));
+  const reached = leadsTo(outputs, nodes);
+  const isTensor = (value: Tensor): boolean => (value.type === 'float32' || value.type === 'float64') && value.shape.length > 0 && value.data.length > 0;
+  const inFile = [...initializers].filter(([name, value]) => places.has(name) && isTensor(value));
+  const keepsInitializers = inFile.some(([name]) => places.get(name)?.kind === 'initializer' && reached.has(name));
+  const isWeight = (name: string, value: Tensor): boolean => {
+    if (buffers.has(name) || !reached.has(name)) return false;
+    if (places.get(name)?.kind === 'initializer') return !isMask(value);
+    return isWeightPosition(name, value, weights, initializers) || (!keepsInitializers && value.data.length > 1 && !isMask(value));
+  };
+  return {
+    parameters: inFile.filter(([name, value]) => isWeight(name, value)).map(([name]) => name),
+    buffers: inFile.filter(([name]) => buffers.has(name)).map(([name]) => name),
+  };
+}
+
+/** A table of one dimension that is gathered from is a list of numbers, not an embedding. */
+function isWeightPosition(name: string, value: Tensor, weights: ReadonlyMap<string, ReadonlySet<string>>, initializers: ReadonlyMap<string, Tensor>): boolean {
+  const readers = weights.get(name);
+  if (readers === undefined || !initializers.has(name)) return false;
+  return [...readers].some((reader) => reader !== 'Gather' || value.shape.length >= 2);
+}
+
+/** The values that the given inputs come from, through nodes that only rearrange; with the operators that read them. */
+function sourcesOf(nodes: readonly Node[], made: ReadonlyMap<string, Node>, positions: (node: Node) => readonly number[]): Map<string, Set<string>> {
+  const sources = new Map<string, Set<string>>();
+  for (const node of nodes) {
+    for (const position of positions(node)) {
+      let name = node.inputs[position] ?? '';
+      for (let step = made.get(name); step !== undefined && rearranging.has(step.operator); step = made.get(name)) name = step.inputs[0] ?? '';
+      if (name === '' || made.has(name)) continue;
+      const readers = sources.get(name) ?? new Set();
+      sources.set(name, readers.add(node.operator));
+    }
+  }
+  return sources;
+}
+
+function isMask({ data }: Tensor): boolean {
+  return (data as Float32Array | Float64Array).some((value) => !(Math.abs(value) < maskMagnitude));
+}
+
