@@ -211,9 +211,9 @@ function shared(context: RuleContext, formula: (e: Emitter, g: string) => string
   return context.node.inputs.map((_, index) => (context.needs[index] ? sumTo(e, g, inputShape(context, index)) : undefined));
 }
 
-/** g · (slope for x > 0, factor·exp(x) = y + factor below); where both are ≥ 0, y has x's sign. */
+/** g · (slope for x > 0, factor·exp(x) = y + factor below); where both are > 0, y has x's sign. */
 function exponentialTail(e: Emitter, { g, x, y }: UnaryValues, factor: number, slope: number): string {
-  if (factor < 0 || slope < 0) {
+  if (factor <= 0 || slope <= 0) {
     return mul(e, g, select(e, compare(e, 'Less', x(), 0), scale(e, apply(e, 'Exp', x()), factor), e.scalarLike(g, slope)));
   }
   return mul(e, g, select(e, compare(e, 'Less', y(), 0), shift(e, y(), factor), e.scalarLike(g, slope)));

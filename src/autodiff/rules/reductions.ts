@@ -74,7 +74,7 @@ function reduction(formula: (e: Emitter, values: ReductionValues) => string): Gr
   };
 }
 
-/** The axes that a reduction reduces, in [0, rank): its input 1, or all; none where it is told to do nothing without axes. */
+/** The axes that a reduction reduces, in [0, rank): its input 1, or all; none where it is told to join nothing without axes. */
 function reducedAxes(context: RuleContext): readonly number[] {
   const rank = inputShape(context).length;
   const axes = constantInput(context, 1) ?? [];
