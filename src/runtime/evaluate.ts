@@ -1,0 +1,93 @@
+// Tests a trained model on data it was not trained on: the ONNX file as it is written, in inference mode, on the engine.
+
+import { defined } from '../assert.ts';
+import { createComputeThread } from '../engine/compute-thread.ts';
+import type { Engine, Executable } from '../engine/engine.ts';
+import { type LayerSequence, layers } from '../graph/layers.ts';
+import { importModel } from '../graph/onnx/import.ts';
+import { inferenceMode } from '../graph/onnx/modes.ts';
+import { instantiate } from '../graph/static.ts';
+import { scalar } from '../graph/tensor.ts';
+import { type Dataset, gather } from '../training/data/dataset.ts';
+import { lossGraph } from '../training/losses.ts';
+import { bindToModel } from './subject.ts';
+
+export interface EvaluateOptions {
+  readonly loss: 'cross-entropy' | 'mse';
+  readonly engine: 'onnxruntime' | 'reference';
+  readonly threads: number;
+}
+
+/** What a test found. */
+export interface Evaluation {
+  /** Fraction of right predictions (cross-entropy), 0 for other losses. */
+  readonly accuracy: number;
+  /** Mean over the samples. */
+  readonly loss: number;
+  readonly sampleCount: number;
+}
+
+/** Samples of one run. */
+const batchSize = 100;
+
+/** Runs an ONNX model over a data set. All samples count; the last batch may be smaller. Throws InputError where they do not fit. */
+export async function evaluate(model: Uint8Array, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
+  const sequence = layers(inferenceMode(importModel(model).graph));
+  const data = bindToModel(dataset, sequence, options.loss);
+  const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  try {
+    return await run(engine, sequence, data, options.loss);
+  } finally {
+    await engine.close();
+  }
+}
+
+async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss: EvaluateOptions['loss']): Promise<Evaluation> {
+  const size = sequence.fixedBatch ?? Math.min(batchSize, data.sampleCount);
+  let lossSum = 0;
+  let correctCount = 0;
+  let compiled: Compiled | undefined;
+  for (let first = 0; first < data.sampleCount; first += size) {
+    const count = Math.min(size, data.sampleCount - first);
+    if (compiled?.count !== count) {
+      compiled?.release();
+      compiled = await compile(engine, sequence, data, loss, count);
+    }
+    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, first);
+    lossSum += batchLoss;
+    correctCount += batchCorrect;
+  }
+  return { accuracy: correctCount / data.sampleCount, loss: lossSum / data.sampleCount, sampleCount: data.sampleCount };
+}
+
+interface Compiled {
+  readonly count: number;
+  readonly forward: Executable;
+  readonly loss: Executable;
+  release(): void;
+}
+
+async function compile(engine: Engine, sequence: LayerSequence, data: Dataset, kind: EvaluateOptions['loss'], count: number): Promise<Compiled> {
+  const { graph } = instantiate(sequence.graph, count);
+  const output = defined(graph.outputs[0], 'the output');
+  const labels = { type: data.labels.type, shape: [count, ...data.labels.values.shape.slice(1)] };
+  const forward = await engine.compile({ ...graph, parameters: [], buffers: [] });
+  const loss = await engine.compile(lossGraph(kind, { type: output.type, shape: output.shape as number[] }, labels));
+  const release = (): void => {
+    forward.release();
+    loss.release();
+  };
+  return { count, forward, loss, release };
+}
+
+async function runBatch(engine: Engine, { count, forward, loss }: Compiled, data: Dataset, first: number): Promise<readonly [number, number]> {
+  const { inputs, labels } = gather(data, Uint32Array.from({ length: count }, (_, index) => first + index));
+  const feeds = Object.fromEntries(data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]));
+  const logits = defined(Object.values(forward.run(feeds))[0], 'the output');
+  const lossFeeds = { logits, labels: engine.upload(labels), scale: engine.upload(scalar('float32', 1)) };
+  const results = loss.run(lossFeeds, ['loss', 'correct'].filter((name) => loss.outputs.includes(name)));
+  for (const value of [...Object.values(feeds), ...Object.values(lossFeeds)]) engine.release(value);
+  const sum = Number((await engine.take(defined(results['loss'], 'the loss'))).data[0]);
+  const correct = results['correct'] === undefined ? 0 : Number((await engine.take(results['correct'])).data[0]);
+  return [sum, correct];
+}

@@ -1,0 +1,64 @@
+// Fits data and settings to a model: inputs, labels, classes, frozen parameters. What does not fit is the user's mistake, named.
+
+import { defined } from '../assert.ts';
+import { InputError } from '../errors.ts';
+import type { CutTensor, LayerSequence } from '../graph/layers.ts';
+import { bindDataset } from '../training/data/bind.ts';
+import { type Dataset, checkLabels } from '../training/data/dataset.ts';
+import { isFloat } from '../graph/tensor.ts';
+
+/** The data set with one field for each input of the model and labels that the loss takes; labels are checked against the output's classes. */
+export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cross-entropy' | 'mse'): Dataset {
+  const output = defined(cutShape(defined(sequence.layers.at(-1), 'a layer').outputs[0]), 'the output');
+  const inputs = sequence.inputs.map(({ name, type, shape }) => ({ name, type, shape }));
+  if (loss === 'mse') return bindDataset(dataset, inputs, { type: 'float32', shape: output });
+  if (isFloat(dataset.labels.values.type)) return bindDataset(dataset, inputs, { type: 'float32', shape: output });
+  const bound = bindDataset(dataset, inputs, { type: 'int64' });
+  checkLabels(bound, classCount(output, bound));
+  return bound;
+}
+
+function cutShape(cut: CutTensor | undefined): readonly (number | 'N')[] | undefined {
+  return cut?.shape;
+}
+
+/** The number of classes: axis 1 of [N, C] and [N, C, d…], the last axis where the labels are [N, T] and the output [N, T, C]. Axis 1 wins where both fit, as in PyTorch. */
+function classCount(output: readonly (number | 'N')[], dataset: Dataset): number {
+  const { values, source } = dataset.labels;
+  const perSample = values.shape.slice(1);
+  const own = output.slice(1) as number[];
+  const fits = (axis: number): boolean => {
+    const rest = own.filter((_, index) => index !== axis);
+    return rest.length === perSample.length && rest.every((dimension, index) => dimension === perSample[index]);
+  };
+  const axis = fits(0) ? 0 : own.length - 1;
+  const count = own[axis];
+  if (count === undefined || !fits(axis)) {
+    throw new InputError(
+      `${source} has labels of the shape [${['N', ...perSample].join(', ')}], which do not fit the model's output [${output.join(', ')}]: cross-entropy takes one label for each position that is not the class axis.`,
+    );
+  }
+  return count;
+}
+
+/** The labels as the data set delivers them, batch first. */
+export function labelCut(dataset: Dataset): CutTensor {
+  const { type, values } = dataset.labels;
+  return { name: 'label', type, shape: ['N', ...values.shape.slice(1)], batchAxis: 0, differentiable: false };
+}
+
+/** The parameters that match one of the patterns (`*` stands for any text). Throws InputError for a pattern that matches none. */
+export function frozenNames(sequence: LayerSequence, patterns: readonly string[]): string[] {
+  const { parameters } = sequence.graph;
+  const frozen = new Set<string>();
+  for (const pattern of patterns) {
+    const expression = new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
+    const matches = parameters.filter((name) => expression.test(name));
+    if (matches.length === 0) {
+      throw new InputError(`--freeze ${pattern} matches no parameter: the model has ${parameters.slice(0, 4).join(', ')}${parameters.length > 4 ? ', …' : ''}.`);
+    }
+    for (const name of matches) frozen.add(name);
+  }
+  if (parameters.length > 0 && frozen.size === parameters.length) throw new InputError('--freeze leaves no parameter to train: freeze fewer.');
+  return parameters.filter((name) => frozen.has(name));
+}
