@@ -230,37 +230,35 @@ function diskFailure(error: unknown, path: string): RunError {
   return new RunError(readError(error, path).message, { cause: error });
 }
 
-/** Removes what `saveCheckpoint` promises to. A file that cannot be removed is tried again at the next checkpoint. */
+/**
+ * Removes what `saveCheckpoint` promises to. The new checkpoint is safe already, so a problem here fails nothing: whatever stays is tried
+ * again at the next one.
+ */
 async function prune(folder: string, round: number, options: Required<CheckpointOptions>): Promise<void> {
   const { keepCount, disk } = options;
-  const names = await list(folder, disk);
-  const states = names.filter((name) => stateName.test(name)).sort(byRound);
-  const kept = new Set(states.filter((name) => roundOf(name) <= round).slice(-keepCount));
-  const removedStates = states.filter((name) => !kept.has(name));
   try {
-    for (const name of removedStates) await disk.remove(join(folder, name));
-    // A crash here must not leave a JSON file whose tensors are gone.
-    if (removedStates.length > 0) await disk.syncFolder(folder);
-  } catch {
-    return;
-  }
-  const referenced = new Set<string>();
-  for (const name of kept) {
-    const file = await tensorsFileOf(join(folder, name), disk);
-    if (file !== undefined) referenced.add(file);
-  }
-  const keptRounds = new Set([...kept].map(roundOf));
-  for (const name of names) {
-    // The tensors of a kept but unreadable JSON file stay too: a person may want to look at them.
-    const spare = tensorsName.test(name) && !referenced.has(name) && !(keptRounds.has(roundOf(name)) && referenced.size < kept.size);
-    if (spare || isTemporary(name)) await disk.remove(join(folder, name)).catch(() => undefined);
+    const names = await disk.list(folder);
+    const states = names.filter((name) => stateName.test(name)).sort(byRound);
+    const kept = states.filter((name) => roundOf(name) <= round).slice(-keepCount);
+    // First the JSON files: without its tensors one would be called damaged.
+    for (const name of states) if (!kept.includes(name)) await disk.remove(join(folder, name));
+    const tensorsByRound = new Map<number, string | undefined>();
+    for (const name of kept) tensorsByRound.set(roundOf(name), await tensorsFileOf(join(folder, name), disk));
+    for (const name of names) {
+      // Tensors of a JSON file that cannot be read stay: a person may want to look at them.
+      const used = tensorsByRound.has(roundOf(name)) && [name, undefined].includes(tensorsByRound.get(roundOf(name)));
+      if ((tensorsName.test(name) && !used) || isTemporary(name)) await disk.remove(join(folder, name));
+    }
+  } catch (error) {
+    if (errorCode(error) === undefined && !(error instanceof RunError)) throw error;
   }
 }
 
 async function tensorsFileOf(path: string, disk: Disk): Promise<string | undefined> {
   try {
     return decodeState(path, await read(path, disk)).tensors.file;
-  } catch {
-    return undefined;
+  } catch (error) {
+    if (error instanceof InputError) return undefined;
+    throw error;
   }
 }
