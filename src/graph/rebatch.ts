@@ -1,7 +1,265 @@
-// Frees a model that was exported for one batch size from it.
+// Frees a model that was exported for one batch size from it. Exporters then write the batch into the targets of Reshape and Expand and
+// into constants. A walk at two batch sizes side by side finds where the batch is in every value, and mends such nodes on the way.
 
-import type { Graph } from './graph.ts';
+import { assert } from '../assert.ts';
+import { InputError } from '../errors.ts';
+import { type Dimension, type Graph, type Node, type ValueInfo, batchSymbol, int } from './graph.ts';
+import { freshName, neededNodes, usedValues } from './liveness.ts';
+import { TypeWalk, instantiate, refuseUnsupported } from './static.ts';
+import { type Tensor, allocate, elementCount, int64s, sameShape, toNumbers, wrap } from './tensor.ts';
 
+/** Thrown inside of this file where a model cannot be freed. */
+class Unmendable extends Error {}
+
+/**
+ * The graph with 'N' for the first dimension of its inputs (of those that have the first input's) and with its nodes mended. Where
+ * that cannot be done, or would mix samples, the graph itself with `fixedBatch`. Takes graphs whose dimensions are all numbers. Throws
+ * InputError as `instantiate` does, for what is wrong at the model's own batch size.
+ */
 export function rebatch(graph: Graph): Graph {
-  return graph;
+  const batchSize = graph.inputs[0]?.shape[0];
+  assert(graph.inputs.every(({ shape }) => shape.every((dimension) => typeof dimension === 'number')), `graph "${graph.name}" has symbols`);
+  if (typeof batchSize !== 'number') return graph;
+  instantiate(graph, batchSize);
+  try {
+    return new Rebatcher(graph, batchSize).run();
+  } catch (error) {
+    if (error instanceof Unmendable || error instanceof InputError) return { ...graph, fixedBatch: batchSize };
+    throw error;
+  }
+}
+
+/** The batch in a shape: its axis, how often it is in that dimension, and how many elements of that dimension one sample's entry spans. */
+interface Place {
+  readonly axis: number;
+  readonly inner: number;
+}
+
+const reshaping: ReadonlySet<string> = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
+
+class Rebatcher {
+  readonly #graph: Graph;
+  readonly #batchSize: number;
+  /** Another batch size: nothing that a model would have by chance. */
+  readonly #otherSize: number;
+  readonly #here: TypeWalk;
+  readonly #there: TypeWalk;
+  readonly #names: Set<string>;
+  readonly #initializers: Map<string, Tensor>;
+  readonly #nodes: Node[] = [];
+  /** For values in which the batch is merged with another dimension: how many elements of it one step in the batch spans. */
+  readonly #inner = new Map<string, number>();
+
+  constructor(graph: Graph, batchSize: number) {
+    this.#graph = graph;
+    this.#batchSize = batchSize;
+    this.#otherSize = 2 * batchSize + 1;
+    const [here, there] = [batchSize, this.#otherSize].map((size) => TypeWalk.from(graph, graph.inputs.map((input) => this.#atSize(input, size))));
+    this.#here = here as TypeWalk;
+    this.#there = there as TypeWalk;
+    this.#initializers = new Map(graph.initializers);
+    this.#names = new Set([...graph.inputs.map(({ name }) => name), ...graph.initializers.keys(), ...graph.nodes.flatMap(({ name, outputs }) => [name, ...outputs])]);
+  }
+
+  run(): Graph {
+    const outputNames = this.#graph.outputs.map(({ name }) => name);
+    const nodes = neededNodes(this.#graph.nodes, outputNames);
+    refuseUnsupported(nodes);
+    for (const node of nodes) this.#add(this.#mended(node));
+    const first = outputNames[0] ?? '';
+    const place = this.#place(first);
+    if (place === undefined || this.#here.type(first).shape[place.axis] !== this.#batchSize) throw new Unmendable(`output ${first}`);
+    const used = usedValues(this.#nodes, outputNames);
+    const result: Graph = {
+      ...this.#graph,
+      inputs: this.#graph.inputs.map((input) => (this.#hasBatch(input) ? { ...input, shape: [batchSymbol, ...input.shape.slice(1)] } : input)),
+      outputs: this.#graph.outputs.map((output) => ({ ...output, shape: this.#openShape(output.name) })),
+      initializers: new Map([...this.#initializers].filter(([name]) => used.has(name))),
+      nodes: this.#nodes,
+    };
+    this.#verify(result);
+    return result;
+  }
+
+  /** At its own size the mended graph must be the old one, and a third size must do too. */
+  #verify(result: Graph): void {
+    const before = instantiate(this.#graph, this.#batchSize);
+    const after = instantiate(result, this.#batchSize);
+    for (const [name, { shape }] of before.types) {
+      const now = after.types.get(name);
+      if (now !== undefined && this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) && !sameShape(now.shape, shape)) throw new Unmendable(name);
+    }
+    instantiate(result, this.#batchSize + 3);
+  }
+
+  #hasBatch(input: ValueInfo): boolean {
+    return input.shape[0] === this.#batchSize;
+  }
+
+  #atSize(input: ValueInfo, size: number): ValueInfo & { shape: readonly number[] } {
+    const shape = input.shape.map((dimension, axis) => (axis === 0 && this.#hasBatch(input) ? size : (dimension as number)));
+    return { ...input, shape };
+  }
+
+  #openShape(name: string): readonly Dimension[] {
+    const place = this.#place(name);
+    return this.#here.type(name).shape.map((dimension, axis) => (axis === place?.axis ? (dimension === this.#batchSize ? batchSymbol : `${name}.${axis}`) : dimension));
+  }
+
+  /** Where the batch is in a value, if its size depends on it. Throws where it is in two dimensions or in none that grows with it. */
+  #place(name: string): Place | undefined {
+    const [here, there] = [this.#here.type(name).shape, this.#there.type(name).shape];
+    if (sameShape(here, there)) return undefined;
+    const axes = here.flatMap((dimension, axis) => (dimension === there[axis] ? [] : [axis]));
+    const axis = axes[0];
+    if (here.length !== there.length || axes.length !== 1 || axis === undefined) throw new Unmendable(name);
+    const count = (here[axis] as number) / this.#batchSize;
+    if (!Number.isInteger(count) || count * this.#otherSize !== there[axis]) throw new Unmendable(name);
+    return { axis, inner: count === 1 ? 1 : (this.#inner.get(name) ?? (axis === 0 ? count : 1)) };
+  }
+
+  #add(node: Node): void {
+    this.#here.visit(node);
+    this.#there.visit(node);
+    this.#nodes.push(node);
+    for (const output of node.outputs) if (output !== '') this.#learnInner(node, output);
+  }
+
+  /** Notes where the batch is in a result in which it is merged with other dimensions. */
+  #learnInner(node: Node, output: string): void {
+    const place = this.#place(output);
+    const shape = this.#here.type(output).shape;
+    if (place === undefined || shape[place.axis] === this.#batchSize) return;
+    if (reshaping.has(node.operator)) {
+      this.#inner.set(output, this.#stride(node.inputs[0] as string) / elementCount(shape.slice(place.axis + 1)));
+      return;
+    }
+    const count = (name: string): number => (this.#here.type(name).shape[this.#place(name)?.axis ?? -1] ?? 0) / this.#batchSize;
+    const source = node.inputs.find((name) => name !== '' && count(name) === (shape[place.axis] as number) / this.#batchSize);
+    if (source !== undefined) this.#inner.set(output, (this.#place(source) as Place).inner);
+  }
+
+  /** How many elements further in memory the next sample's entry is. */
+  #stride(name: string): number {
+    const place = this.#place(name);
+    if (place === undefined) throw new Unmendable(name);
+    return place.inner * elementCount(this.#here.type(name).shape.slice(place.axis + 1));
+  }
+
+  #mended(node: Node): Node {
+    const constantTarget = this.#there.constants.has(node.inputs[1] ?? '') && this.#isSameConstant(node.inputs[1] as string);
+    const input = node.inputs[0] ?? '';
+    if (node.operator === 'Reshape' && constantTarget && this.#place(input) !== undefined) return this.#mendReshape(node);
+    if (node.operator === 'Expand' && constantTarget) return this.#mendExpand(node);
+    try {
+      this.#there.visit(node);
+      return node;
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      return this.#mendConstants(node);
+    }
+  }
+
+  #isSameConstant(name: string): boolean {
+    const [here, there] = [this.#here.constants.get(name), this.#there.constants.get(name)];
+    return here !== undefined && there !== undefined && sameShape(here.shape, there.shape) && String(here.data) === String(there.data);
+  }
+
+  /** A Reshape to numbers: −1 in the dimension of the result that holds the batch, by following it through memory. */
+  #mendReshape(node: Node): Node {
+    const input = node.inputs[0] as string;
+    this.#here.visit(node);
+    const shape = this.#here.type(node.outputs[0] as string).shape;
+    const stride = this.#stride(input);
+    const axis = this.#axisAt(shape, stride, this.#place(input)?.axis ?? 0, this.#here.type(input).shape.length);
+    const target = shape.map((dimension, index) => (index === axis ? -1 : dimension));
+    return { ...node, inputs: [input, this.#constant(int64s(target), `${node.name}.target`)], attributes: {} };
+  }
+
+  /**
+   * The dimension of `shape` that holds the batch when neighbouring samples are `stride` elements apart. For a batch of one several may;
+   * then a dimension of its own is preferred to a merged one, the input's axis where the ranks agree, and the foremost.
+   */
+  #axisAt(shape: readonly number[], stride: number, inputAxis: number, inputRank: number): number {
+    const candidates = shape.flatMap((dimension, axis) => {
+      const behind = elementCount(shape.slice(axis + 1));
+      return stride % behind === 0 && (behind * dimension) % (stride * this.#batchSize) === 0 ? [axis] : [];
+    });
+    const own = candidates.filter((axis) => shape[axis] === this.#batchSize);
+    const choices = own.length > 0 ? own : candidates;
+    const best = choices.includes(inputAxis) && (own.length > 0 || shape.length === inputRank) ? inputAxis : choices[0];
+    if (best === undefined) throw new Unmendable('reshape');
+    return best;
+  }
+
+  /** An Expand to numbers: 1 (which keeps a dimension) where the batch already is, the input's batch size where it is brought in. */
+  #mendExpand(node: Node): Node {
+    const [input, target] = node.inputs as readonly [string, string];
+    const sizes = toNumbers(this.#here.constants.get(target) as Tensor);
+    const shape = this.#here.type(input).shape;
+    const place = this.#place(input);
+    const offset = sizes.length - shape.length;
+    if (place !== undefined) {
+      if (place.axis + offset < 0 || sizes[place.axis + offset] === 1) return node;
+      const kept = sizes.map((size, axis) => (axis === place.axis + offset ? 1 : size));
+      return { ...node, inputs: [input, this.#constant(int64s(kept), `${node.name}.target`)] };
+    }
+    if (this.#batchSize === 1 || sizes[0] !== this.#batchSize || (offset <= 0 && shape[-offset] !== 1)) return node;
+    return { ...node, inputs: [input, this.#targetWithBatch(this.#graph.inputs[0]?.name ?? '', 0, sizes, node)] };
+  }
+
+  /** A node that does not fit at another batch size: constants repeat one sample for every sample of the batch, or Concat wants it. */
+  #mendConstants(node: Node): Node {
+    const inputs = node.inputs.map((name) => {
+      const value = this.#there.constants.get(name);
+      return value === undefined || this.#batchSize === 1 ? name : this.#oneSample(name, value);
+    });
+    const mended = { ...node, inputs: node.operator === 'Concat' ? this.#repeatForConcat(node, inputs) : inputs };
+    this.#there.visit(mended);
+    return mended;
+  }
+
+  /** The constant with one entry in place of equal entries for every sample, or the constant itself. */
+  #oneSample(name: string, { type, shape, data }: Tensor): string {
+    if (shape[0] !== this.#batchSize) return name;
+    const size = elementCount(shape.slice(1));
+    for (let index = size; index < data.length; index++) if (data[index] !== data[index - size]) return name;
+    const first = allocate(type, size);
+    for (let index = 0; index < size; index++) (first as (number | bigint)[] & typeof first)[index] = data[index] as number & bigint;
+    return this.#constant(wrap(type, [1, ...shape.slice(1)], first), `${name}.sample`);
+  }
+
+  /** Inputs of Concat that have one entry for all samples, repeated like the one that has the batch. */
+  #repeatForConcat(node: Node, inputs: readonly string[]): readonly string[] {
+    const model = inputs.find((name) => this.#place(name) !== undefined);
+    if (model === undefined) throw new Unmendable(node.name);
+    const { axis } = this.#place(model) as Place;
+    const ones = this.#here.type(model).shape.map(() => 1);
+    return inputs.map((name) => {
+      if (this.#place(name) !== undefined || this.#there.type(name).shape[axis] !== 1) return name;
+      const repeated = freshName(`${name}.repeated`, this.#names);
+      const target = this.#targetWithBatch(model, axis, ones, node);
+      this.#add({ operator: 'Expand', domain: '', name: repeated, inputs: [name, target], outputs: [repeated], attributes: {} });
+      return repeated;
+    });
+  }
+
+  /** `sizes`, with the size of `model` along `axis` at that place, computed in the graph. */
+  #targetWithBatch(model: string, axis: number, sizes: readonly number[], node: Node): string {
+    const size = freshName(`${node.name}.batch`, this.#names);
+    this.#add({ operator: 'Shape', domain: '', name: size, inputs: [model], outputs: [size], attributes: { start: int(axis), end: int(axis + 1) } });
+    const parts = [sizes.slice(0, axis), sizes.slice(axis + 1)].map((part) => (part.length === 0 ? [] : [this.#constant(int64s(part), `${node.name}.sizes`)]));
+    const target = freshName(`${node.name}.target`, this.#names);
+    const inputs = [...(parts[0] ?? []), size, ...(parts[1] ?? [])];
+    this.#add({ operator: 'Concat', domain: '', name: target, inputs, outputs: [target], attributes: { axis: int(0) } });
+    return target;
+  }
+
+  #constant(value: Tensor, stem: string): string {
+    const name = freshName(stem, this.#names);
+    this.#initializers.set(name, value);
+    this.#here.setConstant(name, value);
+    this.#there.setConstant(name, value);
+    return name;
+  }
 }

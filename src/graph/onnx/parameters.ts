@@ -31,14 +31,17 @@ const weightPositions: Readonly<Record<string, readonly number[]>> = {
 };
 /** What may stand between a weight and its reader. */
 const rearranging: ReadonlySet<string> = new Set(['Identity', 'Transpose', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Expand', 'Cast']);
+/** Names that exporters make up for numbers in the source, such as a scale of attention scores. */
+const madeUpName = /^(val_\d+|onnx::.*|.*[Cc]onstant.*|\d+)$/;
 /** Numbers of this size are never weights: they mask attention scores. */
 const maskMagnitude = 1e9;
 
 /**
  * Splits the float tensors of a file: `buffers` are the running statistics of batch normalization; `parameters` are, of those with at
  * least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes where they stand in the
- * position of a weight, or anywhere where the file keeps no float initializers at all (then single elements do not count).
- * Tensors with infinities or huge numbers are masks, not weights. Both in file order.
+ * position of a weight, or anywhere where the file keeps no float initializers at all. Not counted: single elements in no weight's
+ * position that are a Constant or have a made-up name; Constant scales of ones and biases of zeros (a normalization without any);
+ * tensors with infinities or huge numbers, which are masks. Both in file order.
  */
 export function findWeights({ nodes, outputs, initializers, places }: WeightSearch): { parameters: readonly string[]; buffers: readonly string[] } {
   const made = producers(nodes);
@@ -49,9 +52,10 @@ export function findWeights({ nodes, outputs, initializers, places }: WeightSear
   const inFile = [...initializers].filter(([name, value]) => places.has(name) && isTensor(value));
   const keepsInitializers = inFile.some(([name]) => places.get(name)?.kind === 'initializer' && reached.has(name));
   const isWeight = (name: string, value: Tensor): boolean => {
-    if (buffers.has(name) || !reached.has(name)) return false;
-    if (places.get(name)?.kind === 'initializer') return !isMask(value);
-    return isWeightPosition(name, value, weights, initializers) || (!keepsInitializers && value.data.length > 1 && !isMask(value));
+    if (buffers.has(name) || !reached.has(name) || isMask(value)) return false;
+    const inPosition = isWeightPosition(value, weights.get(name));
+    if (places.get(name)?.kind === 'initializer') return inPosition || value.data.length > 1 || !madeUpName.test(name);
+    return keepsInitializers ? inPosition && !isNeutral(value, weights.get(name)) : inPosition || value.data.length > 1;
   };
   return {
     parameters: inFile.filter(([name, value]) => isWeight(name, value)).map(([name]) => name),
@@ -60,10 +64,15 @@ export function findWeights({ nodes, outputs, initializers, places }: WeightSear
 }
 
 /** A table of one dimension that is gathered from is a list of numbers, not an embedding. */
-function isWeightPosition(name: string, value: Tensor, weights: ReadonlyMap<string, ReadonlySet<string>>, initializers: ReadonlyMap<string, Tensor>): boolean {
-  const readers = weights.get(name);
-  if (readers === undefined || !initializers.has(name)) return false;
-  return [...readers].some((reader) => reader !== 'Gather' || value.shape.length >= 2);
+function isWeightPosition(value: Tensor, readers: ReadonlySet<string> | undefined): boolean {
+  return readers !== undefined && [...readers].some((reader) => reader !== 'Gather' || value.shape.length >= 2);
+}
+
+/** Ones or zeros that only normalizations read. */
+function isNeutral({ data }: Tensor, readers: ReadonlySet<string> | undefined): boolean {
+  const first = Number(data[0]);
+  const isUniform = (data as Float32Array | Float64Array).every((element) => element === first);
+  return isUniform && (first === 0 || first === 1) && readers !== undefined && [...readers].every((reader) => reader.endsWith('Normalization'));
 }
 
 /** The values that the given inputs come from, through nodes that only rearrange; with the operators that read them. */
