@@ -39,9 +39,13 @@ const tolerance = 1e-6;
 /** Half the distance of a central difference: its error is about step² + 1e-16/step. */
 const step = 1e-5;
 
-/** Checks all gradients of a node. The first differentiable input is a graph input, the others are parameters. */
+/** Checks all gradients of a node. */
 export function checkNode(gradientCase: GradientCase, random: Random): void {
-  const { node, inputs, constants = [], differentiable, seeded = node.outputs.slice(0, 1) } = gradientCase;
+  checkGraph(stageOfNode(gradientCase), random);
+}
+
+/** A graph of one node. The first differentiable input is a graph input, the others are parameters. */
+export function stageOfNode({ node, inputs, constants = [], differentiable, seeded = node.outputs.slice(0, 1) }: GradientCase): GraphCase {
   const parameters = differentiable.slice(1);
   const emitter = new Emitter();
   for (const [name, value] of Object.entries(inputs)) {
@@ -59,13 +63,9 @@ export function checkNode(gradientCase: GradientCase, random: Random): void {
     initializers: new Map([...built.initializers, ...parameters.map((name) => [name, inputs[name] as Tensor] as const)]),
     parameters,
   };
-  const types = new Map(
-    [...Object.keys(inputs), ...node.outputs].filter((name) => name !== '' && emitter.has(name)).map((name) => [name, emitter.type(name)]),
-  );
-  checkGraph(
-    { stage: { graph, types }, feeds: new Map(Object.entries(inputs)), inputs: differentiable.slice(0, 1), outputs: seeded },
-    random,
-  );
+  const names = [...Object.keys(inputs), ...node.outputs].filter((name) => name !== '' && emitter.has(name));
+  const types = new Map(names.map((name) => [name, emitter.type(name)]));
+  return { stage: { graph, types }, feeds: new Map(Object.entries(inputs)), inputs: differentiable.slice(0, 1), outputs: seeded };
 }
 
 /** Checks the gradients of a graph's inputs and parameters, the halves of its backward pass, and what it says it saves. */

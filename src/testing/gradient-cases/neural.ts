@@ -35,6 +35,11 @@ function inputSize({ kernel, dilation, begin, end, slack }: Axis): number {
   return Math.max(1, (kernel - 1) * dilation + 1 - begin - end) + slack;
 }
 
+/** With SAME, ONNX Runtime takes no dilations, and goes wrong where windows leave gaps. */
+function adapted(list: readonly Axis[], autoPad: string): readonly Axis[] {
+  return autoPad.startsWith('SAME') ? list.map((axis) => ({ ...axis, dilation: 1, stride: Math.min(axis.stride, axis.kernel) })) : list;
+}
+
 function windowAttributes(list: readonly Axis[], autoPad: string): Attributes {
   const pads =
     autoPad === 'NOTSET'
@@ -82,7 +87,7 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
       autoPad: autoPads,
     }),
     ({ axes: list, samples, channels, include, ceil, autoPad }, random) => {
-      const pool = poolAxes(list);
+      const pool = poolAxes(adapted(list, autoPad));
       return {
         node: nodeOf('AveragePool', ['x'], {
           ...windowAttributes(pool, autoPad),
@@ -120,18 +125,22 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
       differentiable: training === 1 ? ['x', 'scale', 'bias'] : ['x', 'scale', 'bias', 'mean', 'variance'],
     }),
   ),
-  Conv: cases(convolution, ({ axes: list, samples, group, perGroupIn, perGroupOut, bias, autoPad }, random) => ({
-    node: nodeOf('Conv', bias ? ['x', 'w', 'b'] : ['x', 'w'], { ...windowAttributes(list, autoPad), group: int(group) }),
-    inputs: {
-      x: any(random, [samples, group * perGroupIn, ...spatialSizes(list, autoPad)]),
-      w: any(random, [group * perGroupOut, perGroupIn, ...list.map(({ kernel }) => kernel)]),
-      ...(bias ? { b: any(random, [group * perGroupOut]) } : {}),
-    },
-    differentiable: bias ? ['x', 'w', 'b'] : ['x', 'w'],
-  })),
+  Conv: cases(convolution, ({ axes: drawn, samples, group, perGroupIn, perGroupOut, bias, autoPad }, random) => {
+    const list = adapted(drawn, autoPad);
+    return {
+      node: nodeOf('Conv', bias ? ['x', 'w', 'b'] : ['x', 'w'], { ...windowAttributes(list, autoPad), group: int(group) }),
+      inputs: {
+        x: any(random, [samples, group * perGroupIn, ...spatialSizes(list, autoPad)]),
+        w: any(random, [group * perGroupOut, perGroupIn, ...list.map(({ kernel }) => kernel)]),
+        ...(bias ? { b: any(random, [group * perGroupOut]) } : {}),
+      },
+      differentiable: bias ? ['x', 'w', 'b'] : ['x', 'w'],
+    };
+  }),
   ConvTranspose: cases(
     fc.record({ convolution, extra: fc.array(fc.nat(2), { minLength: 3, maxLength: 3 }), stated: fc.boolean() }),
-    ({ convolution: { axes: list, samples, group, perGroupIn, perGroupOut, bias, autoPad }, extra, stated }, random) => {
+    ({ convolution: { axes: drawn, samples, group, perGroupIn, perGroupOut, bias, autoPad }, extra, stated }, random) => {
+      const list = adapted(drawn, autoPad);
       const places = list.map(({ slack, begin, end }) => 1 + Math.min(slack, 2) + begin + end);
       const reach = list.map(({ kernel, dilation }) => (kernel - 1) * dilation + 1);
       const padding = list.map(({ stride }, axis) => Math.min(extra[axis] as number, stride - 1));
@@ -285,7 +294,7 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
       indices: fc.constantFrom('none', 'row', 'column'),
     }),
     ({ axes: list, samples, channels, ceil, autoPad, indices }, random) => {
-      const pool = poolAxes(list);
+      const pool = poolAxes(adapted(list, autoPad));
       const attributes = {
         ...windowAttributes(pool, autoPad),
         kernel_shape: ints(pool.map(({ kernel }) => kernel)),

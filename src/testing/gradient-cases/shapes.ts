@@ -107,16 +107,14 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
   ),
   GatherND: cases(
     shapes(1, 4).chain((shape) =>
-      fc
-        .nat(Math.min(2, shape.length - 1))
-        .chain((batch) =>
-          fc.record({
-            shape: fc.constant(shape),
-            batch: fc.constant(batch),
-            depth: fc.integer({ min: 1, max: shape.length - batch }),
-            places: shapes(0, 2),
-          }),
-        ),
+      fc.nat(Math.min(2, shape.length - 1)).chain((batch) =>
+        fc.record({
+          shape: fc.constant(shape),
+          batch: fc.constant(batch),
+          depth: fc.integer({ min: 1, max: shape.length - batch }),
+          places: shapes(0, 2),
+        }),
+      ),
     ),
     ({ shape, batch, depth, places }, random) => {
       const lead = [...shape.slice(0, batch), ...places];
@@ -148,7 +146,8 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
     ),
     ({ shape, mode, amounts, axes, value }, random) => {
       const padded = axes ?? shape.map((_, axis) => axis);
-      const most = (axis: number): number => (mode === 'reflect' ? (shape[axis] as number) - 1 : 5);
+      const most = (axis: number): number =>
+        mode === 'reflect' ? (shape[axis] as number) - 1 : mode === 'wrap' ? (shape[axis] as number) : 5;
       const least = (axis: number): number => (mode === 'constant' ? -Math.floor(((shape[axis] as number) - 1) / 2) : 0);
       const clamp = (amount: number, axis: number): number => Math.max(least(axis), Math.min(most(axis), amount));
       const pads = [

@@ -1,0 +1,75 @@
+// Holds the graphs that differentiation writes against ONNX Runtime: they must load, and give in float32 what the reference gives.
+
+import { differentiate, outputGradientName } from '../autodiff/differentiate.ts';
+import type { Engine } from '../engine/engine.ts';
+import { type Graph, type Node, int } from '../graph/graph.ts';
+import { type Tensor, isFloat, tensor } from '../graph/tensor.ts';
+import type { Random } from '../random.ts';
+import { evaluateGraph } from './evaluate-graph.ts';
+import { type GradientCase, type GraphCase, assertClose, randomTensor, stageOfNode } from './gradient-check.ts';
+
+/** The largest difference that is accepted, relative to the largest element of the same value (or to 1 where that is smaller). */
+const tolerance = 1e-4;
+
+/** Runs a node's forward and backward graphs on the engine and compares every output with the reference. */
+export async function checkNodeOnEngine(engine: Engine, gradientCase: GradientCase, random: Random): Promise<void> {
+  await checkGraphOnEngine(engine, stageOfNode(inSinglePrecision(gradientCase)), random);
+}
+
+/** Runs a graph's forward and backward graphs on the engine and compares every output with the reference. */
+export async function checkGraphOnEngine(engine: Engine, { stage, feeds, inputs, outputs }: GraphCase, random: Random): Promise<void> {
+  const graphs = differentiate(stage, { inputs, ...(outputs ? { outputs } : {}) });
+  const values = new Map([...stage.graph.initializers, ...feeds]);
+  for (const [name, value] of await compare(engine, graphs.forward, values)) values.set(name, value);
+  for (const { name, type, shape } of outputs
+    ? stage.graph.outputs.filter((output) => outputs.includes(output.name))
+    : stage.graph.outputs) {
+    if (isFloat(type)) values.set(outputGradientName(name), randomTensor(random, { type, shape: shape as readonly number[] }));
+  }
+  for (const graph of [graphs.backward, graphs.backwardInput, graphs.backwardWeight]) {
+    if (graph.outputs.length === 0) continue;
+    for (const [name, value] of await compare(engine, graph, values)) values.set(name, value);
+  }
+}
+
+/** The reference's outputs, after comparing the engine's with them. */
+async function compare(engine: Engine, graph: Graph, values: ReadonlyMap<string, Tensor>): Promise<ReadonlyMap<string, Tensor>> {
+  const expected = evaluateGraph(graph, values);
+  const found = await runOnEngine(engine, graph, values);
+  for (const [name, value] of expected) {
+    assertClose(numbersOf(found.get(name)), numbersOf(value), `"${name}" of ${graph.name} on ${engine.name}`, tolerance);
+  }
+  return expected;
+}
+
+/** A graph's outputs as an engine computes them. */
+export async function runOnEngine(engine: Engine, graph: Graph, values: ReadonlyMap<string, Tensor>): Promise<Map<string, Tensor>> {
+  const executable = await engine.compile(graph);
+  const copies = graph.inputs.map(({ name }) => [name, values.get(name) as Tensor] as const);
+  const feeds = Object.fromEntries(
+    copies.map(([name, value]) => [name, engine.upload({ ...value, data: value.data.slice() as Tensor['data'] })]),
+  );
+  const results = executable.run(feeds);
+  const found = new Map<string, Tensor>();
+  for (const { name } of graph.outputs) if (results[name]) found.set(name, await engine.take(results[name]));
+  for (const value of Object.values(feeds)) engine.release(value);
+  await engine.settled();
+  executable.release();
+  return found;
+}
+
+function numbersOf(value: Tensor | undefined): Float64Array {
+  return Float64Array.from((value?.data ?? []) as ArrayLike<number | bigint>, Number);
+}
+
+/** The case in float32, the type that engines are fast in. */
+function inSinglePrecision(gradientCase: GradientCase): GradientCase {
+  const node: Node = gradientCase.node.operator === 'Cast' ? { ...gradientCase.node, attributes: { to: int(1) } } : gradientCase.node;
+  const inputs = Object.fromEntries(
+    Object.entries(gradientCase.inputs).map(([name, value]) => [
+      name,
+      value.type === 'float64' ? tensor('float32', value.shape, value.data as Float64Array) : value,
+    ]),
+  );
+  return { ...gradientCase, node, inputs };
+}
