@@ -7,6 +7,7 @@
 
 import { createHash } from 'node:crypto';
 import { basename, dirname, join } from 'node:path';
+import { setImmediate } from 'node:timers/promises';
 import { assert } from '../assert.ts';
 import { InputError, RunError } from '../errors.ts';
 import type { Tensor } from '../graph/tensor.ts';
@@ -47,6 +48,7 @@ export interface FoundCheckpoint {
 }
 
 const version = 1;
+const hashBytesAtOnce = 8 * 1024 * 1024;
 const stateName = /^round-(\d{8,15})\.json$/;
 const tensorsName = /^round-(\d{8,15})-[0-9a-f]{8}\.safetensors$/;
 const firstLine = /^\{"sha256":"([0-9a-f]{64})",$/;
@@ -66,7 +68,7 @@ export async function saveCheckpoint(folder: string, checkpoint: Checkpoint, opt
   );
   await makeFolders(folder, disk);
   const pieces = writeSafetensors(tensorsOf(checkpoint), new Map([['format', `asteroid checkpoint ${version}`]]));
-  const sha256 = hashOf(pieces);
+  const sha256 = await hashOf(pieces);
   const stem = `round-${String(checkpoint.round).padStart(8, '0')}`;
   const tensors = {
     file: `${stem}-${sha256.slice(0, 8)}.safetensors`,
@@ -116,7 +118,8 @@ export async function loadCheckpoint(path: string, options: CheckpointOptions = 
   const bytes = await read(tensorsPath, disk);
   if (bytes.length !== tensors.bytes)
     throw new InputError(`${tensorsPath} has ${bytes.length} bytes, not the ${tensors.bytes} that were written.`);
-  if (hashOf([bytes]) !== tensors.sha256) throw new InputError(`${tensorsPath} was changed after it was written: its SHA-256 differs.`);
+  if ((await hashOf([bytes])) !== tensors.sha256)
+    throw new InputError(`${tensorsPath} was changed after it was written: its SHA-256 differs.`);
   const all = readSafetensors({ name: tensorsPath, bytes }).tensors;
   const part = (prefix: string): Map<string, Tensor> =>
     new Map([...all].filter(([name]) => name.startsWith(prefix)).map(([name, tensor]) => [name.slice(prefix.length), tensor]));
@@ -144,10 +147,25 @@ function tensorsOf(checkpoint: Checkpoint): Map<string, Tensor> {
   return all;
 }
 
-function hashOf(pieces: readonly Uint8Array[]): string {
+/** SHA-256 of the pieces in order; hundreds of megabytes must not hold up heartbeats. */
+async function hashOf(pieces: readonly Uint8Array[]): Promise<string> {
   const hash = createHash('sha256');
-  for (const piece of pieces) hash.update(piece);
+  let sinceYield = 0;
+  for (const piece of pieces) {
+    for (let start = 0; start < piece.length; start += hashBytesAtOnce) {
+      const part = piece.subarray(start, start + hashBytesAtOnce);
+      hash.update(part);
+      sinceYield += part.length;
+      if (sinceYield < hashBytesAtOnce) continue;
+      sinceYield = 0;
+      await setImmediate();
+    }
+  }
   return hash.digest('hex');
+}
+
+function textHash(bytes: Uint8Array): string {
+  return createHash('sha256').update(bytes).digest('hex');
 }
 
 /** One JSON object; its first line holds the hash of all bytes behind that line. */
@@ -161,7 +179,7 @@ function encodeState(file: StateFile): Uint8Array {
     1,
   );
   const rest = new TextEncoder().encode(`${text.slice(2)}\n`);
-  const line = new TextEncoder().encode(`{"sha256":"${hashOf([rest])}",\n`);
+  const line = new TextEncoder().encode(`{"sha256":"${textHash(rest)}",\n`);
   const bytes = new Uint8Array(line.length + rest.length);
   bytes.set(line);
   bytes.set(rest, line.length);
@@ -174,7 +192,7 @@ function decodeState(path: string, bytes: Uint8Array): StateFile {
   const hash = firstLine.exec(line)?.[1];
   if (hash === undefined) throw new InputError(`${path} does not begin with its SHA-256; it is not a whole checkpoint.`);
   const rest = bytes.subarray(lineEnd + 1);
-  if (hashOf([rest]) !== hash) throw new InputError(`${path} was cut or changed after it was written: its SHA-256 differs.`);
+  if (textHash(rest) !== hash) throw new InputError(`${path} was cut or changed after it was written: its SHA-256 differs.`);
   const file = parseState(rest);
   // The hash is right, so this is what some version of Asteroid wrote; a person's own work must still not crash us.
   if (file?.version !== version)

@@ -100,6 +100,14 @@ test('inputs and labels of different lengths, or none, are refused', () => {
   );
 });
 
+test('rows without values are refused, however many', () => {
+  const hollow = tensor('int64', [1e15, 0], []);
+  assert.throws(
+    () => createDataset('d', [], labelField(hollow, 'y.npy')),
+    new InputError('y.npy has rows without values ([1000000000000000, 0]); each sample needs at least one.'),
+  );
+});
+
 test('a split is a partition in the file’s order, the same for the same seed, another for another', () => {
   fc.assert(
     fc.property(

@@ -145,6 +145,9 @@ export function inferClassCount(labels: Field): number | undefined {
 function rowCount(field: Field): number {
   const { shape } = field.values;
   if (shape.length === 0) throw new InputError(`${field.source} is a single number; an array with one row a sample is needed.`);
+  // A shape such as [10^15, 0] takes no bytes, but one number a row would.
+  if (shape[0] !== 0 && field.values.data.length === 0)
+    throw new InputError(`${field.source} has rows without values ([${shape.join(', ')}]); each sample needs at least one.`);
   return shape[0] as number;
 }
 
