@@ -28,10 +28,20 @@ export async function loadModel(spec: string, seed: number): Promise<LoadedModel
   }
   if (!spec.includes('.') && !spec.includes('/')) zooModel(spec, seed); // names the built-in ones
   const bytes = await readModelFile(spec);
-  const imported = importModel(bytes, { name: spec });
+  const imported = named(spec, () => importModel(bytes));
   const graph = trainingMode(imported.graph);
   if (graph.parameters.length === 0) throw new InputError(`${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`);
   return { name: spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, ''), graph, bytes, write: (trained) => exportModel(imported, trained, { mode: 'inference' }) };
+}
+
+/** Names the file in an error about its contents. */
+function named<T>(path: string, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    if (error instanceof InputError) throw new InputError(`${path}: ${error.message}`);
+    throw error;
+  }
 }
 
 async function readModelFile(path: string): Promise<Uint8Array> {

@@ -11,7 +11,6 @@ import { type LayerSequence, cutBytes, parameterBytes } from '../../graph/layers
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
 import { type Tensor, allocate, elementCount, isFloat } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
-import type { TrainingSpec } from '../training-spec.ts';
 import { differentiableNames } from './stage-graphs.ts';
 
 /** A measured profile of one device. */
@@ -31,7 +30,8 @@ export interface ProfileCache {
 export interface ProfileOptions {
   /** Ascending. */
   readonly batchSizes: readonly number[];
-  readonly training: TrainingSpec;
+  /** Parameters that are not trained. */
+  readonly frozen: readonly string[];
   readonly clock: Clock;
   readonly cache?: ProfileCache;
   onProgress(done: number, total: number): void;
@@ -54,7 +54,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   const key = cacheKey(engine, sequence, options);
   const known = await options.cache?.read(key);
   if (known !== undefined) return { ...known, cached: true };
-  const { batchSizes, clock, training } = options;
+  const { batchSizes, clock, frozen } = options;
   const representatives = new Map(sequence.layers.map((layer, index) => [layer.signature, index] as const).reverse());
   const total = batchSizes.length * (representatives.size + 1);
   let done = 0;
@@ -63,11 +63,11 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     const extract = stageExtractor(sequence, batchSize);
     const bySignature = new Map<string, PassTimes>();
     for (const [signature, index] of representatives) {
-      bySignature.set(signature, await measure(engine, extract(index, index + 1), training, clock));
+      bySignature.set(signature, await measure(engine, extract(index, index + 1), frozen, clock));
       options.onProgress(++done, total);
     }
     const alone = sequence.layers.map((layer) => defined(bySignature.get(layer.signature), layer.name));
-    const whole = await measure(engine, extract(0, sequence.layers.length), training, clock);
+    const whole = await measure(engine, extract(0, sequence.layers.length), frozen, clock);
     options.onProgress(++done, total);
     measured.push(scaleToWhole(alone, whole));
   }
@@ -83,9 +83,9 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   return profile;
 }
 
-function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training }: ProfileOptions): string {
+function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, frozen }: ProfileOptions): string {
   const signatures = sequence.layers.map((layer) => layer.signature);
-  return JSON.stringify([1, engine.name, batchSizes, training.frozen, signatures]);
+  return JSON.stringify([1, engine.name, batchSizes, frozen, signatures]);
 }
 
 /** Layers keep their proportions; their sum becomes the whole model's time. */
@@ -111,8 +111,8 @@ function layerProfiles(sequence: LayerSequence, times: readonly PassTimes[], bat
 }
 
 /** Compiles, runs and times the two passes of one stage with made-up numbers. */
-async function measure(engine: Engine, stage: StageGraph, training: TrainingSpec, clock: Clock): Promise<PassTimes> {
-  const frozen = new Set(training.frozen);
+async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly string[], clock: Clock): Promise<PassTimes> {
+  const frozen = new Set(frozenNames);
   const graphs = differentiate(stage, {
     inputs: differentiableNames(stage.inputs),
     parameters: stage.graph.parameters.filter((name) => !frozen.has(name)),

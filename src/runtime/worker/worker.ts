@@ -26,7 +26,8 @@ export interface WorkerOptions {
   /** Listens for peers that know `token`; their links go to `onLink`. */
   createNetwork(name: string, token: string, onLink: (link: Link) => void): Promise<PeerNetwork>;
   readonly clock: Clock;
-  createEngine(): Promise<Engine>;
+  /** Stays the caller's to close. */
+  readonly engine: Engine;
   readonly profileCache?: ProfileCache;
 }
 
@@ -70,7 +71,6 @@ class Worker {
   #wake: () => void = () => {};
   #mailbox = new Mailbox(0);
   #epoch = 0;
-  #engine: Engine | undefined;
   #network: PeerNetwork | undefined;
   #model: { message: ModelMessage; sequence: LayerSequence } | undefined;
   #deployment: Deployment | undefined;
@@ -102,7 +102,6 @@ class Worker {
     this.#mailbox.fail(new RunError(end.reason));
     await this.#peers.close(end.reason);
     await this.#network?.close();
-    await this.#engine?.close();
     await this.#options.coordinator.close(end.reason);
     return end;
   }
@@ -194,7 +193,6 @@ class Worker {
       throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
     }
     this.#model = { message: control, sequence };
-    this.#engine ??= await this.#options.createEngine();
     this.#network ??= await this.#options.createNetwork(this.#options.name, control.peerToken, (link) => this.#peers.accept(link));
     await this.#send('ready', { listenUrl: this.#network.url });
   }
@@ -207,11 +205,10 @@ class Worker {
 
   async #profile(batchSizes: readonly number[]): Promise<void> {
     const model = defined(this.#model, 'the model');
-    const engine = defined(this.#engine, 'the engine');
     const profile = await this.#guard(
-      profileLayers(engine, model.sequence, {
+      profileLayers(this.#options.engine, model.sequence, {
         batchSizes,
-        training: model.message.training,
+        frozen: model.message.training.frozen,
         clock: this.#options.clock,
         ...(this.#options.profileCache === undefined ? {} : { cache: this.#options.profileCache }),
         onProgress: (done, total) => void this.#send('profile-progress', { done, total }).catch(() => {}), // a lost link ends the run by itself
@@ -226,7 +223,7 @@ class Worker {
     const device = program(plan).devices.find((entry) => entry.device === this.#options.name);
     if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
     const stage = await this.#guard(
-      createStage(defined(this.#engine, 'the engine'), {
+      createStage(this.#options.engine, {
         sequence,
         layers: device.layers,
         sampleCount: device.samples[1] - device.samples[0],
@@ -255,8 +252,8 @@ class Worker {
   async #deployed(deployment: Deployment): Promise<void> {
     const missing = deployment.stage.missingState();
     if (missing.length > 0) throw new ProtocolError(`The coordinator sent no value for ${missing.slice(0, 3).join(', ')}.`);
-    await this.#guard(defined(this.#engine, 'the engine').settled());
-    await this.#send('deployed', { valueBytes: defined(this.#engine, 'the engine').valueBytes() });
+    await this.#guard(this.#options.engine.settled());
+    await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
   }
 
   async #runRound(control: ToWorker['round']): Promise<void> {

@@ -1,0 +1,60 @@
+// asteroid eval: tests a trained model.
+
+import { readFile } from 'node:fs/promises';
+import type { Command } from 'commander';
+import { InputError } from '../../errors.ts';
+import { evaluate } from '../../runtime/evaluate.ts';
+import { modelOfRun } from '../../runtime/trained.ts';
+import { loadDataset } from '../../storage/datasets.ts';
+import { createOutput } from '../output.ts';
+import { engineName, positive } from './profile.ts';
+
+interface EvalCommandOptions {
+  readonly model?: string;
+  readonly run?: string;
+  readonly data?: string;
+  readonly loss: string;
+  readonly threads: string;
+  readonly engine: string;
+  readonly json?: boolean;
+}
+
+/** Adds the command. */
+export function addEval(program: Command): Command {
+  return program
+    .command('eval')
+    .description('test a trained model')
+    .option('--model <FILE>', 'an ONNX file')
+    .option('--run <DIR>', "instead of --model: the last checkpoint of this run's folder")
+    .option('--data <SPEC>', 'the data (their test part, if they have one)')
+    .option('--loss <NAME>', 'cross-entropy | mse', 'cross-entropy')
+    .option('--threads <N>', 'compute threads', '1')
+    .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
+    .addHelpText('after', '\nExample:\n  $ asteroid eval --model runs/2026-11-21-1/model.onnx --data mnist')
+    .action((options: EvalCommandOptions) => evalModel(options));
+}
+
+async function evalModel(options: EvalCommandOptions): Promise<void> {
+  const output = createOutput(options);
+  if (options.data === undefined) throw new InputError('--data is missing: give the data to test on.');
+  if (options.loss !== 'cross-entropy' && options.loss !== 'mse') throw new InputError(`--loss ${options.loss} must be one of cross-entropy, mse.`);
+  const bytes = await modelBytes(options);
+  const { train, test } = await loadDataset(options.data);
+  const result = await evaluate(bytes, test ?? train, { loss: options.loss, engine: engineName(options.engine), threads: positive('--threads', options.threads) });
+  output.json(result);
+  if (output.isJson) return;
+  if (options.loss === 'cross-entropy') output.terminal.print(`Accuracy  ${(result.accuracy * 100).toFixed(2)} %`);
+  output.terminal.print(`Loss      ${result.loss.toFixed(6)}\nSamples   ${result.sampleCount}${test === undefined ? '' : ' (the test part of the data)'}`);
+}
+
+async function modelBytes({ model, run }: EvalCommandOptions): Promise<Uint8Array> {
+  if (model !== undefined && run !== undefined) throw new InputError('--model and --run cannot both be given: choose one.');
+  if (run !== undefined) return (await modelOfRun(run)).bytes;
+  if (model === undefined) throw new InputError('--model or --run is missing: give an ONNX file or a run folder.');
+  try {
+    return await readFile(model);
+  } catch (error) {
+    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+    throw new InputError(`The model ${model} cannot be read (${code === 'ENOENT' ? 'there is no such file' : code}): check the path.`);
+  }
+}

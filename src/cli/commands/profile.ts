@@ -1,0 +1,80 @@
+// asteroid profile: measures each layer of a model on this device and writes the profile that `plan` and `simulate` read.
+
+import type { Command } from 'commander';
+import { systemClock } from '../../clock.ts';
+import { InputError } from '../../errors.ts';
+import { loadModel } from '../../runtime/models.ts';
+import { measureHere } from '../../runtime/profile-here.ts';
+import { writeJson } from '../files.ts';
+import { type Output, createOutput } from '../output.ts';
+import { bar } from '../terminal.ts';
+
+interface ProfileCommandOptions {
+  readonly model?: string;
+  readonly batch: string;
+  readonly device: string;
+  readonly output?: string;
+  readonly threads: string;
+  readonly engine: string;
+  readonly json?: boolean;
+}
+
+/** Adds the command. */
+export function addProfile(program: Command): Command {
+  return program
+    .command('profile')
+    .description("measure a model's layers on this device")
+    .option('--model <FILE>', 'an ONNX model, or the name of a built-in one')
+    .option('--batch <N>', 'the largest batch size to measure', '32')
+    .option('--device <NAME>', 'how the device, or its kind, is called in the profile', 'this-device')
+    .option('--threads <N>', 'compute threads', '1')
+    .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
+    .option('-o, --output <FILE>', 'write the profile as JSON')
+    .addHelpText('after', '\nExample:\n  $ asteroid profile --model net.onnx --batch 32 -o profile.json')
+    .action((options: ProfileCommandOptions) => profile(options));
+}
+
+async function profile(options: ProfileCommandOptions): Promise<void> {
+  const output = createOutput(options);
+  if (options.model === undefined) throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
+  const model = await loadModel(options.model, 0);
+  const measured = await measureHere(model, {
+    largestBatch: positive('--batch', options.batch),
+    device: options.device,
+    threads: positive('--threads', options.threads),
+    engine: engineName(options.engine),
+    clock: systemClock,
+    onProgress: progress(output),
+  });
+  output.terminal.live([]);
+  if (options.output !== undefined) await writeJson(options.output, measured);
+  output.json(measured);
+  if (output.isJson) return;
+  const last = measured.batchSizes.length - 1;
+  const times = measured.devices[options.device];
+  output.terminal.print(`${measured.layers.length} layers of ${measured.model}, milliseconds at batch ${measured.batchSizes[last]}:`);
+  for (const [index, layer] of measured.layers.entries()) {
+    const forward = times?.forwardMs[last]?.[index] ?? 0;
+    const backward = times?.backwardMs[last]?.[index] ?? 0;
+    output.terminal.print(`  ${layer.name.padEnd(32)} forward ${forward.toFixed(3).padStart(9)}  backward ${backward.toFixed(3).padStart(9)}  ${(layer.weightBytes / 1024).toFixed(0).padStart(7)} KiB`);
+  }
+  if (options.output !== undefined) output.terminal.print(`Written to ${options.output}; next: asteroid plan --profile ${options.output} --cluster FILE --batch N`);
+}
+
+/** Shows layers measured so far. */
+export function progress(output: Output): (done: number, total: number) => void {
+  return (done, total) => output.terminal.live([`  profiling ${bar(done / total, 30)} ${done}/${total}`]);
+}
+
+/** A flag that must be a whole number of at least 1. */
+export function positive(flag: string, text: string): number {
+  const value = Number(text);
+  if (!Number.isInteger(value) || value < 1) throw new InputError(`${flag} ${text} must be a whole number of at least 1.`);
+  return value;
+}
+
+/** A flag that must name an engine. */
+export function engineName(text: string): 'onnxruntime' | 'reference' {
+  if (text === 'onnxruntime' || text === 'reference') return text;
+  throw new InputError(`--engine ${text} must be one of onnxruntime, reference.`);
+}

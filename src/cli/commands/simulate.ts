@@ -1,0 +1,58 @@
+// asteroid simulate: one round of a plan on a virtual clock.
+
+import { writeFile } from 'node:fs/promises';
+import type { Command } from 'commander';
+import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
+import { InputError } from '../../errors.ts';
+import { checkProgram } from '../../schedule/check.ts';
+import { program as makeProgram } from '../../schedule/generate.ts';
+import { traceJson } from '../../schedule/trace.ts';
+import { simulate as runSimulation } from '../../simulator/simulate.ts';
+import { readText } from '../files.ts';
+import { createOutput } from '../output.ts';
+import { bar } from '../terminal.ts';
+
+interface SimulateCommandOptions {
+  readonly cluster?: string;
+  readonly profile?: string;
+  readonly plan?: string;
+  readonly trace?: string;
+  readonly json?: boolean;
+}
+
+/** Adds the command. */
+export function addSimulate(program: Command): Command {
+  return program
+    .command('simulate')
+    .description('simulate one round of a plan')
+    .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
+    .option('--profile <FILE>', 'the layers and their times')
+    .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
+    .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
+    .addHelpText('after', '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json --trace trace.json')
+    .action((options: SimulateCommandOptions) => simulate(options));
+}
+
+async function simulate(options: SimulateCommandOptions): Promise<void> {
+  const output = createOutput(options);
+  const [clusterPath, profilePath, planPath] = (['cluster', 'profile', 'plan'] as const).map((name) => {
+    const path = options[name];
+    if (path === undefined) throw new InputError(`--${name} is missing: give the file.`);
+    return path;
+  }) as [string, string, string];
+  const cluster = parseCluster(await readText(clusterPath), clusterPath);
+  const profile = parseProfile(await readText(profilePath), profilePath);
+  const plan = parsePlan(await readText(planPath), planPath);
+  checkTogether(plan, profile, cluster);
+  const program = makeProgram(plan);
+  checkProgram(program, plan);
+  const { events, roundMs, samplesPerS, devices, links } = runSimulation(program, plan, profile, cluster);
+  if (options.trace !== undefined) await writeFile(options.trace, traceJson(events, cluster.devices.map((device) => device.name)));
+  output.json({ roundMs, samplesPerS, devices, links });
+  if (output.isJson) return;
+  output.terminal.print(`Round     ${roundMs.toFixed(3)} ms, ${samplesPerS.toFixed(1)} samples/s`);
+  for (const [name, device] of Object.entries(devices)) {
+    output.terminal.print(`${name.padEnd(10)}${bar(1 - device.idleFraction, 30)} ${((1 - device.idleFraction) * 100).toFixed(0).padStart(3)} % busy  ${device.peakMemoryMiB.toFixed(1)} MiB`);
+  }
+  for (const [name, link] of Object.entries(links)) output.terminal.print(`${name.padEnd(20)} ${(link.bytes / 2 ** 20).toFixed(2)} MiB, busy ${link.busyMs.toFixed(2)} ms`);
+}

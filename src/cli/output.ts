@@ -1,0 +1,47 @@
+// Where a command prints: for a person or, with --json, for a program. Also Ctrl-C.
+
+import { systemClock } from '../clock.ts';
+import type { Observer } from '../runtime/events.ts';
+import { humanReporter, jsonReporter } from './report.ts';
+import { type Terminal, createTerminal } from './terminal.ts';
+
+export interface Output {
+  readonly isJson: boolean;
+  /** For events of a run. */
+  readonly observe: Observer;
+  /** For a person; with --json it writes to stderr. */
+  readonly terminal: Terminal;
+  /** One JSON document on one line, with --json only. */
+  json(value: unknown): void;
+}
+
+/** Output for a command with these options. */
+export function createOutput(options: { readonly json?: boolean }): Output {
+  const isJson = options.json === true;
+  const terminal = createTerminal(isJson ? process.stderr : process.stdout, process.env, systemClock.now);
+  const write = (line: string): void => void process.stdout.write(`${line}\n`);
+  return {
+    isJson,
+    terminal,
+    observe: isJson ? jsonReporter(write) : humanReporter(terminal, systemClock.now),
+    json: (value) => {
+      if (isJson) write(JSON.stringify(value));
+    },
+  };
+}
+
+/** The exit code after Ctrl-C. */
+export const interruptedExitCode = 130;
+
+/** Aborted by the first Ctrl-C (or SIGTERM); the second ends the process at once. */
+export function interruptSignal(onFirst: () => void): AbortSignal {
+  const controller = new AbortController();
+  const stop = (): void => {
+    if (controller.signal.aborted) process.exit(interruptedExitCode);
+    onFirst();
+    controller.abort();
+  };
+  process.on('SIGINT', stop);
+  process.on('SIGTERM', stop);
+  return controller.signal;
+}

@@ -1,0 +1,35 @@
+// The profile of a model on this device alone, as a document for planning.
+
+import type { Clock } from '../clock.ts';
+import type { Profile } from '../cluster/cluster.ts';
+import { createComputeThread } from '../engine/compute-thread.ts';
+import { cutBytes, layers } from '../graph/layers.ts';
+import { profileLayers } from './device/profiler.ts';
+import type { LoadedModel } from './models.ts';
+import { profilePoints } from './profile-points.ts';
+
+export interface MeasureOptions {
+  readonly largestBatch: number;
+  /** The device's (or kind's) name in the profile. */
+  readonly device: string;
+  readonly threads: number;
+  readonly engine: 'onnxruntime' | 'reference';
+  readonly clock: Clock;
+  onProgress(done: number, total: number): void;
+}
+
+/** A label is taken for one int64. */
+const labelBytes = 8;
+
+/** Measures all layers here. */
+export async function measureHere(model: LoadedModel, options: MeasureOptions): Promise<Profile> {
+  const sequence = layers(model.graph);
+  const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  try {
+    const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
+    const { layers: layerProfiles, times } = await profileLayers(engine, sequence, { batchSizes, frozen: [], clock: options.clock, onProgress: options.onProgress });
+    return { model: model.name, inputBytes: cutBytes(sequence.inputs), labelBytes, layers: layerProfiles, batchSizes, devices: { [options.device]: times } };
+  } finally {
+    await engine.close();
+  }
+}

@@ -1,0 +1,78 @@
+// Writes a run's events into its folder: metrics.jsonl, events.jsonl, and the documents cluster.json, profile.json, plan.json and trace.json.
+
+import type { Plan } from '../cluster/cluster.ts';
+import { program } from '../schedule/generate.ts';
+import type { ProgramEvent } from '../schedule/program.ts';
+import { traceJson } from '../schedule/trace.ts';
+import type { RunFolder } from '../storage/run-folder.ts';
+import type { RunEvent } from './events.ts';
+
+/** Records events; `finish` waits for all that was begun and closes the folder. */
+export interface Recorder {
+  observe(event: RunEvent): void;
+  finish(): Promise<void>;
+}
+
+/** Rounds whose instruction times are kept for trace.json. */
+const tracedRoundCount = 20;
+
+/** A recorder for one run folder. */
+export function recordRun(folder: RunFolder): Recorder {
+  const startMs = performance.now();
+  const writes: Promise<void>[] = [];
+  const traces = new Map<number, ProgramEvent[]>();
+  let plan: Plan | undefined;
+  const write = (name: Parameters<RunFolder['write']>[0], value: unknown): void => {
+    const writing = folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
+    writing.catch(() => {}); // seen by finish
+    writes.push(writing);
+  };
+  return {
+    observe(event) {
+      switch (event.kind) {
+        case 'round':
+          folder.metrics.append(event.metrics);
+          return;
+        case 'profile-progress':
+        case 'listening': // holds the join code
+          return;
+        case 'cluster':
+          return write('cluster.json', event.cluster);
+        case 'profile':
+          return write('profile.json', event.profile);
+        case 'plan':
+          plan = event.plan;
+          return write('plan.json', event.plan);
+        case 'trace':
+          if (plan !== undefined && (traces.size < tracedRoundCount || traces.has(event.round))) addTrace(traces, plan, event);
+          return;
+        default: {
+          const { kind, ...rest } = event;
+          folder.events.append({ event: kind, atMs: Math.round(performance.now() - startMs), ...rest });
+        }
+      }
+    },
+    async finish() {
+      if (plan !== undefined) write('trace.json', JSON.parse(traceJson([...traces.values()].flat(), plan.stages.flatMap((stage) => stage.devices))));
+      await Promise.all(writes);
+      await folder.close();
+    },
+  };
+}
+
+/** Puts a device's instruction times of one round behind those of the rounds before. */
+function addTrace(traces: Map<number, ProgramEvent[]>, plan: Plan, { device, round, times }: Extract<RunEvent, { kind: 'trace' }>): void {
+  const entry = program(plan).devices.find((candidate) => candidate.device === device);
+  if (entry === undefined) return;
+  const before = [...traces.entries()].filter(([other]) => other < round).flatMap(([, events]) => events);
+  const offsetMs = before.reduce((latest, event) => Math.max(latest, event.endMs), 0);
+  const events = traces.get(round) ?? [];
+  for (const { instruction, startMs, endMs } of times) {
+    const found = entry.instructions[instruction];
+    if (found === undefined) continue;
+    const microBatch = 'microBatch' in found ? { microBatch: found.microBatch } : {};
+    const payload = 'payload' in found ? { payload: found.payload } : {};
+    events.push({ device, kind: found.kind, stage: entry.stage, ...microBatch, ...payload, startMs: startMs + offsetMs, endMs: endMs + offsetMs });
+  }
+  traces.set(round, events);
+}
