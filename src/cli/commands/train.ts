@@ -3,6 +3,7 @@
 import type { Command } from 'commander';
 import { stringify as toYaml } from 'yaml';
 import { systemClock } from '../../clock.ts';
+import type { Plan } from '../../cluster/cluster.ts';
 import { parseCluster, parsePlan } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { recordRun } from '../../runtime/record.ts';
@@ -98,7 +99,7 @@ export async function prepare(settings: TrainSettings, resume: string | undefine
   const model = await loadModel(settings.model, settings.seed);
   const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
   const evaluation = settings.evalData === undefined ? test : await loadDataset(settings.evalData, { seed: settings.seed }).then((data) => data.test ?? data.train);
-  const plan = settings.plan === undefined ? undefined : parsePlan(await readText(settings.plan), settings.plan);
+  const plan = settings.plan === undefined ? undefined : withPrediction(parsePlan(await readText(settings.plan), settings.plan));
   const cluster = settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
   const checkpoint = resume === undefined ? undefined : await lastCheckpoint(resume, output);
   return {
@@ -110,6 +111,11 @@ export async function prepare(settings: TrainSettings, resume: string | undefine
     ...(cluster === undefined ? {} : { cluster }),
     ...(checkpoint === undefined ? {} : { checkpoint }),
   };
+}
+
+/** A plan written by hand has no prediction. */
+function withPrediction(plan: ReturnType<typeof parsePlan>): Plan {
+  return { ...plan, predicted: plan.predicted ?? { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
 }
 
 async function lastCheckpoint(folder: string, output: Output): Promise<SessionInput['checkpoint']> {
