@@ -8,21 +8,22 @@ export const bytesInMiB: number = 1024 * 1024;
 /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
 export type OptimizerState = 0 | 1 | 2;
 
-/** One device's part of a stage, as eq. 3 sees it. */
-export interface StageMemory {
+/** What eq. 3 needs to know of a stage. */
+export interface StageDemand {
   readonly weightBytes: number;
   /** Per sample. */
   readonly savedBytes: number;
-  /** The device's own share of a micro-batch. */
-  readonly samples: number;
   /** K_p: micro-batches whose activations are kept at once. */
   readonly inFlight: number;
   readonly optimizerState: OptimizerState;
 }
 
-/** Parameters and gradients, the optimizer's copies, and the saved activations of K_p micro-batches, in bytes. */
-export function stageMemoryBytes({ weightBytes, savedBytes, samples, inFlight, optimizerState }: StageMemory): number {
-  return (2 + optimizerState) * weightBytes + inFlight * savedBytes * samples;
+/**
+ * Bytes on a device with a share of `samples` of each micro-batch: parameters and gradients, the optimizer's copies, and the saved
+ * activations of K_p micro-batches.
+ */
+export function stageMemoryBytes(demand: StageDemand, samples: number): number {
+  return (2 + demand.optimizerState) * demand.weightBytes + demand.inFlight * demand.savedBytes * samples;
 }
 
 /** Sums over layer ranges that the memory and communication formulas need. */

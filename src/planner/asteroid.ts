@@ -9,9 +9,14 @@
 //     aligned′ = max(aligned + E_ne + E_nc, M·E_ne, M·E_nc + E_ne)  (eq. 11 with the sum up to the new index of dm*, less one)
 //     tail′    = max(T_a(ne), tail − E_b(ne) − E_b(nc)).
 //
-// What it promises: the best of its space by eq. 10. That is not always the best by eq. 4: the program keeps one sub-pipeline for each
-// (l, n, p), and another one with a larger latency of its own can serve a longer pipeline better. asteroid.test.ts measures how often.
+// What it promises: nothing worse than Algorithm 2's result. That is not always the best by eq. 4: the program keeps one sub-pipeline for
+// each (l, n, p), and another one with a larger latency of its own can serve a longer pipeline better. asteroid.test.ts measures how often.
+//
+// What it leaves out cannot win: a latency is at least M·E of every stage, by bounds.ts at least that of the busiest device. The bar is the
+// latency of a first, coarse search with few places to cut.
 
+import { prefixSums, rangeOf } from '../cluster/times.ts';
+import { type Bounds, createBounds } from './bounds.ts';
 import { allReduceMs, fedBytes, feedMs, transferMs } from './cost.ts';
 import type { Problem, StageLayout } from './problem.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, StageTable, type StageTimes } from './stages.ts';
@@ -34,18 +39,34 @@ export interface Found {
 
 /** The best pipeline of a space by Algorithm 2; undefined when none fits the devices' memory. Throws when `signal` is aborted. */
 export function search(problem: Problem, space: Space, signal?: AbortSignal): Found | undefined {
-  return new Search(problem, space).run(signal);
+  const every = problem.profile.layers.map((_, layer) => layer);
+  const layerCount = every.length;
+  if (layerCount <= 2 * coarseCount) return new Search(problem, space, [...every, layerCount], Number.POSITIVE_INFINITY).run(signal);
+  const some = Array.from({ length: coarseCount }, (_, index) => Math.round((index * layerCount) / coarseCount));
+  const coarse = new Search(problem, space, [...some, layerCount], Number.POSITIVE_INFINITY).run(signal);
+  const fine = new Search(problem, space, [...every, layerCount], coarse?.roundMs ?? Number.POSITIVE_INFINITY).run(signal);
+  return fine ?? coarse;
 }
+
+/** Runs of layers that the first search does not cut. */
+const coarseCount = 24;
 
 class Search {
   readonly #problem: Problem;
-  readonly #layerCount: number;
+  /** Layers at which a stage may start, ascending, and the number of layers. l and l′ count the runs between them from the end. */
+  readonly #cuts: readonly number[];
+  readonly #runCount: number;
   readonly #deviceCount: number;
   readonly #stageLimit: number;
   readonly #groupLimit: number;
   readonly #table: StageTable;
   readonly #group: (start: number, end: number) => Group;
   readonly #inFlight: readonly number[];
+  /** Only pipelines with a smaller latency are wanted. */
+  readonly #bar: number;
+  readonly #bounds: Bounds;
+  /** Prefix sums of the devices' speeds, in their order. */
+  readonly #speeds: Float64Array;
   // By #index(l, n, p): the best sub-pipeline. Infinite latency: none.
   readonly #aligned: Float64Array;
   readonly #tail: Float64Array;
@@ -53,16 +74,20 @@ class Search {
   readonly #restDevices: Int32Array;
   readonly #heads: (StageTimes | undefined)[];
 
-  constructor(problem: Problem, { order, groupLimit, stageLimit }: Space) {
+  constructor(problem: Problem, { order, groupLimit, stageLimit }: Space, cuts: readonly number[], bar: number) {
     this.#problem = problem;
-    this.#layerCount = problem.profile.layers.length;
+    this.#cuts = cuts;
+    this.#runCount = cuts.length - 1;
     this.#deviceCount = order.length;
-    this.#stageLimit = Math.min(stageLimit, this.#layerCount, order.length);
+    this.#stageLimit = Math.min(stageLimit, this.#runCount, order.length);
     this.#groupLimit = groupLimit;
     this.#table = new StageTable(problem);
     this.#group = neighbourGroups(problem, order);
     this.#inFlight = inFlightFromEnd(problem, this.#stageLimit);
-    const size = this.#index(this.#layerCount + 1, 0, 0);
+    this.#bar = bar;
+    this.#bounds = createBounds(problem);
+    this.#speeds = prefixSums(order.map((place) => this.#bounds.speeds[problem.devices[place]?.classIndex ?? 0] ?? 0));
+    const size = this.#index(this.#runCount + 1, 0, 0);
     this.#aligned = new Float64Array(size).fill(Number.POSITIVE_INFINITY);
     this.#tail = new Float64Array(size);
     this.#restLayers = new Int32Array(size);
@@ -71,19 +96,33 @@ class Search {
   }
 
   run(signal: AbortSignal | undefined): Found | undefined {
-    const [L, N] = [this.#layerCount, this.#deviceCount];
+    const [L, N] = [this.#runCount, this.#deviceCount];
     for (let l = 1; l <= L; l++) {
       signal?.throwIfAborted();
-      for (let rest = 0; rest < l; rest++) {
-        this.#table.setLayers(L - l, L - rest);
-        // A pipeline of all layers uses all devices; one of fewer leaves some to the stages in front of it.
-        for (let n = l === L ? N : 1; n < N || (l === L && n === N); n++) {
+      // A pipeline of all layers uses all devices; one of fewer leaves some to the stages in front of it, which must be able to do the rest.
+      const sizes: number[] = [];
+      for (let n = l === L ? N : 1; n < N || (l === L && n === N); n++) if (l === L || this.#mayPass(0, L - l, 0, N - n)) sizes.push(n);
+      for (let rest = l - 1; rest >= 0; rest--) {
+        if (!this.#mayPass(L - l, L - rest, 0, N)) break;
+        this.#table.setLayers(this.#cut(L - l), this.#cut(L - rest));
+        for (const n of sizes) {
           const smallest = Math.max(rest === 0 ? 0 : 1, n - this.#groupLimit);
-          for (let m = smallest; m <= (rest === 0 ? 0 : n - 1); m++) this.#tryHead(l, n, rest, m);
+          for (let m = smallest; m <= (rest === 0 ? 0 : n - 1); m++) {
+            if (this.#mayPass(L - l, L - rest, N - n, N - m)) this.#tryHead(l, n, rest, m);
+          }
         }
       }
     }
     return this.#best();
+  }
+
+  #cut(index: number): number {
+    return this.#cuts[index] ?? 0;
+  }
+
+  /** Whether devices [start, end) of the order can run the layers between two cuts without passing the bar. */
+  #mayPass(from: number, to: number, start: number, end: number): boolean {
+    return this.#problem.microBatchCount * this.#bounds.busiestMs(this.#cut(from), this.#cut(to), rangeOf(this.#speeds, start, end)) < this.#bar;
   }
 
   #index(l: number, n: number, p: number): number {
@@ -105,7 +144,7 @@ class Search {
       const sub = this.#index(rest, m, p - 1);
       const behind = rest === 0 ? 0 : (this.#aligned[sub] ?? 0);
       const target = this.#index(l, n, p);
-      const best = this.#latency(target);
+      const best = Math.min(this.#latency(target), this.#bar);
       // The latency is at least aligned′: what cannot win needs no Algorithm 1.
       if (behind >= best) continue;
       if (leastMs < 0) leastMs = this.#table.leastMs(group) * (1 - 1e-9);
@@ -120,10 +159,10 @@ class Search {
   #join(head: StageTimes, { l, n, p, rest, m }: { l: number; n: number; p: number; rest: number; m: number }): void {
     const { table, profile, sums, cluster, microBatchCount: M } = this.#problem;
     const { forwardMs, backwardMs } = head;
-    const cut = this.#layerCount - rest;
+    const cut = this.#cut(this.#runCount - rest);
     const each = forwardMs + backwardMs;
     const members = head.shares.devices.filter((_, index) => (head.shares.samples[index] ?? 0) > 0);
-    const reduceMs = allReduceMs(table, members, sums.weightBytes(this.#layerCount - l, cut));
+    const reduceMs = allReduceMs(table, members, sums.weightBytes(this.#cut(this.#runCount - l), cut));
     let aligned = M * each;
     let tail = reduceMs;
     if (rest > 0) {
@@ -133,12 +172,12 @@ class Search {
       aligned = Math.max((this.#aligned[sub] ?? 0) + each + 2 * crossMs, M * each, M * 2 * crossMs + each);
       tail = Math.max(reduceMs, (this.#tail[sub] ?? 0) - backwardMs - crossMs);
     }
-    if (l === this.#layerCount && cluster.dataDevice !== undefined) {
+    if (l === this.#runCount && cluster.dataDevice !== undefined) {
       const feed = feedMs(table, table.deviceIndex(cluster.dataDevice), head.shares, fedBytes(profile, p));
       aligned = Math.max(aligned + feed, M * feed);
     }
     const target = this.#index(l, n, p);
-    if (aligned + tail >= this.#latency(target)) return;
+    if (aligned >= this.#bar || aligned + tail >= this.#latency(target)) return;
     this.#aligned[target] = aligned;
     this.#tail[target] = tail;
     this.#restLayers[target] = rest;
@@ -148,7 +187,7 @@ class Search {
 
   /** min over p of Q(L, N, p), followed back to its stages. */
   #best(): Found | undefined {
-    let [l, n, p] = [this.#layerCount, this.#deviceCount, 1];
+    let [l, n, p] = [this.#runCount, this.#deviceCount, 1];
     for (let stages = 2; stages <= this.#stageLimit; stages++) {
       if (this.#latency(this.#index(l, n, stages)) < this.#latency(this.#index(l, n, p))) p = stages;
     }
@@ -161,7 +200,7 @@ class Search {
       const rest = this.#restLayers[index] ?? 0;
       const used = head.shares.devices.flatMap((_, place) => ((head.shares.samples[place] ?? 0) > 0 ? [place] : []));
       layouts.push({
-        layers: [this.#layerCount - l, this.#layerCount - rest],
+        layers: [this.#cut(this.#runCount - l), this.#cut(this.#runCount - rest)],
         devices: used.map((place) => head.shares.devices[place] ?? 0),
         samples: used.map((place) => head.shares.samples[place] ?? 0),
       });

@@ -1,10 +1,10 @@
 // Says why nothing fits: which device lacks how much memory, and the smallest change that makes it fit. Only memory can make a search
 // fail; so this asks, for each device, how much more of it would be enough, with the other devices as they are (eq. 3 throughout).
 
-import { bytesInMiB } from '../cluster/memory.ts';
+import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
 import type { Space } from './asteroid.ts';
-import { createProblem, demandBytes, type Problem, stageDemand, withMicroBatchSize } from './problem.ts';
+import { createProblem, type Problem, stageDemand, withMicroBatchSize } from './problem.ts';
 import type { Spaces } from './spaces.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, StageTable } from './stages.ts';
 
@@ -59,7 +59,7 @@ function withMemory(problem: Problem, place: number, moreBytes: number): Problem
 /** What the planner's largest device lacks to hold its widest stage alone, the last resort: the whole model in one stage. */
 function wholeModelShortage(problem: Problem, spaces: Spaces): Shortage {
   const demand = stageDemand(problem, 0, problem.profile.layers.length, inFlightFromEnd(problem, 1)[1] ?? 1);
-  const needed = demandBytes(demand, problem.microBatchSize, problem.optimizerState);
+  const needed = stageMemoryBytes(demand, problem.microBatchSize);
   const places = spaces(problem).flatMap((space) => space.order);
   const place = places.reduce((most, each) => ((problem.devices[each]?.memoryBytes ?? 0) > (problem.devices[most]?.memoryBytes ?? 0) ? each : most));
   return { place, bytes: needed - (problem.devices[place]?.memoryBytes ?? 0) };
@@ -99,7 +99,7 @@ export function shortageOf(problem: Problem, space: Space, target: number): numb
 
 /** The same for one stage on one group. */
 function stageShortage(problem: Problem, table: StageTable, group: Group, layers: readonly [number, number], inFlight: number, target: number): number {
-  const { microBatchSize, optimizerState } = problem;
+  const { microBatchSize } = problem;
   const demand = stageDemand(problem, ...layers, inFlight);
   const together = table.mayReplicate();
   let held = 0;
@@ -111,5 +111,5 @@ function stageShortage(problem: Problem, table: StageTable, group: Group, layers
   }
   if (held >= microBatchSize) return 0;
   const device = group.devices.find(({ place }) => place === target);
-  return device === undefined ? Number.POSITIVE_INFINITY : demandBytes(demand, microBatchSize - heldByOthers, optimizerState) - device.memoryBytes;
+  return device === undefined ? Number.POSITIVE_INFINITY : stageMemoryBytes(demand, microBatchSize - heldByOthers) - device.memoryBytes;
 }

@@ -2,7 +2,7 @@
 
 import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
-import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
+import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
 import { deviceTimes, prefixSums } from '../cluster/times.ts';
 import { inFlight } from '../schedule/generate.ts';
 
@@ -95,20 +95,8 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
   return { planner, schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
 }
 
-/** What eq. 3 needs to know of a stage. */
-export interface StageDemand {
-  readonly weightBytes: number;
-  /** Per sample. */
-  readonly savedBytes: number;
-  readonly inFlight: number;
-}
-
 /** The demand of layers [first, end) with K_p = inFlightCount. */
 export function stageDemand(problem: Problem, first: number, end: number, inFlightCount: number): StageDemand {
-  return { weightBytes: problem.sums.weightBytes(first, end), savedBytes: problem.sums.savedBytes(first, end), inFlight: inFlightCount };
-}
-
-/** Bytes that a share of `samples` of such a stage takes (eq. 3). */
-export function demandBytes(demand: StageDemand, samples: number, optimizerState: OptimizerState): number {
-  return stageMemoryBytes({ ...demand, samples, optimizerState });
+  const { sums, optimizerState } = problem;
+  return { weightBytes: sums.weightBytes(first, end), savedBytes: sums.savedBytes(first, end), inFlight: inFlightCount, optimizerState };
 }

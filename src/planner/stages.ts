@@ -1,12 +1,13 @@
 // Times and shares of one candidate stage for a fixed micro-batch size, made for being asked hundreds of thousands of times: layers are
 // chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of devices share their answer.
 
-import { inFlight } from '../schedule/generate.ts';
+import type { StageDemand } from '../cluster/memory.ts';
 import { interpolation } from '../cluster/times.ts';
+import { inFlight } from '../schedule/generate.ts';
 import { type Allocation, allocate } from './allocation.ts';
 import type { Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
-import { type PlannerDevice, type Problem, type StageDemand, stageDemand } from './problem.ts';
+import { type PlannerDevice, type Problem, stageDemand } from './problem.ts';
 
 /** A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in the list. */
 export interface StageTimes {
@@ -147,7 +148,7 @@ export class StageTable {
 
   /** The largest share of such a stage that a device holds. */
   largestShare(demand: StageDemand, device: PlannerDevice): number {
-    return largestShare(demand, device.memoryBytes, this.#problem.microBatchSize, this.#problem.optimizerState);
+    return largestShare(demand, device.memoryBytes, this.#problem.microBatchSize);
   }
 
   #withoutLimits(group: Group): Unlimited {

@@ -169,14 +169,9 @@ class World {
     for (const { name } of this.#cluster.devices) devices[name] = { busyMs: 0, idleFraction: 1, peakMemoryMiB: 0 };
     for (const { program, busyMs, inFlight } of this.#runners) {
       const [first, end] = program.layers;
-      const memory = {
-        weightBytes: this.#sums.weightBytes(first, end),
-        savedBytes: this.#sums.savedBytes(first, end),
-        samples: program.samples[1] - program.samples[0],
-        inFlight,
-        optimizerState,
-      };
-      devices[program.device] = { busyMs, idleFraction: roundMs === 0 ? 0 : 1 - busyMs / roundMs, peakMemoryMiB: stageMemoryBytes(memory) / bytesInMiB };
+      const demand = { weightBytes: this.#sums.weightBytes(first, end), savedBytes: this.#sums.savedBytes(first, end), inFlight, optimizerState };
+      const peakMemoryMiB = stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;
+      devices[program.device] = { busyMs, idleFraction: roundMs === 0 ? 0 : 1 - busyMs / roundMs, peakMemoryMiB };
     }
     const name = (place: number): string => defined(this.#cluster.devices[place], 'a device').name;
     const channels = [...this.#channels.values()].map(({ from, to, bytes, busyMs }) => [`${name(from)}->${name(to)}`, { bytes, busyMs }] as const);
