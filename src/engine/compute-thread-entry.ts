@@ -1,0 +1,95 @@
+// The thread's side of a compute thread: an engine that does what the messages say, in their order. Run as a worker by compute-thread.ts.
+
+import { parentPort, workerData } from 'node:worker_threads';
+import { assert, defined, unreachable } from '../assert.ts';
+import type { Tensor } from '../graph/tensor.ts';
+import { movable } from './buffers.ts';
+import { type Reply, type Request, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
+import type { Engine, Executable, Value } from './engine.ts';
+import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
+import { createReferenceEngine } from './reference.ts';
+
+const port = defined(parentPort, 'the parent of the compute thread');
+
+async function createEngine({ engine, threadCount }: ThreadOptions): Promise<Engine> {
+  if (engine === 'onnxruntime') return createOnnxRuntimeNodeEngine({ threadCount });
+  if (engine === 'reference') return createReferenceEngine();
+  const module: unknown = await import(engine.module);
+  return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });
+}
+
+function serve(engine: Engine): void {
+  const values = new Map<number, Value>();
+  const executables = new Map<number, Executable>();
+
+  const answer = (id: number, work: Promise<Tensor | undefined>): void => {
+    work.then(
+      (tensor) => send({ id, busyMs: engine.busyMs(), ...(tensor === undefined ? {} : { tensor }) }),
+      (error: unknown) => send({ id, busyMs: engine.busyMs(), failure: toFailure(error) }),
+    );
+  };
+  const valueOf = (handle: number): Value => defined(values.get(handle), `value ${handle}`);
+  const removed = (handle: number): Value => {
+    const value = valueOf(handle);
+    values.delete(handle);
+    return value;
+  };
+
+  const handle = (request: Request): void => {
+    switch (request.kind) {
+      case 'compile':
+        return answer(
+          request.id,
+          engine.compile(request.graph).then((executable) => {
+            executables.set(request.executable, executable);
+            return undefined;
+          }),
+        );
+      case 'run': {
+        const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, valueOf(input)]));
+        const names = Object.keys(request.outputs);
+        const results = defined(executables.get(request.executable), 'the graph').run(inputs, names);
+        for (const name of names) values.set(defined(request.outputs[name], name), defined(results[name], name));
+        return;
+      }
+      case 'upload':
+        values.set(request.handle, engine.upload(request.tensor));
+        return;
+      case 'download':
+        return answer(request.id, engine.download(valueOf(request.handle)));
+      case 'take':
+        return answer(request.id, engine.take(removed(request.handle)));
+      case 'release':
+        return engine.release(removed(request.handle));
+      case 'release-executable': {
+        const executable = executables.get(request.executable);
+        assert(executables.delete(request.executable), 'the graph is unknown');
+        return executable?.release();
+      }
+      case 'settled':
+        return answer(
+          request.id,
+          engine.settled().then(() => undefined),
+        );
+      case 'close':
+        return answer(
+          request.id,
+          engine.close().then(() => undefined),
+        );
+      default:
+        return unreachable(request);
+    }
+  };
+  port.on('message', (requests: readonly Request[]) => {
+    for (const request of requests) handle(request);
+  });
+  send({ id: 0, busyMs: 0, name: engine.name });
+}
+
+function send(reply: Reply): void {
+  if (reply.tensor === undefined) return port.postMessage(reply);
+  const tensor = { ...reply.tensor, data: movable(reply.tensor.data) };
+  port.postMessage({ ...reply, tensor }, [tensor.data.buffer]);
+}
+
+createEngine(workerData as ThreadOptions).then(serve, (error: unknown) => send({ id: 0, busyMs: 0, failure: toFailure(error) }));

@@ -1,0 +1,110 @@
+// The engine over ONNX Runtime, which is given as a module: `onnxruntime-node`, or `onnxruntime-web` in a browser. `run` of the Node package
+// blocks the thread that calls it (no timer fires), hence compute-thread.ts. Facts found by trying version 1.30 on x64 Linux:
+// - Outputs come in fresh ArrayBuffers over the runtime's own memory: they can be moved to another thread without a copy, and outlive the
+//   session and the thread that made them. Inputs on shared memory are refused; inputs are read in place.
+// - Graph outputs that are graph inputs or initializers, graphs without nodes, tensors without elements and scalars all work; such outputs
+//   are copies. Every graph input must be fed, needed or not.
+// - `BatchNormalization` with training_mode=1 runs; its running variance takes in the biased variance, as ONNX says (PyTorch: the unbiased).
+// - Opsets 11 to 26 load. float64 has no `Erf`. Unknown operators and wrong shapes are errors that name the node or the input.
+
+import { InputError, RunError } from '../errors.ts';
+import { exportGraph } from '../graph/onnx/export.ts';
+import type { ElementArray, ElementType, Tensor } from '../graph/tensor.ts';
+import { tensorBytes, viewBytes } from '../graph/tensor.ts';
+import type { Engine } from './engine.ts';
+import { createQueuedEngine, type Kernel } from './queued.ts';
+
+/** ONNX Runtime's tensor, as far as it is used here. */
+export interface RuntimeTensor {
+  readonly type: string;
+  readonly dims: readonly number[];
+  readonly data: unknown;
+}
+
+/** ONNX Runtime's session, as far as it is used here. */
+export interface RuntimeSession {
+  run(feeds: Readonly<Record<string, RuntimeTensor>>, fetches: readonly string[]): Promise<Readonly<Record<string, RuntimeTensor>>>;
+  release(): Promise<void>;
+}
+
+/** What the packages `onnxruntime-node` and `onnxruntime-web` export, as far as it is used here. */
+export interface OnnxRuntime {
+  readonly InferenceSession: { create(model: Uint8Array, options: Readonly<Record<string, unknown>>): Promise<RuntimeSession> };
+  readonly Tensor: new (type: ElementType, data: ElementArray, dims: readonly number[]) => RuntimeTensor;
+}
+
+export interface OnnxRuntimeOptions {
+  /** What to call the runtime, such as "onnxruntime-node 1.30.0". */
+  readonly name: string;
+  /** Threads inside one operator. Default 1: with small steps two were slower than one on virtual machines. */
+  readonly threadCount?: number;
+  /**
+   * Lets each session keep the most memory that it ever needed. Default false: for three sessions of a convolutional net of 100 layers the
+   * process grew to 230 MiB without and 360 with it, and ran as fast. (The C library must not hand pages back after each run, see
+   * `allocatorEnvironment`: else 25% slower without.)
+   */
+  readonly arena?: boolean;
+}
+
+/** An engine over the given ONNX Runtime, on the CPU, in the calling thread. `compile` throws InputError for graphs that it refuses. */
+export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRuntimeOptions): Engine {
+  const { threadCount = 1, arena = false } = options;
+  const sessionOptions = {
+    intraOpNumThreads: threadCount,
+    interOpNumThreads: 1,
+    executionMode: 'sequential',
+    graphOptimizationLevel: 'all',
+    enableCpuMemArena: arena,
+    // Without an arena a planned block would be one huge allocation, new from the system in every run.
+    enableMemPattern: arena,
+    // Errors are thrown; they need not be printed too.
+    logSeverityLevel: 4,
+  };
+  const name = `${options.name} cpu (${threadCount} ${threadCount === 1 ? 'thread' : 'threads'})`;
+  return createQueuedEngine({
+    name,
+    async compile(graph) {
+      if (graph.outputs.length === 0) return nothing; // The runtime refuses such a graph.
+      const inputs = graph.inputs.map((input) => input.name);
+      const describe = (error: unknown, what: string): string => `${name} ${what} graph "${graph.name}": ${messageOf(error)}`;
+      try {
+        const session = await runtime.InferenceSession.create(exportGraph(graph), sessionOptions);
+        return sessionKernel(runtime, session, inputs, (error) => new RunError(describe(error, 'failed in'), { cause: error }));
+      } catch (error) {
+        if (error instanceof InputError) throw error;
+        throw new InputError(describe(error, 'cannot run'), { cause: error });
+      }
+    },
+  });
+}
+
+/** What runs a graph without outputs. */
+const nothing: Kernel = { run: async () => [], release: async () => {} };
+
+function sessionKernel(runtime: OnnxRuntime, session: RuntimeSession, inputs: readonly string[], fail: (error: unknown) => Error): Kernel {
+  return {
+    async run(values, wanted) {
+      if (wanted.length === 0) return [];
+      try {
+        const feeds = Object.fromEntries(
+          values.map(({ type, shape, data }, index) => [inputs[index], new runtime.Tensor(type, data, shape)]),
+        );
+        const results = await session.run(feeds, wanted);
+        return wanted.map((name) => fromRuntime(results[name] as RuntimeTensor));
+      } catch (error) {
+        throw fail(error);
+      }
+    },
+    release: () => session.release(),
+  };
+}
+
+/** Our tensor over the same memory. Runtimes with a Float16Array use it where we hold raw bits. */
+function fromRuntime({ type, dims, data }: RuntimeTensor): Tensor {
+  const result: Tensor = { type: type as ElementType, shape: [...dims], data: data as ElementArray };
+  return type === 'float16' ? { ...result, data: viewBytes('float16', tensorBytes(result)) } : result;
+}
+
+function messageOf(error: unknown): string {
+  return (error instanceof Error ? error.message : String(error)).trim();
+}

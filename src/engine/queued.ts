@@ -1,0 +1,228 @@
+// What the engines of this thread share: handles, order, ownership, failures and accounting, over a backend that only computes.
+// Calls queue tasks; one task runs at a time. The queue itself has no limit: its callers bound the micro-batches in flight.
+
+import { assert, defined } from '../assert.ts';
+import { RunError } from '../errors.ts';
+import type { Graph } from '../graph/graph.ts';
+import { type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
+import { discard } from './buffers.ts';
+import type { Engine, Executable, Value } from './engine.ts';
+import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
+
+/** A graph ready to run. */
+export interface Kernel {
+  /**
+   * Computes the wanted outputs, in their order. The inputs stand in the order of the graph's and must not be changed. Every result has
+   * a buffer of its own, which nothing else refers to.
+   */
+  run(inputs: readonly Tensor[], wanted: readonly string[]): Promise<readonly Tensor[]>;
+  release(): Promise<void>;
+}
+
+/** What computes. */
+export interface Backend {
+  readonly name: string;
+  /** Throws InputError for a graph that it cannot run. */
+  compile(graph: Graph): Promise<Kernel>;
+}
+
+/** An engine that computes in the calling thread, through `backend`. */
+export function createQueuedEngine(backend: Backend): Engine {
+  return new QueuedEngine(backend);
+}
+
+/** A value's content: undefined before it is computed and after it was moved out; the failure, where it could not be computed. */
+interface Slot {
+  content?: Tensor;
+  failure?: Error;
+}
+
+class QueuedEngine implements Engine {
+  readonly name: string;
+  readonly #backend: Backend;
+  readonly #values = new ValueTable<Slot>();
+  readonly #kernels = new Set<Kernel>();
+  readonly #tasks: (() => Promise<void>)[] = [];
+  #isWorking = false;
+  #busyMs = 0;
+  /** The first failure since the last `settled`. */
+  #failure: Error | undefined;
+  /** The first failure that no caller has seen. */
+  #unseen: Error | undefined;
+  #closing: Promise<void> | undefined;
+
+  constructor(backend: Backend) {
+    this.name = backend.name;
+    this.#backend = backend;
+  }
+
+  async compile(graph: Graph): Promise<Executable> {
+    this.#checkOpen();
+    const signature = signatureOf(graph);
+    const kernel = await this.#backend.compile(graph);
+    if (this.#closing !== undefined) {
+      await kernel.release();
+      throw new RunError(`The engine was closed while it compiled "${graph.name}".`);
+    }
+    this.#kernels.add(kernel);
+    return {
+      inputs: [...signature.inputs.keys()],
+      outputs: [...signature.outputs.keys()],
+      run: (inputs, outputs) => this.#run(graph.name, signature, kernel, inputs, outputs),
+      release: () => {
+        assert(this.#kernels.delete(kernel), `graph "${graph.name}" was released before`);
+        this.#enqueue(() => kernel.release());
+      },
+    };
+  }
+
+  upload(tensor: Tensor): Value {
+    this.#checkOpen();
+    checkUpload(tensor);
+    return this.#values.add(tensor, { content: tensor });
+  }
+
+  async download(value: Value): Promise<Tensor> {
+    return this.#read(this.#values.get(value), (content) => ({ ...content, data: content.data.slice() as ElementArray }));
+  }
+
+  async take(value: Value): Promise<Tensor> {
+    return this.#read(this.#values.remove(value), (content) => content);
+  }
+
+  release(value: Value): void {
+    const slot = this.#values.remove(value);
+    this.#enqueue(async () => drop(slot));
+  }
+
+  async settled(): Promise<void> {
+    this.#checkOpen();
+    await new Promise<void>((resolve, reject) => {
+      this.#enqueue(async () => {
+        const failure = this.#failure;
+        this.#failure = undefined;
+        this.#unseen = undefined;
+        if (failure === undefined) resolve();
+        else reject(failure);
+      });
+    });
+  }
+
+  valueBytes(): number {
+    return this.#values.bytes;
+  }
+
+  busyMs(): number {
+    return this.#busyMs;
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  async #close(): Promise<void> {
+    await new Promise<void>((resolve) => this.#enqueue(async () => resolve()));
+    for (const slot of this.#values.clear()) drop(slot);
+    for (const kernel of this.#kernels) await kernel.release();
+    this.#kernels.clear();
+    if (this.#unseen !== undefined) throw this.#unseen;
+  }
+
+  #run(
+    graph: string,
+    signature: Signature,
+    kernel: Kernel,
+    inputs: Readonly<Record<string, Value>>,
+    outputs: readonly string[] | undefined,
+  ): Record<string, Value> {
+    this.#checkOpen();
+    assert(this.#kernels.has(kernel), `graph "${graph}" was released`);
+    const sources = orderedInputs(signature, inputs).map((value) => this.#values.get(value));
+    const wanted = wantedOutputs(signature, outputs);
+    const targets: Slot[] = [];
+    const results: Record<string, Value> = {};
+    for (const [name, type] of wanted) {
+      const slot: Slot = {};
+      targets.push(slot);
+      results[name] = this.#values.add(type, slot);
+    }
+    this.#enqueue(() => this.#compute(kernel, sources, wanted, targets));
+    return results;
+  }
+
+  /** Fills `targets`. A failure goes into them, so that it is met by whoever reads them or computes with them. */
+  async #compute(
+    kernel: Kernel,
+    sources: readonly Slot[],
+    wanted: ReadonlyMap<string, ValueType>,
+    targets: readonly Slot[],
+  ): Promise<void> {
+    const broken = sources.find((slot) => slot.failure !== undefined)?.failure;
+    const startMs = performance.now();
+    try {
+      if (broken !== undefined) throw broken;
+      const inputs = sources.map((slot) => defined(slot.content, 'the content of an input'));
+      const results = await kernel.run(inputs, [...wanted.keys()]);
+      for (const [index, [name, type]] of [...wanted].entries()) {
+        const result = defined(results[index], `output "${name}"`);
+        assert(
+          result.type === type.type && sameShape(result.shape, type.shape),
+          `output "${name}" came as ${result.type} [${result.shape.join(', ')}]`,
+        );
+        defined(targets[index], 'the slot').content = result;
+      }
+    } catch (error) {
+      const failure = this.#fail(error);
+      for (const slot of targets) slot.failure = failure;
+    } finally {
+      this.#busyMs += performance.now() - startMs;
+    }
+  }
+
+  /** Resolves with what `use` makes of the content once it is computed. */
+  #read(slot: Slot, use: (content: Tensor) => Tensor): Promise<Tensor> {
+    this.#checkOpen();
+    return new Promise((resolve, reject) => {
+      this.#enqueue(async () => {
+        if (slot.failure === undefined) return resolve(use(defined(slot.content, 'the content of a value')));
+        if (slot.failure === this.#unseen) this.#unseen = undefined;
+        reject(slot.failure);
+      });
+    });
+  }
+
+  #enqueue(task: () => Promise<void>): void {
+    this.#tasks.push(task);
+    if (!this.#isWorking) void this.#work();
+  }
+
+  async #work(): Promise<void> {
+    this.#isWorking = true;
+    await undefined; // Calls return before their work begins.
+    for (let task = this.#tasks.shift(); task !== undefined; task = this.#tasks.shift()) {
+      try {
+        await task();
+      } catch (error) {
+        this.#fail(error);
+      }
+    }
+    this.#isWorking = false;
+  }
+
+  #fail(error: unknown): Error {
+    const failure = error instanceof Error ? error : new RunError(String(error));
+    this.#failure ??= failure;
+    this.#unseen ??= failure;
+    return failure;
+  }
+
+  #checkOpen(): void {
+    assert(this.#closing === undefined, 'the engine is closed');
+  }
+}
+
+function drop(slot: Slot): void {
+  if (slot.content !== undefined) discard(slot.content.data);
+  delete slot.content;
+}
