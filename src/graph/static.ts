@@ -29,6 +29,14 @@ export interface InstantiateOptions {
 
 /** Where the list of supported operators stands. */
 const operatorList = 'docs/operators.md';
+/** What helps with operators that models of a kind have. */
+const hints: Readonly<Record<string, string>> = {
+  DequantizeLinear: 'export the model before it is quantized',
+  If: 'export the model without control flow, for shapes that are known',
+  Loop: 'export the model without control flow, for shapes that are known',
+  QuantizeLinear: 'export the model before it is quantized',
+  RandomUniformLike: 'export the model with stochastic depth (drop path) off, in evaluation mode without folding constants',
+};
 /** Values with more elements than this are not folded, however constant they are: a few numbers must not grow to gigabytes in a file. */
 const foldedElementLimit = 2 ** 22;
 /** Nodes with more floating point operations than this are not folded: the oracle that folds is slow. */
@@ -81,10 +89,11 @@ export function refuseUnsupported(nodes: readonly Node[]): void {
   const unknown = nodes.filter((node) => node.domain !== '' || !isOperator(node.operator));
   const first = unknown[0];
   if (first === undefined) return;
+  const hint = first.domain === '' ? hints[first.operator] : undefined;
   const name = (node: Node): string => (node.domain === '' ? node.operator : `${node.domain}.${node.operator}`);
   const others = [...new Set(unknown.map(name))].filter((other) => other !== name(first));
   throw new InputError(
-    `Operator ${name(first)} (node "${first.name}") is not supported${others.length > 0 ? `, nor ${others.join(', ')}` : ''}; ${operatorList} lists the operators that are.`,
+    `Operator ${name(first)} (node "${first.name}") is not supported${others.length > 0 ? `, nor ${others.join(', ')}` : ''}; ${hint === undefined ? '' : `${hint}; `}${operatorList} lists the operators that are.`,
   );
 }
 

@@ -17,7 +17,7 @@ import {
   type NodeProto,
   type ValueInfoProto,
 } from './generated/onnx_pb.ts';
-import { type ExternalLoader, dataTypeName, decodeTensor, elementTypeOf, isHalf } from './tensors.ts';
+import { dataTypeName, decodeTensor, elementTypeOf, isHalf } from './tensors.ts';
 
 /** Where a tensor stands in the file: an initializer or the value of a Constant node. */
 export type TensorPlace = { readonly kind: 'initializer'; readonly index: number } | { readonly kind: 'constant'; readonly nodeIndex: number };
@@ -65,7 +65,7 @@ export function normalDomain(domain: string): string {
 }
 
 /** Decodes a parsed model. Throws InputError for what does not fit. */
-export function decodeModel(model: ModelProto, loadExternal?: ExternalLoader): DecodedModel {
+export function decodeModel(model: ModelProto): DecodedModel {
   const graph = model.graph as GraphProto;
   const initializers = new Map<string, Tensor>();
   const places = new Map<string, TensorPlace>();
@@ -76,7 +76,7 @@ export function decodeModel(model: ModelProto, loadExternal?: ExternalLoader): D
     places.set(name, place);
   };
   let hadHalf = graph.initializer.some(({ dataType }) => isHalf(dataType));
-  graph.initializer.forEach((proto, index) => add(proto.name, decodeTensor(proto, `Initializer "${proto.name}"`, loadExternal), { kind: 'initializer', index }));
+  graph.initializer.forEach((proto, index) => add(proto.name, decodeTensor(proto, `Initializer "${proto.name}"`), { kind: 'initializer', index }));
   const sparse = graph.sparseInitializer[0];
   if (sparse !== undefined) throw new InputError(`Initializer "${sparse.values?.name ?? ''}" is sparse, which Asteroid does not support; store it densely.`);
   const nodeNames = nameNodes(graph.node);
@@ -85,7 +85,7 @@ export function decodeModel(model: ModelProto, loadExternal?: ExternalLoader): D
     const name = nodeNames[nodeIndex] as string;
     hadHalf ||= proto.attribute.some(({ t, i, name: key }) => isHalf(t?.dataType ?? 0) || (castsTo(proto, key) && isHalf(Number(i))));
     if (proto.opType === 'Constant' && normalDomain(proto.domain) === '') {
-      add(proto.output[0] ?? '', constantValue(proto, name, loadExternal), { kind: 'constant', nodeIndex });
+      add(proto.output[0] ?? '', constantValue(proto, name), { kind: 'constant', nodeIndex });
     } else nodes.push(decodeNode(proto, name));
   });
   const inputs = graph.input.filter(({ name }) => !initializers.has(name)).map((input) => decodeValueInfo(input, 'Input'));
@@ -171,12 +171,12 @@ function text(bytes: Uint8Array): string {
 }
 
 /** The value of a Constant node. Its name in messages is that of its output, by which the model knows it. */
-function constantValue(proto: NodeProto, name: string, loadExternal: ExternalLoader | undefined): Tensor {
+function constantValue(proto: NodeProto, name: string): Tensor {
   const what = `Constant "${proto.output[0] ?? name}"`;
   for (const attribute of proto.attribute) {
     switch (attribute.name) {
       case 'value':
-        if (attribute.t !== undefined) return decodeTensor(attribute.t, what, loadExternal);
+        if (attribute.t !== undefined) return decodeTensor(attribute.t, what);
         break;
       case 'value_float':
         return scalar('float32', attribute.f);

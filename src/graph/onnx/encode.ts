@@ -5,7 +5,7 @@ import { create, toBinary } from '@bufbuild/protobuf';
 import { BinaryWriter, WireType } from '@bufbuild/protobuf/wire';
 
 import { InputError } from '../../errors.ts';
-import { type GraphProto, GraphProtoSchema, type ModelProto, ModelProtoSchema, type TensorProto, TensorProtoSchema } from './generated/onnx_pb.ts';
+import { type GraphProto, GraphProtoSchema, type ModelProto, ModelProtoSchema, type NodeProto, NodeProtoSchema, type TensorProto, TensorProtoSchema } from './generated/onnx_pb.ts';
 
 const graphField = ModelProtoSchema.field.graph.number;
 const initializerField = GraphProtoSchema.field.initializer.number;
@@ -21,6 +21,11 @@ export function patchModel(model: ModelProto, fields: Partial<ModelProto>): Mode
 /** A message of the same type with some fields replaced; the rest is shared. */
 export function patchGraph(graph: GraphProto, fields: Partial<GraphProto>): GraphProto {
   return Object.assign(create(GraphProtoSchema), graph, fields);
+}
+
+/** A message of the same type with some fields replaced; the rest is shared. */
+export function patchNode(node: NodeProto, fields: Partial<NodeProto>): NodeProto {
+  return Object.assign(create(NodeProtoSchema), node, fields);
 }
 
 /** Encodes a model. Throws InputError where it would be larger than an ONNX file can be (2 GiB). */

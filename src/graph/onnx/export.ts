@@ -5,7 +5,7 @@ import { create } from '@bufbuild/protobuf';
 import { assert, defined } from '../../assert.ts';
 import { type Attribute, type Graph, type Node, type ValueInfo, canonicalOpset } from '../graph.ts';
 import { type Tensor, sameShape } from '../tensor.ts';
-import { encodeModel, patchGraph, patchModel } from './encode.ts';
+import { encodeModel, patchGraph, patchModel, patchNode } from './encode.ts';
 import {
   type AttributeProto,
   AttributeProto_AttributeType,
@@ -88,7 +88,7 @@ function replacedConstant(node: NodeProto, value: Tensor, name: string): NodePro
     if (entry.name === 'value') return Object.assign(create(AttributeProtoSchema), entry, { t: replaced(entry.t, value, name) });
     return entry.name === 'value_floats' ? Object.assign(create(AttributeProtoSchema), entry, { floats: Array.from(value.data as Float32Array) }) : entry;
   });
-  return Object.assign(create(NodeProtoSchema), node, { attribute });
+  return patchNode(node, { attribute });
 }
 
 function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>): GraphProto {

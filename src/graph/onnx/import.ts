@@ -1,6 +1,6 @@
 // From the bytes of an ONNX file (opset 9 to the newest, from any exporter) to a Graph at the canonical opset.
 
-import { assert } from '../../assert.ts';
+import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
 import { hasOpenBatch } from '../batch-axis.ts';
 import { checkGraph, sortTopologically } from '../check.ts';
@@ -10,10 +10,12 @@ import { rebatch } from '../rebatch.ts';
 import { bindDimensions } from '../static.ts';
 import type { Tensor } from '../tensor.ts';
 import { type DecodedModel, type TensorPlace, decodeModel, opsetOf, parseModel } from './decode.ts';
+import { patchModel } from './encode.ts';
+import { type ExternalLoader, loadExternalTensors } from './external.ts';
 import type { ModelProto } from './generated/onnx_pb.ts';
 import { readMetadata } from './metadata.ts';
 import { findWeights } from './parameters.ts';
-import type { ExternalLoader } from './tensors.ts';
+import { untieVectors } from './untie.ts';
 import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
 
 /** Options of {@link importModel}. */
@@ -27,7 +29,10 @@ export interface ImportOptions {
 /** A model from a file. The graph may be changed by passes; the rest is what `exportModel` writes the user's own file with. */
 export interface ImportedModel {
   readonly graph: Graph;
-  /** The file's own message, with its weights' bytes shared with the graph's tensors. */
+  /**
+   * The file's own message, with its weights' bytes shared with the graph's tensors, external ones brought in, and vectors that exporters
+   * had merged separated again (untie.ts).
+   */
   readonly proto: ModelProto;
   /** Where parameters and buffers stand in the file. */
   readonly places: ReadonlyMap<string, TensorPlace>;
@@ -41,12 +46,13 @@ export interface ImportedModel {
  * one sentence for anything that is no such model; operators are judged later, by `instantiate`.
  */
 export function importModel(bytes: Uint8Array, options: ImportOptions = {}): ImportedModel {
-  const proto = parseModel(bytes);
-  const opset = opsetOf(proto);
+  const parsed = parseModel(bytes);
+  const opset = opsetOf(parsed);
   if (!(opset >= oldestOpset && opset <= newestOpset)) {
     throw new InputError(`The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`);
   }
-  const decoded = decodeModel(proto, options.loadExternal);
+  const proto = patchModel(parsed, { graph: untieVectors(loadExternalTensors(defined(parsed.graph, 'the graph'), options.loadExternal)) });
+  const decoded = decodeModel(proto);
   const metadata = readMetadata(proto);
   const notes: string[] = decoded.hadHalf ? ['The model is in half precision; it is trained in float32.'] : [];
   const upgraded = upgrade(decoded);

@@ -1,10 +1,8 @@
 // The user's own nodes, at the opset of their file, switched to inference: what modes.ts does for graphs.
 
-import { create } from '@bufbuild/protobuf';
-
-import { type GraphProto, type NodeProto, NodeProtoSchema } from './generated/onnx_pb.ts';
+import { type GraphProto, type NodeProto } from './generated/onnx_pb.ts';
 import { normalDomain } from './decode.ts';
-import { patchGraph } from './encode.ts';
+import { patchGraph, patchNode } from './encode.ts';
 
 /**
  * A graph with batch normalization and dropout in inference mode. Running statistics that are read elsewhere keep their node as it is.
@@ -32,10 +30,6 @@ export function inferenceNodes(graph: GraphProto): GraphProto {
 function inferenceBatchNormalization(node: NodeProto, read: ReadonlySet<string>): NodeProto {
   if (node.output.slice(1).some((name) => read.has(name))) return node;
   return patchNode(node, { output: node.output.slice(0, 1), attribute: node.attribute.filter(({ name }) => name !== 'training_mode') });
-}
-
-function patchNode(node: NodeProto, fields: Partial<NodeProto>): NodeProto {
-  return Object.assign(create(NodeProtoSchema), node, fields);
 }
 
 /** What nodes and outputs read; names inside of subgraphs too. */

@@ -5,10 +5,7 @@ import { create } from '@bufbuild/protobuf';
 
 import { InputError } from '../../errors.ts';
 import { type ElementType, type Tensor, allocate, elementBytes, tensorBytes, viewBytes, wrap } from '../tensor.ts';
-import { TensorProto_DataLocation, TensorProto_DataType, type TensorProto, TensorProtoSchema } from './generated/onnx_pb.ts';
-
-/** Reads `length` bytes (or all that follow) at `offset` of a file that lies beside the model. */
-export type ExternalLoader = (file: string, offset: number, length: number | undefined) => Uint8Array;
+import { TensorProto_DataType, type TensorProto, TensorProtoSchema } from './generated/onnx_pb.ts';
 
 const DataType = TensorProto_DataType;
 
@@ -65,9 +62,9 @@ export function dataTypeName(dataType: number): string {
 
 /**
  * Reads a tensor into an array of its own. `what` begins the sentence of errors, such as 'Initializer "w"'. Throws InputError for
- * types that Asteroid does not hold, for bytes that do not fit the shape, and for external data without a loader.
+ * types that Asteroid does not hold and for bytes that do not fit the shape. External data must have been loaded (external.ts).
  */
-export function decodeTensor(proto: TensorProto, what: string, loadExternal?: ExternalLoader): Tensor {
+export function decodeTensor(proto: TensorProto, what: string): Tensor {
   const type = elementTypeOf(proto.dataType);
   if (type === undefined) throw new InputError(`${what} has elements of ${dataTypeName(proto.dataType)}, which Asteroid does not support.`);
   if (proto.segment !== undefined) throw new InputError(`${what} is stored in segments, which Asteroid does not read; save the model whole.`);
@@ -76,7 +73,7 @@ export function decodeTensor(proto: TensorProto, what: string, loadExternal?: Ex
     return Number(dimension);
   });
   const count = shape.includes(0) ? 0 : shape.reduce((product, dimension) => product * dimension, 1);
-  const bytes = proto.dataLocation === TensorProto_DataLocation.EXTERNAL ? externalBytes(proto, what, loadExternal) : proto.rawData;
+  const bytes = proto.rawData;
   const typed = typedValues(proto);
   if (bytes.length === 0 && typed.length > 0) return fromTyped(type, shape, count, typed, proto.dataType, what);
   const stored = isHalf(proto.dataType) ? 2 : elementBytes(type);
@@ -87,22 +84,6 @@ export function decodeTensor(proto: TensorProto, what: string, loadExternal?: Ex
   const data = viewBytes(type, bytes.slice());
   if (type === 'bool') for (let index = 0; index < count; index++) data[index] = data[index] === 0 ? 0 : 1;
   return wrap(type, shape, data);
-}
-
-function externalBytes(proto: TensorProto, what: string, load: ExternalLoader | undefined): Uint8Array {
-  const entries = new Map(proto.externalData.map(({ key, value }) => [key, value]));
-  const file = entries.get('location') ?? '';
-  if (load === undefined) {
-    throw new InputError(`${what} is kept outside the model, in "${file}"; save the model with its weights inside (save_as_external_data=False).`);
-  }
-  const number = (key: string): number | undefined => {
-    const text = entries.get(key);
-    if (text === undefined || text === '') return undefined;
-    const value = Number(text);
-    if (!Number.isSafeInteger(value) || value < 0) throw new InputError(`${what} has an impossible ${key} of external data, "${text}".`);
-    return value;
-  };
-  return load(file, number('offset') ?? 0, number('length'));
 }
 
 /** The field that holds the elements where they are not raw bytes; of several, the one that ONNX prescribes for the type. */

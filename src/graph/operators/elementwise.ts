@@ -1,7 +1,7 @@
 // Operators that compute each element of their result from the elements at the same place of their (broadcast) inputs.
 
-import { floatAttribute, intAttribute, type Node, stringAttribute } from '../graph.ts';
-import { type ElementType, elementCount, isFloat, sameShape, type Tensor, type ValueType } from '../tensor.ts';
+import { floatAttribute, intAttribute, stringAttribute } from '../graph.ts';
+import { elementCount, type ValueType } from '../tensor.ts';
 import { elementTypeAttribute } from './data-types.ts';
 import {
   arithmeticTypes,
@@ -9,36 +9,20 @@ import {
   check,
   define,
   floatTypes,
-  type Inputs,
   numericTypes,
   required,
-  type Specification,
   shapeText,
   signedTypes,
   typeText,
   unsignedTypes,
 } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
-import { broadcastOffsets, broadcastShapes, broadcastsTo, gather } from './indexing.ts';
+import { binary, shapesOf, unary, variadic, zip } from './elementwise-forms.ts';
+import { bitShift, cast, clip, divideBig, modulo, power, where } from './elementwise-kernels.ts';
+import { broadcastShapes, broadcastsTo } from './indexing.ts';
 import type { ElementwiseName } from './names.ts';
-import {
-  highest,
-  isBig,
-  isInteger,
-  literal,
-  lowest,
-  numbers,
-  plainNumbers,
-  roundHalfToEven,
-  scratch,
-  store,
-  storePlain,
-  toBig,
-} from './numbers.ts';
+import { isBig, literal, roundHalfToEven } from './numbers.ts';
 import { erf, gelu, geluTanh, sigmoid, softplus } from './scalar-functions.ts';
-
-type Unary = (x: number) => number;
-type Binary = (a: number, b: number) => number;
 
 export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> = {
   Abs: unary(() => Math.abs, { types: [numericTypes], big: (x) => (x < 0n ? -x : x) }),
@@ -224,205 +208,6 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
   Xor: binary(() => (a, b) => a ^ b, { types: [boolOnly], result: 'bool' }),
 };
 
-interface UnaryOptions extends Pick<Specification, 'types' | 'attributes'> {
-  /** The function on 64-bit integers; where it is not given they go through double precision. */
-  readonly big?: (x: bigint) => bigint;
-  /** The result's element type where it is not the input's. */
-  readonly result?: ElementType;
-}
-
-/** An operator y = f(x); `choose` reads the attributes. Takes floats unless `types` says otherwise. */
-function unary(
-  choose: (node: Node) => Unary,
-  { types = [floatTypes], attributes = {}, big, result }: UnaryOptions = {},
-): OperatorDefinition {
-  return define({
-    inputs: [1, 1],
-    types,
-    attributes,
-    infer(node, inputs) {
-      choose(node);
-      const { type, shape } = required(inputs, 0);
-      return [{ type: result ?? type, shape }];
-    },
-    evaluate(node, inputs) {
-      const x = required(inputs, 0);
-      const type = result ?? x.type;
-      if (big && isBig(x.type)) return [{ type, shape: x.shape, data: (x.data as BigInt64Array).map(big) }];
-      return [storePlain(type, x.shape, Float64Array.from(plainNumbers(x), choose(node)))];
-    },
-  });
-}
-
-interface BinaryOptions extends Pick<Specification, 'types' | 'attributes'> {
-  readonly result?: ElementType;
-}
-
-/** An operator c = f(a, b) with broadcasting, on two values of one type. Takes all numeric types unless `types` says otherwise. */
-function binary(
-  choose: (node: Node, type: ElementType) => Binary,
-  { types = [numericTypes], attributes = {}, result }: BinaryOptions = {},
-): OperatorDefinition {
-  return define({
-    inputs: [2, 2],
-    types,
-    sameType: 'all',
-    attributes,
-    infer(node, inputs) {
-      const { type } = required(inputs, 0);
-      choose(node, type);
-      return [{ type: result ?? type, shape: broadcastShapes(node, shapesOf(inputs)) }];
-    },
-    evaluate: (node, inputs, [type]) => [zip(inputs, type as ValueType, choose(node, required(inputs, 0).type))],
-  });
-}
-
-/** An operator that folds `combine` over any number of inputs of one type, with broadcasting, and then finishes each element. */
-function variadic(
-  types: readonly ElementType[],
-  choose: (type: ElementType) => Binary,
-  finish?: (total: number, count: number) => number,
-): OperatorDefinition {
-  return define({
-    inputs: [1, Number.POSITIVE_INFINITY],
-    types: [types],
-    sameType: 'all',
-    infer(node, inputs) {
-      node.inputs.forEach((name) => check(name !== '', node, () => 'lacks one of its inputs'));
-      return [{ type: required(inputs, 0).type, shape: broadcastShapes(node, shapesOf(inputs)) }];
-    },
-    evaluate(_node, inputs, [result]) {
-      const { type, shape } = result as ValueType;
-      const combine = choose(type);
-      const total = scratch(type, elementCount(shape));
-      inputs.forEach((input, position) => {
-        const values = numbers(input as Tensor);
-        const table = broadcastOffsets((input as Tensor).shape, shape);
-        for (let index = 0; index < total.length; index++) {
-          const value = values[table[index] as number] as number;
-          total[index] = position === 0 ? value : combine(total[index] as number, value);
-        }
-      });
-      if (finish)
-        total.forEach((value, index) => {
-          total[index] = finish(value, inputs.length);
-        });
-      return [store(type, shape, total)];
-    },
-  });
-}
-
-/** f over two inputs, broadcast to the result's shape. */
-function zip(inputs: Inputs<Tensor>, { type, shape }: ValueType, f: Binary): Tensor {
-  const [left, right] = [required(inputs, 0), required(inputs, 1)];
-  const [a, b] = [numbers(left), numbers(right)];
-  const values = scratch(type, elementCount(shape));
-  if (sameShape(left.shape, right.shape)) {
-    for (let index = 0; index < values.length; index++) values[index] = f(a[index] as number, b[index] as number);
-  } else {
-    const [first, second] = [broadcastOffsets(left.shape, shape), broadcastOffsets(right.shape, shape)];
-    for (let index = 0; index < values.length; index++)
-      values[index] = f(a[first[index] as number] as number, b[second[index] as number] as number);
-  }
-  return store(type, shape, values);
-}
-
-/** min(max(x, low), high), so that a crossed pair of bounds gives the upper one, as numpy does. */
-function clip(inputs: Inputs<Tensor>): Tensor {
-  const { type, shape } = required(inputs, 0);
-  const x = numbers(required(inputs, 0));
-  const low = inputs[1] === undefined ? lowest(type) : (numbers(inputs[1])[0] as number);
-  const high = inputs[2] === undefined ? highest(type) : (numbers(inputs[2])[0] as number);
-  const values = scratch(type, x.length);
-  for (let index = 0; index < x.length; index++) {
-    let value = x[index] as number;
-    if (value < low) value = low;
-    if (value > high) value = high;
-    values[index] = value;
-  }
-  return store(type, shape, values);
-}
-
-/** a to the power of b in a's type. 64-bit integers with a whole exponent stay exact modulo 2^64. */
-function power(base: Tensor, exponent: Tensor, { type, shape }: ValueType): Tensor {
-  if (isBig(type) && isInteger(exponent.type)) {
-    const exact = (a: bigint, b: bigint): bigint => (b >= 0n ? BigInt.asIntN(64, a ** b) : toBig(Number(a) ** Number(b)));
-    return zip([base, cast(exponent, 'int64')], { type, shape }, exact as unknown as Binary);
-  }
-  const [a, b] = [plainNumbers(base), plainNumbers(exponent)];
-  const [first, second] = [broadcastOffsets(base.shape, shape), broadcastOffsets(exponent.shape, shape)];
-  return storePlain(
-    type,
-    shape,
-    Float64Array.from(first, (from, index) => (a[from] as number) ** (b[second[index] as number] as number)),
-  );
-}
-
-/** Truncating division of 64-bit integers; 0 where the divisor is 0, whose quotient ONNX leaves undefined. */
-const divideBig: Binary = ((a: bigint, b: bigint) => (b === 0n ? 0n : a / b)) as unknown as Binary;
-
-/** fmod = 1: the remainder has the sign of the dividend, as in C. fmod = 0 (integers only): the sign of the divisor, as in Python. */
-function modulo(node: Node, type: ElementType): Binary {
-  const fmod = intAttribute(node, 'fmod', 0) !== 0;
-  check(fmod || !isFloat(type), node, () => `has ${type} operands and fmod = 0; floats need fmod = 1`);
-  const zero = literal(type, 0);
-  if (isInteger(type)) {
-    return (a, b) => {
-      if (b === zero) return zero;
-      const rest = a % b;
-      return !fmod && rest !== zero && rest < zero !== b < zero ? rest + b : rest;
-    };
-  }
-  return (a, b) => a % b;
-}
-
-function bitShift(node: Node, type: ElementType): Binary {
-  const direction = stringAttribute(node, 'direction', '');
-  check(direction === 'LEFT' || direction === 'RIGHT', node, () => `has direction "${direction}"; it must be "LEFT" or "RIGHT"`);
-  const left = direction === 'LEFT';
-  if (isBig(type)) return ((a: bigint, b: bigint) => (left ? a << b : a >> b)) as unknown as Binary;
-  // Powers of two keep unsigned 32-bit values out of JavaScript's signed shifts.
-  return (a, b) => (left ? a * 2 ** b : Math.floor(a / 2 ** b));
-}
-
-function where(inputs: Inputs<Tensor>, { type, shape }: ValueType): Tensor {
-  const [condition, yes, no] = [required(inputs, 0), required(inputs, 1), required(inputs, 2)];
-  const flags = condition.data as Uint8Array;
-  const flagOffsets = broadcastOffsets(condition.shape, shape);
-  const result = gather(no, shape, broadcastOffsets(no.shape, shape));
-  const yesOffsets = broadcastOffsets(yes.shape, shape);
-  const [to, from] = [result.data as Float64Array, yes.data as Float64Array];
-  for (let index = 0; index < to.length; index++)
-    if (flags[flagOffsets[index] as number]) to[index] = from[yesOffsets[index] as number] as number;
-  return { type, shape, data: to };
-}
-
-/** The values in another element type: floats round to nearest, integers lose the fraction and wrap, bool is "not zero". */
-function cast(source: Tensor, type: ElementType): Tensor {
-  const { shape } = source;
-  if (source.type === type) return source;
-  if (type === 'bool')
-    return store(
-      type,
-      shape,
-      Float64Array.from(plainNumbers(source), (x) => Number(x !== 0)),
-    );
-  if (!isBig(source.type)) return storePlain(type, shape, plainNumbers(source));
-  if (isBig(type)) return { type, shape, data: (type === 'int64' ? BigInt64Array : BigUint64Array).from(source.data as BigInt64Array) };
-  // Wrapping to 32 bits first keeps the low bits, which a double would lose.
-  if (isInteger(type))
-    return store(
-      type,
-      shape,
-      Float64Array.from(source.data as unknown as ArrayLike<bigint>, (x) => Number(BigInt.asIntN(32, x))),
-    );
-  return store(type, shape, plainNumbers(source));
-}
-
 function typeOf({ type, shape }: ValueType): ValueType {
   return { type, shape };
-}
-
-function shapesOf(inputs: Inputs<ValueType>): readonly (readonly number[])[] {
-  return inputs.flatMap((input) => (input ? [input.shape] : []));
 }

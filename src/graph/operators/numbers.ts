@@ -29,6 +29,13 @@ export function plainNumbers(tensor: Tensor): Numbers {
   return isBig(tensor.type) ? Float64Array.from(tensor.data as unknown as ArrayLike<bigint>, Number) : numbers(tensor);
 }
 
+/** f of each element, in doubles. */
+export function mapNumbers(values: Numbers, f: (value: number) => number): Numbers {
+  const results = new Float64Array(values.length);
+  for (let index = 0; index < results.length; index++) results[index] = f(values[index] as number);
+  return results;
+}
+
 /** Zeros to compute in: doubles, or 64-bit integers for the 64-bit integer types. */
 export function scratch(type: ElementType, count: number): Numbers {
   return isBig(type) ? (allocate(type, count) as unknown as Numbers) : new Float64Array(count);
