@@ -1,0 +1,271 @@
+// The Link over anything that carries messages in order (a Wire): queueing, cutting into pieces, pacing, putting together, acknowledging, ending.
+// All adapters are a Wire plus this. Whatever the peer sends wrongly ends the link with ProtocolError's sentence as the reason, nothing more.
+
+import { type Clock, systemClock } from '../clock.ts';
+import { ProtocolError, RunError } from '../errors.ts';
+import { Assembler } from './assembler.ts';
+import { defaultFrameLimits, encodeFrame, type FrameLimits } from './frame.ts';
+import type { Frame, Link, LinkEnd, Priority } from './link.ts';
+import { acknowledgeAfterBytes, controlReserveBytes, maxWindowBytes, Pacer } from './pacer.ts';
+import { type Announcement, checkTrailing, decodeMessage, encodeAcknowledgement, encodePiece } from './piece.ts';
+import { SendQueue } from './queue.ts';
+
+/** An ordered, reliable carrier of messages to one peer. */
+export interface Wire {
+  /** Takes messages to be sent in this order; `done` is called later, when their memory is no longer needed. Never throws. */
+  send(messages: readonly Uint8Array[], done: () => void): void;
+  /** Ends the wire after what was sent, telling the peer; the link's `wireEnded` follows in bounded time. */
+  close(end: LinkEnd): void;
+}
+
+/** Bounds of a link's memory. */
+export interface LinkLimits {
+  readonly frame: FrameLimits;
+  /** What may wait in the outgoing queue, in bytes; a sender that queues more without waiting ends the link. Default 1 GiB. */
+  readonly queueBytes: number;
+  /** Frames kept while there is no receiver, in bytes; beyond it nothing is acknowledged, so that the peer pauses. Default 8 MiB. */
+  readonly backlogBytes: number;
+}
+
+/** Limits that a training run does not meet. */
+export const defaultLinkLimits: LinkLimits = { frame: defaultFrameLimits, queueBytes: 2 ** 30, backlogBytes: 2 ** 23 };
+
+/** Options of a link over a wire. */
+export interface WireLinkOptions {
+  /** The peer's name. */
+  readonly peer: string;
+  /** Default: defaultLinkLimits. */
+  readonly limits?: LinkLimits;
+  /** Default: the system's. */
+  readonly clock?: Clock;
+}
+
+/** What a peer may have sent beyond the last acknowledgement: its windows, and a little. */
+const maxUnacknowledgedBytes = 2 * (maxWindowBytes + controlReserveBytes);
+/** Bytes handed to the wire and not yet taken over by the operating system. */
+const maxUnflushedBytes = 2 ** 20;
+/** How long `close` waits for the queue. */
+const flushMs = 10_000;
+
+interface Backlogged {
+  readonly frame: Frame;
+  readonly byteCount: number;
+}
+
+/** The one implementation of Link. Adapters call `message` and, once everything is closed, `wireEnded`. */
+export class WireLink implements Link {
+  readonly peer: string;
+  readonly ended: Promise<LinkEnd>;
+  readonly #wire: Wire;
+  readonly #limits: LinkLimits;
+  readonly #clock: Clock;
+  readonly #queue = new SendQueue();
+  readonly #pacer = new Pacer();
+  readonly #assemblers = new Map<Priority, { readonly assembler: Assembler; byteCount: number }>();
+  #settle: (end: LinkEnd) => void = () => {};
+  #state: 'open' | 'closing' | 'ended' = 'open';
+  #closeReason = '';
+  #end: LinkEnd | undefined;
+  #cancelFlush: () => void = () => {};
+  #sentCount = 0;
+  #receivedCount = 0;
+  /** Since the queue was last empty, the window has held it up. */
+  #blocked = false;
+  #unflushedBytes = 0;
+  #receivedBytes = 0;
+  #acknowledgedBytes = 0;
+  #announced: (Announcement & { kind: 'piece' }) | undefined;
+  #handler: ((frame: Frame) => void) | undefined;
+  #backlog: Backlogged[] = [];
+  #backlogBytes = 0;
+
+  constructor(wire: Wire, options: WireLinkOptions) {
+    this.#wire = wire;
+    this.peer = options.peer;
+    this.#limits = options.limits ?? defaultLinkLimits;
+    this.#clock = options.clock ?? systemClock;
+    this.ended = new Promise((resolve) => {
+      this.#settle = resolve;
+    });
+  }
+
+  send(frame: Frame, priority: Priority = 'pipeline'): Promise<void> {
+    const sending = this.#send(frame, priority);
+    // Whoever does not wait for a frame learns of the link's end from `ended`; that must not kill the process.
+    sending.catch(() => {});
+    return sending;
+  }
+
+  async #send(frame: Frame, priority: Priority): Promise<void> {
+    if (this.#state !== 'open') throw this.#endedError();
+    const parts = encodeFrame(frame, { limits: this.#limits.frame, checksum: false });
+    const sending = this.#queue.add(priority, parts);
+    if (this.#queue.bytes > Math.max(this.#limits.queueBytes, this.#limits.frame.frameBytes)) {
+      this.#fail(`more than ${this.#limits.queueBytes} bytes wait to be sent to ${this.peer}`);
+    }
+    this.#pump();
+    return sending;
+  }
+
+  receive(handler: (frame: Frame) => void): void {
+    this.#handler = handler;
+    if (this.#backlog.length > 0) queueMicrotask(() => this.#drainBacklog());
+  }
+
+  queuedBytes(): number {
+    return this.#queue.bytes;
+  }
+
+  async close(reason: string): Promise<void> {
+    if (this.#state === 'open') {
+      this.#state = 'closing';
+      this.#closeReason = reason;
+      this.#cancelFlush = this.#clock.after(flushMs, () => this.#fail(`${this.peer} did not take the rest of the queue in ${flushMs / 1000} s`));
+      this.#closeWhenFlushed();
+    }
+    await this.ended;
+  }
+
+  /** A message has come over the wire. */
+  message(message: Uint8Array): void {
+    if (this.#state === 'ended') return;
+    try {
+      this.#take(message);
+      this.#acknowledge();
+    } catch (error) {
+      this.#fail(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  /** The wire has ended, by whomever; nothing of it is open any more. */
+  wireEnded(end: LinkEnd): void {
+    this.#stop(end);
+    this.#settle(this.#end ?? end);
+  }
+
+  /** Ends the link because something is wrong on it: at once for its users, and for `ended` when the wire has closed. */
+  #fail(reason: string): void {
+    if (this.#state === 'ended') return;
+    const end = { clean: false, reason };
+    this.#stop(end);
+    this.#wire.close(end);
+  }
+
+  #stop(end: LinkEnd): void {
+    if (this.#state === 'ended') return;
+    this.#state = 'ended';
+    this.#end = end;
+    this.#cancelFlush();
+    this.#assemblers.clear();
+    this.#queue.clear(this.#endedError());
+  }
+
+  #endedError(): RunError {
+    return new RunError(`the link to ${this.peer} has ended: ${this.#end?.reason ?? this.#closeReason}`);
+  }
+
+  #closeWhenFlushed(): void {
+    if (this.#state !== 'closing' || this.#queue.bytes > 0) return;
+    this.#cancelFlush();
+    this.#wire.close({ clean: true, reason: this.#closeReason });
+  }
+
+  #pump(): void {
+    while (this.#state !== 'ended') {
+      const lane = this.#queue.nextLane;
+      if (lane === undefined) {
+        this.#blocked = false;
+        return;
+      }
+      if (!this.#pacer.allows(lane)) {
+        this.#blocked = true;
+        return;
+      }
+      if (this.#unflushedBytes >= maxUnflushedBytes + (lane === 'control' ? controlReserveBytes : 0)) return;
+      const outgoing = this.#queue.take(lane, this.#pacer.pieceBytes);
+      const messages = encodePiece(outgoing.piece, this.#nextSequence());
+      const byteCount = messages.reduce((sum, message) => sum + message.length, 0);
+      this.#pacer.sent(byteCount, this.#clock.now(), this.#blocked);
+      this.#unflushedBytes += byteCount;
+      this.#wire.send(messages, () => {
+        this.#unflushedBytes -= byteCount;
+        outgoing.done();
+        this.#pump();
+        this.#closeWhenFlushed();
+      });
+    }
+  }
+
+  #nextSequence(): number {
+    const sequence = this.#sentCount;
+    this.#sentCount = (this.#sentCount + 1) >>> 0;
+    return sequence;
+  }
+
+  #take(message: Uint8Array): void {
+    const announced = this.#announced;
+    if (announced !== undefined) {
+      this.#announced = undefined;
+      checkTrailing(announced, message);
+      this.#takePiece(announced, message);
+      return;
+    }
+    const decoded = decodeMessage(message, this.#receivedCount);
+    this.#receivedCount = (this.#receivedCount + 1) >>> 0;
+    if (decoded.kind === 'acknowledgement') {
+      this.#pacer.acknowledge(decoded.byteCount, this.#clock.now());
+      this.#pump();
+    } else if (decoded.trailingBytes > 0) {
+      this.#announced = decoded;
+    } else {
+      this.#takePiece(decoded);
+    }
+    if (decoded.kind === 'piece') this.#receivedBytes += message.length + decoded.trailingBytes;
+    if (this.#receivedBytes - this.#acknowledgedBytes > maxUnacknowledgedBytes) throw new ProtocolError(`${this.peer} sends more than it was allowed to`);
+  }
+
+  #takePiece(piece: Announcement & { kind: 'piece' }, trailing?: Uint8Array): void {
+    let current = this.#assemblers.get(piece.lane);
+    if (piece.first !== (current === undefined)) throw new ProtocolError(`a piece of the ${piece.lane} lane does not continue the one before`);
+    if (current === undefined) {
+      current = { assembler: new Assembler(this.#limits.frame), byteCount: 0 };
+      this.#assemblers.set(piece.lane, current);
+    }
+    current.assembler.write(piece.inline);
+    if (trailing !== undefined) current.assembler.write(trailing);
+    current.byteCount += piece.inline.length + piece.trailingBytes;
+    if (!piece.last) return;
+    this.#assemblers.delete(piece.lane);
+    this.#deliver(current.assembler.finish(), current.byteCount);
+  }
+
+  #deliver(frame: Frame, byteCount: number): void {
+    if (this.#handler !== undefined && this.#backlog.length === 0) {
+      this.#handler(frame);
+    } else {
+      this.#backlog.push({ frame, byteCount });
+      this.#backlogBytes += byteCount;
+    }
+  }
+
+  #drainBacklog(): void {
+    try {
+      for (let next = this.#backlog[0]; next !== undefined && this.#handler !== undefined; next = this.#backlog[0]) {
+        this.#backlog.shift();
+        this.#backlogBytes -= next.byteCount;
+        this.#handler(next.frame);
+      }
+      this.#acknowledge();
+    } catch (error) {
+      this.#backlog = [];
+      this.#fail(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  #acknowledge(): void {
+    if (this.#state === 'ended' || this.#backlogBytes > this.#limits.backlogBytes) return;
+    if (this.#receivedBytes - this.#acknowledgedBytes < acknowledgeAfterBytes || this.#announced !== undefined) return;
+    this.#acknowledgedBytes = this.#receivedBytes;
+    this.#wire.send([encodeAcknowledgement(this.#receivedBytes, this.#nextSequence())], () => {});
+  }
+}
