@@ -29,7 +29,7 @@ export function backpropagate(
   const total = (value: string): string | undefined => {
     const list = contributions.get(value);
     if (list === undefined) return undefined;
-    if (list.length > 1) list.splice(0, list.length, sum(emitter, list));
+    if (list.length > 1) list.splice(0, list.length, sum(emitter, [...list]));
     return list[0];
   };
   for (const [value, seed] of seeds) contribute(value, seed);

@@ -119,7 +119,8 @@ export function sumTo(e: Emitter, x: string, shape: readonly number[]): string {
   const from = e.shape(x);
   const lead = from.length - shape.length;
   const axes = range(from.length).filter((axis) => axis < lead || (shape[axis - lead] === 1 && from[axis] !== 1));
-  return reshape(e, reduceSum(e, x, axes), shape);
+  const leadOnly = axes.every((axis) => axis < lead);
+  return reshape(e, reduceSum(e, x, axes, !leadOnly), shape);
 }
 
 /** x broadcast to a shape. */

@@ -6,7 +6,7 @@ import { type StageGraphs, differentiate, gradientName, outputGradientName } fro
 import { Emitter } from '../graph/emitter.ts';
 import type { Graph, Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
-import { type Tensor, type ValueType, isFloat, tensor } from '../graph/tensor.ts';
+import { type ElementType, type Tensor, type ValueType, isFloat, tensor } from '../graph/tensor.ts';
 import type { Random } from '../random.ts';
 import { evaluateGraph } from './evaluate-graph.ts';
 
@@ -164,4 +164,16 @@ function dot(a: Tensor, b: Tensor): number {
   let total = 0;
   for (let index = 0; index < a.data.length; index++) total += Number(a.data[index]) * Number(b.data[index]);
   return total;
+}
+
+/** The graph with float64 in place of float32, for finite differences. */
+export function inDoublePrecision(graph: Graph): Graph {
+  const widen = <T extends { readonly type: ElementType }>(value: T): T => (value.type === 'float32' ? { ...value, type: 'float64' } : value);
+  const convert = (value: Tensor): Tensor => (value.type === 'float32' ? tensor('float64', value.shape, value.data as Float32Array) : value);
+  return {
+    ...graph,
+    inputs: graph.inputs.map(widen),
+    outputs: graph.outputs.map(widen),
+    initializers: new Map([...graph.initializers].map(([name, value]) => [name, convert(value)])),
+  };
 }

@@ -223,11 +223,13 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
       const order = permutation(slots, random);
       const tuples = Array.from({ length: written }, (_, index) => {
         let slot = adds ? random.integer(slots) : (order[index] as number);
-        return shape.slice(0, depth).reduceRight<number[]>((tuple, size) => {
-          const coordinate = slot % size;
+        const tuple = shape.slice(0, depth);
+        for (let axis = depth - 1; axis >= 0; axis--) {
+          const size = shape[axis] as number;
+          tuple[axis] = slot % size;
           slot = Math.floor(slot / size);
-          return [coordinate, ...tuple];
-        }, []);
+        }
+        return tuple;
       });
       return {
         node: nodeOf('ScatterND', ['data', 'indices', 'updates'], { reduction: string(adds ? 'add' : 'none') }),

@@ -1,0 +1,130 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { GraphBuilder } from '../graph/builder.ts';
+import type { Graph } from '../graph/graph.ts';
+import { instantiate } from '../graph/static.ts';
+import { type Tensor, scalar, tensor } from '../graph/tensor.ts';
+import { hashString } from '../random.ts';
+import { evaluateGraph } from '../testing/evaluate-graph.ts';
+import { runBackward } from '../testing/gradient-check.ts';
+import { differentiate } from './differentiate.ts';
+import { dropoutMask, replaceDropouts } from './dropout.ts';
+
+const key = { seed: 7, round: 3, index: 11, ratio: 0.25 };
+
+/** y = dropout(x · w) */
+function model(ratio: number): Graph {
+  const builder = new GraphBuilder('drop');
+  const x = builder.input('x', 'float32', ['N', 3]);
+  return builder.build([builder.dropout(builder.mul(x, builder.constant(tensor('float32', [3], [1, 2, 3]))), ratio)]);
+}
+
+test('a dropout becomes a product with a mask that is an input', () => {
+  const { stage, dropouts } = replaceDropouts(instantiate(model(0.25), 2));
+  assert.deepEqual(dropouts, [{ name: 'dropout(Dropout_1)', type: 'float32', shape: [2, 3], ratio: 0.25, index: hashString('Dropout_1') }]);
+  assert.deepEqual(
+    stage.graph.nodes.map(({ operator, inputs }) => [operator, inputs]),
+    [
+      ['Mul', ['x', 'constant_1']],
+      ['Mul', ['Mul_1', 'dropout(Dropout_1)']],
+    ],
+  );
+  assert.deepEqual(
+    stage.graph.inputs.map(({ name }) => name),
+    ['x', 'dropout(Dropout_1)'],
+  );
+});
+
+test('a dropout that drops nothing stays', () => {
+  const stage = instantiate(model(0), 2, { simplify: false });
+  assert.deepEqual(replaceDropouts(stage), { stage, dropouts: [] });
+});
+
+test('forward and backward use the mask, which is saved as an input', () => {
+  const stage = instantiate(model(0.5), 2);
+  const graphs = differentiate(stage, { inputs: ['x'] });
+  const mask = graphs.dropouts[0]?.name as string;
+  assert.deepEqual(
+    graphs.savedInputs.map(({ name, bytes }) => [name, bytes]),
+    [[mask, 24]],
+  );
+  const values = new Map<string, Tensor>([
+    ['x', tensor('float32', [2, 3], [1, 1, 1, 2, 2, 2])],
+    [mask, tensor('float32', [2, 3], [2, 0, 2, 0, 2, 0])],
+  ]);
+  const [y = ''] = stage.graph.outputs.map(({ name }) => name);
+  assert.deepEqual(evaluateGraph(graphs.forward, values).get(y)?.data, Float32Array.of(2, 0, 6, 0, 8, 0));
+  const gradients = runBackward(graphs, values, new Map([[y, tensor('float32', [2, 3], [1, 1, 1, 1, 1, 1])]]));
+  assert.deepEqual(gradients.get('gradient(x)')?.data, Float32Array.of(2, 0, 6, 0, 4, 0));
+});
+
+test('a mask that the model reads is "not dropped"', () => {
+  const builder = new GraphBuilder('mask');
+  const x = builder.input('x', 'float32', ['N', 2]);
+  const ratio = builder.constant(scalar('float32', 0.5));
+  const [y = '', kept = ''] = builder.node('Dropout', [x, ratio, builder.constant(scalar('bool', 1))], {}, 2);
+  const { stage, dropouts } = replaceDropouts(instantiate(builder.build([y, kept]), 1));
+  const values = new Map<string, Tensor>([
+    ['x', tensor('float32', [1, 2], [3, 4])],
+    [dropouts[0]?.name as string, tensor('float32', [1, 2], [0, 2])],
+  ]);
+  const results = evaluateGraph(stage.graph, values);
+  assert.deepEqual([results.get(y)?.data, results.get(kept)?.data], [Float32Array.of(0, 8), Uint8Array.of(0, 1)]);
+});
+
+test('a ratio that is computed at run time is refused', () => {
+  const builder = new GraphBuilder('dynamic');
+  const x = builder.input('x', 'float32', ['N', 2]);
+  const ratio = builder.input('ratio', 'float32', []);
+  const y = builder.node('Dropout', [x, ratio, builder.constant(scalar('bool', 1))]);
+  assert.throws(() => replaceDropouts(instantiate(builder.build([y]), 1)), {
+    name: 'InputError',
+    message: /Dropout_1.*"ratio".*constants/,
+  });
+});
+
+test('any split of a batch gives the same masks', () => {
+  const whole = dropoutMask({ ...key, shape: [5, 2, 3], sampleIds: [40, 41, 42, 43, 44] });
+  const parts = [
+    dropoutMask({ ...key, shape: [2, 2, 3], sampleIds: [40, 41] }),
+    dropoutMask({ ...key, shape: [3, 2, 3], sampleIds: Uint32Array.of(42, 43, 44) }),
+  ];
+  assert.deepEqual(whole, Float32Array.from(parts.flatMap((part) => [...part])));
+});
+
+test('the samples may lie on any axis, and several entries of it may belong to one', () => {
+  const first = dropoutMask({ ...key, shape: [2, 6], sampleIds: [8, 9] });
+  const second = dropoutMask({ ...key, shape: [2, 2, 3], batchAxis: 1, sampleIds: [8, 9] });
+  // sample 8 has rows [0, 3) and [3, 6) of the first mask, in blocks 0 and 1 of the second
+  assert.deepEqual([...second], [...first.slice(0, 3), ...first.slice(6, 9), ...first.slice(3, 6), ...first.slice(9, 12)]);
+  assert.deepEqual(dropoutMask({ ...key, shape: [4, 3], sampleIds: [8, 9] }), first);
+  assert.throws(() => dropoutMask({ ...key, shape: [3, 3], sampleIds: [8, 9] }), /no whole number of entries/);
+});
+
+test('masks differ between seeds, rounds, dropouts and samples, and keep the stated share', () => {
+  const count = 40_000;
+  const mask = (change: Partial<typeof key>, id: number): Float32Array =>
+    dropoutMask({ ...key, ...change, shape: [1, count], sampleIds: [id] });
+  const base = mask({}, 0);
+  assert.deepEqual(new Set(base), new Set([0, Math.fround(1 / 0.75)]));
+  for (const other of [mask({ seed: 8 }, 0), mask({ round: 4 }, 0), mask({ index: 12 }, 0), mask({}, 1)]) {
+    const kept = other.filter((value) => value !== 0).length / count;
+    assert.ok(Math.abs(kept - 0.75) < 0.01, `${kept} kept`); // 0.01 is 4.6 standard deviations
+    const both = other.filter((value, index) => value !== 0 && base[index] !== 0).length / count;
+    assert.ok(Math.abs(both - 0.75 ** 2) < 0.0115, `${both} kept by both`);
+  }
+});
+
+test('neighbouring elements are independent', () => {
+  const mask = dropoutMask({ ...key, ratio: 0.5, shape: [1, 65_536], sampleIds: [5] });
+  for (const distance of [1, 2, 3, 8, 64, 256]) {
+    let both = 0;
+    for (let index = distance; index < mask.length; index++) if (mask[index] !== 0 && mask[index - distance] !== 0) both++;
+    const share = both / (mask.length - distance);
+    assert.ok(Math.abs(share - 0.25) < 0.009, `${share} at distance ${distance}`);
+  }
+});
+
+test('ratio 1 drops everything', () => {
+  assert.deepEqual(dropoutMask({ ...key, ratio: 1, shape: [1, 4], sampleIds: [0] }), new Float32Array(4));
+});
