@@ -41,7 +41,7 @@ const maskMagnitude = 1e9;
  * least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes where they stand in the
  * position of a weight, or anywhere where the file keeps no float initializers at all. Not counted: single elements in no weight's
  * position that are a Constant or have a made-up name; Constant scales of ones and biases of zeros (a normalization without any);
- * tensors with infinities or huge numbers, which are masks. Both in file order.
+ * tensors that are masks (isMask). Both in file order.
  */
 export function findWeights({ nodes, outputs, initializers, places }: WeightSearch): { parameters: readonly string[]; buffers: readonly string[] } {
   const made = producers(nodes);
@@ -90,7 +90,10 @@ function sourcesOf(nodes: readonly Node[], made: ReadonlyMap<string, Node>, posi
   return sources;
 }
 
-function isMask({ data }: Tensor): boolean {
-  return (data as Float32Array | Float64Array).some((value) => !(Math.abs(value) < maskMagnitude));
+/** Infinities, huge numbers, or nothing but zeros and one number below −10: added to attention scores to hide them. */
+function isMask(value: Tensor): boolean {
+  const data = value.data as Float32Array | Float64Array;
+  if (data.some((element) => !(Math.abs(element) < maskMagnitude))) return true;
+  const hidden = data.find((element) => element !== 0) ?? 0;
+  return hidden < -10 && data.every((element) => element === 0 || element === hidden) && data.includes(0);
 }
-
