@@ -74,6 +74,7 @@ test('integers wrap at their width', () => {
   const most: Tensor = { type: 'int64', shape: [], data: BigInt64Array.of(2n ** 63n - 1n) };
   assert.deepEqual(runOperator('Add', [most, scalar('int64', 1)])[0]?.data, BigInt64Array.of(-(2n ** 63n)));
   assert.deepEqual(values('BitShift', [vector('uint32', 0x80000001), vector('uint32', 1)], { direction: string('LEFT') }), [2]);
+  assert.deepEqual(values('BitShift', [vector('uint64', 6, 6), vector('uint64', 1, 64)], { direction: string('RIGHT') }), [3, 0]);
 });
 
 test('Cast: fractions are cut off, integers wrap, bool is "not zero", halves round to even', () => {
@@ -119,6 +120,8 @@ test('Pow has the type of its base; PRelu, Where', () => {
   assert.deepEqual(runOperator('Pow', [vector('int32', 2, 3), float64(3, -1)]), [vector('int32', 8, 0)]);
   const exact = runOperator('Pow', [vector('int64', 3), vector('int64', 39)])[0];
   assert.deepEqual(exact?.data, BigInt64Array.of(3n ** 39n));
+  const wrapped = runOperator('Pow', [vector('int64', 3, 2), { type: 'int64', shape: [2], data: BigInt64Array.of(41n, 2n ** 62n) }])[0];
+  assert.deepEqual(wrapped?.data, BigInt64Array.of(BigInt.asIntN(64, 3n ** 41n), 0n));
   assert.deepEqual(values('PRelu', [float32([2, 2], [-1, 1, -1, 1]), float32([2, 1], [0.5, 3])]), [-0.5, 1, -3, 1]);
   assert.match(
     operatorProblem('PRelu', [float64(1), float64(1, 2)]),

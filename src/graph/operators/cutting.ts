@@ -118,7 +118,7 @@ function sliceRanges(node: Node, shape: readonly number[], inputs: Inputs<ValueT
     const clamp = (index: number, low: number, high: number): number => Math.max(low, Math.min(index, high));
     const start = clamp(fromStart(starts[position] as number), 0, step > 0 ? dimension : Math.max(0, dimension - 1));
     const end = clamp(fromStart(ends[position] as number), step > 0 ? 0 : -1, step > 0 ? dimension : dimension - 1);
-    const count = Math.max(0, Math.ceil((end - start) / step));
+    const count = dimension === 0 ? 0 : Math.max(0, Math.ceil((end - start) / step));
     return { start, step, count };
   });
 }

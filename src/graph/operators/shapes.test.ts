@@ -33,6 +33,7 @@ test('Slice clamps, counts from the end and goes backwards', () => {
   assert.deepEqual(slice(3, 1), []);
   // ONNX clamps a start before the beginning to the first element; numpy would give nothing.
   assert.deepEqual(slice(-9, -1000, -1), [0]);
+  assert.deepEqual(result(runOperator('Slice', [upTo([0]), int64s([-1]), int64s([-9]), int64s([0]), int64s([-1])])), [[0], []]);
 });
 
 test('Slice works on the axes it names and leaves the others', () => {
