@@ -20,7 +20,9 @@ export function readDocument(text: string, where: string): unknown {
   const error = document.errors[0];
   if (error !== undefined) {
     const { line, col } = lines.linePos(error.pos[0]);
-    throw new InputError(`${where}: line ${line}, column ${col} is neither JSON nor YAML (${firstLine(error.message)}); correct that line.`);
+    throw new InputError(
+      `${where}: line ${line}, column ${col} is neither JSON nor YAML (${firstLine(error.message)}); correct that line.`,
+    );
   }
   try {
     return document.toJS({ maxAliasCount: 100 }) as unknown;

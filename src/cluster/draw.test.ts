@@ -34,7 +34,12 @@ predicted: 1.23 s a round, 51.8 samples/s`.slice(1),
 });
 
 test('without a prediction, and with one layer', () => {
-  const { predicted: _, ...layout } = { ...plan, microBatchCount: 1, batchSize: 16, stages: [{ layers: [0, 1] as const, devices: ['a'], samples: [16], inFlight: 1 }] };
+  const { predicted: _, ...layout } = {
+    ...plan,
+    microBatchCount: 1,
+    batchSize: 16,
+    stages: [{ layers: [0, 1] as const, devices: ['a'], samples: [16], inFlight: 1 }],
+  };
   assert.equal(
     drawPlan(layout, ['only']),
     `
@@ -48,7 +53,12 @@ test('without a prediction, and with one layer', () => {
 });
 
 test('what does not fit continues in the next row, and long names are cut', () => {
-  const stages = [0, 1, 2].map((stage) => ({ layers: [2 * stage, 2 * stage + 2] as const, devices: [`device-${stage}`], samples: [16], inFlight: 1 }));
+  const stages = [0, 1, 2].map((stage) => ({
+    layers: [2 * stage, 2 * stage + 2] as const,
+    devices: [`device-${stage}`],
+    samples: [16],
+    inFlight: 1,
+  }));
   const names = layerNames.map((name, index) => (index === 0 ? 'features.denseblock1.denselayer1' : name));
   assert.equal(
     drawPlan({ ...plan, stages }, names, 60),
@@ -69,10 +79,18 @@ predicted: 1.23 s a round, 51.8 samples/s`.slice(1),
 });
 
 test('never wider than asked', () => {
-  const stages = Array.from({ length: 7 }, (_, stage) => ({ layers: [stage, stage + 1] as const, devices: Array.from({ length: 3 * stage + 1 }, (_, index) => `board-${stage}-${index}`), samples: Array.from({ length: 3 * stage + 1 }, () => 1), inFlight: 1 }));
+  const stages = Array.from({ length: 7 }, (_, stage) => ({
+    layers: [stage, stage + 1] as const,
+    devices: Array.from({ length: 3 * stage + 1 }, (_, index) => `board-${stage}-${index}`),
+    samples: Array.from({ length: 3 * stage + 1 }, () => 1),
+    inFlight: 1,
+  }));
   for (const width of [52, 60, 100]) {
     const lines = drawPlan({ ...plan, stages }, [], width).split('\n');
-    assert.ok(lines.every((line) => line.length <= width), `${width}: ${lines.find((line) => line.length > width)}`);
+    assert.ok(
+      lines.every((line) => line.length <= width),
+      `${width}: ${lines.find((line) => line.length > width)}`,
+    );
     assert.match(lines.join('\n'), /and 12 more devices/);
   }
 });

@@ -12,7 +12,11 @@ const nameLimit = 20;
  * Draws a plan, at most `width` columns wide (52 to 100, default 100); stages that do not fit in a row continue in the next. `layerNames` are
  * those of the profile. Without a prediction there are no speeds and no memory.
  */
-export function drawPlan(plan: PlanLayout & { readonly predicted?: Plan['predicted'] }, layerNames: readonly string[], width = 100): string {
+export function drawPlan(
+  plan: PlanLayout & { readonly predicted?: Plan['predicted'] },
+  layerNames: readonly string[],
+  width = 100,
+): string {
   const columns = Math.max(52, Math.min(width, 100));
   const boxes = plan.stages.map((stage, index) => drawStage(stage, index, plan, layerNames, columns - 8));
   const rows: string[][][] = [];
@@ -30,11 +34,21 @@ export function drawPlan(plan: PlanLayout & { readonly predicted?: Plan['predict
   return [...lines, ...summary(plan)].join('\n');
 }
 
-function drawStage(stage: StagePlan, index: number, plan: PlanLayout & { readonly predicted?: Plan['predicted'] }, layerNames: readonly string[], limit: number): string[] {
+function drawStage(
+  stage: StagePlan,
+  index: number,
+  plan: PlanLayout & { readonly predicted?: Plan['predicted'] },
+  layerNames: readonly string[],
+  limit: number,
+): string[] {
   const [first, end] = stage.layers;
   const [from, to] = [layerNames[first] ?? `layer ${first}`, layerNames[end - 1] ?? `layer ${end - 1}`];
   const shown = stage.devices.length > deviceLimit ? stage.devices.slice(0, deviceLimit - 1) : stage.devices;
-  const cells = shown.map((name, place) => [name, `${stage.samples[place]} of ${plan.microBatchSize}`, memoryText(plan.predicted?.peakMemoryMiB[name])]);
+  const cells = shown.map((name, place) => [
+    name,
+    `${stage.samples[place]} of ${plan.microBatchSize}`,
+    memoryText(plan.predicted?.peakMemoryMiB[name]),
+  ]);
   const content = [
     end - first === 1 ? from : `${shorten(from, nameLimit)} … ${shorten(to, nameLimit)}`,
     end - first === 1 ? `layer ${first}` : `layers ${first}–${end - 1}`,
@@ -43,7 +57,11 @@ function drawStage(stage: StagePlan, index: number, plan: PlanLayout & { readonl
   ].map((line) => shorten(line, limit));
   const title = ` stage ${index} `;
   const inner = Math.max(title.length, ...content.map((line) => line.length + 2));
-  return [`┌${title}${'─'.repeat(inner - title.length)}┐`, ...content.map((line) => `│ ${line.padEnd(inner - 1)}│`), `└${'─'.repeat(inner)}┘`];
+  return [
+    `┌${title}${'─'.repeat(inner - title.length)}┐`,
+    ...content.map((line) => `│ ${line.padEnd(inner - 1)}│`),
+    `└${'─'.repeat(inner)}┘`,
+  ];
 }
 
 /** Names to the left, numbers to the right. */
@@ -72,7 +90,9 @@ function summary(plan: PlanLayout & { readonly predicted?: Plan['predicted'] }):
   const lines = [`${plan.schedule}: ${plan.batchSize} samples a round in ${batches}`];
   if (plan.predicted !== undefined) {
     const { roundMs, samplesPerS } = plan.predicted;
-    lines.push(`predicted: ${roundMs < 1000 ? `${digits(roundMs)} ms` : `${digits(roundMs / 1000)} s`} a round, ${digits(samplesPerS)} samples/s`);
+    lines.push(
+      `predicted: ${roundMs < 1000 ? `${digits(roundMs)} ms` : `${digits(roundMs / 1000)} s`} a round, ${digits(samplesPerS)} samples/s`,
+    );
   }
   return lines;
 }

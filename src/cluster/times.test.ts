@@ -5,7 +5,19 @@ import { links, slowestInGroup } from './links.ts';
 import { layerSums, stageMemoryBytes } from './memory.ts';
 import { deviceTimes, layerTimes } from './times.ts';
 
-const times = { forwardMs: [[1, 10], [3, 20], [4, 60]], backwardMs: [[2, 20], [6, 40], [8, 120]], updateMs: [0.5, 0.25] };
+const times = {
+  forwardMs: [
+    [1, 10],
+    [3, 20],
+    [4, 60],
+  ],
+  backwardMs: [
+    [2, 20],
+    [6, 40],
+    [8, 120],
+  ],
+  updateMs: [0.5, 0.25],
+};
 
 test('between two measured sizes times are linear, beyond the last along the last segment, below the first in proportion', () => {
   const of = layerTimes(times, [2, 4, 8]);
@@ -51,7 +63,8 @@ test('a device has the times of its name, else of its kind, else an error that s
   assert.equal(deviceTimes(profile, { name: 'x', kind: 'board', memoryMiB: 1 }), profile.devices.board);
   assert.throws(() => deviceTimes(profile, { name: 'x', kind: 'tx2', memoryMiB: 1 }), {
     name: 'InputError',
-    message: 'The profile of "m" has no times for device "x" (kind "tx2"); profile it, or give it one of the profile\'s kinds (nano, board).',
+    message:
+      'The profile of "m" has no times for device "x" (kind "tx2"); profile it, or give it one of the profile\'s kinds (nano, board).',
   });
   assert.throws(() => deviceTimes(profile, { name: 'toString', memoryMiB: 1 }), { name: 'InputError' });
 });
@@ -67,10 +80,13 @@ test('links are symmetric, a pair overrides the default, latency is 0 where it i
   assert.deepEqual([table.latencyMs(a, c), table.latencyMs(b, a)], [0, 3]);
   assert.equal(table.occupancyMs(c, a, 1000), 1, '8000 bits at 8 million a second');
   assert.deepEqual(slowestInGroup(table, [a, b, c]), { bandwidthMbps: 8, latencyMs: 3 });
-  assert.throws(() => table.deviceIndex('d'), { name: 'InputError', message: 'The cluster has no device "d"; name one that it has, or add it to the cluster.' });
+  assert.throws(() => table.deviceIndex('d'), {
+    name: 'InputError',
+    message: 'The cluster has no device "d"; name one that it has, or add it to the cluster.',
+  });
 });
 
-test('eq. 3: two copies of the weights, the optimizer\'s copies, and K_p saved shares', () => {
+test("eq. 3: two copies of the weights, the optimizer's copies, and K_p saved shares", () => {
   const sums = layerSums(profile);
   const demand = { weightBytes: sums.weightBytes(0, 2), savedBytes: sums.savedBytes(0, 2), inFlight: 3 };
   assert.equal(stageMemoryBytes({ ...demand, optimizerState: 0 }, 5), 2 * 30 + 3 * 7 * 5);

@@ -21,7 +21,29 @@ const profile: Profile = {
     { name: 'l1', outputBytes: 10, weightBytes: 0, savedBytes: 0, flops: 0, batchDependent: true },
   ],
   batchSizes: [1, 4],
-  devices: { board: { forwardMs: [[1, 2], [3, 4]], backwardMs: [[1, 2], [3, 4]] }, b: { forwardMs: [[1, 2], [3, 4]], backwardMs: [[1, 2], [3, 4]], updateMs: [0, 1] } },
+  devices: {
+    board: {
+      forwardMs: [
+        [1, 2],
+        [3, 4],
+      ],
+      backwardMs: [
+        [1, 2],
+        [3, 4],
+      ],
+    },
+    b: {
+      forwardMs: [
+        [1, 2],
+        [3, 4],
+      ],
+      backwardMs: [
+        [1, 2],
+        [3, 4],
+      ],
+      updateMs: [0, 1],
+    },
+  },
 };
 
 const plan: PlanLayout = {
@@ -73,35 +95,161 @@ function withValue<Document>(document: Document, path: readonly (string | number
   return copy;
 }
 
-const refused: readonly (readonly [parse: (value: unknown) => unknown, document: unknown, path: readonly (string | number)[], value: unknown, sentence: string])[] = [
-  [parseCluster, cluster, ['links', 'default', 'bandwidthMbps'], -5, 'cluster: links.default.bandwidthMbps is -5; give a number above 0 (megabits a second).'],
-  [parseCluster, cluster, ['links', 'default', 'bandwidthMbps'], Number.NaN, 'cluster: links.default.bandwidthMbps is NaN; give a number above 0 (megabits a second).'],
-  [parseCluster, cluster, ['links', 'pairs', 0, 'latencyMs'], -1, 'cluster: links.pairs[0].latencyMs is -1; give a number of 0 or more (milliseconds).'],
-  [parseCluster, cluster, ['devices', 1, 'memoryMiB'], undefined, 'cluster: devices[1].memoryMiB is missing; give a number above 0 (MiB of memory for training).'],
-  [parseCluster, cluster, ['devices', 1, 'memoryMiB'], '1 GB', 'cluster: devices[1].memoryMiB is "1 GB"; give a number above 0 (MiB of memory for training).'],
-  [parseCluster, cluster, ['devices', 1, 'memoryMiB'], Number.POSITIVE_INFINITY, 'cluster: devices[1].memoryMiB is Infinity; give a number above 0 (MiB of memory for training).'],
+const refused: readonly (readonly [
+  parse: (value: unknown) => unknown,
+  document: unknown,
+  path: readonly (string | number)[],
+  value: unknown,
+  sentence: string,
+])[] = [
+  [
+    parseCluster,
+    cluster,
+    ['links', 'default', 'bandwidthMbps'],
+    -5,
+    'cluster: links.default.bandwidthMbps is -5; give a number above 0 (megabits a second).',
+  ],
+  [
+    parseCluster,
+    cluster,
+    ['links', 'default', 'bandwidthMbps'],
+    Number.NaN,
+    'cluster: links.default.bandwidthMbps is NaN; give a number above 0 (megabits a second).',
+  ],
+  [
+    parseCluster,
+    cluster,
+    ['links', 'pairs', 0, 'latencyMs'],
+    -1,
+    'cluster: links.pairs[0].latencyMs is -1; give a number of 0 or more (milliseconds).',
+  ],
+  [
+    parseCluster,
+    cluster,
+    ['devices', 1, 'memoryMiB'],
+    undefined,
+    'cluster: devices[1].memoryMiB is missing; give a number above 0 (MiB of memory for training).',
+  ],
+  [
+    parseCluster,
+    cluster,
+    ['devices', 1, 'memoryMiB'],
+    '1 GB',
+    'cluster: devices[1].memoryMiB is "1 GB"; give a number above 0 (MiB of memory for training).',
+  ],
+  [
+    parseCluster,
+    cluster,
+    ['devices', 1, 'memoryMiB'],
+    Number.POSITIVE_INFINITY,
+    'cluster: devices[1].memoryMiB is Infinity; give a number above 0 (MiB of memory for training).',
+  ],
   [parseCluster, cluster, ['devices'], [], 'cluster: devices is []; give a list of at least one of devices.'],
   [parseCluster, cluster, ['devices', 1, 'name'], 'a', 'cluster: devices[1].name repeats "a"; give each device a name of its own.'],
-  [parseCluster, cluster, ['links', 'pairs', 0, 'between'], ['a', 'c'], 'cluster: links.pairs[0].between names "c", which is no device; use one of "a", "b".'],
-  [parseCluster, cluster, ['links', 'pairs', 0, 'between'], ['a', 'a'], 'cluster: links.pairs[0].between joins "a" to itself; name two different devices.'],
-  [parseCluster, cluster, ['links', 'pairs', 1], { between: ['b', 'a'], bandwidthMbps: 1 }, 'cluster: links.pairs[1].between repeats the link between "b" and "a"; keep one of them (a pair counts for both directions).'],
+  [
+    parseCluster,
+    cluster,
+    ['links', 'pairs', 0, 'between'],
+    ['a', 'c'],
+    'cluster: links.pairs[0].between names "c", which is no device; use one of "a", "b".',
+  ],
+  [
+    parseCluster,
+    cluster,
+    ['links', 'pairs', 0, 'between'],
+    ['a', 'a'],
+    'cluster: links.pairs[0].between joins "a" to itself; name two different devices.',
+  ],
+  [
+    parseCluster,
+    cluster,
+    ['links', 'pairs', 1],
+    { between: ['b', 'a'], bandwidthMbps: 1 },
+    'cluster: links.pairs[1].between repeats the link between "b" and "a"; keep one of them (a pair counts for both directions).',
+  ],
   [parseCluster, cluster, ['dataDevice'], 'z', 'cluster: dataDevice names "z", which is no device; use one of "a", "b".'],
   [parseCluster, [], [], [], 'cluster: the document is []; give an object with devices and links.'],
-  [parseProfile, profile, ['batchSizes', 1], 1, 'profile: batchSizes[1] is 1, not above the one before it; list the batch sizes in ascending order.'],
-  [parseProfile, profile, ['batchSizes', 1], 1.5, 'profile: batchSizes[1] is 1.5; give a whole number of 1 or more (a measured batch size).'],
-  [parseProfile, profile, ['devices', 'board', 'forwardMs', 1, 0], null, 'profile: devices.board.forwardMs[1][0] is null; give a number of 0 or more (milliseconds).'],
-  [parseProfile, profile, ['devices', 'board', 'forwardMs', 1], [3], 'profile: devices.board.forwardMs[1] has 1 entries; give 2, one for each entry of layers.'],
-  [parseProfile, profile, ['devices', 'board', 'backwardMs'], [[1, 2]], 'profile: devices.board.backwardMs has 1 entries; give 2, one for each entry of batchSizes.'],
-  [parseProfile, profile, ['devices', 'b', 'updateMs'], [1], 'profile: devices.b.updateMs has 1 entries; give 2, one for each entry of layers.'],
-  [parseProfile, profile, ['layers', 0, 'weightBytes'], undefined, 'profile: layers[0].weightBytes is missing; give a number of 0 or more (bytes of weights).'],
+  [
+    parseProfile,
+    profile,
+    ['batchSizes', 1],
+    1,
+    'profile: batchSizes[1] is 1, not above the one before it; list the batch sizes in ascending order.',
+  ],
+  [
+    parseProfile,
+    profile,
+    ['batchSizes', 1],
+    1.5,
+    'profile: batchSizes[1] is 1.5; give a whole number of 1 or more (a measured batch size).',
+  ],
+  [
+    parseProfile,
+    profile,
+    ['devices', 'board', 'forwardMs', 1, 0],
+    null,
+    'profile: devices.board.forwardMs[1][0] is null; give a number of 0 or more (milliseconds).',
+  ],
+  [
+    parseProfile,
+    profile,
+    ['devices', 'board', 'forwardMs', 1],
+    [3],
+    'profile: devices.board.forwardMs[1] has 1 entries; give 2, one for each entry of layers.',
+  ],
+  [
+    parseProfile,
+    profile,
+    ['devices', 'board', 'backwardMs'],
+    [[1, 2]],
+    'profile: devices.board.backwardMs has 1 entries; give 2, one for each entry of batchSizes.',
+  ],
+  [
+    parseProfile,
+    profile,
+    ['devices', 'b', 'updateMs'],
+    [1],
+    'profile: devices.b.updateMs has 1 entries; give 2, one for each entry of layers.',
+  ],
+  [
+    parseProfile,
+    profile,
+    ['layers', 0, 'weightBytes'],
+    undefined,
+    'profile: layers[0].weightBytes is missing; give a number of 0 or more (bytes of weights).',
+  ],
   [parsePlan, plan, ['batchSize'], 9, 'plan: batchSize is 9, not microBatchSize × microBatchCount = 4 × 2; make the three agree.'],
-  [parsePlan, plan, ['stages', 1, 'layers'], [0, 2], 'plan: stages[1].layers starts at layer 0; start it at 1, so that each layer is in exactly one stage.'],
-  [parsePlan, plan, ['stages', 1, 'layers'], [1, 1], 'plan: stages[1].layers is [1, 1], which holds no layer; end it after its first layer.'],
+  [
+    parsePlan,
+    plan,
+    ['stages', 1, 'layers'],
+    [0, 2],
+    'plan: stages[1].layers starts at layer 0; start it at 1, so that each layer is in exactly one stage.',
+  ],
+  [
+    parsePlan,
+    plan,
+    ['stages', 1, 'layers'],
+    [1, 1],
+    'plan: stages[1].layers is [1, 1], which holds no layer; end it after its first layer.',
+  ],
   [parsePlan, plan, ['stages', 1, 'samples'], [3], 'plan: stages[1].samples adds up to 3; make it add up to microBatchSize, 4.'],
   [parsePlan, plan, ['stages', 1, 'samples'], [2, 2], 'plan: stages[1].samples has 2 entries for 1 devices; give one for each device.'],
   [parsePlan, plan, ['stages', 1, 'devices'], ['a'], 'plan: stages[1].devices[0] repeats "a"; let each device stand in one stage, once.'],
-  [parsePlan, plan, ['stages', 1, 'inFlight'], 0, 'plan: stages[1].inFlight is 0; give a whole number of 1 or more (forwards before the first backward).'],
-  [parsePlan, { plan: 'plan.json' }, ['planningMs'], 1, 'plan: the document is "plan.json"; give an object with schedule, batchSize, microBatchSize, microBatchCount and stages.'],
+  [
+    parsePlan,
+    plan,
+    ['stages', 1, 'inFlight'],
+    0,
+    'plan: stages[1].inFlight is 0; give a whole number of 1 or more (forwards before the first backward).',
+  ],
+  [
+    parsePlan,
+    { plan: 'plan.json' },
+    ['planningMs'],
+    1,
+    'plan: the document is "plan.json"; give an object with schedule, batchSize, microBatchSize, microBatchCount and stages.',
+  ],
 ];
 
 for (const [parse, document, path, value, sentence] of refused) {
@@ -112,27 +260,49 @@ for (const [parse, document, path, value, sentence] of refused) {
 }
 
 test('a text that is neither JSON nor YAML is refused with its line and the file that it came from', () => {
-  assert.throws(() => parseCluster('devices:\n  - name: a\n   memoryMiB: [', 'my.yaml'), (error: Error) => {
-    assert.equal(error.name, 'InputError');
-    assert.match(error.message, /^my\.yaml: line 3, column \d+ is neither JSON nor YAML \(.+\); correct that line\.$/);
-    return true;
-  });
+  assert.throws(
+    () => parseCluster('devices:\n  - name: a\n   memoryMiB: [', 'my.yaml'),
+    (error: Error) => {
+      assert.equal(error.name, 'InputError');
+      assert.match(error.message, /^my\.yaml: line 3, column \d+ is neither JSON nor YAML \(.+\); correct that line\.$/);
+      return true;
+    },
+  );
   assert.throws(() => parseCluster('{"devices": [', 'my.json'), /^InputError: my\.json: line 1, column \d+ is neither JSON nor YAML/);
-  assert.throws(() => parseCluster('', 'empty.yaml'), { message: 'empty.yaml: the document is null; give an object with devices and links.' });
+  assert.throws(() => parseCluster('', 'empty.yaml'), {
+    message: 'empty.yaml: the document is null; give an object with devices and links.',
+  });
 });
 
 test('YAML aliases cannot blow up', () => {
-  const rows = Array.from({ length: 12 }, (_, row) => `a${row}: &a${row} [${Array.from({ length: 9 }, () => (row === 0 ? '1' : `*a${row - 1}`)).join(', ')}]`);
-  assert.throws(() => parseCluster(rows.join('\n'), 'bomb.yaml'), /^InputError: bomb\.yaml: the YAML cannot be read \(.*\); write it without aliases\.$/);
+  const rows = Array.from(
+    { length: 12 },
+    (_, row) => `a${row}: &a${row} [${Array.from({ length: 9 }, () => (row === 0 ? '1' : `*a${row - 1}`)).join(', ')}]`,
+  );
+  assert.throws(
+    () => parseCluster(rows.join('\n'), 'bomb.yaml'),
+    /^InputError: bomb\.yaml: the YAML cannot be read \(.*\); write it without aliases\.$/,
+  );
 });
 
 test('a plan, a profile and a cluster must agree', () => {
   checkTogether(plan, profile, cluster);
-  const other: Cluster = { ...cluster, devices: [{ name: 'a', memoryMiB: 1 }, { name: 'c', kind: 'board', memoryMiB: 1 }] };
+  const other: Cluster = {
+    ...cluster,
+    devices: [
+      { name: 'a', memoryMiB: 1 },
+      { name: 'c', kind: 'board', memoryMiB: 1 },
+    ],
+  };
   assert.throws(() => checkTogether(plan, profile, other), { name: 'InputError', message: /no times for device "a" \(no kind\)/ });
   assert.throws(() => checkTogether({ ...plan, stages: plan.stages.slice(0, 1) }, profile, cluster), {
     message: "plan: stages[0].layers[1] is 1; end the last stage at 2, the number of the profile's layers.",
   });
-  const renamed = { ...plan, stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => (name === 'b' ? 'c' : name)) })) };
-  assert.throws(() => checkTogether(renamed, profile, cluster), { message: 'plan: stages[1].devices[0] names "c", which the cluster does not have; use one of "a", "b".' });
+  const renamed = {
+    ...plan,
+    stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => (name === 'b' ? 'c' : name)) })),
+  };
+  assert.throws(() => checkTogether(renamed, profile, cluster), {
+    message: 'plan: stages[1].devices[0] names "c", which the cluster does not have; use one of "a", "b".',
+  });
 });

@@ -66,14 +66,22 @@ export function parseCluster(document: unknown, where = 'cluster'): Cluster {
   const pairs = new Set<string>();
   for (const [index, { between }] of (cluster.links.pairs ?? []).entries()) {
     const path = ['links', 'pairs', index, 'between'];
-    for (const name of between) if (!names.has(name)) refuse(where, path, `names "${name}", which is no device`, `use one of ${some(names)}`);
+    for (const name of between)
+      if (!names.has(name)) refuse(where, path, `names "${name}", which is no device`, `use one of ${some(names)}`);
     if (between[0] === between[1]) refuse(where, path, `joins "${between[0]}" to itself`, 'name two different devices');
     const key = JSON.stringify([...between].sort());
-    if (pairs.has(key)) refuse(where, path, `repeats the link between "${between[0]}" and "${between[1]}"`, 'keep one of them (a pair counts for both directions)');
+    if (pairs.has(key))
+      refuse(
+        where,
+        path,
+        `repeats the link between "${between[0]}" and "${between[1]}"`,
+        'keep one of them (a pair counts for both directions)',
+      );
     pairs.add(key);
   }
   const holder = cluster.dataDevice;
-  if (holder !== undefined && !names.has(holder)) refuse(where, ['dataDevice'], `names "${holder}", which is no device`, `use one of ${some(names)}`);
+  if (holder !== undefined && !names.has(holder))
+    refuse(where, ['dataDevice'], `names "${holder}", which is no device`, `use one of ${some(names)}`);
   return cluster;
 }
 
@@ -123,7 +131,8 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
   for (const [name, times] of Object.entries(profile.devices)) {
     for (const key of ['forwardMs', 'backwardMs'] as const) {
       checkLength(where, ['devices', name, key], times[key], profile.batchSizes.length, 'batchSizes');
-      for (const [index, row] of times[key].entries()) checkLength(where, ['devices', name, key, index], row, profile.layers.length, 'layers');
+      for (const [index, row] of times[key].entries())
+        checkLength(where, ['devices', name, key, index], row, profile.layers.length, 'layers');
     }
     if (times.updateMs !== undefined) checkLength(where, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
   }
@@ -145,7 +154,10 @@ const planSchema = z.object(
     stages: filled(
       z.object(
         {
-          layers: z.tuple([wholeFrom(0, 'first layer'), wholeFrom(1, 'end layer')], 'a list of two: the first layer and the one after the last'),
+          layers: z.tuple(
+            [wholeFrom(0, 'first layer'), wholeFrom(1, 'end layer')],
+            'a list of two: the first layer and the one after the last',
+          ),
           devices: filled(text("a device's name"), 'device names'),
           samples: filled(wholeFrom(0, "samples of a device's share"), 'samples, one for each device'),
           inFlight: wholeFrom(1, 'forwards before the first backward'),
@@ -187,7 +199,8 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
   for (const [index, stage] of plan.stages.entries()) {
     checkStage(stage, plan.microBatchSize, end, where, ['stages', index]);
     for (const [place, device] of stage.devices.entries()) {
-      if (devices.has(device)) refuse(where, ['stages', index, 'devices', place], `repeats "${device}"`, 'let each device stand in one stage, once');
+      if (devices.has(device))
+        refuse(where, ['stages', index, 'devices', place], `repeats "${device}"`, 'let each device stand in one stage, once');
       devices.add(device);
     }
     end = stage.layers[1];
@@ -197,14 +210,16 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
 
 function checkStage(stage: StagePlan, microBatchSize: number, start: number, where: string, path: readonly PropertyKey[]): void {
   const [first, end] = stage.layers;
-  if (first !== start) refuse(where, [...path, 'layers'], `starts at layer ${first}`, `start it at ${start}, so that each layer is in exactly one stage`);
+  if (first !== start)
+    refuse(where, [...path, 'layers'], `starts at layer ${first}`, `start it at ${start}, so that each layer is in exactly one stage`);
   if (end <= first) refuse(where, [...path, 'layers'], `is [${first}, ${end}], which holds no layer`, 'end it after its first layer');
   if (stage.samples.length !== stage.devices.length) {
     const what = `has ${stage.samples.length} entries for ${stage.devices.length} devices`;
     refuse(where, [...path, 'samples'], what, 'give one for each device');
   }
   const sum = stage.samples.reduce((total, share) => total + share, 0);
-  if (sum !== microBatchSize) refuse(where, [...path, 'samples'], `adds up to ${sum}`, `make it add up to microBatchSize, ${microBatchSize}`);
+  if (sum !== microBatchSize)
+    refuse(where, [...path, 'samples'], `adds up to ${sum}`, `make it add up to microBatchSize, ${microBatchSize}`);
 }
 
 /** Checks what the three documents must agree on: the plan's devices, the model's layers, times for every device. Throws InputError. */
@@ -214,14 +229,24 @@ export function checkTogether(plan: PlanLayout, profile: Profile, cluster: Clust
     for (const [place, name] of stage.devices.entries()) {
       const device = specs.get(name);
       if (device === undefined) {
-        refuse('plan', ['stages', index, 'devices', place], `names "${name}", which the cluster does not have`, `use one of ${some(specs.keys())}`);
+        refuse(
+          'plan',
+          ['stages', index, 'devices', place],
+          `names "${name}", which the cluster does not have`,
+          `use one of ${some(specs.keys())}`,
+        );
       }
       deviceTimes(profile, device);
     }
   }
   const end = plan.stages.at(-1)?.layers[1] ?? 0;
   if (end !== profile.layers.length) {
-    refuse('plan', ['stages', plan.stages.length - 1, 'layers', 1], `is ${end}`, `end the last stage at ${profile.layers.length}, the number of the profile's layers`);
+    refuse(
+      'plan',
+      ['stages', plan.stages.length - 1, 'layers', 1],
+      `is ${end}`,
+      `end the last stage at ${profile.layers.length}, the number of the profile's layers`,
+    );
   }
 }
 

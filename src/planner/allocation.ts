@@ -66,7 +66,9 @@ function roundShares(shares: readonly number[], total: number): number[] {
   let left = total;
   for (const share of whole) left -= share;
   if (left > 0) {
-    const byLoss = shares.map((share, device) => ({ device, loss: share - (whole[device] ?? 0) })).sort((a, b) => b.loss - a.loss || a.device - b.device);
+    const byLoss = shares
+      .map((share, device) => ({ device, loss: share - (whole[device] ?? 0) }))
+      .sort((a, b) => b.loss - a.loss || a.device - b.device);
     for (const { device } of byLoss.slice(0, left)) whole[device] = (whole[device] ?? 0) + 1;
   }
   return whole;

@@ -10,7 +10,8 @@
 //     tail′    = max(T_a(ne), tail − E_b(ne) − E_b(nc)).
 //
 // What it promises: nothing worse than Algorithm 2's result. That is not always the best by eq. 4: the program keeps one sub-pipeline for
-// each (l, n, p), and another one with a larger latency of its own can serve a longer pipeline better. asteroid.test.ts measures how often.
+// each (l, n, p), and another one with a larger latency of its own can serve a longer pipeline better: in 2 of 331 random
+// problems, 12% at worst (asteroid.test.ts).
 //
 // What it leaves out cannot win: a latency is at least M·E of every stage, by bounds.ts at least that of the busiest device. The bar is the
 // latency of a first, coarse search with few places to cut.
@@ -122,7 +123,9 @@ class Search {
 
   /** Whether devices [start, end) of the order can run the layers between two cuts without passing the bar. */
   #mayPass(from: number, to: number, start: number, end: number): boolean {
-    return this.#problem.microBatchCount * this.#bounds.busiestMs(this.#cut(from), this.#cut(to), rangeOf(this.#speeds, start, end)) < this.#bar;
+    return (
+      this.#problem.microBatchCount * this.#bounds.busiestMs(this.#cut(from), this.#cut(to), rangeOf(this.#speeds, start, end)) < this.#bar
+    );
   }
 
   #index(l: number, n: number, p: number): number {

@@ -85,7 +85,8 @@ export function feedMs(table: LinkTable, holder: number, first: Shares, bytesPer
   let longest = 0;
   for (const [index, device] of first.devices.entries()) {
     const bytes = (first.samples[index] ?? 0) * bytesPerSample;
-    if (device !== holder && bytes > 0) longest = Math.max(longest, table.occupancyMs(holder, device, bytes) + table.latencyMs(holder, device));
+    if (device !== holder && bytes > 0)
+      longest = Math.max(longest, table.occupancyMs(holder, device, bytes) + table.latencyMs(holder, device));
   }
   return longest;
 }
@@ -103,7 +104,10 @@ export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Clust
   const table = links(cluster);
   const sums = layerSums(profile);
   const steps: Step[] = [];
-  const sharesOf = (stage: StagePlan): Shares => ({ devices: stage.devices.map((name) => table.deviceIndex(name)), samples: stage.samples });
+  const sharesOf = (stage: StagePlan): Shares => ({
+    devices: stage.devices.map((name) => table.deviceIndex(name)),
+    samples: stage.samples,
+  });
   for (const [index, stage] of plan.stages.entries()) {
     const shares = sharesOf(stage);
     const before = plan.stages[index - 1];

@@ -8,10 +8,11 @@ import { createProblem, type Problem, stageDemand, withMicroBatchSize } from './
 import type { Spaces } from './spaces.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, StageTable } from './stages.ts';
 
-/** How much more memory one device needs for a plan to exist. */
+/** What one device lacks, and what to do about it. */
 interface Shortage {
   readonly place: number;
-  readonly bytes: number;
+  readonly lacksMiB: number;
+  readonly mend: string;
 }
 
 /** Above this many candidates a shortage is only looked for among plans of one stage. */
@@ -19,50 +20,68 @@ const candidateLimit = 2e7;
 
 /**
  * The error for a problem whose every space came back empty. `smaller` holds the micro-batch sizes below the problem's that the caller's
- * batch allows; empty when they were all tried.
+ * batch allows, largest first; empty when they were all tried.
  */
 export function explainInfeasible(problem: Problem, planner: string, spaces: Spaces, smaller: readonly number[]): InputError {
-  const shortage = findShortage(problem, spaces);
-  const device = problem.devices[shortage.place];
-  const spec = problem.cluster.devices[shortage.place];
-  const lacksMiB = Math.ceil(shortage.bytes / bytesInMiB);
-  const neededMiB = Math.ceil((spec?.memoryMiB ?? 0) + shortage.bytes / bytesInMiB);
-  const fitting = smaller.find((size) => spaces(withMicroBatchSize(problem, size)).some((space) => shortageOf(withMicroBatchSize(problem, size), space, -1) === 0));
+  const { place, lacksMiB, mend } = oneDevice(problem, spaces) ?? everyDevice(problem, spaces);
+  const spec = problem.cluster.devices[place];
+  const fitting = smaller.find((size) => fits(withMicroBatchSize(problem, size), spaces));
   const where = `planner ${planner}, micro-batches of ${problem.microBatchSize}`;
-  const what = `Model "${problem.profile.model}" fits nowhere (${where}): device "${device?.name}" has ${spec?.memoryMiB} MiB and lacks ${lacksMiB} MiB`;
-  const mend = `raise its memoryMiB to ${neededMiB}`;
+  const hasMiB = Math.floor((spec?.memoryMiB ?? 0) * 10) / 10;
+  const what = `Model "${problem.profile.model}" fits nowhere (${where}): device "${spec?.name}" has ${hasMiB} MiB and lacks ${lacksMiB} MiB`;
   return new InputError(`${what}; ${fitting === undefined ? mend : `use micro-batches of ${fitting}, or ${mend}`}.`);
 }
 
-/** The least that would do, tried in order of size: more memory can change a planner's order of devices, so each is proven. */
-function findShortage(problem: Problem, spaces: Spaces): Shortage {
-  const shortages: Shortage[] = [];
+function fits(problem: Problem, spaces: Spaces): boolean {
+  return spaces(problem).some((space) => shortageOf(problem, space, -1) === 0);
+}
+
+/** The least that would do if one device had it. More memory can change a planner's order of devices, so that each answer is proven. */
+function oneDevice(problem: Problem, spaces: Spaces): Shortage | undefined {
+  const shortages: { readonly place: number; readonly bytes: number }[] = [];
   for (const space of spaces(problem)) {
     for (const place of space.order) shortages.push({ place, bytes: shortageOf(problem, space, place) });
   }
   shortages.sort((a, b) => a.bytes - b.bytes);
-  const proven = shortages.find(({ place, bytes }) => {
-    if (!Number.isFinite(bytes)) return false;
-    const larger = withMemory(problem, place, bytes);
-    return spaces(larger).some((space) => shortageOf(larger, space, -1) === 0);
+  for (const { place, bytes } of shortages) {
+    if (!Number.isFinite(bytes)) continue;
+    const neededMiB = Math.ceil((problem.cluster.devices[place]?.memoryMiB ?? 0) + bytes / bytesInMiB);
+    if (
+      fits(
+        withMemory(problem, (memoryMiB, index) => (index === place ? neededMiB : memoryMiB)),
+        spaces,
+      )
+    ) {
+      return { place, lacksMiB: Math.ceil(bytes / bytesInMiB), mend: `raise its memoryMiB to ${neededMiB}` };
+    }
+  }
+  return undefined;
+}
+
+/** Several devices are too small: the least, in whole MiB, that would do if each had it. */
+function everyDevice(problem: Problem, spaces: Spaces): Shortage {
+  const memories = problem.cluster.devices.map((device) => device.memoryMiB);
+  const raised = (level: number): Problem => withMemory(problem, (memoryMiB) => Math.max(memoryMiB, level));
+  const layerCount = problem.profile.layers.length;
+  const whole = stageDemand(problem, 0, layerCount, inFlightFromEnd(problem, layerCount).at(-1) ?? 1);
+  let low = Math.floor(Math.min(...memories));
+  let high = Math.ceil(stageMemoryBytes(whole, problem.microBatchSize) / bytesInMiB);
+  while (high - low > 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (fits(raised(middle), spaces)) high = middle;
+    else low = middle;
+  }
+  const place = memories.indexOf(Math.min(...memories));
+  return { place, lacksMiB: Math.ceil(high - (memories[place] ?? 0)), mend: `give every device at least ${high} MiB` };
+}
+
+function withMemory(problem: Problem, change: (memoryMiB: number, place: number) => number): Problem {
+  const devices = problem.cluster.devices.map((device, place) => ({ ...device, memoryMiB: change(device.memoryMiB, place) }));
+  return createProblem({
+    ...problem,
+    batchSize: problem.microBatchSize * problem.microBatchCount,
+    cluster: { ...problem.cluster, devices },
   });
-  return proven ?? wholeModelShortage(problem, spaces);
-}
-
-function withMemory(problem: Problem, place: number, moreBytes: number): Problem {
-  const devices = problem.cluster.devices.map((device, index) =>
-    index === place ? { ...device, memoryMiB: Math.ceil(device.memoryMiB + moreBytes / bytesInMiB) } : device,
-  );
-  return createProblem({ ...problem, batchSize: problem.microBatchSize * problem.microBatchCount, cluster: { ...problem.cluster, devices } });
-}
-
-/** What the planner's largest device lacks to hold its widest stage alone, the last resort: the whole model in one stage. */
-function wholeModelShortage(problem: Problem, spaces: Spaces): Shortage {
-  const demand = stageDemand(problem, 0, problem.profile.layers.length, inFlightFromEnd(problem, 1)[1] ?? 1);
-  const needed = stageMemoryBytes(demand, problem.microBatchSize);
-  const places = spaces(problem).flatMap((space) => space.order);
-  const place = places.reduce((most, each) => ((problem.devices[each]?.memoryBytes ?? 0) > (problem.devices[most]?.memoryBytes ?? 0) ? each : most));
-  return { place, bytes: needed - (problem.devices[place]?.memoryBytes ?? 0) };
 }
 
 /**
@@ -88,7 +107,10 @@ export function shortageOf(problem: Problem, space: Space, target: number): numb
             const behind = least[index(rest, m, p - 1)] ?? 0;
             const at = index(l, n, p);
             if (behind >= (least[at] ?? 0)) continue;
-            least[at] = Math.min(least[at] ?? 0, behind + stageShortage(problem, table, groupOf(N - n, N - m), [L - l, L - rest], inFlight[p] ?? 1, target));
+            least[at] = Math.min(
+              least[at] ?? 0,
+              behind + stageShortage(problem, table, groupOf(N - n, N - m), [L - l, L - rest], inFlight[p] ?? 1, target),
+            );
           }
         }
       }
@@ -98,7 +120,14 @@ export function shortageOf(problem: Problem, space: Space, target: number): numb
 }
 
 /** The same for one stage on one group. */
-function stageShortage(problem: Problem, table: StageTable, group: Group, layers: readonly [number, number], inFlight: number, target: number): number {
+function stageShortage(
+  problem: Problem,
+  table: StageTable,
+  group: Group,
+  layers: readonly [number, number],
+  inFlight: number,
+  target: number,
+): number {
   const { microBatchSize } = problem;
   const demand = stageDemand(problem, ...layers, inFlight);
   const together = table.mayReplicate();

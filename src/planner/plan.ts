@@ -43,7 +43,15 @@ export function plan(input: PlanInput): Plan {
   inFlight(schedule, 0, 1, 1);
   const spaces = plannerSpaces(planner);
   const sizes = microBatchSizes(batchSize, input.microBatchSize);
-  const smallest = createProblem({ profile, cluster, schedule, batchSize, microBatchSize: sizes[0] ?? 1, optimizerState, replicateBatchDependent });
+  const smallest = createProblem({
+    profile,
+    cluster,
+    schedule,
+    batchSize,
+    microBatchSize: sizes[0] ?? 1,
+    optimizerState,
+    replicateBatchDependent,
+  });
   const problems = sizes.map((size) => withMicroBatchSize(smallest, size)).map((problem) => ({ problem, boundMs: lowerBoundMs(problem) }));
   problems.sort((a, b) => a.boundMs - b.boundMs);
   let best: Simulated | undefined;
@@ -57,7 +65,15 @@ export function plan(input: PlanInput): Plan {
       if (best === undefined || candidate.roundMs < best.roundMs) best = candidate;
     }
   }
-  if (best === undefined) throw explainInfeasible(smallest, planner, spaces, divisors(batchSize).filter((size) => size < (sizes[0] ?? 1)).reverse());
+  if (best === undefined)
+    throw explainInfeasible(
+      smallest,
+      planner,
+      spaces,
+      divisors(batchSize)
+        .filter((size) => size < (sizes[0] ?? 1))
+        .reverse(),
+    );
   return { ...best.layout, predicted: { ...best.predicted, lowerBoundMs: problems[0]?.boundMs ?? 0 } };
 }
 
@@ -77,12 +93,15 @@ function simulated(problem: Problem, layout: PlanLayout): Simulated {
 
 /** The sizes to try, ascending: the one that was asked for, or every divisor of the batch. */
 function microBatchSizes(batchSize: number, asked: number | undefined): number[] {
-  if (!Number.isInteger(batchSize) || batchSize < 1) throw new InputError(`The batch size is ${batchSize}; give a whole number of 1 or more.`);
+  if (!Number.isInteger(batchSize) || batchSize < 1)
+    throw new InputError(`The batch size is ${batchSize}; give a whole number of 1 or more.`);
   if (asked === undefined) return divisors(batchSize);
   if (!Number.isInteger(asked) || asked < 1) throw new InputError(`The micro-batch size is ${asked}; give a whole number of 1 or more.`);
   if (batchSize % asked === 0) return [asked];
   const near = divisors(batchSize).reduce((closest, size) => (Math.abs(size - asked) < Math.abs(closest - asked) ? size : closest));
-  throw new InputError(`The batch of ${batchSize} samples cannot be cut into micro-batches of ${asked}; give a divisor of it, such as ${near}.`);
+  throw new InputError(
+    `The batch of ${batchSize} samples cannot be cut into micro-batches of ${asked}; give a divisor of it, such as ${near}.`,
+  );
 }
 
 function divisors(whole: number): number[] {

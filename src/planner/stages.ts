@@ -134,9 +134,15 @@ export class StageTable {
       for (const [index, device] of devices.entries()) {
         if ((limits[index] ?? 0) < microBatchSize) continue;
         const other = devices[chosen];
-        if (other === undefined || this.totalMs(device.classIndex, microBatchSize) < this.totalMs(other.classIndex, microBatchSize)) chosen = index;
+        if (other === undefined || this.totalMs(device.classIndex, microBatchSize) < this.totalMs(other.classIndex, microBatchSize))
+          chosen = index;
       }
-      return chosen === -1 ? undefined : this.#timed(group, devices.map((_, index) => (index === chosen ? microBatchSize : 0)));
+      return chosen === -1
+        ? undefined
+        : this.#timed(
+            group,
+            devices.map((_, index) => (index === chosen ? microBatchSize : 0)),
+          );
     }
     const { allocation, forwardMs, backwardMs } = this.#withoutLimits(group);
     if (allocation.highest.every((share, index) => share <= (limits[index] ?? 0))) {
@@ -219,5 +225,7 @@ export class StageTable {
 
 /** K_p by the stage's distance from the end: entry p is for the first of the last p stages. */
 export function inFlightFromEnd(problem: Problem, stageLimit: number): number[] {
-  return Array.from({ length: stageLimit + 1 }, (_, stages) => (stages === 0 ? 0 : inFlight(problem.schedule, 0, stages, problem.microBatchCount)));
+  return Array.from({ length: stageLimit + 1 }, (_, stages) =>
+    stages === 0 ? 0 : inFlight(problem.schedule, 0, stages, problem.microBatchCount),
+  );
 }

@@ -82,7 +82,11 @@ function changed(index: number, change: (instructions: readonly Instruction[]) =
 const mistakes: readonly (readonly [title: string, broken: Program, message: RegExp])[] = [
   [
     'too many in flight',
-    changed(2, (steps) => [...steps.filter((step) => step.kind === 'receive' && step.payload !== 'gradient'), ...steps.filter((step) => step.kind === 'forward'), ...steps.filter((step) => step.kind !== 'forward' && step.kind !== 'receive')]),
+    changed(2, (steps) => [
+      ...steps.filter((step) => step.kind === 'receive' && step.payload !== 'gradient'),
+      ...steps.filter((step) => step.kind === 'forward'),
+      ...steps.filter((step) => step.kind !== 'forward' && step.kind !== 'receive'),
+    ]),
     /"c" \(stage 1\) keeps 2 micro-batches in flight, 1 allowed, at the forward of micro-batch 1/,
   ],
   [
@@ -92,7 +96,9 @@ const mistakes: readonly (readonly [title: string, broken: Program, message: Reg
   ],
   [
     'samples that the sender does not own',
-    changed(2, (steps) => steps.map((step) => (step.kind === 'receive' && step.from === 'a' ? { ...step, samples: [0, 3] as const } : step))),
+    changed(2, (steps) =>
+      steps.map((step) => (step.kind === 'receive' && step.from === 'a' ? { ...step, samples: [0, 3] as const } : step)),
+    ),
     /"c" \(stage 1\) exchanges activation from "a" for samples \[0, 3\), which one end does not own/,
   ],
   [
@@ -105,20 +111,22 @@ const mistakes: readonly (readonly [title: string, broken: Program, message: Reg
     changed(1, (steps) => steps.map((step) => (step.kind === 'all-reduce' ? { ...step, group: ['b'] } : step))),
     /"b" \(stage 0\) reduces over another group than its stage/,
   ],
-  [
-    'an update before the end',
-    changed(2, (steps) => [{ kind: 'update' }, ...steps]),
-    /"c" \(stage 1\) has an update before its end/,
-  ],
+  ['an update before the end', changed(2, (steps) => [{ kind: 'update' }, ...steps]), /"c" \(stage 1\) has an update before its end/],
   ['a missing device', { ...program(plan), devices: program(plan).devices.slice(1) }, /stage 0 has other devices than the plan/],
   [
     'overlapping shares',
-    { ...program(plan), devices: program(plan).devices.map((device) => (device.device === 'b' ? { ...device, samples: [1, 4] as const } : device)) },
+    {
+      ...program(plan),
+      devices: program(plan).devices.map((device) => (device.device === 'b' ? { ...device, samples: [1, 4] as const } : device)),
+    },
     /the samples of stage 0 do not cover a micro-batch exactly once/,
   ],
   [
     'other layers',
-    { ...program(plan), devices: program(plan).devices.map((device) => (device.device === 'c' ? { ...device, layers: [2, 3] as const } : device)) },
+    {
+      ...program(plan),
+      devices: program(plan).devices.map((device) => (device.device === 'c' ? { ...device, layers: [2, 3] as const } : device)),
+    },
     /"c" \(stage 1\) holds layers \[2, 3\) and its stage \[1, 3\)/,
   ],
 ];
@@ -137,7 +145,10 @@ test('a cycle of waits is caught although every piece has its partner', () => {
   const early = program({ ...impossible, stages: stages.map((stage) => ({ ...stage, inFlight: 1 })) }, { feed: false });
   const late = program({ ...impossible, schedule: 'gpipe' }, { feed: false });
   const mixed: Program = { ...early, devices: [early.devices[0] as DeviceProgram, late.devices[1] as DeviceProgram] };
-  assert.throws(() => checkProgram(mixed, impossible), /"a" \(stage 0\) waits for ever at .*"payload":"gradient","microBatch":0.*a cycle of waits/);
+  assert.throws(
+    () => checkProgram(mixed, impossible),
+    /"a" \(stage 0\) waits for ever at .*"payload":"gradient","microBatch":0.*a cycle of waits/,
+  );
 });
 
 test('a backward in two halves passes', () => {

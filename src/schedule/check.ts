@@ -25,18 +25,33 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
 /** Stages hold the plan's layers, each exactly once and in order, and their devices' samples tile the micro-batch. */
 function checkLayout(program: Program, plan: PlanLayout): void {
   assert(program.stageCount === plan.stages.length, `the program has ${program.stageCount} stages and the plan ${plan.stages.length}`);
-  assert(program.microBatchCount === plan.microBatchCount, `the program has ${program.microBatchCount} micro-batches and the plan ${plan.microBatchCount}`);
-  assert(program.microBatchSize === plan.microBatchSize, `the program's micro-batches have ${program.microBatchSize} samples and the plan's ${plan.microBatchSize}`);
+  assert(
+    program.microBatchCount === plan.microBatchCount,
+    `the program has ${program.microBatchCount} micro-batches and the plan ${plan.microBatchCount}`,
+  );
+  assert(
+    program.microBatchSize === plan.microBatchSize,
+    `the program's micro-batches have ${program.microBatchSize} samples and the plan's ${plan.microBatchSize}`,
+  );
   let layer = 0;
   const seen = new Set<string>();
   for (const [index, stage] of plan.stages.entries()) {
-    assert(stage.layers[0] === layer && stage.layers[1] > layer, `stage ${index} holds layers [${stage.layers.join(', ')}) and should start at ${layer}`);
+    assert(
+      stage.layers[0] === layer && stage.layers[1] > layer,
+      `stage ${index} holds layers [${stage.layers.join(', ')}) and should start at ${layer}`,
+    );
     layer = stage.layers[1];
     const devices = program.devices.filter((device) => device.stage === index);
     const names = devices.map((device) => device.device);
-    assert(names.length === stage.devices.length && stage.devices.every((name) => names.includes(name)), `stage ${index} has other devices than the plan`);
+    assert(
+      names.length === stage.devices.length && stage.devices.every((name) => names.includes(name)),
+      `stage ${index} has other devices than the plan`,
+    );
     for (const device of devices) {
-      assert(sameRange(device.layers, stage.layers), `${title(device)} holds layers [${device.layers.join(', ')}) and its stage [${stage.layers.join(', ')})`);
+      assert(
+        sameRange(device.layers, stage.layers),
+        `${title(device)} holds layers [${device.layers.join(', ')}) and its stage [${stage.layers.join(', ')})`,
+      );
       assert(!seen.has(device.device), `${title(device)} has two programs`);
       seen.add(device.device);
     }
@@ -54,12 +69,21 @@ function checkOrder(device: DeviceProgram, program: Program, limit: number): voi
   for (const step of device.instructions) {
     if (!isComputation(step)) continue;
     const at = step.microBatch;
-    assert(Number.isInteger(at) && at >= 0 && at < program.microBatchCount, `${name} computes micro-batch ${at} of ${program.microBatchCount}`);
+    assert(
+      Number.isInteger(at) && at >= 0 && at < program.microBatchCount,
+      `${name} computes micro-batch ${at} of ${program.microBatchCount}`,
+    );
     const has = (kind: Instruction['kind']): boolean => done.has(`${kind} ${at}`);
-    const twice = has(step.kind) || (step.kind.startsWith('backward-') && has('backward')) || (step.kind === 'backward' && (has('backward-input') || has('backward-weight')));
+    const twice =
+      has(step.kind) ||
+      (step.kind.startsWith('backward-') && has('backward')) ||
+      (step.kind === 'backward' && (has('backward-input') || has('backward-weight')));
     assert(!twice, `${name} runs the ${step.kind} of micro-batch ${at} twice`);
     assert(step.kind === 'forward' || has('forward'), `${name} runs the ${step.kind} of micro-batch ${at} before its forward`);
-    assert(step.kind !== 'backward-weight' || has('backward-input'), `${name} runs the backward-weight of micro-batch ${at} before its backward-input`);
+    assert(
+      step.kind !== 'backward-weight' || has('backward-input'),
+      `${name} runs the backward-weight of micro-batch ${at} before its backward-input`,
+    );
     done.add(`${step.kind} ${at}`);
     if (step.kind === 'forward') alive++;
     if (step.kind === 'backward' || step.kind === 'backward-weight') alive--;
@@ -70,7 +94,10 @@ function checkOrder(device: DeviceProgram, program: Program, limit: number): voi
     const forward = done.has(`forward ${at}`);
     const backward = done.has(`backward ${at}`) || done.has(`backward-weight ${at}`);
     assert(forward === expected > 0, `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the forward of micro-batch ${at}`);
-    assert(backward === expected > 0, `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the backward of micro-batch ${at}`);
+    assert(
+      backward === expected > 0,
+      `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the backward of micro-batch ${at}`,
+    );
   }
 }
 
@@ -88,7 +115,13 @@ function checkPieces(device: DeviceProgram, program: Program, owners: ReadonlyMa
     if (step.kind === 'send') {
       const cause = step.payload === 'activation' ? done.has(`forward ${step.microBatch}`) : done.has(`backward ${step.microBatch}`);
       assert(cause, `${title(device)} sends the ${step.payload} of micro-batch ${step.microBatch} before it is computed`);
-      checkOwners(device, owners.get(step.to), step.samples, device.stage + (step.payload === 'activation' ? 1 : -1), `${step.payload} to "${step.to}"`);
+      checkOwners(
+        device,
+        owners.get(step.to),
+        step.samples,
+        device.stage + (step.payload === 'activation' ? 1 : -1),
+        `${step.payload} to "${step.to}"`,
+      );
     }
     if (step.kind === 'receive' || step.kind === 'send') {
       const key = `${step.payload} ${step.microBatch}`;
@@ -104,9 +137,15 @@ function checkPieces(device: DeviceProgram, program: Program, owners: ReadonlyMa
   }
   if (isIdle(device)) return;
   for (let at = 0; at < program.microBatchCount; at++) {
-    for (const [payload, last] of [['activation', program.stageCount - 1], ['gradient', 0]] as const) {
+    for (const [payload, last] of [
+      ['activation', program.stageCount - 1],
+      ['gradient', 0],
+    ] as const) {
       if (device.stage === last) continue;
-      assert(tile(sent.get(`${payload} ${at}`) ?? [], device.samples), `${title(device)} does not send the ${payload} of micro-batch ${at} exactly once`);
+      assert(
+        tile(sent.get(`${payload} ${at}`) ?? [], device.samples),
+        `${title(device)} does not send the ${payload} of micro-batch ${at} exactly once`,
+      );
     }
   }
 }
@@ -121,7 +160,12 @@ function expectedBefore(device: DeviceProgram, program: Program, step: Instructi
   return payloads;
 }
 
-function checkReceive(device: DeviceProgram, step: Instruction & { kind: 'receive' }, program: Program, owners: ReadonlyMap<string, DeviceProgram>): void {
+function checkReceive(
+  device: DeviceProgram,
+  step: Instruction & { kind: 'receive' },
+  program: Program,
+  owners: ReadonlyMap<string, DeviceProgram>,
+): void {
   const what = `${step.payload} from ${step.from === null ? 'the data feed' : `"${step.from}"`}`;
   if (step.from === null) {
     const stage = step.payload === 'input' ? 0 : step.payload === 'label' ? program.stageCount - 1 : -1;
@@ -148,7 +192,8 @@ function checkEnd(device: DeviceProgram, group: readonly string[]): void {
     const closing = step.kind === 'all-reduce' || step.kind === 'update';
     if (index < start) assert(!closing, `${title(device)} has an ${step.kind} before its end`);
     else assert(step.kind === expected[index - start], `${title(device)} ends with ${step.kind} where ${expected[index - start]} belongs`);
-    if (step.kind === 'all-reduce') assert(step.group.join('\n') === group.join('\n'), `${title(device)} reduces over another group than its stage`);
+    if (step.kind === 'all-reduce')
+      assert(step.group.join('\n') === group.join('\n'), `${title(device)} reduces over another group than its stage`);
   }
   assert(start >= 0, `${title(device)} has no ${expected[0]}`);
 }
@@ -209,7 +254,8 @@ function checkProgress(program: Program): void {
   };
   for (let device = runnable.pop(); device !== undefined; device = runnable.pop()) {
     let position = positions.get(device.device) ?? 0;
-    for (let step = device.instructions[position]; step !== undefined && passes(step, device); step = device.instructions[position]) position++;
+    for (let step = device.instructions[position]; step !== undefined && passes(step, device); step = device.instructions[position])
+      position++;
     positions.set(device.device, position);
   }
   for (const device of program.devices) {
@@ -218,7 +264,9 @@ function checkProgress(program: Program): void {
   }
 }
 
-function isComputation(step: Instruction): step is Instruction & { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' } {
+function isComputation(
+  step: Instruction,
+): step is Instruction & { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' } {
   return step.kind === 'forward' || step.kind === 'backward' || step.kind === 'backward-input' || step.kind === 'backward-weight';
 }
 

@@ -20,7 +20,8 @@ function straightPlan(schedule: string, stageCount: number, microBatchCount: num
 function drawTimeline(of: Program): string[] {
   const states = of.devices.map((device) => ({ device, row: '', position: 0, freeAt: 0 }));
   const sent = new Set<string>();
-  const key = (step: { payload: string; microBatch: number }, from: string, to: string): string => `${step.payload} ${step.microBatch} ${from} ${to}`;
+  const key = (step: { payload: string; microBatch: number }, from: string, to: string): string =>
+    `${step.payload} ${step.microBatch} ${from} ${to}`;
   const exchange = (state: (typeof states)[number]): void => {
     for (let step = state.device.instructions[state.position]; step !== undefined; step = state.device.instructions[state.position]) {
       if (step.kind === 'forward' || step.kind === 'backward') return;
@@ -75,7 +76,10 @@ test('gpipe, three stages, four micro-batches', () => {
 });
 
 test('one stage with K = 1 alternates; with K = M it runs all forwards first', () => {
-  const order = (ahead: number): string => computations(3, ahead).map(({ kind, microBatch }) => `${kind === 'forward' ? 'F' : 'B'}${microBatch}`).join(' ');
+  const order = (ahead: number): string =>
+    computations(3, ahead)
+      .map(({ kind, microBatch }) => `${kind === 'forward' ? 'F' : 'B'}${microBatch}`)
+      .join(' ');
   assert.equal(order(1), 'F0 B0 F1 B1 F2 B2');
   assert.equal(order(2), 'F0 F1 B0 F2 B1 B2');
   assert.equal(order(9), 'F0 F1 F2 B0 B1 B2');
@@ -148,19 +152,36 @@ test('between unequal shares the overlap travels, and a device without samples o
   });
   assert.deepEqual(
     program(shares).devices.map((device) => device.samples),
-    [[0, 1], [1, 4], [0, 2], [2, 4], [4, 4]],
+    [
+      [0, 1],
+      [1, 4],
+      [0, 2],
+      [2, 4],
+      [4, 4],
+    ],
   );
 });
 
 test('without a feed nobody waits for inputs or labels', () => {
-  const kinds = program(shares, { feed: false }).devices.flatMap((device) => device.instructions.filter((step) => step.kind === 'receive' && step.from === null));
+  const kinds = program(shares, { feed: false }).devices.flatMap((device) =>
+    device.instructions.filter((step) => step.kind === 'receive' && step.from === null),
+  );
   assert.deepEqual(kinds, []);
 });
 
 test('K_p is 2(P − p) − 1 for 1f1b and M for gpipe, at most M', () => {
-  assert.deepEqual([0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 100)), [5, 3, 1]);
-  assert.deepEqual([0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 4)), [4, 3, 1]);
-  assert.deepEqual([0, 1].map((stage) => inFlight('gpipe', stage, 2, 7)), [7, 7]);
+  assert.deepEqual(
+    [0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 100)),
+    [5, 3, 1],
+  );
+  assert.deepEqual(
+    [0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 4)),
+    [4, 3, 1],
+  );
+  assert.deepEqual(
+    [0, 1].map((stage) => inFlight('gpipe', stage, 2, 7)),
+    [7, 7],
+  );
   const plan = straightPlan('1f1b', 2, 4);
   assert.equal(effectiveInFlight({ ...plan, schedule: 'gpipe' }, 1), 4, 'gpipe always keeps all');
 });
@@ -171,6 +192,8 @@ test('an unknown schedule and an inFlight that grows are refused in one sentence
   const stages = plan.stages.map((stage, index) => ({ ...stage, inFlight: index + 1 }));
   assert.throws(
     () => program({ ...plan, stages }),
-    new InputError('Stage 1 of the plan has inFlight 2, more than the 1 of stage 0, and both would wait for ever; lower it to 1, or raise the other to 2.'),
+    new InputError(
+      'Stage 1 of the plan has inFlight 2, more than the 1 of stage 0, and both would wait for ever; lower it to 1, or raise the other to 2.',
+    ),
   );
 });

@@ -135,7 +135,12 @@ interface Borders {
 }
 
 /** Appends a forward or backward between the receives that it waits for and the sends that it makes possible. */
-function pushComputation(into: Instruction[], { kind, microBatch }: Computation, { samples }: Member, { before, after, input, label }: Borders): void {
+function pushComputation(
+  into: Instruction[],
+  { kind, microBatch }: Computation,
+  { samples }: Member,
+  { before, after, input, label }: Borders,
+): void {
   const forward = kind === 'forward';
   const payload = forward ? 'activation' : 'gradient';
   const [sources, targets] = forward ? [before, after] : [after, before];

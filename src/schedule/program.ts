@@ -9,9 +9,21 @@ export type Payload = 'input' | 'label' | 'activation' | 'gradient';
 
 export type Instruction =
   /** Wait until this piece has arrived. `from` is a device, or null for the data feed. */
-  | { readonly kind: 'receive'; readonly payload: Payload; readonly microBatch: number; readonly from: string | null; readonly samples: SampleRange }
+  | {
+      readonly kind: 'receive';
+      readonly payload: Payload;
+      readonly microBatch: number;
+      readonly from: string | null;
+      readonly samples: SampleRange;
+    }
   /** Hand this piece to the link; does not wait for its arrival. */
-  | { readonly kind: 'send'; readonly payload: 'activation' | 'gradient'; readonly microBatch: number; readonly to: string; readonly samples: SampleRange }
+  | {
+      readonly kind: 'send';
+      readonly payload: 'activation' | 'gradient';
+      readonly microBatch: number;
+      readonly to: string;
+      readonly samples: SampleRange;
+    }
   | { readonly kind: 'forward'; readonly microBatch: number }
   /** Input and weight gradients together. */
   | { readonly kind: 'backward'; readonly microBatch: number }

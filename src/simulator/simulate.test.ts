@@ -20,7 +20,18 @@ const profile: Profile = {
     { name: 'l2', outputBytes: 10, weightBytes: 4 * mib, savedBytes: 5 * mib, flops: 1 },
   ],
   batchSizes: [1, 2],
-  devices: { board: { forwardMs: [[1, 2, 3], [2, 4, 6]], backwardMs: [[2, 4, 6], [4, 8, 12]] } },
+  devices: {
+    board: {
+      forwardMs: [
+        [1, 2, 3],
+        [2, 4, 6],
+      ],
+      backwardMs: [
+        [2, 4, 6],
+        [4, 8, 12],
+      ],
+    },
+  },
 };
 
 const devices = ['a', 'b', 'c'].map((name) => ({ name, kind: 'board', memoryMiB: 100 }));
@@ -33,7 +44,10 @@ function run(plan: Omit<PlanLayout, 'planner'>, cluster: Cluster, of: Profile = 
 
 test('one device alternates forward and backward and waits for nothing', () => {
   const stages = [{ layers: [0, 3] as const, devices: ['a'], samples: [2], inFlight: 1 }];
-  const result = run({ schedule: '1f1b', batchSize: 4, microBatchSize: 2, microBatchCount: 2, stages }, { devices, links: { default: { bandwidthMbps: 8 } } });
+  const result = run(
+    { schedule: '1f1b', batchSize: 4, microBatchSize: 2, microBatchCount: 2, stages },
+    { devices, links: { default: { bandwidthMbps: 8 } } },
+  );
   // F 12, B 24, twice.
   assert.deepEqual(result.events, [
     { device: 'a', kind: 'forward', stage: 0, microBatch: 0, startMs: 0, endMs: 12 },
@@ -62,7 +76,9 @@ test('two stages: activations and gradients cross the link, one latency later, b
   //  a->b | 1-2, 2-3
   //  b    |     F0 2.5-7.5, B0 7.5-17.5 wait: F = 2+3, B = 4+6; F1 17.5-22.5, B1 22.5-32.5
   //  b->a | 17.5-18.5 (there 19), 32.5-33.5 (there 34)
-  const lines = result.events.map(({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`);
+  const lines = result.events.map(
+    ({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
+  );
   assert.deepEqual(lines, [
     'a forward 0 0-1',
     'a forward 1 1-2',
@@ -86,9 +102,14 @@ test('two stages: activations and gradients cross the link, one latency later, b
 test('the data device feeds K micro-batches at once and the next after a backward; labels follow the same rule', () => {
   const stages = [{ layers: [0, 3] as const, devices: ['a'], samples: [1], inFlight: 1 }];
   const cluster: Cluster = { devices, dataDevice: 'c', links: { default: { bandwidthMbps: 8, latencyMs: 1 } } };
-  const result = run({ schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster, { ...profile, labelBytes: 250 });
+  const result = run({ schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster, {
+    ...profile,
+    labelBytes: 250,
+  });
   // Input 0.5 ms, then label 0.25 ms on the same link, one latency later both are there at 1.75; F = 6, B = 12.
-  const lines = result.events.map(({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`);
+  const lines = result.events.map(
+    ({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
+  );
   assert.deepEqual(lines, [
     'c input 0 0-0.5',
     'c label 0 0.5-0.75',
@@ -112,14 +133,24 @@ test('a group reduces when its last member is done: eq. 5 over the slowest pair,
   const stages = [{ layers: [0, 3] as const, devices: ['a', 'b', 'c'], samples: [2, 1, 0], inFlight: 1 }];
   const pairs = [{ between: ['c', 'b'] as const, bandwidthMbps: 4, latencyMs: 2 }];
   const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 8, latencyMs: 1 }, pairs } };
-  const timed: Profile = { ...profile, devices: { board: { ...(profile.devices.board as { forwardMs: number[][]; backwardMs: number[][] }), updateMs: [1, 1, 2] } } };
+  const timed: Profile = {
+    ...profile,
+    devices: { board: { ...(profile.devices.board as { forwardMs: number[][]; backwardMs: number[][] }), updateMs: [1, 1, 2] } },
+  };
   const result = run({ schedule: '1f1b', batchSize: 3, microBatchSize: 3, microBatchCount: 1, stages }, cluster, timed);
   // a is done at 36, b at 18, c at once; 2·2/3 · 7 MiB at 4 Mbps = 500 bytes a millisecond; 4 latencies of 2 ms; the update takes 4.
   const reduceMs = ((4 / 3) * 7 * mib) / 500 + 8;
   assert.ok(Math.abs(result.roundMs - (36 + reduceMs + 4)) < 1e-6, `${result.roundMs}`);
   assert.deepEqual(
-    result.events.filter((event) => event.kind === 'all-reduce').map(({ device, startMs }) => [device, startMs]).sort(),
-    [['a', 36], ['b', 36], ['c', 36]],
+    result.events
+      .filter((event) => event.kind === 'all-reduce')
+      .map(({ device, startMs }) => [device, startMs])
+      .sort(),
+    [
+      ['a', 36],
+      ['b', 36],
+      ['c', 36],
+    ],
   );
   assert.equal(result.devices.c?.peakMemoryMiB, 14, 'weights and gradients only');
 });
@@ -131,8 +162,13 @@ test('labels and activations share a link in the order in which they became read
     { layers: [1, 3] as const, devices: ['b'], samples: [1], inFlight: 2 },
   ];
   const cluster: Cluster = { devices, dataDevice: 'a', links: { default: { bandwidthMbps: 8 } } };
-  const result = run({ schedule: 'gpipe', batchSize: 3, microBatchSize: 1, microBatchCount: 3, stages }, cluster, { ...profile, labelBytes: 1000 });
-  const onLink = result.events.filter((event) => event.kind === 'transfer' && event.device === 'a').map(({ payload, microBatch, startMs }) => `${payload} ${microBatch} at ${startMs}`);
+  const result = run({ schedule: 'gpipe', batchSize: 3, microBatchSize: 1, microBatchCount: 3, stages }, cluster, {
+    ...profile,
+    labelBytes: 1000,
+  });
+  const onLink = result.events
+    .filter((event) => event.kind === 'transfer' && event.device === 'a')
+    .map(({ payload, microBatch, startMs }) => `${payload} ${microBatch} at ${startMs}`);
   // All labels are ready at 0, one millisecond each; the activations at 1, 2 and 3 queue behind those that were ready before them.
   assert.deepEqual(onLink, ['label 0 at 0', 'label 1 at 1', 'label 2 at 2', 'activation 0 at 3', 'activation 1 at 4', 'activation 2 at 5']);
 });
@@ -140,8 +176,13 @@ test('labels and activations share a link in the order in which they became read
 test('pieces that are ready together leave by micro-batch, then input before label', () => {
   const stages = [{ layers: [0, 3] as const, devices: ['a'], samples: [1], inFlight: 2 }];
   const cluster: Cluster = { devices, dataDevice: 'c', links: { default: { bandwidthMbps: 8 } } };
-  const result = run({ schedule: 'gpipe', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster, { ...profile, labelBytes: 250 });
-  const onLink = result.events.filter((event) => event.kind === 'transfer').map(({ payload, microBatch, startMs }) => `${payload} ${microBatch} at ${startMs}`);
+  const result = run({ schedule: 'gpipe', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster, {
+    ...profile,
+    labelBytes: 250,
+  });
+  const onLink = result.events
+    .filter((event) => event.kind === 'transfer')
+    .map(({ payload, microBatch, startMs }) => `${payload} ${microBatch} at ${startMs}`);
   assert.deepEqual(onLink, ['input 0 at 0', 'label 0 at 0.5', 'input 1 at 0.75', 'label 1 at 1.25']);
 });
 
@@ -152,8 +193,14 @@ test('a program that waits for ever is reported, not silently ended', () => {
   ];
   const plan: PlanLayout = { planner: 'test', schedule: '1f1b', batchSize: 1, microBatchSize: 1, microBatchCount: 1, stages };
   const whole = program(plan);
-  const broken: Program = { ...whole, devices: whole.devices.map((device) => ({ ...device, instructions: device.instructions.filter((step) => step.kind !== 'send') })) };
-  assert.throws(() => simulate(broken, plan, profile, { devices, links: { default: { bandwidthMbps: 8 } } }), /"a" waits for ever at .*gradient/);
+  const broken: Program = {
+    ...whole,
+    devices: whole.devices.map((device) => ({ ...device, instructions: device.instructions.filter((step) => step.kind !== 'send') })),
+  };
+  assert.throws(
+    () => simulate(broken, plan, profile, { devices, links: { default: { bandwidthMbps: 8 } } }),
+    /"a" waits for ever at .*gradient/,
+  );
 });
 
 test('300 random rounds: nobody does two things at once, and bytes and busy times add up', () => {
@@ -165,13 +212,19 @@ test('300 random rounds: nobody does two things at once, and bytes and busy time
     const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
     for (const [name, device] of Object.entries(used)) {
       const own = events.filter((event) => event.device === name && event.kind !== 'transfer');
-      for (const [index, event] of own.entries()) assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} does two things at once`);
-      assert.equal(device.busyMs, sum(own.filter((event) => event.kind !== 'all-reduce').map((event) => event.endMs - event.startMs)), `seed ${seed}: busy time of ${name}`);
+      for (const [index, event] of own.entries())
+        assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} does two things at once`);
+      assert.equal(
+        device.busyMs,
+        sum(own.filter((event) => event.kind !== 'all-reduce').map((event) => event.endMs - event.startMs)),
+        `seed ${seed}: busy time of ${name}`,
+      );
       assert.ok((own.at(-1)?.endMs ?? 0) <= roundMs);
     }
     for (const [name, link] of Object.entries(links)) {
       const own = events.filter((event) => event.kind === 'transfer' && `${event.device}->${event.to}` === name);
-      for (const [index, event] of own.entries()) assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} carries two at once`);
+      for (const [index, event] of own.entries())
+        assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} carries two at once`);
       assert.equal(link.bytes, sum(own.map((event) => event.bytes ?? 0)), `seed ${seed}: bytes of ${name}`);
     }
     const crossing = sum(plan.stages.slice(1).map((stage) => 2 * plan.batchSize * (of.layers[stage.layers[0] - 1]?.outputBytes ?? 0)));

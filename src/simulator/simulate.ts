@@ -9,7 +9,7 @@
 import { assert, defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
-import { bytesInMiB, layerSums, type LayerSums, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
+import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
 import { deviceTimes, layerTimes } from '../cluster/times.ts';
 import { effectiveInFlight } from '../schedule/generate.ts';
 import type { DeviceProgram, Instruction, Payload, Program, ProgramEvent } from '../schedule/program.ts';
@@ -52,7 +52,13 @@ export interface SimulateOptions {
  * Simulates one round. `program` is one of `plan` (checkProgram has passed), and `plan`, `profile` and `cluster` agree (checkTogether has
  * passed). Throws an Error when the program waits for ever.
  */
-export function simulate(program: Program, plan: PlanLayout, profile: Profile, cluster: Cluster, options: SimulateOptions = {}): Simulation {
+export function simulate(
+  program: Program,
+  plan: PlanLayout,
+  profile: Profile,
+  cluster: Cluster,
+  options: SimulateOptions = {},
+): Simulation {
   const world = new World(program, plan, profile, cluster, options.events ?? true);
   world.run();
   return world.report(options.optimizerState ?? 0);
@@ -169,12 +175,19 @@ class World {
     for (const { name } of this.#cluster.devices) devices[name] = { busyMs: 0, idleFraction: 1, peakMemoryMiB: 0 };
     for (const { program, busyMs, inFlight } of this.#runners) {
       const [first, end] = program.layers;
-      const demand = { weightBytes: this.#sums.weightBytes(first, end), savedBytes: this.#sums.savedBytes(first, end), inFlight, optimizerState };
+      const demand = {
+        weightBytes: this.#sums.weightBytes(first, end),
+        savedBytes: this.#sums.savedBytes(first, end),
+        inFlight,
+        optimizerState,
+      };
       const peakMemoryMiB = stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;
       devices[program.device] = { busyMs, idleFraction: roundMs === 0 ? 0 : 1 - busyMs / roundMs, peakMemoryMiB };
     }
     const name = (place: number): string => defined(this.#cluster.devices[place], 'a device').name;
-    const channels = [...this.#channels.values()].map(({ from, to, bytes, busyMs }) => [`${name(from)}->${name(to)}`, { bytes, busyMs }] as const);
+    const channels = [...this.#channels.values()].map(
+      ({ from, to, bytes, busyMs }) => [`${name(from)}->${name(to)}`, { bytes, busyMs }] as const,
+    );
     const batchSize = this.#program.microBatchSize * this.#program.microBatchCount;
     return {
       events: this.#events.sort((a, b) => a.startMs - b.startMs || a.endMs - b.endMs),
@@ -268,7 +281,11 @@ class World {
     runner.endMs = nowMs;
   }
 
-  #compute(runner: Runner, step: Instruction & { kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' | 'update' }, nowMs: number): void {
+  #compute(
+    runner: Runner,
+    step: Instruction & { kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' | 'update' },
+    nowMs: number,
+  ): void {
     const durationMs = durationOf(runner, step.kind);
     runner.busyMs += durationMs;
     const { device, stage } = runner.program;
@@ -286,7 +303,10 @@ class World {
     members.push(runner);
     if (members.length < group.length) return;
     this.#groups.delete(key);
-    const slowest = slowestInGroup(this.#table, members.map((member) => member.place));
+    const slowest = slowestInGroup(
+      this.#table,
+      members.map((member) => member.place),
+    );
     const bytes = (2 * (group.length - 1) * this.#sums.weightBytes(...runner.program.layers)) / group.length;
     const durationMs = onGrid((bytes * 8) / (slowest.bandwidthMbps * 1000) + 2 * (group.length - 1) * slowest.latencyMs);
     for (const member of members) {
@@ -402,6 +422,10 @@ function leavesBefore(a: Message, b: Message): boolean {
   return payloadRank[a.payload] < payloadRank[b.payload];
 }
 
-function pieceKey(step: { readonly payload: Payload; readonly microBatch: number; readonly samples: readonly [number, number] }, from: number, to: number): string {
+function pieceKey(
+  step: { readonly payload: Payload; readonly microBatch: number; readonly samples: readonly [number, number] },
+  from: number,
+  to: number,
+): string {
   return `${step.payload} ${step.microBatch} ${from} ${to} ${step.samples[0]}`;
 }

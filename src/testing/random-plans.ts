@@ -13,7 +13,12 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
   const microBatchSize = 1 + random.integer(12);
   const schedule = random.uniform() < 0.3 ? 'gpipe' : '1f1b';
   const groupSizes = Array.from({ length: stageCount }, () => 1 + random.integer(3));
-  const names = [...permutation(groupSizes.reduce((sum, size) => sum + size, 0), random)].map((index) => `d${index}`);
+  const names = [
+    ...permutation(
+      groupSizes.reduce((sum, size) => sum + size, 0),
+      random,
+    ),
+  ].map((index) => `d${index}`);
   const stages: StagePlan[] = [];
   let layer = 0;
   let ahead = Number.POSITIVE_INFINITY;
@@ -21,7 +26,12 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
     const end = layer + 1 + random.integer(3);
     const standard = inFlight(schedule, stage, stageCount, microBatchCount);
     ahead = Math.min(ahead, random.uniform() < 0.7 ? standard : 1 + random.integer(microBatchCount + 2));
-    stages.push({ layers: [layer, end], devices: names.splice(0, size), samples: randomShares(microBatchSize, size, random), inFlight: ahead });
+    stages.push({
+      layers: [layer, end],
+      devices: names.splice(0, size),
+      samples: randomShares(microBatchSize, size, random),
+      inFlight: ahead,
+    });
     layer = end;
   }
   return { planner: 'random', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
@@ -37,9 +47,16 @@ export function randomCluster(seed: number, plan: PlanLayout): Cluster {
   const random = createRandom(seed, 2);
   const used = plan.stages.flatMap((stage) => stage.devices);
   const names = [...used, 'extra'].sort();
-  const speed = () => ({ bandwidthMbps: 2 ** random.integer(6), ...(random.uniform() < 0.6 ? { latencyMs: random.integer(64) / 32 } : {}) });
+  const speed = () => ({
+    bandwidthMbps: 2 ** random.integer(6),
+    ...(random.uniform() < 0.6 ? { latencyMs: random.integer(64) / 32 } : {}),
+  });
   const pairs = names.flatMap((a, index) =>
-    names.slice(index + 1).flatMap((b) => (random.uniform() < 0.3 ? [{ between: (random.uniform() < 0.5 ? [a, b] : [b, a]) as [string, string], ...speed() }] : [])),
+    names
+      .slice(index + 1)
+      .flatMap((b) =>
+        random.uniform() < 0.3 ? [{ between: (random.uniform() < 0.5 ? [a, b] : [b, a]) as [string, string], ...speed() }] : [],
+      ),
   );
   const holder = names[random.integer(names.length)] as string;
   return {
@@ -83,4 +100,44 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     batchSizes,
     devices: { board: times(), ...Object.fromEntries(named.map((device) => [device.name, times()])) },
   };
+}
+
+/** A planning instance with real-valued times: devices of up to three kinds with set-up costs, unequal links, sometimes tight memory. */
+export function randomInstance(
+  seed: number,
+  { deviceCount, layerCount }: { readonly deviceCount: number; readonly layerCount: number },
+): { profile: Profile; cluster: Cluster } {
+  const random = createRandom(seed, 4);
+  const between = (low: number, high: number): number => low + (high - low) * random.uniform();
+  const batchSizes = [1, 4, 16];
+  const layers = Array.from({ length: layerCount }, (_, layer) => ({
+    name: `layer${layer}`,
+    outputBytes: Math.round(between(100, 40000)),
+    weightBytes: Math.round(between(0, 4e6)),
+    savedBytes: Math.round(between(1e4, 1e5)),
+    flops: 1,
+  }));
+  const devices: Record<string, DeviceTimes> = {};
+  for (const kind of ['slow', 'middle', 'fast']) {
+    const factor = between(0.2, 2);
+    const work = layers.map(() => between(0.2, 2) * factor);
+    const setUp = between(0, 4);
+    const table = (scale: number): number[][] =>
+      batchSizes.map((size) => work.map((ms) => scale * ms * (setUp + size * between(0.9, 1.1))));
+    devices[kind] = { forwardMs: table(1), backwardMs: table(between(1, 2.5)) };
+  }
+  const kinds = Object.keys(devices);
+  const wholeMiB = layers.reduce((sum, layer) => sum + 2 * layer.weightBytes + 16 * layer.savedBytes, 0) / 2 ** 20;
+  const tight = random.uniform() < 0.4;
+  const specs = Array.from({ length: deviceCount }, (_, index) => ({
+    name: `d${index}`,
+    kind: kinds[random.integer(kinds.length)] as string,
+    memoryMiB: wholeMiB * (tight ? between(0.3, 1.5) : between(3, 6)),
+  }));
+  const speed = () => ({ bandwidthMbps: between(20, 1000), latencyMs: between(0, 1) });
+  const pairs = specs.flatMap((a, index) =>
+    specs.slice(index + 1).flatMap((b) => (random.uniform() < 0.5 ? [{ between: [a.name, b.name] as [string, string], ...speed() }] : [])),
+  );
+  const cluster: Cluster = { devices: specs, links: { default: speed(), pairs }, ...(random.uniform() < 0.5 ? { dataDevice: 'd0' } : {}) };
+  return { profile: { model: 'random', inputBytes: 2000, labelBytes: 4, layers, batchSizes, devices }, cluster };
 }

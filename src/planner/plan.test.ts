@@ -1,0 +1,281 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
+import { checkTogether, parsePlan } from '../cluster/validate.ts';
+import { createRandom } from '../random.ts';
+import { checkProgram } from '../schedule/check.ts';
+import { program } from '../schedule/generate.ts';
+import { simulate } from '../simulator/simulate.ts';
+import { randomCluster, randomInstance, randomPlan, randomProfile } from '../testing/random-plans.ts';
+import { lowerBoundMs } from './bounds.ts';
+import { type PlanInput, plan } from './plan.ts';
+import { createProblem } from './problem.ts';
+import { plannerNames } from './spaces.ts';
+
+const mib = 1024 * 1024;
+
+/** Four equal layers, 1 ms forward and 2 ms backward a sample each on a board, half of that on a fast one. */
+const profile: Profile = {
+  model: 'four',
+  inputBytes: 1000,
+  labelBytes: 4,
+  layers: Array.from({ length: 4 }, (_, layer) => ({ name: `l${layer}`, outputBytes: 100, weightBytes: mib, savedBytes: mib, flops: 1 })),
+  batchSizes: [1, 8],
+  devices: {
+    board: {
+      forwardMs: [
+        [1, 1, 1, 1],
+        [8, 8, 8, 8],
+      ],
+      backwardMs: [
+        [2, 2, 2, 2],
+        [16, 16, 16, 16],
+      ],
+    },
+    fast: {
+      forwardMs: [
+        [0.5, 0.5, 0.5, 0.5],
+        [4, 4, 4, 4],
+      ],
+      backwardMs: [
+        [1, 1, 1, 1],
+        [8, 8, 8, 8],
+      ],
+    },
+  },
+};
+
+const cluster: Cluster = {
+  devices: [
+    { name: 'a', kind: 'board', memoryMiB: 100 },
+    { name: 'b', kind: 'fast', memoryMiB: 100 },
+    { name: 'c', kind: 'board', memoryMiB: 100 },
+  ],
+  links: { default: { bandwidthMbps: 1000 } },
+};
+
+const input: PlanInput = { profile, cluster, batchSize: 32, microBatchSize: 4, optimizerState: 0 };
+
+/** "[0,2) b 4 | [2,4) a 2 c 2". */
+function layout({ stages }: Plan): string {
+  return stages
+    .map((stage) => `[${stage.layers.join(',')}) ${stage.devices.map((name, index) => `${name} ${stage.samples[index]}`).join(' ')}`)
+    .join(' | ');
+}
+
+test('single: the fastest device that fits', () => {
+  assert.equal(layout(plan({ ...input, planner: 'single' })), '[0,4) b 4');
+  const small: Cluster = {
+    ...cluster,
+    devices: cluster.devices.map((device) => (device.name === 'b' ? { ...device, memoryMiB: 20 } : device)),
+  };
+  assert.equal(layout(plan({ ...input, cluster: small, planner: 'single' })), '[0,4) a 4');
+});
+
+test('dp: all devices, shares by speed', () => {
+  assert.equal(layout(plan({ ...input, planner: 'dp' })), '[0,4) a 1 b 2 c 1');
+});
+
+test("straight: one device a stage in the cluster's order, cut by speed", () => {
+  assert.equal(layout(plan({ ...input, planner: 'straight' })), '[0,1) a 4 | [1,3) b 4 | [3,4) c 4');
+});
+
+test('asteroid: with slow links for weights and fast ones for activations, a pipeline in the order of memory', () => {
+  const slow: Cluster = {
+    ...cluster,
+    links: { default: { bandwidthMbps: 10 } },
+    devices: cluster.devices.map((device, index) => ({ ...device, memoryMiB: 100 - index })),
+  };
+  const found = plan({ ...input, cluster: slow });
+  assert.equal(layout(found), '[0,1) a 4 | [1,3) b 4 | [3,4) c 4');
+  assert.deepEqual(
+    found.stages.map((stage) => stage.inFlight),
+    [5, 3, 1],
+  );
+  assert.equal(found.planner, 'asteroid');
+  assert.equal(found.schedule, '1f1b');
+  assert.equal(found.microBatchCount, 8);
+});
+
+test("the prediction is the simulator's, for the devices of the plan, and above the bound", () => {
+  const found = plan({ ...input, planner: 'dp', optimizerState: 1 });
+  const world = simulate(program(found), found, profile, cluster, { optimizerState: 1 });
+  assert.equal(found.predicted.roundMs, world.roundMs);
+  assert.equal(found.predicted.samplesPerS, world.samplesPerS);
+  assert.deepEqual(found.predicted.peakMemoryMiB, { a: 12 + 4, b: 12 + 8, c: 12 + 4 });
+  // 32 samples of 12 ms on a board; the three together are four boards.
+  assert.ok(Math.abs((found.predicted.lowerBoundMs ?? 0) - 96) < 1e-6);
+  assert.deepEqual(parsePlan(JSON.stringify(found)), found);
+});
+
+test('without a micro-batch size the divisors of the batch are tried', () => {
+  const { microBatchSize: _, ...open } = input;
+  const found = plan({ ...open, planner: 'straight' });
+  const every = [1, 2, 4, 8, 16, 32].map((microBatchSize) => plan({ ...open, microBatchSize, planner: 'straight' }).predicted.roundMs);
+  assert.equal(found.predicted.roundMs, Math.min(...every));
+  assert.equal(found.microBatchSize, 1);
+});
+
+test('a layer that depends on the whole batch is never replicated, unless it is allowed', () => {
+  const normalized: Profile = {
+    ...profile,
+    layers: profile.layers.map((layer, index) => (index === 1 ? { ...layer, batchDependent: true } : layer)),
+  };
+  const fast: PlanInput = { ...input, cluster: { ...cluster, links: { default: { bandwidthMbps: 1e6 } } } };
+  assert.equal(layout(plan(fast)), '[0,4) a 1 b 2 c 1');
+  const found = plan({ ...fast, profile: normalized });
+  for (const stage of found.stages) assert.ok(stage.layers[0] > 1 || stage.layers[1] < 2 || stage.devices.length === 1, layout(found));
+  assert.equal(layout(plan({ ...fast, profile: normalized, replicateBatchDependent: true })), '[0,4) a 1 b 2 c 1');
+  assert.throws(() => plan({ ...input, profile: normalized, planner: 'dp' }), {
+    name: 'InputError',
+    message:
+      'Planner "dp" replicates every layer, but the result of layer "l1" depends on the whole batch; use another planner, such as asteroid, or allow it with replicateBatchDependent.',
+  });
+});
+
+const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[] = [
+  [{ planner: 'magic' }, 'There is no planner "magic"; use one of asteroid, single, dp, straight.'],
+  [{ schedule: 'zigzag' }, 'There is no schedule "zigzag"; use one of 1f1b, gpipe.'],
+  [{ batchSize: 0 }, 'The batch size is 0; give a whole number of 1 or more.'],
+  [{ batchSize: 32, microBatchSize: 5 }, 'The batch of 32 samples cannot be cut into micro-batches of 5; give a divisor of it, such as 4.'],
+  [{ microBatchSize: -1 }, 'The micro-batch size is -1; give a whole number of 1 or more.'],
+  [
+    { cluster: { ...cluster, links: { default: { bandwidthMbps: -100 } } } },
+    'cluster: links.default.bandwidthMbps is -100; give a number above 0 (megabits a second).',
+  ],
+  [
+    { cluster: { ...cluster, devices: [...cluster.devices, { name: 'd', kind: 'phone', memoryMiB: 1 }] } },
+    'The profile of "four" has no times for device "d" (kind "phone"); profile it, or give it one of the profile\'s kinds (board, fast).',
+  ],
+];
+
+for (const [change, sentence] of wrong) {
+  test(`refused: ${sentence}`, () => assert.throws(() => plan({ ...input, ...change }), { name: 'InputError', message: sentence }));
+}
+
+function withMemory(memoryMiB: number): Cluster {
+  return { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB })) };
+}
+
+test('what fits nowhere says who lacks how much, and a smaller micro-batch where one would do', () => {
+  // The weights take 8 MiB twice, a sample 4 MiB: 24 MiB hold one device's micro-batch of 4, 12 MiB one of 1.
+  assert.throws(() => plan({ ...input, cluster: withMemory(12), planner: 'single' }), {
+    name: 'InputError',
+    message:
+      'Model "four" fits nowhere (planner single, micro-batches of 4): device "a" has 12 MiB and lacks 12 MiB; use micro-batches of 1, or raise its memoryMiB to 24.',
+  });
+  // Adam: four times the weights; stages of 1, 1 and 2 layers keep 5, 3 and 1 samples: 9, 7 and 10 MiB.
+  const { microBatchSize: _, ...open } = input;
+  assert.throws(() => plan({ ...open, cluster: withMemory(2), planner: 'straight', optimizerState: 2 }), {
+    name: 'InputError',
+    message:
+      'Model "four" fits nowhere (planner straight, micro-batches of 1): device "a" has 2 MiB and lacks 8 MiB; give every device at least 10 MiB.',
+  });
+});
+
+test('doing what the error says helps: 200 random problems that do not fit', () => {
+  let refusedCount = 0;
+  for (let seed = 0; refusedCount < 200; seed++) {
+    const random = createRandom(seed, 7);
+    const { profile: of, cluster: roomy } = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) });
+    const poor: Cluster = {
+      ...roomy,
+      devices: roomy.devices.map((device) => ({ ...device, memoryMiB: device.memoryMiB * (0.05 + 0.3 * random.uniform()) })),
+    };
+    const planner = plannerNames[random.integer(plannerNames.length)] as string;
+    const question: PlanInput = {
+      profile: of,
+      cluster: poor,
+      batchSize: 16,
+      microBatchSize: 2 ** random.integer(5),
+      optimizerState: 1,
+      planner,
+    };
+    let message = '';
+    try {
+      plan(question);
+      continue;
+    } catch (error) {
+      message = (error as Error).message;
+    }
+    refusedCount++;
+    const advice =
+      /device "(\w+)" has .* MiB and lacks \d+ MiB; (?:use micro-batches of (\d+), or )?(?:raise its memoryMiB to (\d+)|give every device at least (\d+) MiB)\.$/.exec(
+        message,
+      );
+    assert.ok(advice !== null, `seed ${seed}: ${message}`);
+    const [, name, smaller, own, all] = advice;
+    const devices = poor.devices.map((device) => {
+      if (all !== undefined) return { ...device, memoryMiB: Math.max(device.memoryMiB, Number(all)) };
+      return device.name === name ? { ...device, memoryMiB: Number(own) } : device;
+    });
+    assert.ok(plan({ ...question, cluster: { ...poor, devices } }).stages.length > 0, `seed ${seed}: ${message}`);
+    if (smaller !== undefined)
+      assert.ok(plan({ ...question, microBatchSize: Number(smaller) }).stages.length > 0, `seed ${seed}: ${message}`);
+  }
+});
+
+test("every planner's plan is sound: within memory, a program that passes the proof, never below the bound", () => {
+  for (let seed = 0; seed < 150; seed++) {
+    const random = createRandom(seed, 8);
+    const { profile: of, cluster: on } = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(8) });
+    const dependent: Profile =
+      seed % 3 > 0
+        ? of
+        : { ...of, layers: of.layers.map((layer, index) => (index % 2 === 0 ? { ...layer, batchDependent: true } : layer)) };
+    for (const planner of plannerNames) {
+      let found: Plan;
+      try {
+        found = plan({
+          profile: dependent,
+          cluster: on,
+          batchSize: 12,
+          optimizerState: 1,
+          planner,
+          schedule: seed % 2 === 0 ? '1f1b' : 'gpipe',
+        });
+      } catch (error) {
+        assert.match(String(error), /^InputError: (Model "random" fits nowhere|Planner "dp" replicates)/, `seed ${seed}, ${planner}`);
+        continue;
+      }
+      parsePlan(found);
+      checkTogether(found, dependent, on);
+      checkProgram(program(found), found);
+      for (const device of on.devices) {
+        const used = found.predicted.peakMemoryMiB[device.name] ?? 0;
+        assert.ok(
+          used <= device.memoryMiB * (1 + 1e-12),
+          `seed ${seed}, ${planner}: ${device.name} needs ${used} of ${device.memoryMiB} MiB`,
+        );
+      }
+      assert.ok(found.predicted.roundMs >= (found.predicted.lowerBoundMs ?? 0), `seed ${seed}, ${planner}`);
+      assert.ok(
+        found.stages.every((stage) => stage.samples.every((share) => share > 0)),
+        `seed ${seed}, ${planner}: a device without samples`,
+      );
+    }
+  }
+});
+
+test('no plan at all beats the bound of its micro-batch size: 1000 random plans', () => {
+  for (let seed = 0; seed < 1000; seed++) {
+    const some = randomPlan(seed);
+    const on = randomCluster(seed, some);
+    const of = randomProfile(seed, some, on);
+    const { batchSize, microBatchSize, schedule } = some;
+    const bound = lowerBoundMs(
+      createProblem({ profile: of, cluster: on, schedule, batchSize, microBatchSize, optimizerState: 0, replicateBatchDependent: false }),
+    );
+    const { roundMs } = simulate(program(some), some, of, on, { events: false });
+    assert.ok(bound > 0 && bound <= roundMs, `seed ${seed}: bound ${bound} ms, simulated ${roundMs} ms`);
+  }
+});
+
+test('213 layers on five devices, every micro-batch size of a batch of 2048: well under a second on an idle machine', () => {
+  const { profile: of, cluster: on } = randomInstance(1, { deviceCount: 5, layerCount: 213 });
+  const start = performance.now();
+  const found = plan({ profile: of, cluster: on, batchSize: 2048, optimizerState: 1 });
+  const elapsedMs = performance.now() - start;
+  assert.equal(found.stages.at(-1)?.layers[1], 213);
+  assert.ok(elapsedMs < 10000, `${elapsedMs} ms: ten times what it should take`);
+});
