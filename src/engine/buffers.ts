@@ -12,6 +12,12 @@ export function movable<A extends ElementArray>(data: A): A & { readonly buffer:
   return (fillsBuffer(data) ? data : data.slice()) as A & { readonly buffer: ArrayBuffer };
 }
 
+/**
+ * Never touched, so it costs nothing. The GNU C library returns the pages of every large block to the system until it has seen one of this
+ * size freed (its limit is 32 MiB); from then on it keeps them. A run with 1 MiB in and out took 950 µs before and 88 µs after.
+ */
+const largestFreed = 31 * 2 ** 20;
+
 let drain: InstanceType<typeof MessageChannel>['port1'] | undefined;
 
 /**
@@ -25,6 +31,7 @@ export function discard(data: ElementArray): void {
     const channel = new MessageChannel();
     channel.port2.close();
     drain = channel.port1;
+    drain.postMessage(undefined, [new ArrayBuffer(largestFreed)]);
   }
   drain.postMessage(undefined, [data.buffer]);
 }

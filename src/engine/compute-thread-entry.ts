@@ -28,9 +28,9 @@ function serve(engine: Engine): void {
       (error: unknown) => send({ id, busyMs: engine.busyMs(), failure: toFailure(error) }),
     );
   };
-  const valueOf = (handle: number): Value => defined(values.get(handle), `value ${handle}`);
+  const known = (handle: number): Value => defined(values.get(handle), `value ${handle}`);
   const removed = (handle: number): Value => {
-    const value = valueOf(handle);
+    const value = known(handle);
     values.delete(handle);
     return value;
   };
@@ -46,7 +46,7 @@ function serve(engine: Engine): void {
           }),
         );
       case 'run': {
-        const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, valueOf(input)]));
+        const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, known(input)]));
         const names = Object.keys(request.outputs);
         const results = defined(executables.get(request.executable), 'the graph').run(inputs, names);
         for (const name of names) values.set(defined(request.outputs[name], name), defined(results[name], name));
@@ -56,7 +56,7 @@ function serve(engine: Engine): void {
         values.set(request.handle, engine.upload(request.tensor));
         return;
       case 'download':
-        return answer(request.id, engine.download(valueOf(request.handle)));
+        return answer(request.id, engine.download(known(request.handle)));
       case 'take':
         return answer(request.id, engine.take(removed(request.handle)));
       case 'release':
