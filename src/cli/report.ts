@@ -133,6 +133,6 @@ class HumanReport {
 
   #role(device: string): string {
     const stage = this.#plan?.stages.findIndex(({ devices }) => devices.includes(device)) ?? -1;
-    return stage < 0 ? '' : `stage ${stage + 1}`;
+    return stage < 0 ? '' : `stage ${stage}`;
   }
 }

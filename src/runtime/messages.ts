@@ -123,7 +123,7 @@ export interface ToWorker {
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly round: { readonly round: number; readonly learningRate: number };
   readonly commit: { readonly round: number; readonly gradientScale: number };
-  readonly snapshot: { readonly round: number };
+  readonly snapshot: { readonly round: number; /** False: statistics only. */ readonly withState: boolean };
   readonly end: { readonly reason: string };
 }
 
@@ -165,7 +165,7 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   state,
   round: z.object({ round: count, learningRate: z.number().min(0) }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
-  snapshot: z.object({ round: count }),
+  snapshot: z.object({ round: count, withState: z.boolean() }),
   end: z.object({ reason: z.string().max(1000) }),
 };
 

@@ -39,7 +39,8 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
   const codes = createJoinCodes({ clock: cluster.clock });
   const server = await serve(coordinator, codes, cluster);
   const joinCode = codes.issue(randomBytes(joinCodeBytes));
-  options.hooks.observe({ kind: 'listening', url: server.url, joinCode, remoteCount: options.machine.workerCount - cluster.localCount });
+  const remoteCount = options.machine.workerCount - cluster.localCount;
+  if (remoteCount > 0) options.hooks.observe({ kind: 'listening', url: server.url, joinCode, remoteCount });
   const stop = (): void => coordinator.stop();
   cluster.signal.addEventListener('abort', stop, { once: true });
   if (cluster.signal.aborted) stop();

@@ -52,7 +52,7 @@ class Drive {
   #log(effect: MachineEffect): void {
     switch (effect.kind) {
       case 'send':
-        this.log.push(`${effect.message}→${effect.device}`);
+        this.log.push(`${effect.message}→${effect.device}${effect.message === 'snapshot' && effect.control.withState ? ' with state' : ''}`);
         break;
       case 'committed':
         this.log.push(`committed ${effect.round} loss ${effect.loss}`);
@@ -118,7 +118,7 @@ test('a whole run: every step waits for all, rounds commit in order, checkpoints
   ]);
   assert.deepEqual(drive.log.filter((line) => line.startsWith('feed')), ['feed 0', 'feed 1', 'feed 2', 'feed 3', 'feed 4']);
   assert.equal(drive.log.filter((line) => line.startsWith('commit→')).length, 15);
-  assert.deepEqual(drive.log.filter((line) => line.startsWith('snapshot')).slice(0, 2), ['snapshot→a', 'snapshot→c']);
+  assert.deepEqual(drive.log.filter((line) => line.startsWith('snapshot')).slice(0, 3), ['snapshot→a with state', 'snapshot→b', 'snapshot→c with state']);
 });
 
 test('a round commits only when every device has prepared', () => {

@@ -151,7 +151,9 @@ function joined(config: MachineConfig, state: MachineState, device: string): Ste
   const members = [...state.members, { name: device, listenUrl: '' }];
   const next = { ...state, members, epoch: state.epoch + 1 };
   if (members.length < config.workerCount) return [next, []];
-  return enter({ ...next }, 'preparing', members.map(({ name }) => ({ kind: 'send-model', device: name })));
+  // By name, not by arrival: the same devices then always get the same plan.
+  members.sort((a, b) => a.name.localeCompare(b.name, 'en', { numeric: true }));
+  return enter(next, 'preparing', members.map(({ name }) => ({ kind: 'send-model', device: name })));
 }
 
 function left(state: MachineState, device: string, reason: string): Step {
@@ -309,11 +311,12 @@ function commit(config: MachineConfig, state: MachineState): Step {
   return startRound(config, next, effects);
 }
 
-/** Asks one device of each stage for its weights after `state.round` committed rounds. */
+/** Asks one device of each stage for its weights after `state.round` committed rounds, and all for their statistics. */
 function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
-  const owners = defined(state.plan, 'the plan').stages.map((stage) => defined(stage.devices[0], 'a device'));
-  const asks = owners.map((device): MachineEffect => ({ kind: 'send', device, message: 'snapshot', control: { round: state.round } }));
-  return [{ ...state, phase: 'snapshotting', waitingFor: owners }, [...before, ...asks]];
+  const owners = new Set(defined(state.plan, 'the plan').stages.map((stage) => stage.devices[0]));
+  const waitingFor = state.members.map(({ name }) => name);
+  const asks = waitingFor.map((device): MachineEffect => ({ kind: 'send', device, message: 'snapshot', control: { round: state.round, withState: owners.has(device) } }));
+  return [{ ...state, phase: 'snapshotting', waitingFor }, [...before, ...asks]];
 }
 
 function afterCheckpoint(config: MachineConfig, state: MachineState): Step {

@@ -79,7 +79,8 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     },
     cached: false,
   };
-  await options.cache?.write(key, profile);
+  // A cache that cannot be written (a full disk, a read-only home) costs time at the next run, not this run.
+  await options.cache?.write(key, profile).catch(() => {});
   return profile;
 }
 

@@ -2,7 +2,7 @@
 
 import { hostname } from 'node:os';
 import type { Clock } from '../../clock.ts';
-import { deviceFacts } from '../../engine/device-facts-node.ts';
+import { deviceFacts } from '../../engine/host-node.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
@@ -38,13 +38,13 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const host = options.host ?? (await addressTowards(target.hostname));
   const engine = await options.createEngine();
   try {
-    const facts = await deviceFacts(engine);
+    const facts = deviceFacts();
     const hello = {
       protocol: protocolVersion,
       purpose: 'worker',
       name: options.name ?? hostname(),
       credential: options.joinCode,
-      facts: { memoryMiB: facts.memoryMiB, cores: facts.cores, engine: engine.name, machine: facts.machine },
+      facts: { memoryMiB: facts.memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname() },
     } as const;
     const { link, welcome } = await connect(options.url, { hello, abortSignal: options.signal });
     options.onJoined(welcome.name);

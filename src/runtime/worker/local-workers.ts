@@ -3,6 +3,7 @@
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
+import { allocatorEnvironment } from '../../engine/host-node.ts';
 import { RunError } from '../../errors.ts';
 
 export interface LocalWorkerOptions {
@@ -36,7 +37,7 @@ export function startLocalWorkers(options: LocalWorkerOptions): LocalWorkers {
       const name = `worker-${index}`;
       const flags = ['--join', options.url, '--name', name, '--threads', String(options.threads), '--engine', options.engine, '--managed'];
       const child = spawn(process.execPath, [command, 'worker', ...flags], {
-        env: { ...process.env, [joinCodeVariable]: options.joinCode },
+        env: { ...allocatorEnvironment(), ...process.env, [joinCodeVariable]: options.joinCode },
         stdio: ['ignore', 'ignore', 'pipe'],
       });
       let errors = '';

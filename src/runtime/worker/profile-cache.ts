@@ -3,8 +3,8 @@
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { cpus, hostname } from 'node:os';
-import { join } from 'node:path';
-import { writeFileAtomically } from '../../storage/atomic.ts';
+import { dirname, join } from 'node:path';
+import { makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
 import { cacheFolder } from '../../storage/digits-cache.ts';
 import { toCoordinatorSchemas } from '../messages.ts';
 import type { ProfileCache } from '../device/profiler.ts';
@@ -32,6 +32,7 @@ export function profileCache(slot: string): ProfileCache {
     },
     async write(key, profile) {
       const path = pathOf(key);
+      await makeFolders(dirname(path));
       await writeFileAtomically(path, [new TextEncoder().encode(JSON.stringify(profile))]);
     },
   };

@@ -173,7 +173,7 @@ class Worker {
       case 'commit':
         return this.#commit(received.control);
       case 'snapshot':
-        return this.#snapshot(received.control.round);
+        return this.#snapshot(received.control);
       case 'end':
         return;
       default:
@@ -289,9 +289,9 @@ class Worker {
     await this.#send('committed', { round: control.round });
   }
 
-  async #snapshot(round: number): Promise<void> {
+  async #snapshot({ round, withState }: ToWorker['snapshot']): Promise<void> {
     const { stage } = defined(this.#deployment, 'a deployment');
-    for await (const entry of stage.state()) {
+    for await (const entry of withState ? stage.state() : []) {
       await this.#send('state', { role: entry.role, name: entry.name }, [entry.value]);
     }
     await this.#send('statistics', {
