@@ -1,4 +1,4 @@
-// From the bytes of an ONNX file (opset 9 to the newest, from any exporter) to a Graph at the canonical opset.
+// From the bytes of an ONNX file (opset 7 to the newest, from any exporter) to a Graph at the canonical opset.
 
 import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';

@@ -1,4 +1,4 @@
-// Rewrites operators of other opsets (9 to the newest) into those of the canonical opset, with the same meaning. One rule an operator
+// Rewrites operators of other opsets (7 to the newest) into those of the canonical opset, with the same meaning. One rule an operator
 // that changed; operators without a rule mean the same everywhere.
 
 import { type Attribute, type Attributes, type Node, floatAttribute, int, intAttribute, intsAttribute } from '../graph.ts';
@@ -15,8 +15,8 @@ export interface UpgradeContext {
 
 type Rule = (node: Node, context: UpgradeContext) => readonly Node[];
 
-/** The first opset that Asteroid reads: older ones have other rules of broadcasting and of names. */
-export const oldestOpset = 9;
+/** The first opset that Asteroid reads: older ones have other rules of broadcasting. */
+export const oldestOpset = 7;
 /** The newest opset whose changes are known to these rules. */
 export const newestOpset = 28;
 
@@ -51,7 +51,8 @@ const flattenedSoftmax: Rule = (node, context) => {
 
 const rules: Readonly<Record<string, Rule>> = {
   BatchNormalization(node, { opset }) {
-    if (opset >= 14) return [node];
+    // Statistics for every element instead of every channel (spatial = 0, long gone) stay as they are, to be refused.
+    if (opset >= 14 || intAttribute(node, 'spatial', 1) === 0) return [node];
     // Running statistics as outputs mean training; the two saved ones behind them have no counterpart.
     const training = node.outputs.slice(1).some((output) => output !== '');
     const { epsilon, momentum } = node.attributes;
