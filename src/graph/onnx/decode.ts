@@ -19,6 +19,9 @@ import {
 } from './generated/onnx_pb.ts';
 import { dataTypeName, decodeTensor, elementTypeOf, isHalf } from './tensors.ts';
 
+/** No exporter writes longer names. */
+const nameLengthLimit = 4096;
+
 /** Where a tensor stands in the file: an initializer or the value of a Constant node. */
 export type TensorPlace = { readonly kind: 'initializer'; readonly index: number } | { readonly kind: 'constant'; readonly nodeIndex: number };
 
@@ -38,7 +41,7 @@ export interface DecodedModel {
   readonly hadHalf: boolean;
 }
 
-/** Reads the protobuf message. Throws InputError for bytes that are none, or a cut-off one. */
+/** Reads the protobuf message. Throws InputError for bytes that are none, for a cut-off one, and for names that are no text. */
 export function parseModel(bytes: Uint8Array): ModelProto {
   // A plain view: subclasses such as Buffer override `slice`.
   const plain = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -49,6 +52,7 @@ export function parseModel(bytes: Uint8Array): ModelProto {
     throw new InputError(`The ${bytes.length} bytes are no ONNX model, or a part of one is missing; export or copy the file again.`, { cause: error });
   }
   if (model.graph === undefined) throw new InputError(`The ${bytes.length} bytes are no ONNX model, or it is empty: there is no graph in it.`);
+  checkNames(model.graph);
   return model;
 }
 
@@ -93,6 +97,25 @@ export function decodeModel(model: ModelProto): DecodedModel {
   hadHalf ||= [...graph.input, ...graph.output].some(({ type }) => type?.value.case === 'tensorType' && isHalf(type.value.value.elemType));
   const names = new Set([...initializers.keys(), ...inputs.map(({ name }) => name), ...nodes.flatMap(({ name, outputs: made }) => [name, ...made])]);
   return { name: graph.name, opset: opsetOf(model), inputs, outputs, initializers, places, nodes, names, hadHalf };
+}
+
+/** Names are printed: only text that stays on one line is one. Anything else comes from a damaged file. */
+function checkNames(graph: GraphProto): void {
+  const check = (names: readonly string[]): void => {
+    for (const name of names) {
+      // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for.
+      if (name.length > nameLengthLimit || /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/.test(name)) {
+        throw new InputError(`A name in the model is ${name.length} characters long or has control characters in it, so the file is damaged; export or copy it again.`);
+      }
+    }
+  };
+  const tensors = [...graph.initializer, ...graph.sparseInitializer.flatMap(({ values }) => values ?? []), ...graph.node.flatMap(({ attribute }) => attribute.flatMap(({ t }) => t ?? []))];
+  check([graph.name, ...tensors.flatMap(({ name, externalData }) => [name, ...externalData.map(({ value }) => value)])]);
+  for (const { name, type } of [...graph.input, ...graph.output]) {
+    check([name]);
+    if (type?.value.case === 'tensorType') check(type.value.value.shape?.dim.map(({ value }) => (value.case === 'dimParam' ? value.value : '')) ?? []);
+  }
+  for (const { name, opType, domain, input, output, attribute } of graph.node) check([name, opType, domain, ...input, ...output, ...attribute.map((entry) => entry.name)]);
 }
 
 /** The nodes' own names where they are unique, else made of the operator and a number. */
