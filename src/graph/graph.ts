@@ -66,10 +66,12 @@ export interface Graph {
 }
 
 export const int = (value: number): Attribute => ({ type: 'int', value });
-export const float = (value: number): Attribute => ({ type: 'float', value });
+/** Rounded to float32, which is what files hold and engines read. */
+export const float = (value: number): Attribute => ({ type: 'float', value: Math.fround(value) });
 export const string = (value: string): Attribute => ({ type: 'string', value });
 export const ints = (value: readonly number[]): Attribute => ({ type: 'ints', value });
-export const floats = (value: readonly number[]): Attribute => ({ type: 'floats', value });
+/** Rounded to float32. */
+export const floats = (value: readonly number[]): Attribute => ({ type: 'floats', value: value.map(Math.fround) });
 export const tensorAttribute = (value: Tensor): Attribute => ({ type: 'tensor', value });
 
 /** The attribute's integer, or `fallback` where it is absent. */

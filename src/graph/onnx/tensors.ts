@@ -125,17 +125,10 @@ export function encodeTensor(value: Tensor, name?: string): TensorProto {
   });
 }
 
-/** `value` in the place of `proto`: name, documentation and data type stay as they came. The bytes are `value`'s own unless they are narrowed. */
+/** `value` (a float tensor) in the place of `proto`: name, documentation and data type stay as they came. The bytes are `value`'s own unless they are narrowed. */
 export function replaceTensor(proto: TensorProto, value: Tensor): TensorProto {
   const rawData = isHalf(proto.dataType) ? narrow(value.data as Float32Array, proto.dataType) : tensorBytes(value);
-  return create(TensorProtoSchema, {
-    name: proto.name,
-    ...(proto.docString === '' ? {} : { docString: proto.docString }),
-    dataType: proto.dataType,
-    dims: proto.dims,
-    rawData,
-    metadataProps: proto.metadataProps,
-  });
+  return Object.assign(create(TensorProtoSchema), proto, { rawData, floatData: [], doubleData: [], int32Data: [] });
 }
 
 /** Half-precision bits to float32, exactly. */
