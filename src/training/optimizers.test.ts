@@ -1,0 +1,138 @@
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { gradientName as autodiffGradientName } from '../autodiff/differentiate.ts';
+import type { Engine } from '../engine/engine.ts';
+import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { createReferenceEngine } from '../engine/reference.ts';
+import { allocate, type ElementType, elementCount, scalar, type Tensor, tensor, toNumbers, wrap } from '../graph/tensor.ts';
+import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
+import { runGraph } from '../testing/run-graph.ts';
+import { clipScale, squaredNormGraph } from './clipping.ts';
+import { gradientName, type Parameter } from './names.ts';
+import { accumulateGraph, type OptimizerKind, type OptimizerOptions, optimizerGraph, sumName } from './optimizers.ts';
+
+type Values = Readonly<Record<string, readonly number[]>>;
+
+interface Trajectories {
+  readonly shapes: Readonly<Record<string, readonly number[]>>;
+  readonly start: Values;
+  readonly gradients: readonly Values[];
+  /** The learning rate of each step is the case's times this. */
+  readonly rates: readonly number[];
+  readonly cases: readonly {
+    readonly kind: OptimizerKind;
+    readonly name: string;
+    readonly options: OptimizerOptions;
+    readonly learningRate: number;
+    readonly clipNorm: number | null;
+    /** Global gradient norms before clipping. */
+    readonly norms: readonly number[];
+    /** The parameters after each step. */
+    readonly steps: readonly Values[];
+  }[];
+}
+
+const fixture = JSON.parse(readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'trajectories.json'), 'utf8')) as Trajectories;
+
+/** Runs one case and compares after every step; `tolerance` is relative, for elements below 0.1 to 0.1. */
+async function follow(engine: Engine, type: ElementType, trajectory: Trajectories['cases'][number], tolerance: number): Promise<void> {
+  const parameters: Parameter[] = Object.entries(fixture.shapes).map(([name, shape]) => ({ name, shape, type }));
+  const optimizer = optimizerGraph(trajectory.kind, parameters, trajectory.options);
+  const executable = await engine.compile(optimizer.graph);
+  const values: Record<string, Tensor> = {};
+  for (const { name, shape } of parameters) values[name] = tensor(type, shape, fixture.start[name] as readonly number[]);
+  for (const part of optimizer.state) values[part.name] = wrap(part.type, part.shape, allocate(part.type, elementCount(part.shape)));
+  for (const [index, expected] of trajectory.steps.entries()) {
+    const gradients: Record<string, Tensor> = {};
+    for (const { name, shape } of parameters)
+      gradients[gradientName(name)] = tensor(type, shape, fixture.gradients[index]?.[name] as readonly number[]);
+    const { squaredNorm } = await runGraph(engine, squaredNormGraph(parameters), gradients);
+    const norm = Math.sqrt(toNumbers(squaredNorm as Tensor)[0] as number);
+    if (trajectory.clipNorm !== null) assert.ok(Math.abs(norm / (trajectory.norms[index] as number) - 1) < 1e-6, `norm ${norm}`);
+    const settings = {
+      learningRate: trajectory.learningRate * (fixture.rates[index] as number),
+      gradientScale: trajectory.clipNorm === null ? 1 : clipScale(norm ** 2, trajectory.clipNorm),
+      step: index + 1,
+    };
+    const scalars = Object.entries(optimizer.scalars(settings)).map(([name, value]) => [name, scalar('float32', value)] as const);
+    const feeds = { ...values, ...gradients, ...Object.fromEntries(scalars) };
+    assert.deepEqual(new Set(Object.keys(feeds)), new Set(executable.inputs));
+    const results = await runGraph(engine, optimizer.graph, feeds);
+    for (const { name } of [...parameters, ...optimizer.state]) values[name] = results[optimizer.updatedName(name)] as Tensor;
+    for (const { name } of parameters) {
+      for (const [element, value] of toNumbers(values[name] as Tensor).entries()) {
+        const wanted = expected[name]?.[element] as number;
+        const isNear = Math.abs(value - wanted) <= tolerance * Math.max(0.1, Math.abs(wanted));
+        assert.ok(isNear, `step ${index + 1}, ${name}[${element}]: ${value} instead of ${wanted}`);
+      }
+    }
+  }
+  executable.release();
+}
+
+describe('ten steps as PyTorch takes them', () => {
+  const reference = createReferenceEngine();
+  let fast: Engine;
+  before(async () => {
+    fast = await createOnnxRuntimeNodeEngine();
+  });
+  after(async () => {
+    await reference.close();
+    await fast.close();
+  });
+  assert.equal(fixture.cases.length, 11);
+  for (const trajectory of fixture.cases) {
+    test(`${trajectory.kind}, ${trajectory.name}: float64 by the definitions`, () => follow(reference, 'float64', trajectory, 1e-6));
+    test(`${trajectory.kind}, ${trajectory.name}: float32 by ONNX Runtime`, () => follow(fast, 'float32', trajectory, 1e-5));
+  }
+});
+
+test('state is described by name, shape and type', () => {
+  const parameters: Parameter[] = [
+    { name: 'w', shape: [2, 3] },
+    { name: 'b', shape: [3], type: 'float64' },
+  ];
+  assert.deepEqual(optimizerGraph('sgd', parameters).state, []);
+  assert.deepEqual(optimizerGraph('sgd', parameters, { momentum: 0.9 }).state, [
+    { name: 'w/momentum', parameter: 'w', kind: 'momentum', type: 'float32', shape: [2, 3] },
+    { name: 'b/momentum', parameter: 'b', kind: 'momentum', type: 'float64', shape: [3] },
+  ]);
+  assert.deepEqual(
+    optimizerGraph('adamw', parameters).state.map(({ name }) => name),
+    ['w/mean', 'w/variance', 'b/mean', 'b/variance'],
+  );
+});
+
+test('a stage without parameters has an empty update', () => {
+  const { graph, state, scalars } = optimizerGraph('adam', []);
+  assert.deepEqual([graph.inputs, graph.outputs, graph.nodes, state], [[], [], [], []]);
+  assert.deepEqual(scalars({ learningRate: 1, gradientScale: 1, step: 1 }), {});
+});
+
+test('gradients have the names that the backward graphs give them', () => {
+  assert.equal(gradientName('conv.weight'), autodiffGradientName('conv.weight'));
+});
+
+test('accumulateGraph adds gradients to their sums', async () => {
+  const engine = createReferenceEngine();
+  const graph = accumulateGraph([
+    { name: 'w', shape: [2] },
+    { name: 'b', shape: [] },
+  ]);
+  const results = await runGraph(engine, graph, {
+    [sumName('w')]: tensor('float32', [2], [1, 2]),
+    [gradientName('w')]: tensor('float32', [2], [10, 20]),
+    [sumName('b')]: scalar('float32', 5),
+    [gradientName('b')]: scalar('float32', -5),
+  });
+  assert.deepEqual(
+    Object.entries(results).map(([name, value]) => [name, toNumbers(value)]),
+    [
+      ['w', [11, 22]],
+      ['b', [0]],
+    ],
+  );
+  await engine.close();
+});

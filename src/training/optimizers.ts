@@ -1,0 +1,218 @@
+// The optimizers as graphs: one run updates all parameters of a stage, exactly as torch.optim's SGD, Adam and AdamW do. State starts as zeros.
+// Beside it, the graph that sums the gradients of micro-batches.
+
+import { assert } from '../assert.ts';
+import { Emitter } from '../graph/emitter.ts';
+import { type Attributes, type Graph, int } from '../graph/graph.ts';
+import { dataTypeCode } from '../graph/operators/data-types.ts';
+import type { ElementType } from '../graph/tensor.ts';
+import { gradientName, type Parameter } from './names.ts';
+
+export type OptimizerKind = 'sgd' | 'adam' | 'adamw';
+
+/** Each kind reads the options that it has. The defaults are PyTorch's. */
+export interface OptimizerOptions {
+  /** sgd. Default 0: no state. */
+  readonly momentum?: number;
+  /** sgd with momentum. Default false. */
+  readonly nesterov?: boolean;
+  /** Default 0 (adamw: 0.01). */
+  readonly weightDecay?: number;
+  /** adam, adamw. Default 0.9. */
+  readonly beta1?: number;
+  /** adam, adamw. Default 0.999. */
+  readonly beta2?: number;
+  /** adam, adamw. Default 1e-8. */
+  readonly epsilon?: number;
+}
+
+/** One tensor of an optimizer's state, named "parameter/kind", such as "conv1.weight/momentum". It starts as zeros. */
+export interface OptimizerState {
+  readonly name: string;
+  readonly parameter: string;
+  readonly kind: 'momentum' | 'mean' | 'variance';
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+}
+
+/** What changes from update to update. */
+export interface UpdateSettings {
+  readonly learningRate: number;
+  /** Multiplies all gradients (clipping). */
+  readonly gradientScale: number;
+  /** Updates so far, this one included: from 1. */
+  readonly step: number;
+}
+
+/** An update of all parameters of a stage. */
+export interface OptimizerGraph {
+  /**
+   * Inputs: the parameters under their names, `gradientName` of each, the state under its names, and the scalars.
+   * Outputs: `updatedName` of each parameter, then of each piece of state.
+   */
+  readonly graph: Graph;
+  readonly state: readonly OptimizerState[];
+  /** The graph's scalar inputs by name (float32, shape []) and their values for one update. */
+  scalars(settings: UpdateSettings): Readonly<Record<string, number>>;
+  /** The output that replaces a parameter or a piece of state. */
+  updatedName(name: string): string;
+}
+
+/** Builds the update of `parameters` (float32 or float64). With no parameters the graph is empty. */
+export function optimizerGraph(kind: OptimizerKind, parameters: readonly Parameter[], options: OptimizerOptions = {}): OptimizerGraph {
+  const emitter = new Emitter();
+  for (const { name, type = 'float32', shape } of parameters) emitter.input(name, type, shape);
+  for (const { name, type = 'float32', shape } of parameters) emitter.input(gradientName(name), type, shape);
+  const rule = kind === 'sgd' ? sgd(options) : adam(options, kind === 'adamw');
+  const state = parameters.flatMap(({ name, type = 'float32', shape }) =>
+    rule.state.map((part): OptimizerState => ({ name: `${name}/${part}`, parameter: name, kind: part, type, shape })),
+  );
+  for (const { name, type, shape } of state) emitter.input(name, type, shape);
+  const names = parameters.length === 0 ? [] : Object.keys(rule.scalars({ learningRate: 0, gradientScale: 0, step: 1 }));
+  for (const name of names) emitter.input(scalarName(name), 'float32', []);
+  for (const { name, type = 'float32' } of parameters) {
+    assert(type === 'float32' || type === 'float64', `parameter "${name}" of type ${type}`);
+    rule.write(new RuleWriter(emitter, name, type));
+  }
+  const outputs = [...parameters, ...state].map(({ name }) => updatedName(name));
+  const scalars = (settings: UpdateSettings): Record<string, number> => {
+    const values = rule.scalars(settings);
+    return Object.fromEntries(names.map((name) => [scalarName(name), values[name] as number]));
+  };
+  return { graph: emitter.build(kind, outputs), state, scalars, updatedName };
+}
+
+/** Inputs: for each parameter `sumName`, and its new gradient under `gradientName`. Outputs: their sums, under the parameters' names. */
+export function accumulateGraph(parameters: readonly Parameter[]): Graph {
+  const emitter = new Emitter();
+  for (const { name, type = 'float32', shape } of parameters) {
+    emitter.input(sumName(name), type, shape);
+    emitter.input(gradientName(name), type, shape);
+  }
+  for (const { name } of parameters) writeAs(emitter, name, 'Add', [sumName(name), gradientName(name)]);
+  return emitter.build(
+    'accumulate',
+    parameters.map(({ name }) => name),
+  );
+}
+
+/** The sum of a parameter's gradients so far, as `accumulateGraph` calls it. */
+export function sumName(parameter: string): string {
+  return `sum(${parameter})`;
+}
+
+function updatedName(name: string): string {
+  return `updated(${name})`;
+}
+
+function scalarName(name: string): string {
+  return `scalar(${name})`;
+}
+
+function writeAs(emitter: Emitter, output: string, operator: string, inputs: readonly string[]): string {
+  emitter.append({ operator, domain: '', name: output, inputs, outputs: [output], attributes: {} });
+  return output;
+}
+
+/** One optimizer: what it keeps for a parameter, what changes from step to step, and the formula. */
+interface Rule {
+  readonly state: readonly OptimizerState['kind'][];
+  scalars(settings: UpdateSettings): Readonly<Record<string, number>>;
+  write(writer: RuleWriter): void;
+}
+
+/**
+ * g ← scale · g + λ θ;  v ← μ v + g;  θ ← θ − η v, with Nesterov's momentum θ ← θ − η (g + μ v), without momentum θ ← θ − η g.
+ * PyTorch starts v with the first gradient, which zeros give as well (dampening 0).
+ */
+function sgd({ momentum = 0, nesterov = false, weightDecay = 0 }: OptimizerOptions): Rule {
+  return {
+    state: momentum === 0 ? [] : ['momentum'],
+    scalars: ({ learningRate, gradientScale }) => ({ learningRate, gradientScale }),
+    write(w) {
+      const gradient = w.plus(w.times(w.gradient, w.scalar('gradientScale')), w.parameter, weightDecay);
+      let direction = gradient;
+      if (momentum !== 0) {
+        const velocity = w.update(w.state('momentum'), 'Add', [w.times(w.state('momentum'), w.number(momentum)), gradient]);
+        direction = nesterov ? w.plus(gradient, velocity, momentum) : velocity;
+      }
+      w.update(w.parameter, 'Sub', [w.parameter, w.times(direction, w.scalar('learningRate'))]);
+    },
+  };
+}
+
+/**
+ * At step t: g ← scale · g + λ θ;  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;
+ * θ ← θ − η/(1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε). AdamW leaves λ out of g and shrinks θ by η λ first.
+ */
+function adam({ beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weightDecay }: OptimizerOptions, isDecoupled: boolean): Rule {
+  const decay = weightDecay ?? (isDecoupled ? 0.01 : 0);
+  return {
+    state: ['mean', 'variance'],
+    scalars: ({ learningRate, gradientScale, step }) => ({
+      gradientScale,
+      stepSize: learningRate / (1 - beta1 ** step),
+      varianceScale: 1 / Math.sqrt(1 - beta2 ** step),
+      ...(isDecoupled && { shrinkage: 1 - learningRate * decay }),
+    }),
+    write(w) {
+      const scaled = w.times(w.gradient, w.scalar('gradientScale'));
+      const gradient = isDecoupled ? scaled : w.plus(scaled, w.parameter, decay);
+      const [mean, variance] = [w.state('mean'), w.state('variance')];
+      const squared = w.times(gradient, gradient);
+      const m = w.update(mean, 'Add', [w.times(mean, w.number(beta1)), w.times(gradient, w.number(1 - beta1))]);
+      const v = w.update(variance, 'Add', [w.times(variance, w.number(beta2)), w.times(squared, w.number(1 - beta2))]);
+      const root = w.times(w.write('Sqrt', [v]), w.scalar('varianceScale'));
+      const step = w.write('Div', [w.times(m, w.scalar('stepSize')), w.write('Add', [root, w.number(epsilon)])]);
+      const start = isDecoupled ? w.times(w.parameter, w.scalar('shrinkage')) : w.parameter;
+      w.update(w.parameter, 'Sub', [start, step]);
+    },
+  };
+}
+
+/** Writes one parameter's part of an update. */
+class RuleWriter {
+  readonly parameter: string;
+  readonly gradient: string;
+  readonly #emitter: Emitter;
+  readonly #type: ElementType;
+
+  constructor(emitter: Emitter, parameter: string, type: ElementType) {
+    this.parameter = parameter;
+    this.gradient = gradientName(parameter);
+    this.#emitter = emitter;
+    this.#type = type;
+  }
+
+  /** The old value of a piece of state. */
+  state(kind: OptimizerState['kind']): string {
+    return `${this.parameter}/${kind}`;
+  }
+
+  scalar(name: string): string {
+    if (this.#type === 'float32') return scalarName(name);
+    return this.write('Cast', [scalarName(name)], { to: int(dataTypeCode(this.#type)) });
+  }
+
+  number(value: number): string {
+    return this.#emitter.scalarLike(this.parameter, value);
+  }
+
+  write(operator: string, inputs: readonly string[], attributes: Attributes = {}): string {
+    return this.#emitter.emit(operator, inputs, attributes);
+  }
+
+  /** Writes the operator whose result replaces `name`, and returns that result. */
+  update(name: string, operator: string, inputs: readonly string[]): string {
+    return writeAs(this.#emitter, updatedName(name), operator, inputs);
+  }
+
+  times(a: string, b: string): string {
+    return this.write('Mul', [a, b]);
+  }
+
+  /** a + factor · b. */
+  plus(a: string, b: string, factor: number): string {
+    return factor === 0 ? a : this.write('Add', [a, this.times(b, this.number(factor))]);
+  }
+}
