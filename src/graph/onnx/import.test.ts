@@ -14,7 +14,7 @@ import { layers } from '../layers.ts';
 import { instantiate } from '../static.ts';
 import { type Tensor, type ValueType, int64s, scalar, tensor, toNumbers } from '../tensor.ts';
 import { exportModel } from './export.ts';
-import { StringStringEntryProtoSchema, TensorProtoSchema, TensorProto_DataLocation, TensorProto_DataType, TypeProtoSchema, ValueInfoProtoSchema } from './generated/onnx_pb.ts';
+import { FunctionProtoSchema, StringStringEntryProtoSchema, TensorProtoSchema, TensorProto_DataLocation, TensorProto_DataType, TypeProtoSchema, ValueInfoProtoSchema } from './generated/onnx_pb.ts';
 import { importModel } from './import.ts';
 
 const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2] };
@@ -242,6 +242,46 @@ test('the first error of an unknown operator comes when it is used', () => {
   const lstm = { operator: 'LSTM', inputs: ['x'], outputs: ['y'], attributes: { hidden_size: int(4), clip: float(1) } };
   const { graph } = importModel(onnxModel({ opset: 17, inputs: [x], nodes: [lstm], outputs: ['y'] }));
   assert.throws(() => layers(graph), /Operator LSTM \(node "node0"\) is not supported/);
+});
+
+test('functions of the model are written out, with their attributes, and nested ones', () => {
+  const call = (operator: string, inputs: string[], outputs: string[], attributes = {}): object => ({ operator, domain: 'local', inputs, outputs, attributes });
+  const bytes = (depth: number): Uint8Array =>
+    changed(
+      onnxModel({
+        opset: 17,
+        inputs: [x],
+        nodes: [call('Outer', ['x', 'w'], ['a'], { slope: float(0.5) }), call('Outer', ['a', 'w'], ['y'])] as never,
+        outputs: ['y'],
+        initializers: { w: tensor('float32', [2], [1, -1]) },
+      }),
+      (proto) => {
+        const node = (opType: string, input: string[], output: string[], domain = '', attribute: object[] = []): object => ({ opType, input, output, domain, attribute });
+        const leaky = node('LeakyRelu', ['sum'], ['out'], '', [{ name: 'alpha', type: 1, refAttrName: 'slope' }]);
+        const inner = { domain: 'local', name: 'Inner', input: ['p', 'q'], output: ['out'], attribute: ['slope'], node: [node('Add', ['p', 'q'], ['sum']), leaky] };
+        const passed = { name: 'slope', type: 1, refAttrName: 'slope' };
+        const outer = {
+          domain: 'local',
+          name: 'Outer',
+          input: ['p', 'q'],
+          output: ['out'],
+          attributeProto: [{ name: 'slope', type: 1, f: 0.25 }],
+          node: [node(depth > 1 ? 'Outer' : 'Inner', ['p', 'q'], ['out'], 'local', [passed])],
+        };
+        proto.functions = [inner, outer].map((definition) => create(FunctionProtoSchema, definition as never));
+      },
+    );
+  const { graph } = importModel(bytes(1));
+  assert.deepEqual(graph.nodes.map(({ operator, attributes }) => [operator, attributes]), [
+    ['Add', {}],
+    ['LeakyRelu', { alpha: float(0.5) }],
+    ['Add', {}],
+    ['LeakyRelu', { alpha: float(0.25) }],
+  ]);
+  assert.deepEqual(graph.parameters, ['w']);
+  const y = evaluateGraph(instantiate(graph, 1).graph, new Map([['x', tensor('float32', [1, 2], [1, -3])]])).get('y');
+  assert.deepEqual(toNumbers(y as Tensor), [3, -0.75]);
+  assert.throws(() => importModel(bytes(2)), /The model's functions call each other more than 32 deep/);
 });
 
 test('constants of every kind are lifted', () => {

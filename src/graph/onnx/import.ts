@@ -12,7 +12,8 @@ import type { Tensor } from '../tensor.ts';
 import { type DecodedModel, type TensorPlace, decodeModel, opsetOf, parseModel } from './decode.ts';
 import { patchModel } from './encode.ts';
 import { type ExternalLoader, loadExternalTensors } from './external.ts';
-import type { ModelProto } from './generated/onnx_pb.ts';
+import { inlineFunctions } from './functions.ts';
+import type { GraphProto, ModelProto } from './generated/onnx_pb.ts';
 import { readMetadata } from './metadata.ts';
 import { findWeights } from './parameters.ts';
 import { untieVectors } from './untie.ts';
@@ -30,8 +31,8 @@ export interface ImportOptions {
 export interface ImportedModel {
   readonly graph: Graph;
   /**
-   * The file's own message, with its weights' bytes shared with the graph's tensors, external ones brought in, and vectors that exporters
-   * had merged separated again (untie.ts).
+   * The file's own message, with its weights' bytes shared with the graph's tensors, external ones brought in, functions written out
+   * (functions.ts), and vectors that exporters had merged separated again (untie.ts).
    */
   readonly proto: ModelProto;
   /** Where parameters and buffers stand in the file. */
@@ -51,7 +52,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   if (!(opset >= oldestOpset && opset <= newestOpset)) {
     throw new InputError(`The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`);
   }
-  const proto = patchModel(parsed, { graph: untieVectors(loadExternalTensors(defined(parsed.graph, 'the graph'), options.loadExternal)) });
+  const proto = patchModel(parsed, { graph: prepare(parsed, options), functions: [] });
   const decoded = decodeModel(proto);
   const metadata = readMetadata(proto);
   const notes: string[] = decoded.hadHalf ? ['The model is in half precision; it is trained in float32.'] : [];
@@ -75,6 +76,12 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const opened = openBatch(bindDimensions(nameBatch(graph), options.dimensions ?? {}), notes);
   shareWeights(proto, decoded);
   return { graph: opened, proto, places: decoded.places, notes };
+}
+
+/** The file's graph with everything in one place and nothing but plain nodes. */
+function prepare(model: ModelProto, { loadExternal }: ImportOptions): GraphProto {
+  const graph = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
+  return untieVectors(loadExternalTensors(graph, loadExternal));
 }
 
 function upgrade({ opset, nodes, initializers, names }: DecodedModel): { nodes: readonly Node[]; initializers: ReadonlyMap<string, Tensor> } {

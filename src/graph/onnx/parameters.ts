@@ -93,7 +93,16 @@ function sourcesOf(nodes: readonly Node[], made: ReadonlyMap<string, Node>, posi
 /** Infinities, huge numbers, or nothing but zeros and one number below −10: added to attention scores to hide them. */
 function isMask(value: Tensor): boolean {
   const data = value.data as Float32Array | Float64Array;
-  if (data.some((element) => !(Math.abs(element) < maskMagnitude))) return true;
-  const hidden = data.find((element) => element !== 0) ?? 0;
-  return hidden < -10 && data.every((element) => element === 0 || element === hidden) && data.includes(0);
+  let hidden = 0;
+  let zeroCount = 0;
+  let isTwoValued = true;
+  // A plain loop: this looks at every weight of a model of gigabytes.
+  for (let index = 0; index < data.length; index++) {
+    const element = data[index] as number;
+    if (!(Math.abs(element) < maskMagnitude)) return true;
+    if (element === 0) zeroCount++;
+    else if (hidden === 0) hidden = element;
+    else if (element !== hidden) isTwoValued = false;
+  }
+  return isTwoValued && hidden < -10 && zeroCount > 0;
 }
