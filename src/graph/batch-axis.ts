@@ -1,9 +1,9 @@
 // Where the batch is in each value: found by giving a model two batch sizes and comparing shapes. Also tells which nodes mix samples.
 
 import { assert } from '../assert.ts';
-import { type Graph, type Node, batchSymbol, intAttribute } from './graph.ts';
-import { type StaticGraph, instantiate } from './static.ts';
-import { type ValueType, elementCount, toNumbers } from './tensor.ts';
+import { batchSymbol, type Graph, intAttribute, type Node } from './graph.ts';
+import { instantiate, type StaticGraph } from './static.ts';
+import { elementCount, toNumbers, type ValueType } from './tensor.ts';
 
 /** The batch sizes at which a model with a symbolic batch is looked at. */
 const probeSizes = [2, 3] as const;
@@ -26,7 +26,8 @@ export function hasOpenBatch(graph: Graph): boolean {
 export function probe(graph: Graph): Probe {
   if (graph.fixedBatch !== undefined) return { batchSize: graph.fixedBatch, static: instantiate(graph, graph.fixedBatch) };
   const [small, large] = probeSizes;
-  const names = (graphs: readonly StaticGraph[]): string[] => graphs.map(({ graph: { nodes } }) => nodes.map((node) => node.name).join('\n'));
+  const names = (graphs: readonly StaticGraph[]): string[] =>
+    graphs.map(({ graph: { nodes } }) => nodes.map((node) => node.name).join('\n'));
   let graphs = probeSizes.map((size) => instantiate(graph, size));
   // A node may do nothing at one size only; then no node is left out, so that both graphs have the same.
   if (new Set(names(graphs)).size > 1) graphs = probeSizes.map((size) => instantiate(graph, size, { simplify: false }));

@@ -4,11 +4,11 @@
 
 import { assert, defined } from '../assert.ts';
 import { checkGraph } from './check.ts';
-import { type Attributes, type Dimension, type Graph, type Node, type ValueInfo, batchSymbol, float, int, ints } from './graph.ts';
-import { type Initialization, fanInUniform, fans, initialize, normal, ones, zeros } from './initialization.ts';
+import { type Attributes, batchSymbol, type Dimension, float, type Graph, int, ints, type Node, type ValueInfo } from './graph.ts';
+import { fanInUniform, fans, type Initialization, initialize, normal, ones, zeros } from './initialization.ts';
 import { neededNodes, usedValues } from './liveness.ts';
 import { TypeWalk } from './static.ts';
-import { type ElementType, type Tensor, type ValueType, int64s, scalar } from './tensor.ts';
+import { type ElementType, int64s, scalar, type Tensor, type ValueType } from './tensor.ts';
 
 /** Options of a {@link GraphBuilder}. */
 export interface BuilderOptions {
@@ -248,7 +248,9 @@ export class GraphBuilder {
 
   /** Zeroes elements with probability `ratio` while training. */
   dropout(x: string, ratio: number): string {
-    return this.node('Dropout', [x, this.constant(scalar('float32', ratio)), this.constant(scalar('bool', 1))], { seed: int(this.#nodes.length) });
+    return this.node('Dropout', [x, this.constant(scalar('float32', ratio)), this.constant(scalar('bool', 1))], {
+      seed: int(this.#nodes.length),
+    });
   }
 
   add(a: string, b: string): string {

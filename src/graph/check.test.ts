@@ -9,7 +9,14 @@ import { checkGraph, sortTopologically } from './check.ts';
 import type { Graph, Node } from './graph.ts';
 import { tensor } from './tensor.ts';
 
-const node = (name: string, inputs: readonly string[], outputs: readonly string[] = [name]): Node => ({ operator: 'Add', domain: '', name, inputs, outputs, attributes: {} });
+const node = (name: string, inputs: readonly string[], outputs: readonly string[] = [name]): Node => ({
+  operator: 'Add',
+  domain: '',
+  name,
+  inputs,
+  outputs,
+  attributes: {},
+});
 const graph = (changes: Partial<Graph>): Graph => ({
   name: 'g',
   inputs: [{ name: 'x', type: 'float32', shape: ['N'] }],
@@ -36,7 +43,10 @@ test('each broken promise is one sentence', () => {
     [{ outputs: [] }, 'Model "g" has no outputs.'],
     [{ outputs: [{ name: 'z', type: 'float32', shape: [] }] }, 'Output "z" in model "g" is not computed by anything.'],
     [{ parameters: ['v'] }, 'Parameter or buffer "v" in model "g" is no initializer.'],
-    [{ initializers: new Map([['w', { ...tensor('float32', [1], [1]), shape: [2] }]]) }, 'Initializer "w" in model "g" has 1 elements for shape [2].'],
+    [
+      { initializers: new Map([['w', { ...tensor('float32', [1], [1]), shape: [2] }]]) },
+      'Initializer "w" in model "g" has 1 elements for shape [2].',
+    ],
     [{ inputs: [{ name: '', type: 'float32', shape: [] }] }, 'input 0 in model "g" has an empty name.'],
   ];
   for (const [changes, message] of cases) assert.throws(() => checkGraph(graph(changes)), new InputError(message));
@@ -46,19 +56,39 @@ test('sorting keeps an order that is one, mends others, and leaves cycles for th
   const sorted = [node('a', ['x']), node('b', ['x']), node('c', ['a', 'b'])];
   assert.deepEqual(sortTopologically(sorted, ['x']), sorted);
   const shuffled = [node('d', ['c']), node('c', ['a']), node('a', ['x']), node('b', ['x'])];
-  assert.deepEqual(sortTopologically(shuffled, ['x']).map(({ name }) => name), ['a', 'c', 'd', 'b']);
+  assert.deepEqual(
+    sortTopologically(shuffled, ['x']).map(({ name }) => name),
+    ['a', 'c', 'd', 'b'],
+  );
   const cyclic = [node('a', ['b']), node('b', ['a']), node('c', ['x'])];
-  assert.deepEqual(sortTopologically(cyclic, ['x']).map(({ name }) => name), ['c', 'a', 'b']);
+  assert.deepEqual(
+    sortTopologically(cyclic, ['x']).map(({ name }) => name),
+    ['c', 'a', 'b'],
+  );
 });
 
 test('any shuffled graph is sorted', () => {
   const shape = fc.array(fc.array(fc.nat({ max: 30 }), { maxLength: 3 }), { minLength: 1, maxLength: 30 }).chain((reads) =>
-    fc.record({ reads: fc.constant(reads), order: fc.shuffledSubarray(reads.map((_, index) => index), { minLength: reads.length }) }),
+    fc.record({
+      reads: fc.constant(reads),
+      order: fc.shuffledSubarray(
+        reads.map((_, index) => index),
+        { minLength: reads.length },
+      ),
+    }),
   );
   fc.assert(
     fc.property(shape, ({ reads, order }) => {
-      const nodes = reads.map((inputs, index) => node(`n${index}`, inputs.map((input) => (index === 0 ? 'x' : `n${input % index}`))));
-      const sorted = sortTopologically(order.map((index) => nodes[index] as Node), ['x']);
+      const nodes = reads.map((inputs, index) =>
+        node(
+          `n${index}`,
+          inputs.map((input) => (index === 0 ? 'x' : `n${input % index}`)),
+        ),
+      );
+      const sorted = sortTopologically(
+        order.map((index) => nodes[index] as Node),
+        ['x'],
+      );
       checkGraph(graph({ initializers: new Map(), parameters: [], nodes: sorted, outputs: [{ name: 'n0', type: 'float32', shape: [] }] }));
       assert.equal(sorted.length, nodes.length);
     }),

@@ -2,7 +2,7 @@
 // read, names that exist, nodes with names of their own.
 
 import { InputError } from '../errors.ts';
-import { type Graph, type Node } from './graph.ts';
+import type { Graph, Node } from './graph.ts';
 import { elementCount } from './tensor.ts';
 
 /** Throws InputError with the first broken promise. Does not know operators. */
@@ -24,12 +24,14 @@ export function checkGraph(graph: Graph): void {
   checkNames(graph, where);
   for (const node of graph.nodes) {
     for (const input of node.inputs) {
-      if (input !== '' && !defined.has(input)) throw new InputError(`Node "${node.name}" (${node.operator}) ${where} reads "${input}", which nothing before it defines.`);
+      if (input !== '' && !defined.has(input))
+        throw new InputError(`Node "${node.name}" (${node.operator}) ${where} reads "${input}", which nothing before it defines.`);
     }
     for (const output of node.outputs) if (output !== '') define(output, `node "${node.name}"`);
   }
   if (graph.outputs.length === 0) throw new InputError(`Model "${graph.name}" has no outputs.`);
-  for (const { name } of graph.outputs) if (!defined.has(name)) throw new InputError(`Output "${name}" ${where} is not computed by anything.`);
+  for (const { name } of graph.outputs)
+    if (!defined.has(name)) throw new InputError(`Output "${name}" ${where} is not computed by anything.`);
 }
 
 function checkNames(graph: Graph, where: string): void {

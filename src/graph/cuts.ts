@@ -1,10 +1,10 @@
 // Where a model may be cut in two: nodes in an order that keeps the exporter's, and for every place between two of them, which
 // tensors live across it and whether all of them can be split by samples and sent.
 
-import { type Graph, type Node } from './graph.ts';
-import { type Probe, batchAxis } from './batch-axis.ts';
-import { byteLength } from './tensor.ts';
 import { defined } from '../assert.ts';
+import { batchAxis, type Probe } from './batch-axis.ts';
+import type { Graph, Node } from './graph.ts';
+import { byteLength } from './tensor.ts';
 
 /** A model's places to cut. Cut `p` is before node `p`; cut `nodes.length` is the end. */
 export interface Cuts {
@@ -32,7 +32,10 @@ export function findCuts(probe: Probe): Cuts {
   const { graph, types } = probe.static;
   const nodes = orderForCutting(graph);
   const lifetimes = valueLifetimes(graph, nodes);
-  const ofBatch = dependants(graph.nodes, graph.inputs.map((input) => input.name));
+  const ofBatch = dependants(
+    graph.nodes,
+    graph.inputs.map((input) => input.name),
+  );
   const illegal = new Int32Array(nodes.length + 2);
   const bytes = new Float64Array(nodes.length + 2);
   const addRange = (counts: Int32Array | Float64Array, first: number, last: number, amount: number): void => {
@@ -73,7 +76,10 @@ function dependants(nodes: readonly Node[], roots: Iterable<string>): Set<string
  * on nothing but constants are left out: whoever needs them has his own (stage.ts).
  */
 function orderForCutting(graph: Graph): readonly Node[] {
-  const ofInputs = dependants(graph.nodes, graph.inputs.map((input) => input.name));
+  const ofInputs = dependants(
+    graph.nodes,
+    graph.inputs.map((input) => input.name),
+  );
   const ofParameters = dependants(graph.nodes, [...graph.parameters, ...graph.buffers]);
   const waiting = new Map<string, Node>();
   const ordered: Node[] = [];

@@ -4,7 +4,7 @@
 import { assert, defined } from '../assert.ts';
 import type { Attributes, Graph, Node, ValueInfo } from './graph.ts';
 import { isOperator, operators } from './operators/index.ts';
-import { type ElementType, type Tensor, type ValueType, int64s, scalar } from './tensor.ts';
+import { type ElementType, int64s, scalar, type Tensor, type ValueType } from './tensor.ts';
 
 /** A graph under construction with static shapes. Names that it makes up are unique within it. */
 export class Emitter {

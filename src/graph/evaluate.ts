@@ -2,8 +2,8 @@
 
 import { assert, defined } from '../assert.ts';
 import type { Graph } from './graph.ts';
-import { refuseUnsupported } from './static.ts';
 import { isOperator, operators } from './operators/index.ts';
+import { refuseUnsupported } from './static.ts';
 import type { Tensor } from './tensor.ts';
 
 /** The outputs of `graph` for these inputs, by name. Throws InputError for unsupported operators and for values that do not fit. */

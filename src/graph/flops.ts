@@ -1,7 +1,7 @@
 // Counts of floating point operations, for planning where nothing was measured and for naming layers' sizes. Multiply-adds count two.
 
-import { type Node, intAttribute } from './graph.ts';
-import { type ValueType, elementCount } from './tensor.ts';
+import { intAttribute, type Node } from './graph.ts';
+import { elementCount, type ValueType } from './tensor.ts';
 
 /**
  * Floating point operations of one node: 2 · multiply-adds for convolutions and matrix products, else the larger of the largest input's

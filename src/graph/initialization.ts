@@ -1,7 +1,7 @@
 // How parameters start: seeded, so that the same name and seed give the same weights on every machine.
 
 import { createRandom, hashString } from '../random.ts';
-import { type ElementType, type Tensor, elementCount, tensor, wrap } from './tensor.ts';
+import { type ElementType, elementCount, type Tensor, tensor, wrap } from './tensor.ts';
 
 /** A rule for initial values, as data. */
 export type Initialization =
@@ -33,7 +33,12 @@ export function fans(shape: readonly number[]): { fanIn: number; fanOut: number 
 }
 
 /** The initial values of the parameter called `name`. */
-export function initialize(name: string, shape: readonly number[], rule: Initialization, options: { seed?: number; type?: ElementType } = {}): Tensor {
+export function initialize(
+  name: string,
+  shape: readonly number[],
+  rule: Initialization,
+  options: { seed?: number; type?: ElementType } = {},
+): Tensor {
   const { seed = 0, type = 'float32' } = options;
   const count = elementCount(shape);
   const values = new Float64Array(type === 'float64' ? count : 0);

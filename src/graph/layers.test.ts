@@ -30,7 +30,10 @@ test('residual: a layer for each convolution, pool and product, with names, byte
   assert.equal(bufferBytes(sequence, first), 8 * 4);
   assert.equal(cutBytes(first.outputs), 4 * 8 * 8 * 4);
   assert.equal(cutBytes(first.outputs, 5), 5 * 4 * 8 * 8 * 4);
-  assert.deepEqual(sequence.layers.map((layer) => layer.batchDependent), [true, true, true, true, true, true, false, false]);
+  assert.deepEqual(
+    sequence.layers.map((layer) => layer.batchDependent),
+    [true, true, true, true, true, true, false, false],
+  );
 });
 
 test('the same block on the same shapes has the same signature; another place in the gradient flow has not', () => {
@@ -67,12 +70,18 @@ test('attention: norms go to the layer that shrinks the cut, the mask travels as
   const query = sequence.layers[2];
   assert.ok(query);
   assert.deepEqual(query.outputs.map(({ differentiable }) => differentiable).sort(), [false, true, true, true]);
-  assert.equal(sequence.layers.some((layer) => layer.batchDependent), false);
+  assert.equal(
+    sequence.layers.some((layer) => layer.batchDependent),
+    false,
+  );
 });
 
 test('inputs carry no gradient, activations between parameters and the output do', () => {
   const sequence = layers(depthwiseModel());
-  assert.deepEqual(sequence.inputs.map(({ name, differentiable, batchAxis }) => [name, differentiable, batchAxis]), [['x', false, 0]]);
+  assert.deepEqual(
+    sequence.inputs.map(({ name, differentiable, batchAxis }) => [name, differentiable, batchAxis]),
+    [['x', false, 0]],
+  );
   for (const layer of sequence.layers) for (const output of layer.outputs) assert.equal(output.differentiable, true);
 });
 
@@ -83,10 +92,13 @@ test('a parameter read in two places keeps everything between them in one layer'
   const hidden = b.linear(table, { name: 'hidden', outFeatures: 4 });
   const scores = b.matMul(hidden, b.transpose('table.weight', [1, 0]));
   const sequence = layers(b.build([b.linear(scores, { name: 'head', outFeatures: 2 })]));
-  assert.deepEqual(sequence.layers.map(({ name, parameters }) => [name, parameters]), [
-    ['table', ['table.weight', 'hidden.weight', 'hidden.bias']],
-    ['head', ['head.weight', 'head.bias']],
-  ]);
+  assert.deepEqual(
+    sequence.layers.map(({ name, parameters }) => [name, parameters]),
+    [
+      ['table', ['table.weight', 'hidden.weight', 'hidden.bias']],
+      ['head', ['head.weight', 'head.bias']],
+    ],
+  );
 });
 
 test('work on parameters alone is done beside its reader, so that it forbids no cut', () => {
@@ -95,11 +107,14 @@ test('work on parameters alone is done beside its reader, so that it forbids no 
   const late = b.transpose(b.parameter('late.weight', [4, 4], { kind: 'normal', standardDeviation: 1 }), [1, 0]);
   const first = b.linear(x, { name: 'first', outFeatures: 4 });
   const sequence = layers(b.build([b.matMul(b.linear(first, { name: 'second', outFeatures: 4 }), late)]));
-  assert.deepEqual(sequence.layers.map(({ name, nodes }) => [name, nodes]), [
-    ['first', ['Gemm_1']],
-    ['second', ['Gemm_2']],
-    ['late', ['Transpose_1', 'MatMul_1']],
-  ]);
+  assert.deepEqual(
+    sequence.layers.map(({ name, nodes }) => [name, nodes]),
+    [
+      ['first', ['Gemm_1']],
+      ['second', ['Gemm_2']],
+      ['late', ['Transpose_1', 'MatMul_1']],
+    ],
+  );
 });
 
 test('a batch on another axis than the first travels too; one that is merged with another dimension does not', () => {
@@ -109,12 +124,15 @@ test('a batch on another axis than the first travels too; one that is merged wit
   const product = b.linear(merged, { name: 'merged', outFeatures: 4 });
   const split = b.node('Reshape', [product, b.constant(int64s([3, -1, 4]))]);
   const y = b.linear(b.transpose(split, [1, 0, 2]), { name: 'out', outFeatures: 2 });
-  assert.deepEqual(layers(b.build([y])).layers.map(({ name, outputs }) => [name, outputs.map(({ shape, batchAxis }) => [shape.join('x'), batchAxis])]), [
-    ['in', [['3xNx4', 1]]],
-    ['middle', [['3xNx4', 1]]],
-    ['merged', [['Nx3x4', 0]]],
-    ['out', [['Nx3x2', 0]]],
-  ]);
+  assert.deepEqual(
+    layers(b.build([y])).layers.map(({ name, outputs }) => [name, outputs.map(({ shape, batchAxis }) => [shape.join('x'), batchAxis])]),
+    [
+      ['in', [['3xNx4', 1]]],
+      ['middle', [['3xNx4', 1]]],
+      ['merged', [['Nx3x4', 0]]],
+      ['out', [['Nx3x2', 0]]],
+    ],
+  );
 });
 
 test('layers that mix samples are marked', () => {
@@ -122,11 +140,26 @@ test('layers that mix samples are marked', () => {
     const b = new GraphBuilder('mix');
     return layers(b.build([mix(b, b.input('x', 'float32', ['N', 4]))])).layers.some((layer) => layer.batchDependent);
   };
-  assert.equal(build((b, x) => b.softmax(x, 1)), false);
-  assert.equal(build((b, x) => b.softmax(x, 0)), true);
-  assert.equal(build((b, x) => b.node('Sub', [x, b.node('ReduceMean', [x, b.constant(int64s([0]))], { keepdims: int(1) })])), true);
-  assert.equal(build((b, x) => b.node('Sub', [x, b.node('ReduceMean', [x, b.constant(int64s([1]))], { keepdims: int(1) })])), false);
-  assert.equal(build((b, x) => b.matMul(b.matMul(x, b.transpose(x, [1, 0])), x)), true);
+  assert.equal(
+    build((b, x) => b.softmax(x, 1)),
+    false,
+  );
+  assert.equal(
+    build((b, x) => b.softmax(x, 0)),
+    true,
+  );
+  assert.equal(
+    build((b, x) => b.node('Sub', [x, b.node('ReduceMean', [x, b.constant(int64s([0]))], { keepdims: int(1) })])),
+    true,
+  );
+  assert.equal(
+    build((b, x) => b.node('Sub', [x, b.node('ReduceMean', [x, b.constant(int64s([1]))], { keepdims: int(1) })])),
+    false,
+  );
+  assert.equal(
+    build((b, x) => b.matMul(b.matMul(x, b.transpose(x, [1, 0])), x)),
+    true,
+  );
 });
 
 test('an input or first output without a batch is one clear error', () => {
@@ -137,7 +170,10 @@ test('an input or first output without a batch is one clear error', () => {
     new InputError('Input "shift" of model "model" has shape [4] without a batch dimension; every input and the first output need one.'),
   );
   const loss = new GraphBuilder('model');
-  assert.throws(() => layers(loss.build([loss.node('ReduceMean', [loss.input('x', 'float32', ['N', 4])], { keepdims: int(0) })])), InputError);
+  assert.throws(
+    () => layers(loss.build([loss.node('ReduceMean', [loss.input('x', 'float32', ['N', 4])], { keepdims: int(0) })])),
+    InputError,
+  );
 });
 
 test('only the first output counts', () => {
@@ -146,6 +182,12 @@ test('only the first output counts', () => {
   const head = b.linear(trunk, { name: 'head', outFeatures: 2 });
   const other = b.linear(trunk, { name: 'other', outFeatures: 3 });
   const sequence = layers(b.build([head, other]));
-  assert.deepEqual(sequence.layers.map(({ name, outputs }) => [name, outputs.length]), [['trunk', 1], ['head', 1]]);
+  assert.deepEqual(
+    sequence.layers.map(({ name, outputs }) => [name, outputs.length]),
+    [
+      ['trunk', 1],
+      ['head', 1],
+    ],
+  );
   assert.deepEqual(sequence.graph.parameters, ['trunk.weight', 'trunk.bias', 'head.weight', 'head.bias']);
 });

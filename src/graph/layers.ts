@@ -3,14 +3,14 @@
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
-import { type Probe, batchAxis, hasOpenBatch, mixesBatch, probe } from './batch-axis.ts';
+import { batchAxis, hasOpenBatch, mixesBatch, type Probe, probe } from './batch-axis.ts';
 import { type Cuts, findCuts } from './cuts.ts';
 import { nodeFlops } from './flops.ts';
 import { gradientValues } from './gradient-paths.ts';
 import type { Graph, Node } from './graph.ts';
 import { LayerNamer } from './layer-names.ts';
 import { rebatch } from './rebatch.ts';
-import { type SignatureContext, layerSignature } from './signature.ts';
+import { layerSignature, type SignatureContext } from './signature.ts';
 import { type ElementType, elementBytes } from './tensor.ts';
 
 /** A tensor alive across a cut between two layers. */
@@ -57,7 +57,16 @@ export interface LayerSequence {
 }
 
 /** Operators that begin a layer: where the work is. Cheap ones stay with the layer before them. */
-const heavyOperators: ReadonlySet<string> = new Set(['Conv', 'ConvTranspose', 'Gemm', 'MatMul', 'AveragePool', 'MaxPool', 'GlobalAveragePool', 'GlobalMaxPool']);
+const heavyOperators: ReadonlySet<string> = new Set([
+  'Conv',
+  'ConvTranspose',
+  'Gemm',
+  'MatMul',
+  'AveragePool',
+  'MaxPool',
+  'GlobalAveragePool',
+  'GlobalMaxPool',
+]);
 
 /**
  * Splits a model into layers. A layer begins at each heavy node (convolution, matrix product, pool, embedding), at the legal cut since
@@ -146,9 +155,17 @@ function cutTensor(name: string, look: Probe, gradients: ReadonlySet<string>, wh
   const { type, shape } = defined(look.static.types.get(name), `the type of "${name}"`);
   const axis = batchAxis(name, look);
   if (axis === undefined) {
-    throw new InputError(`${what} of model "${look.static.graph.name}" has shape [${shape.join(', ')}] without a batch dimension; every input and the first output need one.`);
+    throw new InputError(
+      `${what} of model "${look.static.graph.name}" has shape [${shape.join(', ')}] without a batch dimension; every input and the first output need one.`,
+    );
   }
-  return { name, type, shape: shape.map((dimension, index) => (index === axis ? 'N' : dimension)), batchAxis: axis, differentiable: gradients.has(name) };
+  return {
+    name,
+    type,
+    shape: shape.map((dimension, index) => (index === axis ? 'N' : dimension)),
+    batchAxis: axis,
+    differentiable: gradients.has(name),
+  };
 }
 
 function makeLayer({ cuts, look, gradients, namer }: LayerContext, start: number, end: number): Layer {
@@ -171,7 +188,12 @@ function makeLayer({ cuts, look, gradients, namer }: LayerContext, start: number
   };
 }
 
-function signatureContext(nodes: readonly Node[], outputs: readonly CutTensor[], look: Probe, gradients: ReadonlySet<string>): SignatureContext {
+function signatureContext(
+  nodes: readonly Node[],
+  outputs: readonly CutTensor[],
+  look: Probe,
+  gradients: ReadonlySet<string>,
+): SignatureContext {
   const { graph, types } = look.static;
   const kinds = new Map<string, 'parameter' | 'buffer' | 'constant'>();
   for (const name of graph.initializers.keys()) kinds.set(name, 'constant');
@@ -192,7 +214,14 @@ function flopsPerSample(nodes: readonly Node[], { batchSize, static: { types }, 
   const total = (at: Probe['static']['types']): number =>
     nodes.reduce((sum, node) => {
       const outputs = node.outputs.map((name) => at.get(name) ?? { type: 'float32' as const, shape: [0] });
-      return sum + nodeFlops(node, node.inputs.map((name) => at.get(name)), outputs);
+      return (
+        sum +
+        nodeFlops(
+          node,
+          node.inputs.map((name) => at.get(name)),
+          outputs,
+        )
+      );
     }, 0);
   return other === undefined ? total(types) / batchSize : (total(other.types) - total(types)) / (other.batchSize - batchSize);
 }

@@ -4,13 +4,18 @@ import { test } from 'node:test';
 import { InputError } from '../errors.ts';
 import { randomInputs } from '../testing/sample-models.ts';
 import { evaluateGraph } from './evaluate.ts';
-import { type Graph, type Node, type ValueInfo, int, ints } from './graph.ts';
+import { type Graph, int, ints, type Node, type ValueInfo } from './graph.ts';
 import { layers } from './layers.ts';
 import { rebatch } from './rebatch.ts';
 import { instantiate } from './static.ts';
-import { type Tensor, type ValueType, int64s, tensor, toNumbers } from './tensor.ts';
+import { int64s, type Tensor, tensor, toNumbers, type ValueType } from './tensor.ts';
 
-function graphOf(shape: readonly number[], nodes: readonly Partial<Node>[], initializers: Record<string, Tensor> = {}, parameters: readonly string[] = []): Graph {
+function graphOf(
+  shape: readonly number[],
+  nodes: readonly Partial<Node>[],
+  initializers: Record<string, Tensor> = {},
+  parameters: readonly string[] = [],
+): Graph {
   return {
     name: 'fixed',
     inputs: [{ name: 'x', type: 'float32', shape }],
@@ -18,7 +23,15 @@ function graphOf(shape: readonly number[], nodes: readonly Partial<Node>[], init
     initializers: new Map(Object.entries(initializers)),
     parameters,
     buffers: [],
-    nodes: nodes.map((node, index) => ({ operator: 'Relu', domain: '', name: `node${index}`, inputs: [], outputs: [], attributes: {}, ...node })),
+    nodes: nodes.map((node, index) => ({
+      operator: 'Relu',
+      domain: '',
+      name: `node${index}`,
+      inputs: [],
+      outputs: [],
+      attributes: {},
+      ...node,
+    })),
   };
 }
 
@@ -31,10 +44,12 @@ function assertFreed(graph: Graph): Graph {
   const together = toNumbers([...evaluateGraph(five, inputs).values()][0] as Tensor);
   const { graph: one } = instantiate(freed, 1);
   const apart = Array.from({ length: 5 }, (_, sample) => {
-    const parts = new Map([...inputs].map(([name, { type, shape, data }]) => {
-      const size = data.length / 5;
-      return [name, tensor(type, [1, ...shape.slice(1)], Array.from(data.slice(sample * size, (sample + 1) * size), Number))];
-    }));
+    const parts = new Map(
+      [...inputs].map(([name, { type, shape, data }]) => {
+        const size = data.length / 5;
+        return [name, tensor(type, [1, ...shape.slice(1)], Array.from(data.slice(sample * size, (sample + 1) * size), Number))];
+      }),
+    );
     return toNumbers([...evaluateGraph(one, parts).values()][0] as Tensor);
   });
   assert.deepEqual(together, apart.flat());
@@ -60,7 +75,14 @@ test('attention as exporters write it: the batch alone, merged with the heads, a
     const freed = assertFreed(graphOf([batch, 4, 6], nodes, initializers));
     assert.deepEqual(freed.inputs[0]?.shape, ['N', 4, 6]);
     assert.deepEqual(freed.outputs[0]?.shape, ['N', 2, 4, 4]);
-    assert.deepEqual([targetOf(freed, 'node0'), targetOf(freed, 'node2'), targetOf(freed, 'node5')], [[-1, 4, 2, 3], [-1, 4, 3], [-1, 2, 4, 4]]);
+    assert.deepEqual(
+      [targetOf(freed, 'node0'), targetOf(freed, 'node2'), targetOf(freed, 'node5')],
+      [
+        [-1, 4, 2, 3],
+        [-1, 4, 3],
+        [-1, 2, 4, 4],
+      ],
+    );
   }
 });
 
@@ -78,15 +100,28 @@ test('the batch on the second axis, as in sequence-first attention', () => {
     ];
     const initializers = { heads: int64s([7, batch * 2, 3]), flat: int64s([7 * batch, 6]), back: int64s([7, batch, 6]) };
     const freed = assertFreed(graphOf([batch, 7, 6], nodes, initializers));
-    assert.deepEqual([targetOf(freed, 'node1'), targetOf(freed, 'node5'), targetOf(freed, 'node6')], [[7, -1, 3], [-1, 6], [7, -1, 6]]);
+    assert.deepEqual(
+      [targetOf(freed, 'node1'), targetOf(freed, 'node5'), targetOf(freed, 'node6')],
+      [
+        [7, -1, 3],
+        [-1, 6],
+        [7, -1, 6],
+      ],
+    );
   }
 });
 
 test('a class token repeated for the batch, by Expand to numbers or not at all for a batch of one', () => {
   for (const batch of [1, 4]) {
     const expand = { operator: 'Expand', inputs: ['token', 'sizes'], outputs: ['tokens'] };
-    const nodes: Partial<Node>[] = [...(batch === 1 ? [] : [expand]), { operator: 'Concat', inputs: [batch === 1 ? 'token' : 'tokens', 'x'], outputs: ['y'], attributes: { axis: int(1) } }];
-    const initializers = { token: tensor('float32', [1, 1, 2], [8, 9]), sizes: int64s([batch, -1, -1].map((size) => (size === -1 ? 1 : size))) };
+    const nodes: Partial<Node>[] = [
+      ...(batch === 1 ? [] : [expand]),
+      { operator: 'Concat', inputs: [batch === 1 ? 'token' : 'tokens', 'x'], outputs: ['y'], attributes: { axis: int(1) } },
+    ];
+    const initializers = {
+      token: tensor('float32', [1, 1, 2], [8, 9]),
+      sizes: int64s([batch, -1, -1].map((size) => (size === -1 ? 1 : size))),
+    };
     assertFreed(graphOf([batch, 3, 2], nodes, initializers, ['token']));
   }
 });
@@ -109,12 +144,17 @@ test('constants that repeat one sample become one sample', () => {
 });
 
 test('what cannot be freed keeps its batch size, and can still be cut', () => {
-  const perSample = graphOf([3, 2], [{ operator: 'Add', inputs: ['x', 'each'], outputs: ['y'] }], { each: tensor('float32', [3, 2], [1, 2, 3, 4, 5, 6]) });
+  const perSample = graphOf([3, 2], [{ operator: 'Add', inputs: ['x', 'each'], outputs: ['y'] }], {
+    each: tensor('float32', [3, 2], [1, 2, 3, 4, 5, 6]),
+  });
   assert.equal(rebatch(perSample).fixedBatch, 3);
-  const pairs = graphOf([3, 2], [
-    { operator: 'Transpose', inputs: ['x'], outputs: ['a'], attributes: { perm: ints([1, 0]) } },
-    { operator: 'MatMul', inputs: ['x', 'a'], outputs: ['y'] },
-  ]);
+  const pairs = graphOf(
+    [3, 2],
+    [
+      { operator: 'Transpose', inputs: ['x'], outputs: ['a'], attributes: { perm: ints([1, 0]) } },
+      { operator: 'MatMul', inputs: ['x', 'a'], outputs: ['y'] },
+    ],
+  );
   assert.equal(rebatch(pairs).fixedBatch, 3);
   const mean = graphOf([3, 2], [{ operator: 'ReduceMean', inputs: ['x'], outputs: ['y'] }]);
   assert.equal(rebatch(mean).fixedBatch, 3);
@@ -132,12 +172,18 @@ test('what cannot be freed keeps its batch size, and can still be cut', () => {
   );
   const sequence = layers(chain);
   assert.equal(sequence.fixedBatch, 3);
-  assert.deepEqual(sequence.layers.map(({ name, outputs, flops }) => [name, outputs.map(({ shape }) => shape), flops]), [
-    ['first', [['N', 2]], 10],
-    ['second', [['N', 2]], 8],
-  ]);
+  assert.deepEqual(
+    sequence.layers.map(({ name, outputs, flops }) => [name, outputs.map(({ shape }) => shape), flops]),
+    [
+      ['first', [['N', 2]], 10],
+      ['second', [['N', 2]], 8],
+    ],
+  );
 });
 
 test("a model that is wrong at its own batch size is the user's error", () => {
-  assert.throws(() => rebatch(graphOf([3, 2], [{ operator: 'Reshape', inputs: ['x', 'shape'], outputs: ['y'] }], { shape: int64s([4, 4]) })), InputError);
+  assert.throws(
+    () => rebatch(graphOf([3, 2], [{ operator: 'Reshape', inputs: ['x', 'shape'], outputs: ['y'] }], { shape: int64s([4, 4]) })),
+    InputError,
+  );
 });

@@ -3,10 +3,10 @@
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
-import { type Dimension, type Graph, type Node, type ValueInfo, batchSymbol, int } from './graph.ts';
+import { batchSymbol, type Dimension, type Graph, int, type Node, type ValueInfo } from './graph.ts';
 import { freshName, neededNodes, usedValues } from './liveness.ts';
-import { TypeWalk, instantiate, refuseUnsupported } from './static.ts';
-import { type Tensor, allocate, elementCount, int64s, sameShape, toNumbers, wrap } from './tensor.ts';
+import { instantiate, refuseUnsupported, TypeWalk } from './static.ts';
+import { allocate, elementCount, int64s, sameShape, type Tensor, toNumbers, wrap } from './tensor.ts';
 
 /** Thrown inside of this file where a model cannot be freed. */
 class Unmendable extends Error {}
@@ -18,7 +18,10 @@ class Unmendable extends Error {}
  */
 export function rebatch(graph: Graph): Graph {
   const batchSize = graph.inputs[0]?.shape[0];
-  assert(graph.inputs.every(({ shape }) => shape.every((dimension) => typeof dimension === 'number')), `graph "${graph.name}" has symbols`);
+  assert(
+    graph.inputs.every(({ shape }) => shape.every((dimension) => typeof dimension === 'number')),
+    `graph "${graph.name}" has symbols`,
+  );
   if (typeof batchSize !== 'number') return graph;
   instantiate(graph, batchSize);
   try {
@@ -54,11 +57,20 @@ class Rebatcher {
     this.#graph = graph;
     this.#batchSize = batchSize;
     this.#otherSize = 2 * batchSize + 1;
-    const [here, there] = [batchSize, this.#otherSize].map((size) => TypeWalk.from(graph, graph.inputs.map((input) => this.#atSize(input, size))));
+    const [here, there] = [batchSize, this.#otherSize].map((size) =>
+      TypeWalk.from(
+        graph,
+        graph.inputs.map((input) => this.#atSize(input, size)),
+      ),
+    );
     this.#here = here as TypeWalk;
     this.#there = there as TypeWalk;
     this.#initializers = new Map(graph.initializers);
-    this.#names = new Set([...graph.inputs.map(({ name }) => name), ...graph.initializers.keys(), ...graph.nodes.flatMap(({ name, outputs }) => [name, ...outputs])]);
+    this.#names = new Set([
+      ...graph.inputs.map(({ name }) => name),
+      ...graph.initializers.keys(),
+      ...graph.nodes.flatMap(({ name, outputs }) => [name, ...outputs]),
+    ]);
   }
 
   run(): Graph {
@@ -72,7 +84,9 @@ class Rebatcher {
     const used = usedValues(this.#nodes, outputNames);
     const result: Graph = {
       ...this.#graph,
-      inputs: this.#graph.inputs.map((input) => (this.#hasBatch(input) ? { ...input, shape: [batchSymbol, ...input.shape.slice(1)] } : input)),
+      inputs: this.#graph.inputs.map((input) =>
+        this.#hasBatch(input) ? { ...input, shape: [batchSymbol, ...input.shape.slice(1)] } : input,
+      ),
       outputs: this.#graph.outputs.map((output) => ({ ...output, shape: this.#openShape(output.name) })),
       initializers: new Map([...this.#initializers].filter(([name]) => used.has(name))),
       nodes: this.#nodes,
@@ -87,7 +101,8 @@ class Rebatcher {
     const after = instantiate(result, this.#batchSize);
     for (const [name, { shape }] of before.types) {
       const now = after.types.get(name);
-      if (now !== undefined && this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) && !sameShape(now.shape, shape)) throw new Unmendable(name);
+      if (now !== undefined && this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) && !sameShape(now.shape, shape))
+        throw new Unmendable(name);
     }
     instantiate(result, this.#batchSize + 3);
   }
@@ -103,7 +118,11 @@ class Rebatcher {
 
   #openShape(name: string): readonly Dimension[] {
     const place = this.#place(name);
-    return this.#here.type(name).shape.map((dimension, axis) => (axis === place?.axis ? (dimension === this.#batchSize ? batchSymbol : `${name}.${axis}`) : dimension));
+    return this.#here
+      .type(name)
+      .shape.map((dimension, axis) =>
+        axis === place?.axis ? (dimension === this.#batchSize ? batchSymbol : `${name}.${axis}`) : dimension,
+      );
   }
 
   /** Where the batch is in a value, if its size depends on it. Throws where it is in two dimensions or in none that grows with it. */
@@ -247,8 +266,17 @@ class Rebatcher {
   /** `sizes`, with the size of `model` along `axis` at that place, computed in the graph. */
   #targetWithBatch(model: string, axis: number, sizes: readonly number[], node: Node): string {
     const size = freshName(`${node.name}.batch`, this.#names);
-    this.#add({ operator: 'Shape', domain: '', name: size, inputs: [model], outputs: [size], attributes: { start: int(axis), end: int(axis + 1) } });
-    const parts = [sizes.slice(0, axis), sizes.slice(axis + 1)].map((part) => (part.length === 0 ? [] : [this.#constant(int64s(part), `${node.name}.sizes`)]));
+    this.#add({
+      operator: 'Shape',
+      domain: '',
+      name: size,
+      inputs: [model],
+      outputs: [size],
+      attributes: { start: int(axis), end: int(axis + 1) },
+    });
+    const parts = [sizes.slice(0, axis), sizes.slice(axis + 1)].map((part) =>
+      part.length === 0 ? [] : [this.#constant(int64s(part), `${node.name}.sizes`)],
+    );
     const target = freshName(`${node.name}.target`, this.#names);
     const inputs = [...(parts[0] ?? []), size, ...(parts[1] ?? [])];
     this.#add({ operator: 'Concat', domain: '', name: target, inputs, outputs: [target], attributes: { axis: int(0) } });

@@ -1,8 +1,8 @@
 // A layer's signature: equal for layers that compute the same thing on the same shapes, whatever the names and weights.
 
-import type { Attribute, Node } from './graph.ts';
 import { hash32, hashString } from '../random.ts';
-import { type Tensor, type ValueType, toNumbers } from './tensor.ts';
+import type { Attribute, Node } from './graph.ts';
+import { type Tensor, toNumbers, type ValueType } from './tensor.ts';
 
 /** What a signature looks at. */
 export interface SignatureContext {
@@ -23,7 +23,10 @@ const comparedElementCount = 16;
 /** 16 hexadecimal digits over operators, attributes, wiring, shapes, the values of small constants, and which values leave. */
 export function layerSignature(context: SignatureContext): string {
   const text = describe(context);
-  const word = (seed: string): string => hash32(hashString(seed + text), text.length).toString(16).padStart(8, '0');
+  const word = (seed: string): string =>
+    hash32(hashString(seed + text), text.length)
+      .toString(16)
+      .padStart(8, '0');
   return word('a') + word('b');
 }
 
@@ -46,7 +49,9 @@ function describe(context: SignatureContext): string {
       labels.set(output, `#${labels.size}`);
       return `${labels.get(output)}:${describeType(context.type(output))}${context.outputs.has(output) ? '!' : ''}`;
     });
-    const attributes = Object.keys(node.attributes).sort().map((name) => `${name}=${describeAttribute(node.attributes[name] as Attribute)}`);
+    const attributes = Object.keys(node.attributes)
+      .sort()
+      .map((name) => `${name}=${describeAttribute(node.attributes[name] as Attribute)}`);
     return `${node.domain}.${node.operator}(${inputs}){${attributes.join(',')}}${outputs.join(',')}`;
   });
   return lines.join('\n');

@@ -2,8 +2,8 @@
 // wherever it is read. Used by static.ts while it walks a graph.
 
 import { defined } from '../assert.ts';
-import { type Node, intAttribute, intsAttribute } from './graph.ts';
-import { type Tensor, type ValueType, int64s, sameShape, toNumbers } from './tensor.ts';
+import { intAttribute, intsAttribute, type Node } from './graph.ts';
+import { int64s, sameShape, type Tensor, toNumbers, type ValueType } from './tensor.ts';
 
 /** What the simplifier asks of the walk that it accompanies. */
 interface Known {
@@ -76,10 +76,14 @@ export class Simplifier {
       case 'Dropout':
         return this.#isInertDropout(node);
       case 'Transpose':
-        return (intsAttribute(node, 'perm') ?? before.shape.map((_, axis) => before.shape.length - 1 - axis)).every((axis, index) => axis === index);
+        return (intsAttribute(node, 'perm') ?? before.shape.map((_, axis) => before.shape.length - 1 - axis)).every(
+          (axis, index) => axis === index,
+        );
       case 'Slice': {
         const steps = this.#known.constants.get(node.inputs[4] ?? '');
-        return node.inputs[4] === undefined || node.inputs[4] === '' || (steps !== undefined && toNumbers(steps).every((step) => step === 1));
+        return (
+          node.inputs[4] === undefined || node.inputs[4] === '' || (steps !== undefined && toNumbers(steps).every((step) => step === 1))
+        );
       }
       default:
         return variadic.has(node.operator) && node.inputs.length === 1;
@@ -121,7 +125,11 @@ export class Simplifier {
       if (this.#reads(output) === 1) this.#origins.set(output, this.#origins.get(node.inputs[0] as string) ?? (node.inputs[0] as string));
     }
     const flatten = this.#reshapes.get(node.inputs[0] ?? '');
-    if ((node.operator === 'Softmax' || node.operator === 'LogSoftmax') && flatten?.operator === 'Flatten' && intAttribute(node, 'axis', -1) === -1) {
+    if (
+      (node.operator === 'Softmax' || node.operator === 'LogSoftmax') &&
+      flatten?.operator === 'Flatten' &&
+      intAttribute(node, 'axis', -1) === -1
+    ) {
       const rank = this.#known.type(flatten.inputs[0] as string).shape.length;
       const axis = intAttribute(flatten, 'axis', 1);
       if (axis === rank - 1 || axis === -1) this.#flattenedSoftmax.set(output, { ...node, inputs: [flatten.inputs[0] as string] });

@@ -52,7 +52,10 @@ test('a tensor that passes through is both an input and an output', () => {
   const index = sequence.layers.findIndex(({ name }) => name === 'block1.0.conv');
   const { graph } = extractStage(sequence, index, index + 1, 2);
   const inputs = graph.inputs.map(({ name }) => name);
-  assert.deepEqual(graph.outputs.map(({ name }) => name), [inputs[0], 'Relu_2']);
+  assert.deepEqual(
+    graph.outputs.map(({ name }) => name),
+    [inputs[0], 'Relu_2'],
+  );
   assert.deepEqual(graph.parameters, ['block1.0.conv.weight', 'block1.0.bn.weight', 'block1.0.bn.bias']);
   assert.deepEqual(graph.buffers, ['block1.0.bn.running_mean', 'block1.0.bn.running_var']);
 });

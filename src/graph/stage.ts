@@ -2,9 +2,9 @@
 
 import { assert, defined } from '../assert.ts';
 import type { Graph } from './graph.ts';
-import { type CutTensor, type LayerSequence, cutBefore } from './layers.ts';
+import { type CutTensor, cutBefore, type LayerSequence } from './layers.ts';
 import { neededNodes, usedValues } from './liveness.ts';
-import { type StaticGraph, instantiate } from './static.ts';
+import { instantiate, type StaticGraph } from './static.ts';
 import type { ElementType } from './tensor.ts';
 
 /** Layers first … end−1 of a model for one batch size. */
@@ -73,7 +73,16 @@ function checkBorders(graph: Graph, sequence: LayerSequence, first: number, end:
   const own = new Set(sequence.layers.slice(first, end).flatMap((layer) => [...layer.parameters, ...layer.buffers]));
   const foreign = [...graph.parameters, ...graph.buffers].filter((name) => !own.has(name));
   assert(foreign.length === 0, `stage ${graph.name} reads "${foreign[0]}" of another layer`);
-  const known = new Set([...graph.inputs.map(({ name }) => name), ...graph.initializers.keys(), ...graph.nodes.flatMap((node) => node.outputs)]);
-  const missing = [...usedValues(graph.nodes, graph.outputs.map(({ name }) => name))].filter((name) => !known.has(name));
+  const known = new Set([
+    ...graph.inputs.map(({ name }) => name),
+    ...graph.initializers.keys(),
+    ...graph.nodes.flatMap((node) => node.outputs),
+  ]);
+  const missing = [
+    ...usedValues(
+      graph.nodes,
+      graph.outputs.map(({ name }) => name),
+    ),
+  ].filter((name) => !known.has(name));
   assert(missing.length === 0, `stage ${graph.name} misses "${missing[0]}"`);
 }

@@ -4,11 +4,16 @@ import { test } from 'node:test';
 import { InputError } from '../errors.ts';
 import { GraphBuilder } from './builder.ts';
 import { evaluateGraph } from './evaluate.ts';
-import { type Graph, type Node, type ValueInfo, int, ints } from './graph.ts';
+import { type Graph, int, ints, type Node, type ValueInfo } from './graph.ts';
 import { bindDimensions, instantiate } from './static.ts';
-import { type Tensor, int64s, scalar, tensor, toNumbers } from './tensor.ts';
+import { int64s, scalar, type Tensor, tensor, toNumbers } from './tensor.ts';
 
-function graphOf(inputs: readonly ValueInfo[], nodes: readonly Partial<Node>[], outputs: readonly string[], initializers: Record<string, Tensor> = {}): Graph {
+function graphOf(
+  inputs: readonly ValueInfo[],
+  nodes: readonly Partial<Node>[],
+  outputs: readonly string[],
+  initializers: Record<string, Tensor> = {},
+): Graph {
   return {
     name: 'test',
     inputs,
@@ -16,7 +21,15 @@ function graphOf(inputs: readonly ValueInfo[], nodes: readonly Partial<Node>[], 
     initializers: new Map(Object.entries(initializers)),
     parameters: [],
     buffers: [],
-    nodes: nodes.map((node, index) => ({ operator: 'Relu', domain: '', name: `node${index}`, inputs: [], outputs: [], attributes: {}, ...node })),
+    nodes: nodes.map((node, index) => ({
+      operator: 'Relu',
+      domain: '',
+      name: `node${index}`,
+      inputs: [],
+      outputs: [],
+      attributes: {},
+      ...node,
+    })),
   };
 }
 
@@ -37,7 +50,10 @@ test('shapes written as Shape, Gather, Concat, Reshape fold into one Reshape to 
   );
   const { graph: result, types } = instantiate(graph, 5);
   assert.deepEqual(result.nodes, [graph.nodes[4]]);
-  assert.deepEqual([...result.initializers].map(([name, value]) => [name, toNumbers(value)]), [['target', [5, 12]]]);
+  assert.deepEqual(
+    [...result.initializers].map(([name, value]) => [name, toNumbers(value)]),
+    [['target', [5, 12]]],
+  );
   assert.deepEqual(result.inputs, [{ name: 'x', type: 'float32', shape: [5, 3, 4] }]);
   assert.deepEqual(result.outputs, [{ name: 'y', type: 'float32', shape: [5, 12] }]);
   assert.deepEqual([...types.keys()], ['x', 'target', 'y']);
@@ -54,7 +70,13 @@ test('Shape honours start and end, Size counts', () => {
   );
   const { initializers, nodes } = instantiate(graph, 2).graph;
   assert.deepEqual(nodes, []);
-  assert.deepEqual([...initializers.values()].map((value) => [value.shape, toNumbers(value)]), [[[2], [3, 4]], [[], [24]]]);
+  assert.deepEqual(
+    [...initializers.values()].map((value) => [value.shape, toNumbers(value)]),
+    [
+      [[2], [3, 4]],
+      [[], [24]],
+    ],
+  );
 });
 
 test('nodes that do nothing are left out, but never an output', () => {
@@ -82,9 +104,22 @@ test('nodes that do nothing are left out, but never an output', () => {
     ones: int64s([1, 1, 1]),
   });
   const result = instantiate(graph, 2).graph;
-  assert.deepEqual(result.nodes.map(({ operator, inputs }) => [operator, inputs]), [['Relu', ['x']], ['Identity', ['y']]]);
+  assert.deepEqual(
+    result.nodes.map(({ operator, inputs }) => [operator, inputs]),
+    [
+      ['Relu', ['x']],
+      ['Identity', ['y']],
+    ],
+  );
   assert.equal(result.initializers.size, 0);
-  assert.deepEqual(instantiate(graph, 2, { keep: ['e'] }).graph.nodes.map(({ operator, inputs }) => [operator, inputs[0]]), [['Reshape', 'x'], ['Relu', 'e'], ['Identity', 'y']]);
+  assert.deepEqual(
+    instantiate(graph, 2, { keep: ['e'] }).graph.nodes.map(({ operator, inputs }) => [operator, inputs[0]]),
+    [
+      ['Reshape', 'x'],
+      ['Relu', 'e'],
+      ['Identity', 'y'],
+    ],
+  );
   assert.equal(instantiate(graph, 2, { simplify: false }).graph.nodes.length, 11);
 });
 
@@ -99,7 +134,14 @@ test('what changes values or makes a mask that is read stays', () => {
       { operator: 'Where', inputs: ['mask', 'd', 'd'], outputs: ['y'] },
     ],
     ['y'],
-    { half: scalar('float32', 0.5), training: scalar('bool', 1), last: int64s([2]), first: int64s([-99]), one: int64s([1]), back: int64s([-1]) },
+    {
+      half: scalar('float32', 0.5),
+      training: scalar('bool', 1),
+      last: int64s([2]),
+      first: int64s([-99]),
+      one: int64s([1]),
+      back: int64s([-1]),
+    },
   );
   assert.deepEqual(instantiate(graph, 2).graph.nodes, graph.nodes);
 });
@@ -116,11 +158,22 @@ test('a Reshape of a reshaped value reads the first one', () => {
     { axes: int64s([1]), target: int64s([0, 4, -1]) },
   );
   const result = instantiate(graph, 2).graph;
-  assert.deepEqual(result.nodes.map(({ operator, inputs, name }) => [operator, inputs, name]), [['Reshape', ['x', 'node2.shape'], 'node2']]);
+  assert.deepEqual(
+    result.nodes.map(({ operator, inputs, name }) => [operator, inputs, name]),
+    [['Reshape', ['x', 'node2.shape'], 'node2']],
+  );
   assert.deepEqual(toNumbers(result.initializers.get('node2.shape') as Tensor), [2, 4, 3]);
-  assert.deepEqual(instantiate(graph, 2, { keep: ['b'] }).graph.nodes.map(({ inputs }) => inputs[0]), ['x', 'a', 'b'], 'not past a value that is kept');
+  assert.deepEqual(
+    instantiate(graph, 2, { keep: ['b'] }).graph.nodes.map(({ inputs }) => inputs[0]),
+    ['x', 'a', 'b'],
+    'not past a value that is kept',
+  );
   const twice = { ...graph, outputs: [...graph.outputs, { name: 'b', type: 'float32' as const, shape: [] }] };
-  assert.deepEqual(instantiate(twice, 2).graph.nodes.map(({ inputs }) => inputs[0]), ['x', 'a', 'b'], 'nor past an output');
+  assert.deepEqual(
+    instantiate(twice, 2).graph.nodes.map(({ inputs }) => inputs[0]),
+    ['x', 'a', 'b'],
+    'nor past an output',
+  );
 });
 
 test('the flattening softmax of old models becomes one softmax where it is over the last axis', () => {
@@ -131,7 +184,10 @@ test('the flattening softmax of old models becomes one softmax where it is over 
     { operator: 'Reshape', inputs: ['soft', 'shape'], outputs: ['y'] },
   ];
   const result = instantiate(graphOf([x], nodes(2), ['y']), 2).graph;
-  assert.deepEqual(result.nodes.map(({ operator, inputs, outputs }) => [operator, inputs, outputs]), [['Softmax', ['x'], ['y']]]);
+  assert.deepEqual(
+    result.nodes.map(({ operator, inputs, outputs }) => [operator, inputs, outputs]),
+    [['Softmax', ['x'], ['y']]],
+  );
   assert.equal(instantiate(graphOf([x], nodes(1), ['y']), 2).graph.nodes.length, 3);
 });
 
@@ -141,10 +197,19 @@ test('parameters and buffers are not folded, frozen weights are', () => {
     { operator: 'MatMul', inputs: ['x', 'wt'], outputs: ['y'] },
   ];
   const graph = graphOf([x], nodes, ['y'], { w: tensor('float32', [2, 4], [1, 2, 3, 4, 5, 6, 7, 8]) });
-  assert.deepEqual(instantiate({ ...graph, parameters: ['w'] }, 2).graph.nodes.map(({ operator }) => operator), ['Transpose', 'MatMul']);
-  assert.deepEqual(instantiate({ ...graph, buffers: ['w'] }, 2).graph.nodes.map(({ operator }) => operator), ['Transpose', 'MatMul']);
+  assert.deepEqual(
+    instantiate({ ...graph, parameters: ['w'] }, 2).graph.nodes.map(({ operator }) => operator),
+    ['Transpose', 'MatMul'],
+  );
+  assert.deepEqual(
+    instantiate({ ...graph, buffers: ['w'] }, 2).graph.nodes.map(({ operator }) => operator),
+    ['Transpose', 'MatMul'],
+  );
   const frozen = instantiate(graph, 2).graph;
-  assert.deepEqual(frozen.nodes.map(({ operator }) => operator), ['MatMul']);
+  assert.deepEqual(
+    frozen.nodes.map(({ operator }) => operator),
+    ['MatMul'],
+  );
   assert.deepEqual(toNumbers(frozen.initializers.get('wt') as Tensor), [1, 5, 2, 6, 3, 7, 4, 8]);
 });
 
@@ -184,7 +249,9 @@ test('unsupported operators are named together, with a node and where the list i
   );
   assert.throws(
     () => instantiate(graph, 2),
-    new InputError('Operator LSTM (node "encoder") is not supported, nor com.microsoft.Gelu; docs/operators.md lists the operators that are.'),
+    new InputError(
+      'Operator LSTM (node "encoder") is not supported, nor com.microsoft.Gelu; docs/operators.md lists the operators that are.',
+    ),
   );
 });
 

@@ -5,11 +5,11 @@
 import { assert, defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
 import { nodeFlops } from './flops.ts';
-import { type Dimension, type Graph, type Node, type ValueInfo, batchSymbol, intAttribute } from './graph.ts';
+import { batchSymbol, type Dimension, type Graph, intAttribute, type Node, type ValueInfo } from './graph.ts';
 import { neededNodes, usedValues } from './liveness.ts';
 import { isOperator, operators } from './operators/index.ts';
 import { Simplifier } from './simplify.ts';
-import { type Tensor, type ValueType, elementCount, int64s, scalar } from './tensor.ts';
+import { elementCount, int64s, scalar, type Tensor, type ValueType } from './tensor.ts';
 
 /** A graph whose inputs and outputs have numbers for dimensions, with the type of every value in it. */
 export interface StaticGraph {
@@ -79,7 +79,9 @@ export function instantiate(graph: Graph, batchSize: number, options: Instantiat
 export function bindDimensions(graph: Graph, dimensions: Readonly<Record<string, number>>): Graph {
   const bind = (value: ValueInfo): ValueInfo => ({
     ...value,
-    shape: value.shape.map((dimension) => (typeof dimension === 'string' && Object.hasOwn(dimensions, dimension) ? (dimensions[dimension] as number) : dimension)),
+    shape: value.shape.map((dimension) =>
+      typeof dimension === 'string' && Object.hasOwn(dimensions, dimension) ? (dimensions[dimension] as number) : dimension,
+    ),
   });
   return { ...graph, inputs: graph.inputs.map(bind), outputs: graph.outputs.map(bind) };
 }
@@ -101,9 +103,12 @@ function dimensionSize(input: ValueInfo, dimension: Dimension, sizes: Readonly<R
   if (typeof dimension === 'number') return dimension;
   const size = Object.hasOwn(sizes, dimension) ? sizes[dimension] : undefined;
   if (size === undefined) {
-    throw new InputError(`Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the batch may stay open).`);
+    throw new InputError(
+      `Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the batch may stay open).`,
+    );
   }
-  if (!Number.isSafeInteger(size) || size < 1) throw new InputError(`Dimension "${dimension}" of input "${input.name}" must be a positive integer, not ${size}.`);
+  if (!Number.isSafeInteger(size) || size < 1)
+    throw new InputError(`Dimension "${dimension}" of input "${input.name}" must be a positive integer, not ${size}.`);
   return size;
 }
 
@@ -174,7 +179,8 @@ export class TypeWalk {
   /** Infers a node's outputs and computes them where that is possible; returns true where it was. The operator must be supported. */
   visit(node: Node): boolean {
     const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
-    if (node.operator === 'Shape' || node.operator === 'Size') return this.#foldShape(node, defined(types[0], `the input of node "${node.name}"`).shape);
+    if (node.operator === 'Shape' || node.operator === 'Size')
+      return this.#foldShape(node, defined(types[0], `the input of node "${node.name}"`).shape);
     const inputs = node.inputs.map((input) => this.constants.get(input));
     assert(isOperator(node.operator), `operator ${node.operator} was not refused`);
     const definition = operators[node.operator];
@@ -204,7 +210,9 @@ export class TypeWalk {
 
 function checkSize(node: Node, output: string, type: ValueType): ValueType {
   if (elementCount(type.shape) > elementLimit) {
-    throw new InputError(`Node "${node.name}" (${node.operator}) makes "${output}" of shape [${type.shape.join(', ')}], which no memory holds.`);
+    throw new InputError(
+      `Node "${node.name}" (${node.operator}) makes "${output}" of shape [${type.shape.join(', ')}], which no memory holds.`,
+    );
   }
   return type;
 }

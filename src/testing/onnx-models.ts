@@ -22,14 +22,16 @@ export interface ModelText {
 /** The bytes of a model. */
 export function onnxModel({ opset, inputs, nodes, outputs, initializers = {}, constants = {} }: ModelText): Uint8Array {
   const all: Node[] = [
-    ...Object.entries(constants).map(([name, value]): Node => ({
-      operator: 'Constant',
-      domain: '',
-      name: '',
-      inputs: [],
-      outputs: [name],
-      attributes: { value: { type: 'tensor', value } },
-    })),
+    ...Object.entries(constants).map(
+      ([name, value]): Node => ({
+        operator: 'Constant',
+        domain: '',
+        name: '',
+        inputs: [],
+        outputs: [name],
+        attributes: { value: { type: 'tensor', value } },
+      }),
+    ),
     ...nodes.map((node, index) => ({ domain: '', name: `node${index}`, inputs: [], outputs: [], attributes: {}, ...node })),
   ];
   const graph: Graph = {

@@ -7,7 +7,7 @@ import { InputError } from '../../errors.ts';
 import type { Attribute, Dimension, Node, ValueInfo } from '../graph.ts';
 import { freshName } from '../liveness.ts';
 import { isOperator } from '../operators/index.ts';
-import { type Tensor, scalar, tensor } from '../tensor.ts';
+import { scalar, type Tensor, tensor } from '../tensor.ts';
 import {
   type AttributeProto,
   AttributeProto_AttributeType,
@@ -23,7 +23,9 @@ import { dataTypeName, decodeTensor, elementTypeOf, isHalf } from './tensors.ts'
 const nameLengthLimit = 4096;
 
 /** Where a tensor stands in the file: an initializer or the value of a Constant node. */
-export type TensorPlace = { readonly kind: 'initializer'; readonly index: number } | { readonly kind: 'constant'; readonly nodeIndex: number };
+export type TensorPlace =
+  | { readonly kind: 'initializer'; readonly index: number }
+  | { readonly kind: 'constant'; readonly nodeIndex: number };
 
 /** A model as its file has it. */
 export interface DecodedModel {
@@ -49,9 +51,12 @@ export function parseModel(bytes: Uint8Array): ModelProto {
   try {
     model = fromBinary(ModelProtoSchema, plain);
   } catch (error) {
-    throw new InputError(`The ${bytes.length} bytes are no ONNX model, or a part of one is missing; export or copy the file again.`, { cause: error });
+    throw new InputError(`The ${bytes.length} bytes are no ONNX model, or a part of one is missing; export or copy the file again.`, {
+      cause: error,
+    });
   }
-  if (model.graph === undefined) throw new InputError(`The ${bytes.length} bytes are no ONNX model, or it is empty: there is no graph in it.`);
+  if (model.graph === undefined)
+    throw new InputError(`The ${bytes.length} bytes are no ONNX model, or it is empty: there is no graph in it.`);
   checkNames(model.graph);
   return model;
 }
@@ -80,9 +85,12 @@ export function decodeModel(model: ModelProto): DecodedModel {
     places.set(name, place);
   };
   let hadHalf = graph.initializer.some(({ dataType }) => isHalf(dataType));
-  graph.initializer.forEach((proto, index) => add(proto.name, decodeTensor(proto, `Initializer "${proto.name}"`), { kind: 'initializer', index }));
+  graph.initializer.forEach((proto, index) =>
+    add(proto.name, decodeTensor(proto, `Initializer "${proto.name}"`), { kind: 'initializer', index }),
+  );
   const sparse = graph.sparseInitializer[0];
-  if (sparse !== undefined) throw new InputError(`Initializer "${sparse.values?.name ?? ''}" is sparse, which Asteroid does not support; store it densely.`);
+  if (sparse !== undefined)
+    throw new InputError(`Initializer "${sparse.values?.name ?? ''}" is sparse, which Asteroid does not support; store it densely.`);
   const nodeNames = nameNodes(graph.node);
   const nodes: Node[] = [];
   graph.node.forEach((proto, nodeIndex) => {
@@ -95,7 +103,11 @@ export function decodeModel(model: ModelProto): DecodedModel {
   const inputs = graph.input.filter(({ name }) => !initializers.has(name)).map((input) => decodeValueInfo(input, 'Input'));
   const outputs = graph.output.map((output) => decodeValueInfo(output, 'Output'));
   hadHalf ||= [...graph.input, ...graph.output].some(({ type }) => type?.value.case === 'tensorType' && isHalf(type.value.value.elemType));
-  const names = new Set([...initializers.keys(), ...inputs.map(({ name }) => name), ...nodes.flatMap(({ name, outputs: made }) => [name, ...made])]);
+  const names = new Set([
+    ...initializers.keys(),
+    ...inputs.map(({ name }) => name),
+    ...nodes.flatMap(({ name, outputs: made }) => [name, ...made]),
+  ]);
   return { name: graph.name, opset: opsetOf(model), inputs, outputs, initializers, places, nodes, names, hadHalf };
 }
 
@@ -105,17 +117,25 @@ function checkNames(graph: GraphProto): void {
     for (const name of names) {
       // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for.
       if (name.length > nameLengthLimit || /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/.test(name)) {
-        throw new InputError(`A name in the model is ${name.length} characters long or has control characters in it, so the file is damaged; export or copy it again.`);
+        throw new InputError(
+          `A name in the model is ${name.length} characters long or has control characters in it, so the file is damaged; export or copy it again.`,
+        );
       }
     }
   };
-  const tensors = [...graph.initializer, ...graph.sparseInitializer.flatMap(({ values }) => values ?? []), ...graph.node.flatMap(({ attribute }) => attribute.flatMap(({ t }) => t ?? []))];
+  const tensors = [
+    ...graph.initializer,
+    ...graph.sparseInitializer.flatMap(({ values }) => values ?? []),
+    ...graph.node.flatMap(({ attribute }) => attribute.flatMap(({ t }) => t ?? [])),
+  ];
   check([graph.name, ...tensors.flatMap(({ name, externalData }) => [name, ...externalData.map(({ value }) => value)])]);
   for (const { name, type } of [...graph.input, ...graph.output]) {
     check([name]);
-    if (type?.value.case === 'tensorType') check(type.value.value.shape?.dim.map(({ value }) => (value.case === 'dimParam' ? value.value : '')) ?? []);
+    if (type?.value.case === 'tensorType')
+      check(type.value.value.shape?.dim.map(({ value }) => (value.case === 'dimParam' ? value.value : '')) ?? []);
   }
-  for (const { name, opType, domain, input, output, attribute } of graph.node) check([name, opType, domain, ...input, ...output, ...attribute.map((entry) => entry.name)]);
+  for (const { name, opType, domain, input, output, attribute } of graph.node)
+    check([name, opType, domain, ...input, ...output, ...attribute.map((entry) => entry.name)]);
 }
 
 /** The nodes' own names where they are unique, else made of the operator and a number. */
@@ -139,7 +159,10 @@ function decodeNode(proto: NodeProto, name: string): Node {
   for (const attribute of proto.attribute) {
     const value = decodeAttribute(attribute, proto, name);
     if (value !== undefined) attributes[attribute.name] = value;
-    else if (known) throw new InputError(`Attribute "${attribute.name}" of node "${name}" (${proto.opType}) has a type that this operator does not take.`);
+    else if (known)
+      throw new InputError(
+        `Attribute "${attribute.name}" of node "${name}" (${proto.opType}) has a type that this operator does not take.`,
+      );
   }
   return { operator: proto.opType, domain, name, inputs: proto.input, outputs: proto.output, attributes: { ...attributes } };
 }
@@ -225,7 +248,8 @@ function decodeValueInfo({ name, type }: ValueInfoProto, kind: 'Input' | 'Output
   const { elemType, shape } = type.value.value;
   const element = elementTypeOf(elemType);
   if (element === undefined) throw new InputError(`${what} has elements of ${dataTypeName(elemType)}, which Asteroid does not support.`);
-  if (shape === undefined && kind === 'Input') throw new InputError(`${what} has no shape; export it with one (symbolic dimensions are fine).`);
+  if (shape === undefined && kind === 'Input')
+    throw new InputError(`${what} has no shape; export it with one (symbolic dimensions are fine).`);
   const dimensions = (shape?.dim ?? []).map(({ value }, axis): Dimension => {
     if (value.case === 'dimParam' && value.value !== '') return value.value;
     // Unknown; some exporters write it as 0 or −1.

@@ -5,7 +5,16 @@ import { create, toBinary } from '@bufbuild/protobuf';
 import { BinaryWriter, WireType } from '@bufbuild/protobuf/wire';
 
 import { InputError } from '../../errors.ts';
-import { type GraphProto, GraphProtoSchema, type ModelProto, ModelProtoSchema, type NodeProto, NodeProtoSchema, type TensorProto, TensorProtoSchema } from './generated/onnx_pb.ts';
+import {
+  type GraphProto,
+  GraphProtoSchema,
+  type ModelProto,
+  ModelProtoSchema,
+  type NodeProto,
+  NodeProtoSchema,
+  type TensorProto,
+  TensorProtoSchema,
+} from './generated/onnx_pb.ts';
 
 const graphField = ModelProtoSchema.field.graph.number;
 const initializerField = GraphProtoSchema.field.initializer.number;

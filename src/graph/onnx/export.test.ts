@@ -5,9 +5,9 @@ import { test } from 'node:test';
 import { changed, messageOf, onnxModel } from '../../testing/onnx-models.ts';
 import { pytorchFixtures } from '../../testing/pytorch-fixtures.ts';
 import { attentionModel, depthwiseModel, residualModel } from '../../testing/sample-models.ts';
-import { type Graph, type ValueInfo, float, int, ints, string, tensorAttribute } from '../graph.ts';
+import { float, type Graph, int, ints, string, tensorAttribute, type ValueInfo } from '../graph.ts';
 import { instantiate } from '../static.ts';
-import { type Tensor, scalar, tensor, toNumbers } from '../tensor.ts';
+import { scalar, type Tensor, tensor, toNumbers } from '../tensor.ts';
 import { exportGraph, exportModel } from './export.ts';
 import { importModel } from './import.ts';
 import { inferenceMode } from './modes.ts';
@@ -42,7 +42,10 @@ test('constants stay constants on the way through a file', () => {
     name: 'normalized',
     inputs: [x],
     outputs: [{ name: 'y', type: 'float32', shape: ['N', 2] }],
-    initializers: new Map([['mean', tensor('float32', [2], [1, 2])], ['bias', tensor('float32', [2], [3, 4])]]),
+    initializers: new Map([
+      ['mean', tensor('float32', [2], [1, 2])],
+      ['bias', tensor('float32', [2], [3, 4])],
+    ]),
     parameters: ['bias'],
     buffers: [],
     nodes: [
@@ -64,11 +67,29 @@ test('every kind of attribute, absent inputs and other domains are written', () 
     g: tensorAttribute(tensor('int8', [2], [1, -1])),
   } as const;
   const node = { operator: 'Fused', domain: 'com.microsoft.nchwc', name: 'n', inputs: ['x', '', 'x'], outputs: ['', 'y'], attributes };
-  const graph: Graph = { name: 'g', inputs: [x], outputs: [{ name: 'y', type: 'float32', shape: ['N'] }], initializers: new Map(), parameters: [], buffers: [], nodes: [node] };
+  const graph: Graph = {
+    name: 'g',
+    inputs: [x],
+    outputs: [{ name: 'y', type: 'float32', shape: ['N'] }],
+    initializers: new Map(),
+    parameters: [],
+    buffers: [],
+    nodes: [node],
+  };
   const bytes = exportGraph(graph);
   assert.deepEqual(importModel(bytes).graph.nodes, [node]);
   const { opsetImport, irVersion, producerName } = messageOf(bytes);
-  assert.deepEqual([opsetImport.map(({ domain, version }) => [domain, version]), irVersion, producerName], [[['', 21n], ['com.microsoft.nchwc', 1n]], 10n, 'asteroid']);
+  assert.deepEqual(
+    [opsetImport.map(({ domain, version }) => [domain, version]), irVersion, producerName],
+    [
+      [
+        ['', 21n],
+        ['com.microsoft.nchwc', 1n],
+      ],
+      10n,
+      'asteroid',
+    ],
+  );
 });
 
 test('trained weights replace the values, in initializers and in Constant nodes; all else stays as it came', () => {
@@ -99,10 +120,16 @@ test('trained weights replace the values, in initializers and in Constant nodes;
   const before = messageOf(exportModel(imported, new Map()));
   assert.deepEqual(before, messageOf(bytes), 'nothing trained: the same model');
   const after = exportModel(imported, trained);
-  const restored = exportModel(importModel(after), new Map([...trained.keys()].map((name) => [name, imported.graph.initializers.get(name) as Tensor])));
+  const restored = exportModel(
+    importModel(after),
+    new Map([...trained.keys()].map((name) => [name, imported.graph.initializers.get(name) as Tensor])),
+  );
   assert.deepEqual(messageOf(restored), messageOf(bytes), 'with the old values back: the same model');
   const read = importModel(after).graph;
-  assert.deepEqual(['v', 'b', 'w'].map((name) => toNumbers(read.initializers.get(name) as Tensor)), [[1, 2], [9], [5, 6, 7, 8]]);
+  assert.deepEqual(
+    ['v', 'b', 'w'].map((name) => toNumbers(read.initializers.get(name) as Tensor)),
+    [[1, 2], [9], [5, 6, 7, 8]],
+  );
   assert.equal(messageOf(after).opsetImport[0]?.version, 12n);
   assert.equal(messageOf(after).graph?.initializer[0]?.docString, 'the weight');
   assert.deepEqual(toNumbers(imported.graph.initializers.get('w') as Tensor), [1, 2, 3, 4], 'what was imported is not changed');
@@ -110,9 +137,15 @@ test('trained weights replace the values, in initializers and in Constant nodes;
 
 test('a shape or type that training must not change is our mistake', () => {
   const imported = importModel(exportGraph(residualModel()));
-  assert.throws(() => exportModel(imported, new Map([['head.bias', tensor('float32', [4], [1, 2, 3, 4])]])), /Asteroid made a mistake: "head.bias" was trained with shape \[4\]/);
+  assert.throws(
+    () => exportModel(imported, new Map([['head.bias', tensor('float32', [4], [1, 2, 3, 4])]])),
+    /Asteroid made a mistake: "head.bias" was trained with shape \[4\]/,
+  );
   assert.throws(() => exportModel(imported, new Map([['head.bias', tensor('float64', [5], [1, 2, 3, 4, 5])]])), /was trained as float64/);
-  assert.throws(() => exportModel(imported, new Map([['foot.bias', tensor('float32', [5], [1, 2, 3, 4, 5])]])), /the place of "foot.bias" in the file is missing/);
+  assert.throws(
+    () => exportModel(imported, new Map([['foot.bias', tensor('float32', [5], [1, 2, 3, 4, 5])]])),
+    /the place of "foot.bias" in the file is missing/,
+  );
 });
 
 test('for inference, batch normalization and dropout are switched at every opset', () => {
@@ -120,7 +153,10 @@ test('for inference, batch normalization and dropout are switched at every opset
     const imported = importModel(readFileSync(fixture.modelPath));
     const asImported = messageOf(exportModel(imported, new Map(), { mode: 'as-imported' })).graph?.node ?? [];
     const normalizations = asImported.filter(({ opType }) => opType === 'BatchNormalization');
-    assert.ok(normalizations.some(({ output }) => output.length > 1), `${fixture.name} was exported for training`);
+    assert.ok(
+      normalizations.some(({ output }) => output.length > 1),
+      `${fixture.name} was exported for training`,
+    );
     const exported = importModel(exportModel(imported, new Map())).graph;
     assert.deepEqual(
       exported.nodes.map(({ operator, outputs, inputs }) => [operator, outputs.length, inputs.length]),
@@ -136,20 +172,42 @@ test("for inference, dropout's flag disappears with its last reader", () => {
   const initializers = { training: scalar('bool', 1) };
   const constants = { ratio: scalar('float32', 0.5) };
   const drop = (more: readonly { operator: string; inputs: string[]; outputs: string[] }[], outputs: string[]): Uint8Array =>
-    onnxModel({ opset: 17, inputs: [x], nodes: [{ operator: 'Dropout', inputs, outputs: ['y'] }, ...more], outputs, initializers, constants });
+    onnxModel({
+      opset: 17,
+      inputs: [x],
+      nodes: [{ operator: 'Dropout', inputs, outputs: ['y'] }, ...more],
+      outputs,
+      initializers,
+      constants,
+    });
   const plain = messageOf(exportModel(importModel(drop([], ['y'])), new Map())).graph;
-  assert.deepEqual(plain?.node.map(({ input }) => input), [[], ['x', 'ratio']]);
+  assert.deepEqual(
+    plain?.node.map(({ input }) => input),
+    [[], ['x', 'ratio']],
+  );
   assert.deepEqual(plain?.initializer, []);
   const readElsewhere = drop([{ operator: 'Not', inputs: ['training'], outputs: ['z'] }], ['y', 'z']);
-  assert.deepEqual(messageOf(exportModel(importModel(readElsewhere), new Map())).graph?.initializer.map(({ name }) => name), ['training']);
+  assert.deepEqual(
+    messageOf(exportModel(importModel(readElsewhere), new Map())).graph?.initializer.map(({ name }) => name),
+    ['training'],
+  );
 });
 
 test('running statistics that are read elsewhere keep their batch normalization in training mode', () => {
   const vector = tensor('float32', [2], [1, 2]);
   const initializers = { scale: vector, bias: vector, mean: vector, variance: vector };
-  const nodes = [{ operator: 'BatchNormalization', inputs: ['x', ...Object.keys(initializers)], outputs: ['y', 'm', 'v'], attributes: { training_mode: int(1) } }];
+  const nodes = [
+    {
+      operator: 'BatchNormalization',
+      inputs: ['x', ...Object.keys(initializers)],
+      outputs: ['y', 'm', 'v'],
+      attributes: { training_mode: int(1) },
+    },
+  ];
   const export_ = (outputs: string[]): number[] =>
-    (messageOf(exportModel(importModel(onnxModel({ opset: 15, inputs: [x], nodes, outputs, initializers })), new Map())).graph?.node ?? []).map(({ output }) => output.length);
+    (
+      messageOf(exportModel(importModel(onnxModel({ opset: 15, inputs: [x], nodes, outputs, initializers })), new Map())).graph?.node ?? []
+    ).map(({ output }) => output.length);
   assert.deepEqual(export_(['y']), [1]);
   assert.deepEqual(export_(['y', 'm']), [3]);
 });

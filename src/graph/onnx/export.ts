@@ -3,8 +3,8 @@
 import { create } from '@bufbuild/protobuf';
 
 import { assert, defined } from '../../assert.ts';
-import { type Attribute, type Graph, type Node, type ValueInfo, canonicalOpset } from '../graph.ts';
-import { type Tensor, sameShape } from '../tensor.ts';
+import { type Attribute, canonicalOpset, type Graph, type Node, type ValueInfo } from '../graph.ts';
+import { sameShape, type Tensor } from '../tensor.ts';
 import { encodeModel, patchGraph, patchModel, patchNode } from './encode.ts';
 import {
   type AttributeProto,
@@ -78,7 +78,10 @@ export function exportGraph(graph: Graph, trained: ReadonlyMap<string, Tensor> =
 
 function replaced(proto: TensorProto | undefined, value: Tensor, name: string): TensorProto {
   const old = defined(proto, `the tensor "${name}"`);
-  assert(sameShape(value.shape, old.dims.map(Number)), `"${name}" was trained with shape [${value.shape.join(', ')}] instead of [${old.dims.join(', ')}]`);
+  assert(
+    sameShape(value.shape, old.dims.map(Number)),
+    `"${name}" was trained with shape [${value.shape.join(', ')}] instead of [${old.dims.join(', ')}]`,
+  );
   assert(value.type === elementTypeOf(old.dataType), `"${name}" was trained as ${value.type}`);
   return replaceTensor(old, value);
 }
@@ -86,7 +89,9 @@ function replaced(proto: TensorProto | undefined, value: Tensor, name: string): 
 function replacedConstant(node: NodeProto, value: Tensor, name: string): NodeProto {
   const attribute = node.attribute.map((entry) => {
     if (entry.name === 'value') return Object.assign(create(AttributeProtoSchema), entry, { t: replaced(entry.t, value, name) });
-    return entry.name === 'value_floats' ? Object.assign(create(AttributeProtoSchema), entry, { floats: Array.from(value.data as Float32Array) }) : entry;
+    return entry.name === 'value_floats'
+      ? Object.assign(create(AttributeProtoSchema), entry, { floats: Array.from(value.data as Float32Array) })
+      : entry;
   });
   return patchNode(node, { attribute });
 }
@@ -108,7 +113,10 @@ function encodeValueInfo({ name, type, shape }: ValueInfo, withShape: boolean): 
       value: typeof dimension === 'number' ? { case: 'dimValue', value: BigInt(dimension) } : { case: 'dimParam', value: dimension },
     }),
   );
-  const tensorType = create(TypeProto_TensorSchema, { elemType: dataTypeOf(type), ...(withShape ? { shape: create(TensorShapeProtoSchema, { dim }) } : {}) });
+  const tensorType = create(TypeProto_TensorSchema, {
+    elemType: dataTypeOf(type),
+    ...(withShape ? { shape: create(TensorShapeProtoSchema, { dim }) } : {}),
+  });
   return create(ValueInfoProtoSchema, { name, type: create(TypeProtoSchema, { value: { case: 'tensorType', value: tensorType } }) });
 }
 

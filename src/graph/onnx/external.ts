@@ -4,7 +4,13 @@ import { create } from '@bufbuild/protobuf';
 
 import { InputError } from '../../errors.ts';
 import { patchGraph, patchNode } from './encode.ts';
-import { AttributeProtoSchema, type GraphProto, type TensorProto, TensorProto_DataLocation, TensorProtoSchema } from './generated/onnx_pb.ts';
+import {
+  AttributeProtoSchema,
+  type GraphProto,
+  type TensorProto,
+  TensorProto_DataLocation,
+  TensorProtoSchema,
+} from './generated/onnx_pb.ts';
 
 /** Reads `length` bytes (or all that follow) at `offset` of a file that lies beside the model; `file` is a path relative to the model's folder. */
 export type ExternalLoader = (file: string, offset: number, length: number | undefined) => Uint8Array;
@@ -13,7 +19,9 @@ export type ExternalLoader = (file: string, offset: number, length: number | und
 export function loadExternalTensors(graph: GraphProto, load: ExternalLoader | undefined): GraphProto {
   const node = graph.node.map((old) => {
     if (!old.attribute.some(({ t }) => isExternal(t))) return old;
-    const attribute = old.attribute.map((entry) => (isExternal(entry.t) ? Object.assign(create(AttributeProtoSchema), entry, { t: loaded(entry.t, load) }) : entry));
+    const attribute = old.attribute.map((entry) =>
+      isExternal(entry.t) ? Object.assign(create(AttributeProtoSchema), entry, { t: loaded(entry.t, load) }) : entry,
+    );
     return patchNode(old, { attribute });
   });
   return patchGraph(graph, { initializer: graph.initializer.map((tensor) => (isExternal(tensor) ? loaded(tensor, load) : tensor)), node });
@@ -31,7 +39,9 @@ function loaded(tensor: TensorProto, load: ExternalLoader | undefined): TensorPr
     throw new InputError(`${what} is kept in "${file}", which is no file in the model's folder; export the model again.`);
   }
   if (load === undefined) {
-    throw new InputError(`${what} is kept outside the model, in "${file}"; save the model with its weights inside (save_as_external_data=False).`);
+    throw new InputError(
+      `${what} is kept outside the model, in "${file}"; save the model with its weights inside (save_as_external_data=False).`,
+    );
   }
   const number = (key: string): number | undefined => {
     const text = entries.get(key);

@@ -6,7 +6,15 @@ import { create } from '@bufbuild/protobuf';
 import { InputError } from '../../errors.ts';
 import { normalDomain } from './decode.ts';
 import { patchGraph, patchNode } from './encode.ts';
-import { type AttributeProto, AttributeProtoSchema, type FunctionProto, type GraphProto, type ModelProto, type NodeProto, NodeProtoSchema } from './generated/onnx_pb.ts';
+import {
+  type AttributeProto,
+  AttributeProtoSchema,
+  type FunctionProto,
+  type GraphProto,
+  type ModelProto,
+  type NodeProto,
+  NodeProtoSchema,
+} from './generated/onnx_pb.ts';
 
 /** Functions may call functions; a few calls must not grow into a graph that no memory holds. */
 const depthLimit = 32;
@@ -18,7 +26,9 @@ const nodeLimit = 500_000;
  */
 export function inlineFunctions(model: ModelProto, graph: GraphProto): GraphProto {
   if (model.functions.length === 0) return graph;
-  const functions = new Map(model.functions.map((definition) => [keyOf(definition.domain, definition.name, definition.overload), definition]));
+  const functions = new Map(
+    model.functions.map((definition) => [keyOf(definition.domain, definition.name, definition.overload), definition]),
+  );
   return patchGraph(graph, { node: new Inliner(functions, model).expand(graph.node, 0) });
 }
 
@@ -53,15 +63,20 @@ class Inliner {
 
   #checkLimits(depth: number): void {
     if (depth > depthLimit || this.#nodeCount > nodeLimit) {
-      throw new InputError(`The model's functions call each other more than ${depthLimit} deep or make more than ${nodeLimit} nodes; export it without functions.`);
+      throw new InputError(
+        `The model's functions call each other more than ${depthLimit} deep or make more than ${nodeLimit} nodes; export it without functions.`,
+      );
     }
   }
 
   #checkOpset({ name, opsetImport }: FunctionProto): void {
-    const version = (entries: readonly { domain: string; version: bigint }[]): bigint | undefined => entries.find(({ domain }) => normalDomain(domain) === '')?.version;
+    const version = (entries: readonly { domain: string; version: bigint }[]): bigint | undefined =>
+      entries.find(({ domain }) => normalDomain(domain) === '')?.version;
     const [own, whole] = [version(opsetImport), version(this.#model.opsetImport)];
     if (own !== undefined && own !== whole) {
-      throw new InputError(`Function "${name}" of the model uses version ${own} of the ONNX operators and the model ${whole}; export it without functions.`);
+      throw new InputError(
+        `Function "${name}" of the model uses version ${own} of the ONNX operators and the model ${whole}; export it without functions.`,
+      );
     }
   }
 
@@ -74,7 +89,8 @@ class Inliner {
     output.forEach((formal, index) => {
       const actual = call.output[index] ?? '';
       if (actual === '') return;
-      if (input.includes(formal)) passedOn.push(create(NodeProtoSchema, { opType: 'Identity', input: [values.get(formal) ?? ''], output: [actual] }));
+      if (input.includes(formal))
+        passedOn.push(create(NodeProtoSchema, { opType: 'Identity', input: [values.get(formal) ?? ''], output: [actual] }));
       else values.set(formal, actual);
     });
     const rename = (value: string): string => values.get(value) ?? `${prefix}${value}`;

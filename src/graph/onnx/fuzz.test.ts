@@ -4,11 +4,10 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
-
+import { InputError } from '../../errors.ts';
 import { createRandom } from '../../random.ts';
 import { pytorchFixtures } from '../../testing/pytorch-fixtures.ts';
 import { attentionModel, residualModel } from '../../testing/sample-models.ts';
-import { InputError } from '../../errors.ts';
 import { layers } from '../layers.ts';
 import { byteLength } from '../tensor.ts';
 import { exportGraph } from './export.ts';
@@ -62,7 +61,8 @@ for (const [name, bytes] of Object.entries(files)) {
     for (let seed = 0; seed < 2000; seed++) {
       const random = createRandom(seed, 7);
       const mutated = bytes.slice();
-      for (let change = random.integer(3); change >= 0; change--) mutated[structural[random.integer(structural.length)] as number] = random.integer(256);
+      for (let change = random.integer(3); change >= 0; change--)
+        mutated[structural[random.integer(structural.length)] as number] = random.integer(256);
       tryImport(mutated, `seed ${seed}`);
     }
   });

@@ -9,12 +9,20 @@ import { changed, onnxModel } from '../../testing/onnx-models.ts';
 import { pytorchFixtures } from '../../testing/pytorch-fixtures.ts';
 import { randomInputs } from '../../testing/sample-models.ts';
 import { evaluateGraph } from '../evaluate.ts';
-import { type ValueInfo, float, int } from '../graph.ts';
+import { float, int, type ValueInfo } from '../graph.ts';
 import { layers } from '../layers.ts';
 import { instantiate } from '../static.ts';
-import { type Tensor, type ValueType, int64s, scalar, tensor, toNumbers } from '../tensor.ts';
+import { int64s, scalar, type Tensor, tensor, toNumbers, type ValueType } from '../tensor.ts';
 import { exportModel } from './export.ts';
-import { FunctionProtoSchema, StringStringEntryProtoSchema, TensorProtoSchema, TensorProto_DataLocation, TensorProto_DataType, TypeProtoSchema, ValueInfoProtoSchema } from './generated/onnx_pb.ts';
+import {
+  FunctionProtoSchema,
+  StringStringEntryProtoSchema,
+  TensorProto_DataLocation,
+  TensorProto_DataType,
+  TensorProtoSchema,
+  TypeProtoSchema,
+  ValueInfoProtoSchema,
+} from './generated/onnx_pb.ts';
 import { importModel } from './import.ts';
 
 const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2] };
@@ -73,7 +81,11 @@ test('one net exported for any batch and for 16 computes the same for 5 samples'
 });
 
 test('weights in Constant nodes count in a weight position, masks and numbers do not', () => {
-  const constants = { w: tensor('float32', [2, 2], [1, 2, 3, 4]), mask: tensor('float32', [2], [0, -100]), half: tensor('float32', [1], [0.5]) };
+  const constants = {
+    w: tensor('float32', [2, 2], [1, 2, 3, 4]),
+    mask: tensor('float32', [2], [0, -100]),
+    half: tensor('float32', [1], [0.5]),
+  };
   const nodes = [
     { operator: 'MatMul', inputs: ['x', 'w'], outputs: ['a'] },
     { operator: 'Add', inputs: ['a', 'mask'], outputs: ['b'] },
@@ -93,7 +105,12 @@ test('what no gradient reaches is no weight: shapes, conditions, bounds, indices
     { operator: 'Where', inputs: ['condition', 'x', 'other'], outputs: ['a'] },
     { operator: 'Clip', inputs: ['a', 'low', ''], outputs: ['y'] },
   ];
-  const initializers = { threshold: tensor('float32', [2], [0, 1]), other: tensor('float32', [2], [0.1, 0.2]), low: scalar('float32', -1), unread: tensor('float32', [2], [1, 2]) };
+  const initializers = {
+    threshold: tensor('float32', [2], [0, 1]),
+    other: tensor('float32', [2], [0.1, 0.2]),
+    low: scalar('float32', -1),
+    unread: tensor('float32', [2], [1, 2]),
+  };
   assert.deepEqual(importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers })).graph.parameters, ['other']);
 });
 
@@ -103,7 +120,10 @@ test('initializers that are listed as inputs too are weights, not inputs', () =>
     for (const { name } of graph?.initializer ?? []) graph?.input.push(create(ValueInfoProtoSchema, { name, type }));
   });
   const { graph } = importModel(bytes);
-  assert.deepEqual(graph.inputs.map(({ name }) => name), ['x']);
+  assert.deepEqual(
+    graph.inputs.map(({ name }) => name),
+    ['x'],
+  );
   assert.deepEqual(graph.parameters, ['fc.weight', 'fc.bias']);
 });
 
@@ -114,7 +134,14 @@ test('nodes without names and with equal ones get names of their own; the order 
     { operator: 'Add', inputs: ['b', 'a'], outputs: ['y'], name: 'same' },
   ];
   const { graph } = importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'] }));
-  assert.deepEqual(graph.nodes.map(({ name, outputs }) => [name, outputs]), [['same', ['a']], ['Relu_0', ['b']], ['same_2', ['y']]]);
+  assert.deepEqual(
+    graph.nodes.map(({ name, outputs }) => [name, outputs]),
+    [
+      ['same', ['a']],
+      ['Relu_0', ['b']],
+      ['same_2', ['y']],
+    ],
+  );
 });
 
 test('the batch is the first symbol at the front; each input may have its own', () => {
@@ -128,18 +155,33 @@ test('the batch is the first symbol at the front; each input may have its own', 
     { operator: 'Add', inputs: ['a', 'shift'], outputs: ['y'] },
   ];
   const { graph } = importModel(onnxModel({ opset: 17, inputs, nodes, outputs: ['y'] }), { dimensions: { time: 4 } });
-  assert.deepEqual(graph.inputs.map(({ shape }) => shape), [['N', 4], ['N', 4], ['N']]);
-  const second = [{ ...x, shape: [7, 'rows'] }, { ...x, name: 'z', shape: [7, 'N'] }];
+  assert.deepEqual(
+    graph.inputs.map(({ shape }) => shape),
+    [['N', 4], ['N', 4], ['N']],
+  );
+  const second = [
+    { ...x, shape: [7, 'rows'] },
+    { ...x, name: 'z', shape: [7, 'N'] },
+  ];
   const add = { operator: 'Add', inputs: ['x', 'z'], outputs: ['y'] };
   const atTheBack = importModel(onnxModel({ opset: 17, inputs: second, nodes: [add], outputs: ['y'] })).graph;
-  assert.deepEqual(atTheBack.inputs.map(({ shape }) => shape), [[7, 'N'], [7, 'N_2']]);
+  assert.deepEqual(
+    atTheBack.inputs.map(({ shape }) => shape),
+    [
+      [7, 'N'],
+      [7, 'N_2'],
+    ],
+  );
 });
 
 test('tensors are read from raw bytes and from every typed field', () => {
   const read = (fields: Parameters<typeof create<typeof TensorProtoSchema>>[1]): number[] => {
-    const bytes = changed(onnxModel({ opset: 17, inputs: [x], nodes: [{ operator: 'Identity', inputs: ['t'], outputs: ['y'] }], outputs: ['y'] }), ({ graph }) => {
-      graph?.initializer.push(create(TensorProtoSchema, { name: 't', ...fields }));
-    });
+    const bytes = changed(
+      onnxModel({ opset: 17, inputs: [x], nodes: [{ operator: 'Identity', inputs: ['t'], outputs: ['y'] }], outputs: ['y'] }),
+      ({ graph }) => {
+        graph?.initializer.push(create(TensorProtoSchema, { name: 't', ...fields }));
+      },
+    );
     return toNumbers(importModel(bytes).graph.initializers.get('t') as Tensor);
   };
   const { DataType } = { DataType: TensorProto_DataType };
@@ -148,20 +190,46 @@ test('tensors are read from raw bytes and from every typed field', () => {
   assert.deepEqual(read({ dataType: DataType.INT64, dims: [1n], int64Data: [-5n] }), [-5]);
   assert.deepEqual(read({ dataType: DataType.UINT64, dims: [1n], uint64Data: [5n] }), [5]);
   assert.deepEqual(read({ dataType: DataType.UINT32, dims: [1n], uint64Data: [4_000_000_000n] }), [4_000_000_000]);
-  for (const type of [DataType.INT32, DataType.INT16, DataType.INT8]) assert.deepEqual(read({ dataType: type, dims: [2n], int32Data: [-7, 9] }), [-7, 9]);
+  for (const type of [DataType.INT32, DataType.INT16, DataType.INT8])
+    assert.deepEqual(read({ dataType: type, dims: [2n], int32Data: [-7, 9] }), [-7, 9]);
   assert.deepEqual(read({ dataType: DataType.BOOL, dims: [3n], int32Data: [0, 1, 7] }), [0, 1, 1]);
   assert.deepEqual(read({ dataType: DataType.FLOAT, dims: [], rawData: new Uint8Array([0, 0, 128, 63]) }), [1]);
   assert.deepEqual(read({ dataType: DataType.FLOAT, dims: [0n, 4n] }), []);
   // Half precision: 1, −2, the largest number, the smallest one, infinity; and bfloat16 1, −3.140625.
-  assert.deepEqual(read({ dataType: DataType.FLOAT16, dims: [5n], int32Data: [0x3c00, 0xc000, 0x7bff, 1, 0x7c00] }), [1, -2, 65504, 2 ** -24, Infinity]);
+  assert.deepEqual(read({ dataType: DataType.FLOAT16, dims: [5n], int32Data: [0x3c00, 0xc000, 0x7bff, 1, 0x7c00] }), [
+    1,
+    -2,
+    65504,
+    2 ** -24,
+    Infinity,
+  ]);
   assert.deepEqual(read({ dataType: DataType.BFLOAT16, dims: [2n], rawData: new Uint8Array([0x80, 0x3f, 0x49, 0xc0]) }), [1, -3.140625]);
 });
 
 test('a half-precision model is trained in float32, and written back in half precision', () => {
-  const half = changed(onnxModel({ opset: 17, inputs: [x], nodes: [{ operator: 'Add', inputs: ['x', 'w'], outputs: ['a'] }, { operator: 'Cast', inputs: ['a'], outputs: ['y'], attributes: { to: int(10) } }], outputs: ['y'] }), ({ graph }) => {
-    graph?.initializer.push(create(TensorProtoSchema, { name: 'w', dataType: TensorProto_DataType.FLOAT16, dims: [2n], rawData: new Uint8Array([0, 0x3c, 0, 0xc0]) }));
-    for (const { type } of graph?.input ?? []) if (type?.value.case === 'tensorType') type.value.value.elemType = TensorProto_DataType.FLOAT16;
-  });
+  const half = changed(
+    onnxModel({
+      opset: 17,
+      inputs: [x],
+      nodes: [
+        { operator: 'Add', inputs: ['x', 'w'], outputs: ['a'] },
+        { operator: 'Cast', inputs: ['a'], outputs: ['y'], attributes: { to: int(10) } },
+      ],
+      outputs: ['y'],
+    }),
+    ({ graph }) => {
+      graph?.initializer.push(
+        create(TensorProtoSchema, {
+          name: 'w',
+          dataType: TensorProto_DataType.FLOAT16,
+          dims: [2n],
+          rawData: new Uint8Array([0, 0x3c, 0, 0xc0]),
+        }),
+      );
+      for (const { type } of graph?.input ?? [])
+        if (type?.value.case === 'tensorType') type.value.value.elemType = TensorProto_DataType.FLOAT16;
+    },
+  );
   const imported = importModel(half);
   assert.deepEqual(imported.notes, ['The model is in half precision; it is trained in float32.']);
   assert.deepEqual([imported.graph.inputs[0]?.type, imported.graph.initializers.get('w')?.type], ['float32', 'float32']);
@@ -177,11 +245,14 @@ test('external weights: refused without a loader, read with one, and inside of t
     if (weight === undefined) return;
     weight.rawData = new Uint8Array();
     weight.dataLocation = TensorProto_DataLocation.EXTERNAL;
-    weight.externalData = Object.entries({ location: 'weights.bin', offset: '8', length: '24' }).map(([key, value]) => create(StringStringEntryProtoSchema, { key, value }));
+    weight.externalData = Object.entries({ location: 'weights.bin', offset: '8', length: '24' }).map(([key, value]) =>
+      create(StringStringEntryProtoSchema, { key, value }),
+    );
   });
   assert.throws(() => importModel(outside), {
     name: 'InputError',
-    message: 'Initializer "fc.weight" is kept outside the model, in "weights.bin"; save the model with its weights inside (save_as_external_data=False).',
+    message:
+      'Initializer "fc.weight" is kept outside the model, in "weights.bin"; save the model with its weights inside (save_as_external_data=False).',
   });
   const asked: unknown[] = [];
   const imported = importModel(outside, {
@@ -192,7 +263,10 @@ test('external weights: refused without a loader, read with one, and inside of t
   });
   assert.deepEqual(asked, [['weights.bin', 8, 24]]);
   assert.deepEqual(toNumbers(imported.graph.initializers.get('fc.weight') as Tensor), [6, 5, 4, 3, 2, 1]);
-  assert.deepEqual(toNumbers(importModel(exportModel(imported, new Map())).graph.initializers.get('fc.weight') as Tensor), [6, 5, 4, 3, 2, 1]);
+  assert.deepEqual(
+    toNumbers(importModel(exportModel(imported, new Map())).graph.initializers.get('fc.weight') as Tensor),
+    [6, 5, 4, 3, 2, 1],
+  );
   const escaping = changed(outside, ({ graph }) => {
     for (const entry of graph?.initializer[0]?.externalData ?? []) if (entry.key === 'location') entry.value = '../secret';
   });
@@ -212,7 +286,11 @@ test('sizes are checked before anything is allocated', () => {
     [[1n << 50n, 1n << 50n], /needs .* bytes but has 24/],
     [[1n << 31n, 1n << 31n, 4n], /needs .* bytes but has 24/],
   ];
-  for (const [dims, message] of cases) assert.throws(() => importModel(withDims(dims)), (error) => error instanceof InputError && message.test(error.message));
+  for (const [dims, message] of cases)
+    assert.throws(
+      () => importModel(withDims(dims)),
+      (error) => error instanceof InputError && message.test(error.message),
+    );
 });
 
 test('each thing that cannot be read is one sentence', () => {
@@ -222,19 +300,34 @@ test('each thing that cannot be read is one sentence', () => {
     [model.subarray(0, 60), /bytes are no ONNX model/],
     [changed(model, (proto) => proto.opsetImport.splice(0)), /does not say which version of the ONNX operators/],
     [changed(model, ({ graph }) => graph?.output.splice(0)), /has no outputs/],
-    [changed(model, ({ graph }) => graph?.initializer.splice(1)), /Node "fc" \(Gemm\) in model "model" reads "fc.bias", which nothing before it defines/],
+    [
+      changed(model, ({ graph }) => graph?.initializer.splice(1)),
+      /Node "fc" \(Gemm\) in model "model" reads "fc.bias", which nothing before it defines/,
+    ],
     [changed(model, ({ graph }) => graph?.initializer.push(...graph.initializer)), /defines "fc.weight" twice/],
-    [onnxModel({ opset: 17, inputs: [x, x], nodes: [linear], outputs: ['y'], initializers: weights }), /Value "x" in model "model" is defined twice/],
-    [onnxModel({ opset: 17, inputs: [x], nodes: [linear, { ...linear, name: 'again' }], outputs: ['y'], initializers: weights }), /Value "y" .* is defined twice/],
-    [onnxModel({ opset: 17, inputs: [x], nodes: [linear], outputs: ['z'], initializers: weights }), /Output "z" in model "model" is not computed/],
+    [
+      onnxModel({ opset: 17, inputs: [x, x], nodes: [linear], outputs: ['y'], initializers: weights }),
+      /Value "x" in model "model" is defined twice/,
+    ],
+    [
+      onnxModel({ opset: 17, inputs: [x], nodes: [linear, { ...linear, name: 'again' }], outputs: ['y'], initializers: weights }),
+      /Value "y" .* is defined twice/,
+    ],
+    [
+      onnxModel({ opset: 17, inputs: [x], nodes: [linear], outputs: ['z'], initializers: weights }),
+      /Output "z" in model "model" is not computed/,
+    ],
   ];
   for (const [bytes, message] of cases) {
-    assert.throws(() => importModel(bytes), (error) => {
-      assert.ok(error instanceof InputError, String(error));
-      assert.match(error.message, message);
-      assert.equal(error.message.split('\n').length, 1);
-      return true;
-    });
+    assert.throws(
+      () => importModel(bytes),
+      (error) => {
+        assert.ok(error instanceof InputError, String(error));
+        assert.match(error.message, message);
+        assert.equal(error.message.split('\n').length, 1);
+        return true;
+      },
+    );
   }
 });
 
@@ -245,7 +338,13 @@ test('the first error of an unknown operator comes when it is used', () => {
 });
 
 test('functions of the model are written out, with their attributes, and nested ones', () => {
-  const call = (operator: string, inputs: string[], outputs: string[], attributes = {}): object => ({ operator, domain: 'local', inputs, outputs, attributes });
+  const call = (operator: string, inputs: string[], outputs: string[], attributes = {}): object => ({
+    operator,
+    domain: 'local',
+    inputs,
+    outputs,
+    attributes,
+  });
   const bytes = (depth: number): Uint8Array =>
     changed(
       onnxModel({
@@ -256,9 +355,22 @@ test('functions of the model are written out, with their attributes, and nested 
         initializers: { w: tensor('float32', [2], [1, -1]) },
       }),
       (proto) => {
-        const node = (opType: string, input: string[], output: string[], domain = '', attribute: object[] = []): object => ({ opType, input, output, domain, attribute });
+        const node = (opType: string, input: string[], output: string[], domain = '', attribute: object[] = []): object => ({
+          opType,
+          input,
+          output,
+          domain,
+          attribute,
+        });
         const leaky = node('LeakyRelu', ['sum'], ['out'], '', [{ name: 'alpha', type: 1, refAttrName: 'slope' }]);
-        const inner = { domain: 'local', name: 'Inner', input: ['p', 'q'], output: ['out'], attribute: ['slope'], node: [node('Add', ['p', 'q'], ['sum']), leaky] };
+        const inner = {
+          domain: 'local',
+          name: 'Inner',
+          input: ['p', 'q'],
+          output: ['out'],
+          attribute: ['slope'],
+          node: [node('Add', ['p', 'q'], ['sum']), leaky],
+        };
         const passed = { name: 'slope', type: 1, refAttrName: 'slope' };
         const outer = {
           domain: 'local',
@@ -272,12 +384,15 @@ test('functions of the model are written out, with their attributes, and nested 
       },
     );
   const { graph } = importModel(bytes(1));
-  assert.deepEqual(graph.nodes.map(({ operator, attributes }) => [operator, attributes]), [
-    ['Add', {}],
-    ['LeakyRelu', { alpha: float(0.5) }],
-    ['Add', {}],
-    ['LeakyRelu', { alpha: float(0.25) }],
-  ]);
+  assert.deepEqual(
+    graph.nodes.map(({ operator, attributes }) => [operator, attributes]),
+    [
+      ['Add', {}],
+      ['LeakyRelu', { alpha: float(0.5) }],
+      ['Add', {}],
+      ['LeakyRelu', { alpha: float(0.25) }],
+    ],
+  );
   assert.deepEqual(graph.parameters, ['w']);
   const y = evaluateGraph(instantiate(graph, 1).graph, new Map([['x', tensor('float32', [1, 2], [1, -3])]])).get('y');
   assert.deepEqual(toNumbers(y as Tensor), [3, -0.75]);
@@ -285,10 +400,34 @@ test('functions of the model are written out, with their attributes, and nested 
 });
 
 test('constants of every kind are lifted', () => {
-  const constant = (name: string, key: string, value: Parameters<typeof int64s>[0] | number): { operator: string; inputs: string[]; outputs: string[]; attributes: Record<string, never> } =>
-    ({ operator: 'Constant', inputs: [], outputs: [name], attributes: { [key]: typeof value === 'number' ? (key.includes('float') ? float(value) : int(value)) : { type: key.includes('float') ? 'floats' : 'ints', value } } }) as never;
-  const nodes = [constant('a', 'value_int', 3), constant('b', 'value_float', 0.5), constant('c', 'value_ints', [1, 2]), constant('d', 'value_floats', [1, 2])];
+  const constant = (
+    name: string,
+    key: string,
+    value: Parameters<typeof int64s>[0] | number,
+  ): { operator: string; inputs: string[]; outputs: string[]; attributes: Record<string, never> } =>
+    ({
+      operator: 'Constant',
+      inputs: [],
+      outputs: [name],
+      attributes: {
+        [key]:
+          typeof value === 'number'
+            ? key.includes('float')
+              ? float(value)
+              : int(value)
+            : { type: key.includes('float') ? 'floats' : 'ints', value },
+      },
+    }) as never;
+  const nodes = [
+    constant('a', 'value_int', 3),
+    constant('b', 'value_float', 0.5),
+    constant('c', 'value_ints', [1, 2]),
+    constant('d', 'value_floats', [1, 2]),
+  ];
   const outputs = ['a', 'b', 'c', 'd'];
   const { graph } = importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs }));
-  assert.deepEqual(outputs.map((name) => graph.initializers.get(name)), [scalar('int64', 3), scalar('float32', 0.5), int64s([1, 2]), tensor('float32', [2], [1, 2])]);
+  assert.deepEqual(
+    outputs.map((name) => graph.initializers.get(name)),
+    [scalar('int64', 3), scalar('float32', 0.5), int64s([1, 2]), tensor('float32', [2], [1, 2])],
+  );
 });

@@ -4,12 +4,12 @@ import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
 import { hasOpenBatch } from '../batch-axis.ts';
 import { checkGraph, sortTopologically } from '../check.ts';
-import { type Dimension, type Graph, type Node, type ValueInfo, batchSymbol } from '../graph.ts';
+import { batchSymbol, type Dimension, type Graph, type Node, type ValueInfo } from '../graph.ts';
 import { freshName, neededNodes, usedValues } from '../liveness.ts';
 import { rebatch } from '../rebatch.ts';
 import { bindDimensions } from '../static.ts';
 import type { Tensor } from '../tensor.ts';
-import { type DecodedModel, type TensorPlace, decodeModel, opsetOf, parseModel } from './decode.ts';
+import { type DecodedModel, decodeModel, opsetOf, parseModel, type TensorPlace } from './decode.ts';
 import { patchModel } from './encode.ts';
 import { type ExternalLoader, loadExternalTensors } from './external.ts';
 import { inlineFunctions } from './functions.ts';
@@ -50,7 +50,9 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const parsed = parseModel(bytes);
   const opset = opsetOf(parsed);
   if (!(opset >= oldestOpset && opset <= newestOpset)) {
-    throw new InputError(`The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`);
+    throw new InputError(
+      `The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`,
+    );
   }
   const proto = patchModel(parsed, { graph: prepare(parsed, options), functions: [] });
   const decoded = decodeModel(proto);
@@ -84,7 +86,10 @@ function prepare(model: ModelProto, { loadExternal }: ImportOptions): GraphProto
   return untieVectors(loadExternalTensors(graph, loadExternal));
 }
 
-function upgrade({ opset, nodes, initializers, names }: DecodedModel): { nodes: readonly Node[]; initializers: ReadonlyMap<string, Tensor> } {
+function upgrade({ opset, nodes, initializers, names }: DecodedModel): {
+  nodes: readonly Node[];
+  initializers: ReadonlyMap<string, Tensor>;
+} {
   const all = new Map(initializers);
   const fresh = (stem: string): string => freshName(stem, names);
   const constant = (value: Tensor, stem: string): string => {
@@ -109,7 +114,9 @@ function nameBatch(graph: Graph): Graph {
   const otherN = batches.has(batchSymbol) ? batchSymbol : freshName(batchSymbol, symbols);
   const rename = (value: ValueInfo): ValueInfo => ({
     ...value,
-    shape: value.shape.map((dimension) => (isSymbol(dimension) && batches.has(dimension) ? batchSymbol : dimension === batchSymbol ? otherN : dimension)),
+    shape: value.shape.map((dimension) =>
+      isSymbol(dimension) && batches.has(dimension) ? batchSymbol : dimension === batchSymbol ? otherN : dimension,
+    ),
   });
   return { ...graph, inputs: graph.inputs.map(rename), outputs: graph.outputs.map(rename) };
 }
@@ -132,7 +139,10 @@ function shareWeights(proto: ModelProto, { initializers, places }: DecodedModel)
   const { graph } = proto;
   assert(graph !== undefined, 'a parsed model has a graph');
   for (const [name, place] of places) {
-    const holder = place.kind === 'initializer' ? graph.initializer[place.index] : graph.node[place.nodeIndex]?.attribute.find(({ t }) => t !== undefined)?.t;
+    const holder =
+      place.kind === 'initializer'
+        ? graph.initializer[place.index]
+        : graph.node[place.nodeIndex]?.attribute.find(({ t }) => t !== undefined)?.t;
     const value = initializers.get(name);
     if (holder === undefined || value === undefined || holder.rawData.length !== value.data.byteLength) continue;
     holder.rawData = new Uint8Array(value.data.buffer as ArrayBuffer, value.data.byteOffset, value.data.byteLength);

@@ -1,8 +1,8 @@
 // The user's own nodes, at the opset of their file, switched to inference: what modes.ts does for graphs.
 
-import { type GraphProto, type NodeProto } from './generated/onnx_pb.ts';
 import { normalDomain } from './decode.ts';
 import { patchGraph, patchNode } from './encode.ts';
+import type { GraphProto, NodeProto } from './generated/onnx_pb.ts';
 
 /**
  * A graph with batch normalization and dropout in inference mode. Running statistics that are read elsewhere keep their node as it is.
@@ -37,7 +37,8 @@ function readNames({ node, output }: Pick<GraphProto, 'node' | 'output'>): Set<s
   const names = new Set(output.map(({ name }) => name));
   for (const { input, attribute } of node) {
     for (const name of input) names.add(name);
-    for (const { g, graphs } of attribute) for (const inner of [...(g === undefined ? [] : [g]), ...graphs]) for (const name of readNames(inner)) names.add(name);
+    for (const { g, graphs } of attribute)
+      for (const inner of [...(g === undefined ? [] : [g]), ...graphs]) for (const name of readNames(inner)) names.add(name);
   }
   return names;
 }

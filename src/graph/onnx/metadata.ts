@@ -18,8 +18,11 @@ const fixedBatchKey = 'asteroid.fixedBatch';
 /** The entries for a graph; none where importing would find the same by itself. */
 export function writeMetadata(graph: Graph): StringStringEntryProto[] {
   const changing = new Set([...graph.parameters, ...graph.buffers]);
-  const constants = [...graph.initializers].filter(([name, { type, shape }]) => isFloat(type) && shape.length > 0 && !changing.has(name)).map(([name]) => name);
-  const entry = (key: string, value: unknown): StringStringEntryProto => create(StringStringEntryProtoSchema, { key, value: JSON.stringify(value) });
+  const constants = [...graph.initializers]
+    .filter(([name, { type, shape }]) => isFloat(type) && shape.length > 0 && !changing.has(name))
+    .map(([name]) => name);
+  const entry = (key: string, value: unknown): StringStringEntryProto =>
+    create(StringStringEntryProtoSchema, { key, value: JSON.stringify(value) });
   return [
     ...(constants.length > 0 ? [entry(constantsKey, constants)] : []),
     ...(graph.fixedBatch === undefined ? [] : [entry(fixedBatchKey, graph.fixedBatch)]),

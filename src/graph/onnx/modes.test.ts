@@ -10,14 +10,19 @@ import { instantiate } from '../static.ts';
 import { inferenceMode, trainingMode } from './modes.ts';
 
 function batchNorms(graph: Graph): unknown[] {
-  return graph.nodes.filter(({ operator }) => operator === 'BatchNormalization').map(({ outputs, attributes }) => [outputs.length, attributes['training_mode']]);
+  return graph.nodes
+    .filter(({ operator }) => operator === 'BatchNormalization')
+    .map(({ outputs, attributes }) => [outputs.length, attributes['training_mode']]);
 }
 
 test('batch normalization: running statistics as outputs in training, none in inference; back and forth', () => {
   const graph = residualModel();
   const inference = inferenceMode(graph);
   assert.deepEqual(batchNorms(inference), Array(6).fill([1, int(0)]));
-  assert.equal(layers(inference).layers.some(({ batchDependent }) => batchDependent), false);
+  assert.equal(
+    layers(inference).layers.some(({ batchDependent }) => batchDependent),
+    false,
+  );
   const training = trainingMode(inference);
   assert.deepEqual(batchNorms(training), Array(6).fill([3, int(1)]));
   checkGraph(training);
@@ -31,10 +36,23 @@ test('dropout: a flag in training, none in inference, where it disappears', () =
   const x = b.input('x', 'float32', ['N', 4]);
   const graph = b.build([b.relu(b.dropout(b.dropout(x, 0.5), 0.1))]);
   const inference = inferenceMode(graph);
-  assert.deepEqual(inference.nodes.map(({ operator, inputs }) => [operator, inputs.length]), [['Dropout', 2], ['Dropout', 2], ['Relu', 1]]);
+  assert.deepEqual(
+    inference.nodes.map(({ operator, inputs }) => [operator, inputs.length]),
+    [
+      ['Dropout', 2],
+      ['Dropout', 2],
+      ['Relu', 1],
+    ],
+  );
   assert.equal(inference.initializers.size, 2, 'the ratios');
-  assert.deepEqual(instantiate(inference, 2).graph.nodes.map(({ operator }) => operator), ['Relu']);
+  assert.deepEqual(
+    instantiate(inference, 2).graph.nodes.map(({ operator }) => operator),
+    ['Relu'],
+  );
   const training = trainingMode(inference);
-  assert.deepEqual(training.nodes.map(({ inputs }) => inputs[2]), ['training_mode', 'training_mode', undefined]);
+  assert.deepEqual(
+    training.nodes.map(({ inputs }) => inputs[2]),
+    ['training_mode', 'training_mode', undefined],
+  );
   assert.equal(instantiate(training, 2).graph.nodes.length, 3);
 });

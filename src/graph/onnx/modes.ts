@@ -1,8 +1,8 @@
 // Switches a graph between training and inference: batch normalization and dropout are the operators that differ.
 
-import { type Attribute, type Graph, type Node, int } from '../graph.ts';
+import { type Attribute, type Graph, int, type Node } from '../graph.ts';
 import { freshName, usedValues } from '../liveness.ts';
-import { type Tensor, scalar } from '../tensor.ts';
+import { scalar, type Tensor } from '../tensor.ts';
 
 /**
  * The graph in training mode, also where it was exported for inference: batch normalization takes the batch's statistics and makes new
@@ -23,7 +23,10 @@ export function trainingMode(graph: Graph): Graph {
     if (isDefault(node, 'BatchNormalization')) {
       const [y = '', mean = '', variance = ''] = node.outputs;
       const output = (name: string, stem: string): string => (name === '' ? freshName(`${node.name}.${stem}`, names) : name);
-      return { ...withAttribute(node, 'training_mode', int(1)), outputs: [y, output(mean, 'running_mean'), output(variance, 'running_var')] };
+      return {
+        ...withAttribute(node, 'training_mode', int(1)),
+        outputs: [y, output(mean, 'running_mean'), output(variance, 'running_var')],
+      };
     }
     if (!isDefault(node, 'Dropout') || isOn(graph.initializers.get(node.inputs[2] ?? ''))) return node;
     return { ...node, inputs: [node.inputs[0] ?? '', node.inputs[1] ?? '', trueConstant()] };
@@ -34,12 +37,16 @@ export function trainingMode(graph: Graph): Graph {
 /** The graph in inference mode: batch normalization takes the running statistics, dropout passes everything. Its running outputs disappear. */
 export function inferenceMode(graph: Graph): Graph {
   const nodes = graph.nodes.map((node) => {
-    if (isDefault(node, 'BatchNormalization')) return { ...withAttribute(node, 'training_mode', int(0)), outputs: node.outputs.slice(0, 1) };
+    if (isDefault(node, 'BatchNormalization'))
+      return { ...withAttribute(node, 'training_mode', int(0)), outputs: node.outputs.slice(0, 1) };
     if (!isDefault(node, 'Dropout')) return node;
     const inputs = node.inputs.slice(0, 2);
     return { ...node, inputs: inputs[1] === '' ? inputs.slice(0, 1) : inputs };
   });
-  const used = usedValues(nodes, graph.outputs.map(({ name }) => name));
+  const used = usedValues(
+    nodes,
+    graph.outputs.map(({ name }) => name),
+  );
   return { ...graph, nodes, initializers: new Map([...graph.initializers].filter(([name]) => used.has(name))) };
 }
 
@@ -56,5 +63,9 @@ function isOn(flag: Tensor | undefined): boolean {
 }
 
 function namesOf(graph: Graph): Set<string> {
-  return new Set([...graph.inputs.map(({ name }) => name), ...graph.initializers.keys(), ...graph.nodes.flatMap(({ name, outputs }) => [name, ...outputs])]);
+  return new Set([
+    ...graph.inputs.map(({ name }) => name),
+    ...graph.initializers.keys(),
+    ...graph.nodes.flatMap(({ name, outputs }) => [name, ...outputs]),
+  ]);
 }

@@ -1,7 +1,7 @@
 // Which tensors of a file are weights to train: ONNX does not say. By position: what a gradient reaches, as far as it does.
 
-import type { Node } from '../graph.ts';
 import { leadsTo } from '../gradient-paths.ts';
+import type { Node } from '../graph.ts';
 import { producers } from '../liveness.ts';
 import type { Tensor } from '../tensor.ts';
 import type { TensorPlace } from './decode.ts';
@@ -43,12 +43,18 @@ const maskMagnitude = 1e9;
  * position that are a Constant or have a made-up name; Constant scales of ones and biases of zeros (a normalization without any);
  * tensors that are masks (isMask). Both in file order.
  */
-export function findWeights({ nodes, outputs, initializers, places }: WeightSearch): { parameters: readonly string[]; buffers: readonly string[] } {
+export function findWeights({ nodes, outputs, initializers, places }: WeightSearch): {
+  parameters: readonly string[];
+  buffers: readonly string[];
+} {
   const made = producers(nodes);
   const buffers = sourcesOf(nodes, made, (node) => (node.operator === 'BatchNormalization' ? [3, 4] : []));
-  const weights = sourcesOf(nodes, made, (node) => (Object.hasOwn(weightPositions, node.operator) ? (weightPositions[node.operator] ?? []) : []));
+  const weights = sourcesOf(nodes, made, (node) =>
+    Object.hasOwn(weightPositions, node.operator) ? (weightPositions[node.operator] ?? []) : [],
+  );
   const reached = leadsTo(outputs, nodes);
-  const isTensor = (value: Tensor): boolean => (value.type === 'float32' || value.type === 'float64') && value.shape.length > 0 && value.data.length > 0;
+  const isTensor = (value: Tensor): boolean =>
+    (value.type === 'float32' || value.type === 'float64') && value.shape.length > 0 && value.data.length > 0;
   const inFile = [...initializers].filter(([name, value]) => places.has(name) && isTensor(value));
   const keepsInitializers = inFile.some(([name]) => places.get(name)?.kind === 'initializer' && reached.has(name));
   const isWeight = (name: string, value: Tensor): boolean => {
@@ -72,16 +78,23 @@ function isWeightPosition(value: Tensor, readers: ReadonlySet<string> | undefine
 function isNeutral({ data }: Tensor, readers: ReadonlySet<string> | undefined): boolean {
   const first = Number(data[0]);
   const isUniform = (data as Float32Array | Float64Array).every((element) => element === first);
-  return isUniform && (first === 0 || first === 1) && readers !== undefined && [...readers].every((reader) => reader.endsWith('Normalization'));
+  return (
+    isUniform && (first === 0 || first === 1) && readers !== undefined && [...readers].every((reader) => reader.endsWith('Normalization'))
+  );
 }
 
 /** The values that the given inputs come from, through nodes that only rearrange; with the operators that read them. */
-function sourcesOf(nodes: readonly Node[], made: ReadonlyMap<string, Node>, positions: (node: Node) => readonly number[]): Map<string, Set<string>> {
+function sourcesOf(
+  nodes: readonly Node[],
+  made: ReadonlyMap<string, Node>,
+  positions: (node: Node) => readonly number[],
+): Map<string, Set<string>> {
   const sources = new Map<string, Set<string>>();
   for (const node of nodes) {
     for (const position of positions(node)) {
       let name = node.inputs[position] ?? '';
-      for (let step = made.get(name); step !== undefined && rearranging.has(step.operator); step = made.get(name)) name = step.inputs[0] ?? '';
+      for (let step = made.get(name); step !== undefined && rearranging.has(step.operator); step = made.get(name))
+        name = step.inputs[0] ?? '';
       if (name === '' || made.has(name)) continue;
       const readers = sources.get(name) ?? new Set();
       sources.set(name, readers.add(node.operator));

@@ -4,8 +4,8 @@
 import { create } from '@bufbuild/protobuf';
 
 import { InputError } from '../../errors.ts';
-import { type ElementType, type Tensor, allocate, elementBytes, tensorBytes, viewBytes, wrap } from '../tensor.ts';
-import { TensorProto_DataType, type TensorProto, TensorProtoSchema } from './generated/onnx_pb.ts';
+import { allocate, type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes, wrap } from '../tensor.ts';
+import { type TensorProto, TensorProto_DataType, TensorProtoSchema } from './generated/onnx_pb.ts';
 
 const DataType = TensorProto_DataType;
 
@@ -57,7 +57,11 @@ export function isHalf(dataType: number): boolean {
 
 /** The name of a data type, for messages. */
 export function dataTypeName(dataType: number): string {
-  return Object.entries(DataType).find(([, number]) => number === dataType)?.[0].toLowerCase() ?? `type ${dataType}`;
+  return (
+    Object.entries(DataType)
+      .find(([, number]) => number === dataType)?.[0]
+      .toLowerCase() ?? `type ${dataType}`
+  );
 }
 
 /**
@@ -67,9 +71,11 @@ export function dataTypeName(dataType: number): string {
 export function decodeTensor(proto: TensorProto, what: string): Tensor {
   const type = elementTypeOf(proto.dataType);
   if (type === undefined) throw new InputError(`${what} has elements of ${dataTypeName(proto.dataType)}, which Asteroid does not support.`);
-  if (proto.segment !== undefined) throw new InputError(`${what} is stored in segments, which Asteroid does not read; save the model whole.`);
+  if (proto.segment !== undefined)
+    throw new InputError(`${what} is stored in segments, which Asteroid does not read; save the model whole.`);
   const shape = proto.dims.map((dimension) => {
-    if (dimension < 0n || dimension > BigInt(Number.MAX_SAFE_INTEGER)) throw new InputError(`${what} has an impossible dimension, ${dimension}.`);
+    if (dimension < 0n || dimension > BigInt(Number.MAX_SAFE_INTEGER))
+      throw new InputError(`${what} has an impossible dimension, ${dimension}.`);
     return Number(dimension);
   });
   const count = shape.includes(0) ? 0 : shape.reduce((product, dimension) => product * dimension, 1);
@@ -78,7 +84,9 @@ export function decodeTensor(proto: TensorProto, what: string): Tensor {
   if (bytes.length === 0 && typed.length > 0) return fromTyped(type, shape, count, typed, proto.dataType, what);
   const stored = isHalf(proto.dataType) ? 2 : elementBytes(type);
   if (bytes.length !== count * stored) {
-    throw new InputError(`${what} of shape [${shape.join(', ')}] needs ${count * stored} bytes but has ${bytes.length}; the file may be cut off.`);
+    throw new InputError(
+      `${what} of shape [${shape.join(', ')}] needs ${count * stored} bytes but has ${bytes.length}; the file may be cut off.`,
+    );
   }
   if (isHalf(proto.dataType)) return wrap('float32', shape, widen(viewBytes('uint16', bytes.slice()), proto.dataType));
   const data = viewBytes(type, bytes.slice());
@@ -103,8 +111,16 @@ function typedValues({ dataType, floatData, doubleData, int32Data, int64Data, ui
   }
 }
 
-function fromTyped(type: ElementType, shape: readonly number[], count: number, values: readonly (number | bigint)[], dataType: number, what: string): Tensor {
-  if (values.length !== count) throw new InputError(`${what} of shape [${shape.join(', ')}] needs ${count} elements but has ${values.length}.`);
+function fromTyped(
+  type: ElementType,
+  shape: readonly number[],
+  count: number,
+  values: readonly (number | bigint)[],
+  dataType: number,
+  what: string,
+): Tensor {
+  if (values.length !== count)
+    throw new InputError(`${what} of shape [${shape.join(', ')}] needs ${count} elements but has ${values.length}.`);
   if (isHalf(dataType)) return wrap('float32', shape, widen(Uint16Array.from(values as readonly number[]), dataType));
   const data = allocate(type, count);
   for (let index = 0; index < count; index++) {
@@ -142,7 +158,8 @@ function widen(bits: Uint16Array, dataType: number): Float32Array {
   for (let index = 0; index < bits.length; index++) {
     const half = bits[index] as number;
     const [exponent, fraction] = [(half >> 10) & 31, half & 1023];
-    const magnitude = exponent === 31 ? (fraction === 0 ? Infinity : NaN) : exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
+    const magnitude =
+      exponent === 31 ? (fraction === 0 ? Infinity : NaN) : exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
     result[index] = half >> 15 === 1 ? -magnitude : magnitude;
   }
   return result;

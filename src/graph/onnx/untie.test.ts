@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { messageOf, onnxModel } from '../../testing/onnx-models.ts';
-import { type ValueInfo } from '../graph.ts';
+import type { ValueInfo } from '../graph.ts';
 import { layers } from '../layers.ts';
 import { type Tensor, tensor, toNumbers } from '../tensor.ts';
 import { exportModel } from './export.ts';
@@ -30,10 +30,19 @@ test('a bias of zeros stored once is a bias for each layer', () => {
   assert.equal(layers(direct.graph).layers.length, 2);
   const named = importModel(shared(zeros, 'second.bias'));
   assert.deepEqual(named.graph.parameters, ['w', 'bias', 'v', 'second.bias']);
-  assert.deepEqual(named.graph.nodes.map(({ operator }) => operator), ['Gemm', 'Gemm']);
+  assert.deepEqual(
+    named.graph.nodes.map(({ operator }) => operator),
+    ['Gemm', 'Gemm'],
+  );
   const trained = exportModel(named, new Map([['second.bias', tensor('float32', [2], [3, 4])]]));
   const read = importModel(trained).graph;
-  assert.deepEqual(['bias', 'second.bias'].map((name) => toNumbers(read.initializers.get(name) as Tensor)), [[0, 0], [3, 4]]);
+  assert.deepEqual(
+    ['bias', 'second.bias'].map((name) => toNumbers(read.initializers.get(name) as Tensor)),
+    [
+      [0, 0],
+      [3, 4],
+    ],
+  );
 });
 
 test('weights of random values that are read twice are tied on purpose', () => {

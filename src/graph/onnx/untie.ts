@@ -38,7 +38,11 @@ export function untieVectors(graph: GraphProto): GraphProto {
   if (graph.node.some(({ attribute }) => attribute.some(({ g, graphs }) => g !== undefined || graphs.length > 0))) return graph;
   const aliases = aliasesOf(graph);
   const readers = readersOf(graph, aliases);
-  const names = new Set([...graph.initializer.map(({ name }) => name), ...graph.input.map(({ name }) => name), ...graph.node.flatMap(({ output }) => output)]);
+  const names = new Set([
+    ...graph.initializer.map(({ name }) => name),
+    ...graph.input.map(({ name }) => name),
+    ...graph.node.flatMap(({ output }) => output),
+  ]);
   const outputs = new Set(graph.output.map(({ name }) => name));
   const nodes = [...graph.node];
   const added: TensorProto[] = [];

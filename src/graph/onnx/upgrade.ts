@@ -1,8 +1,8 @@
 // Rewrites operators of other opsets (7 to the newest) into those of the canonical opset, with the same meaning. One rule an operator
 // that changed; operators without a rule mean the same everywhere.
 
-import { type Attribute, type Attributes, type Node, floatAttribute, int, intAttribute, intsAttribute } from '../graph.ts';
-import { type Tensor, int64s, scalar } from '../tensor.ts';
+import { type Attribute, type Attributes, floatAttribute, int, intAttribute, intsAttribute, type Node } from '../graph.ts';
+import { int64s, scalar, type Tensor } from '../tensor.ts';
 
 /** What rules may use: the model's opset, and names for what they add. */
 export interface UpgradeContext {
@@ -27,11 +27,13 @@ export function upgradeNode(node: Node, context: UpgradeContext): readonly Node[
 }
 
 /** Axes given as an attribute before opset `since` become the input at position 1. */
-const axesToInput = (since: number): Rule => (node, { opset, constant }) => {
-  const axes = intsAttribute(node, 'axes');
-  if (opset >= since || axes === undefined || axes.length === 0) return [opset >= since ? node : without(node, 'axes')];
-  return [{ ...without(node, 'axes'), inputs: [node.inputs[0] ?? '', constant(int64s(axes), `${node.name}.axes`)] }];
-};
+const axesToInput =
+  (since: number): Rule =>
+  (node, { opset, constant }) => {
+    const axes = intsAttribute(node, 'axes');
+    if (opset >= since || axes === undefined || axes.length === 0) return [opset >= since ? node : without(node, 'axes')];
+    return [{ ...without(node, 'axes'), inputs: [node.inputs[0] ?? '', constant(int64s(axes), `${node.name}.axes`)] }];
+  };
 
 /** Before opset 13, Softmax worked on the input flattened to two dimensions at `axis` (default 1). */
 const flattenedSoftmax: Rule = (node, context) => {
@@ -56,7 +58,11 @@ const rules: Readonly<Record<string, Rule>> = {
     // Running statistics as outputs mean training; the two saved ones behind them have no counterpart.
     const training = node.outputs.slice(1).some((output) => output !== '');
     const { epsilon, momentum } = node.attributes;
-    const attributes = { ...(epsilon === undefined ? {} : { epsilon }), ...(momentum === undefined ? {} : { momentum }), training_mode: int(training ? 1 : 0) };
+    const attributes = {
+      ...(epsilon === undefined ? {} : { epsilon }),
+      ...(momentum === undefined ? {} : { momentum }),
+      training_mode: int(training ? 1 : 0),
+    };
     return [{ ...node, outputs: node.outputs.slice(0, training ? 3 : 1), attributes }];
   },
   // A later attribute about 8-bit floats, which are refused anyway.
@@ -64,12 +70,19 @@ const rules: Readonly<Record<string, Rule>> = {
   CastLike: (node) => [without(node, 'round_mode')],
   Clip(node, { opset, constant }) {
     if (opset >= 11) return [node];
-    const bound = (name: string): string => (node.attributes[name] === undefined ? '' : constant(scalar('float32', floatAttribute(node, name, 0)), `${node.name}.${name}`));
+    const bound = (name: string): string =>
+      node.attributes[name] === undefined ? '' : constant(scalar('float32', floatAttribute(node, name, 0)), `${node.name}.${name}`);
     return [{ ...node, inputs: [node.inputs[0] ?? '', bound('min'), bound('max')], attributes: {} }];
   },
   Dropout(node, { opset, constant }) {
     if (opset >= 12) return [node];
-    return [{ ...node, inputs: [node.inputs[0] ?? '', constant(scalar('float32', floatAttribute(node, 'ratio', 0.5)), `${node.name}.ratio`)], attributes: {} }];
+    return [
+      {
+        ...node,
+        inputs: [node.inputs[0] ?? '', constant(scalar('float32', floatAttribute(node, 'ratio', 0.5)), `${node.name}.ratio`)],
+        attributes: {},
+      },
+    ];
   },
   GroupNormalization(node, context) {
     // Until opset 20, scale and bias have one element a group: repeated for each channel of the group.
@@ -82,7 +95,11 @@ const rules: Readonly<Record<string, Rule>> = {
     const [channels, each, repeated] = ['channels', 'each', 'repeated'].map(stem) as [string, string, string];
     const spread = (value: string, name: string): { nodes: readonly Node[]; result: string } => {
       const [column, table, result] = ['column', 'table', 'channels'].map((part) => stem(`${name}.${part}`)) as [string, string, string];
-      const nodes = [helper('Unsqueeze', column, [value, one]), helper('Expand', table, [column, repeated]), helper('Reshape', result, [table, all])];
+      const nodes = [
+        helper('Unsqueeze', column, [value, one]),
+        helper('Expand', table, [column, repeated]),
+        helper('Reshape', result, [table, all]),
+      ];
       return { nodes, result };
     };
     const [newScale, newBias] = [spread(scale, 'scale'), spread(bias, 'bias')];
@@ -119,7 +136,13 @@ const rules: Readonly<Record<string, Rule>> = {
     if (axis >= 0 || node.inputs.length !== 2) return [node];
     const [x = '', scale = ''] = node.inputs;
     const stems = ['square', 'mean', 'shifted', 'root', 'normalized'];
-    const [square, mean, shifted, root, normalized] = stems.map((stem) => context.fresh(`${node.name}.${stem}`)) as [string, string, string, string, string];
+    const [square, mean, shifted, root, normalized] = stems.map((stem) => context.fresh(`${node.name}.${stem}`)) as [
+      string,
+      string,
+      string,
+      string,
+      string,
+    ];
     const axes = context.constant(int64s(Array.from({ length: -axis }, (_, index) => axis + index)), `${node.name}.axes`);
     const epsilon = context.constant(scalar('float32', floatAttribute(node, 'epsilon', 1e-5)), `${node.name}.epsilon`);
     return [
@@ -160,7 +183,11 @@ const rules: Readonly<Record<string, Rule>> = {
     const alpha = floatAttribute(node, 'alpha', 1);
     const [scaled, gate] = ['scaled', 'gate'].map((stem) => context.fresh(`${node.name}.${stem}`)) as [string, string];
     const scaling = alpha === 1 ? [] : [helper('Mul', scaled, [x, context.constant(scalar('float32', alpha), `${node.name}.alpha`)])];
-    return [...scaling, helper('Sigmoid', gate, [alpha === 1 ? x : scaled]), { ...node, operator: 'Mul', inputs: [x, gate], attributes: {} }];
+    return [
+      ...scaling,
+      helper('Sigmoid', gate, [alpha === 1 ? x : scaled]),
+      { ...node, operator: 'Mul', inputs: [x, gate], attributes: {} },
+    ];
   },
   Unsqueeze: axesToInput(13),
 };
@@ -175,4 +202,3 @@ function without(node: Node, ...names: readonly string[]): Node {
   for (const [name, value] of Object.entries(node.attributes)) if (!names.includes(name)) attributes[name] = value;
   return { ...node, attributes };
 }
-
