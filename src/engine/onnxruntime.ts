@@ -36,6 +36,8 @@ export interface OnnxRuntime {
 export interface OnnxRuntimeOptions {
   /** What to call the runtime, such as "onnxruntime-node 1.30.0". */
   readonly name: string;
+  /** Where it computes: 'cpu' (the default, in Node), 'wasm' (in browsers). */
+  readonly provider?: string;
   /** Threads inside one operator. Default 1: with small steps two were slower than one on virtual machines. */
   readonly threadCount?: number;
   /**
@@ -46,21 +48,21 @@ export interface OnnxRuntimeOptions {
   readonly arena?: boolean;
 }
 
-/** An engine over the given ONNX Runtime, on the CPU, in the calling thread. `compile` throws InputError for graphs that it refuses. */
+/** An engine over the given ONNX Runtime, in the calling thread. `compile` throws InputError for graphs that it refuses. */
 export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRuntimeOptions): Engine {
-  const { threadCount = 1, arena = false } = options;
+  const { provider = 'cpu', threadCount = 1, arena = false } = options;
   const sessionOptions = {
+    executionProviders: [provider],
     intraOpNumThreads: threadCount,
     interOpNumThreads: 1,
     executionMode: 'sequential',
-    graphOptimizationLevel: 'all',
     enableCpuMemArena: arena,
     // Without an arena a planned block would be one huge allocation, new from the system in every run.
     enableMemPattern: arena,
     // Errors are thrown; they need not be printed too.
     logSeverityLevel: 4,
   };
-  const name = `${options.name} cpu (${threadCount} ${threadCount === 1 ? 'thread' : 'threads'})`;
+  const name = `${options.name} ${provider} (${threadCount} ${threadCount === 1 ? 'thread' : 'threads'})`;
   return createQueuedEngine({
     name,
     async compile(graph) {
@@ -68,7 +70,7 @@ export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRunti
       const inputs = graph.inputs.map((input) => input.name);
       const describe = (error: unknown, what: string): string => `${name} ${what} graph "${graph.name}": ${messageOf(error)}`;
       try {
-        const session = await runtime.InferenceSession.create(exportGraph(graph), sessionOptions);
+        const session = await createSession(runtime, exportGraph(graph), sessionOptions);
         return sessionKernel(runtime, session, inputs, (error) => new RunError(describe(error, 'failed in'), { cause: error }));
       } catch (error) {
         if (error instanceof InputError) throw error;
@@ -76,6 +78,19 @@ export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRunti
       }
     },
   });
+}
+
+/**
+ * The session, optimized where that works: rewriting can fail on a graph that is fine as it is (a `Pad` as wide as the kernel of the pool behind
+ * it is moved into the pool, which then refuses it).
+ */
+async function createSession(runtime: OnnxRuntime, model: Uint8Array, options: Readonly<Record<string, unknown>>): Promise<RuntimeSession> {
+  const { InferenceSession } = runtime;
+  try {
+    return await InferenceSession.create(model, { ...options, graphOptimizationLevel: 'all' });
+  } catch {
+    return await InferenceSession.create(model, { ...options, graphOptimizationLevel: 'disabled' });
+  }
 }
 
 /** What runs a graph without outputs. */

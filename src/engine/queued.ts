@@ -199,7 +199,7 @@ class QueuedEngine implements Engine {
 
   async #work(): Promise<void> {
     this.#isWorking = true;
-    await undefined; // Calls return before their work begins.
+    await Promise.resolve(); // Calls return before their work begins.
     for (let task = this.#tasks.shift(); task !== undefined; task = this.#tasks.shift()) {
       try {
         await task();
