@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
+import fc from 'fast-check';
+
 import { attentionModel, depthwiseModel, randomInputs, residualModel } from '../testing/sample-models.ts';
+import { GraphBuilder } from './builder.ts';
 import { evaluateGraph } from './evaluate.ts';
 import type { Graph, ValueInfo } from './graph.ts';
 import { cutBytes, layers } from './layers.ts';
@@ -64,4 +67,38 @@ test('weights are the same tensors, not copies', () => {
   const model = depthwiseModel();
   const { graph } = extractStage(layers(model), 0, 2, 4);
   for (const name of graph.parameters) assert.equal(graph.initializers.get(name), model.initializers.get(name));
+});
+
+test('random nets with branches, sums and concatenations: cut anywhere, the parts give what the whole gives', () => {
+  const layer = fc.record({ kind: fc.constantFrom('conv', 'conv', 'relu', 'add', 'concat', 'pool'), from: fc.nat(), other: fc.nat() });
+  fc.assert(
+    fc.property(fc.array(layer, { minLength: 3, maxLength: 14 }), (choices) => {
+      const b = new GraphBuilder('random');
+      const values = [b.input('x', 'float32', ['N', 2, 4, 4])];
+      choices.forEach(({ kind, from, other }, index) => {
+        const [one, two] = [values[from % values.length] as string, values[other % values.length] as string];
+        const narrow = (x: string): string =>
+          b.size(x, 1) === 2 ? x : b.conv2d(x, { name: `narrow${index}.${x}`, outChannels: 2, kernel: 1 });
+        if (kind === 'conv') values.push(b.conv2d(one, { name: `conv${index}`, outChannels: 2, kernel: 3, padding: 1 }));
+        else if (kind === 'relu') values.push(b.relu(one));
+        else if (kind === 'pool') values.push(b.maxPool2d(one, { kernel: 3, stride: 1, padding: 1 }));
+        else if (kind === 'concat') values.push(b.concat([one, two], 1));
+        else values.push(b.add(narrow(one), one === two ? narrow(b.relu(two)) : narrow(two)));
+      });
+      const model = b.build([values.at(-1) as string]);
+      const sequence = layers(model);
+      const whole = instantiate(model, 2).graph;
+      const inputs = randomInputs(whole.inputs as StaticInfo[], 5);
+      const expected = run(whole, inputs);
+      const stage = stageExtractor(sequence, 2);
+      for (let cut = 1; cut < sequence.layers.length; cut++) {
+        assert.deepEqual(run(stage(cut, sequence.layers.length).graph, run(stage(0, cut).graph, inputs)), expected);
+      }
+      assert.deepEqual(
+        sequence.layers.flatMap(({ parameters }) => parameters),
+        model.parameters.filter((name) => whole.initializers.has(name)),
+      );
+    }),
+    { seed: 11, numRuns: 60 },
+  );
 });

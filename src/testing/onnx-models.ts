@@ -45,6 +45,7 @@ export function onnxModel({ opset, inputs, nodes, outputs, initializers = {}, co
     nodes: all,
   };
   return changed(exportGraph(graph), (model) => {
+    model.producerName = 'somebody';
     for (const entry of model.opsetImport) if (entry.domain === '') entry.version = BigInt(opset);
   });
 }

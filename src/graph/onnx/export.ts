@@ -26,7 +26,7 @@ import {
 } from './generated/onnx_pb.ts';
 import type { ImportedModel } from './import.ts';
 import { inferenceNodes } from './inference-nodes.ts';
-import { writeMetadata } from './metadata.ts';
+import { producerName, writeMetadata } from './metadata.ts';
 import { dataTypeOf, elementTypeOf, encodeTensor, replaceTensor } from './tensors.ts';
 
 /** Options of {@link exportModel}. */
@@ -68,7 +68,7 @@ export function exportGraph(graph: Graph, trained: ReadonlyMap<string, Tensor> =
   return encodeModel(
     create(ModelProtoSchema, {
       irVersion,
-      producerName: 'asteroid',
+      producerName,
       opsetImport: [...domains].map((domain) => create(OperatorSetIdProtoSchema, { domain, version: BigInt(domainVersions[domain] ?? 1) })),
       graph: encodeGraph(graph, trained),
       metadataProps: writeMetadata(graph),

@@ -14,7 +14,7 @@ import { patchModel } from './encode.ts';
 import { type ExternalLoader, loadExternalTensors } from './external.ts';
 import { inlineFunctions } from './functions.ts';
 import type { GraphProto, ModelProto } from './generated/onnx_pb.ts';
-import { readMetadata } from './metadata.ts';
+import { producerName, readMetadata } from './metadata.ts';
 import { findWeights } from './parameters.ts';
 import { untieVectors } from './untie.ts';
 import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
@@ -58,6 +58,8 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const decoded = decodeModel(proto);
   const metadata = readMetadata(proto);
   const notes: string[] = decoded.hadHalf ? ['The model is in half precision; it is trained in float32.'] : [];
+  const untiedCount = defined(proto.graph, 'the graph').initializer.length - defined(parsed.graph, 'the graph').initializer.length;
+  if (untiedCount > 0) notes.push(`The exporter had stored equal vectors once; ${untiedCount} of them are weights of their own again.`);
   const upgraded = upgrade(decoded);
   const outputs = decoded.outputs.map(({ name }) => name);
   const given = [...decoded.inputs.map(({ name }) => name), ...upgraded.initializers.keys()];
@@ -75,7 +77,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
     ...(metadata.fixedBatch === undefined ? {} : { fixedBatch: metadata.fixedBatch }),
   };
   checkGraph(graph);
-  const opened = openBatch(bindDimensions(nameBatch(graph), options.dimensions ?? {}), notes);
+  const opened = openBatch(bind(nameBatch(graph), options.dimensions ?? {}), notes);
   shareWeights(proto, decoded);
   return { graph: opened, proto, places: decoded.places, notes };
 }
@@ -83,7 +85,8 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
 /** The file's graph with everything in one place and nothing but plain nodes. */
 function prepare(model: ModelProto, { loadExternal }: ImportOptions): GraphProto {
   const graph = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
-  return untieVectors(loadExternalTensors(graph, loadExternal));
+  const whole = loadExternalTensors(graph, loadExternal);
+  return model.producerName === producerName ? whole : untieVectors(whole); // in files of ours, what is tied is meant to be
 }
 
 function upgrade({ opset, nodes, initializers, names }: DecodedModel): {
@@ -119,6 +122,22 @@ function nameBatch(graph: Graph): Graph {
     ),
   });
   return { ...graph, inputs: graph.inputs.map(rename), outputs: graph.outputs.map(rename) };
+}
+
+/** Gives symbols their sizes. A name that the model does not have is a mistake of the user's. */
+function bind(graph: Graph, dimensions: Readonly<Record<string, number>>): Graph {
+  const symbols = new Set(
+    graph.inputs.flatMap(({ shape }) => shape.filter((dimension) => typeof dimension === 'string' && dimension !== batchSymbol)),
+  );
+  for (const [name, size] of Object.entries(dimensions)) {
+    if (!symbols.has(name)) {
+      const known =
+        symbols.size === 0 ? 'there is none besides the batch' : `there are ${[...symbols].map((symbol) => `"${symbol}"`).join(', ')}`;
+      throw new InputError(`The model has no symbolic dimension "${name}"; ${known}.`);
+    }
+    if (!Number.isSafeInteger(size) || size < 1) throw new InputError(`Dimension "${name}" must be a positive integer, not ${size}.`);
+  }
+  return bindDimensions(graph, dimensions);
 }
 
 function openBatch(graph: Graph, notes: string[]): Graph {

@@ -12,6 +12,9 @@ export interface Metadata {
   readonly fixedBatch?: number;
 }
 
+/** Who wrote a file of ours. */
+export const producerName = 'asteroid';
+
 const constantsKey = 'asteroid.constants';
 const fixedBatchKey = 'asteroid.fixedBatch';
 

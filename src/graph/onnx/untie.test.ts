@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { messageOf, onnxModel } from '../../testing/onnx-models.ts';
+import { changed, messageOf, onnxModel } from '../../testing/onnx-models.ts';
 import type { ValueInfo } from '../graph.ts';
 import { layers } from '../layers.ts';
 import { type Tensor, tensor, toNumbers } from '../tensor.ts';
@@ -27,6 +27,15 @@ test('a bias of zeros stored once is a bias for each layer', () => {
   const zeros = tensor('float32', [2], [0, 0]);
   const direct = importModel(shared(zeros));
   assert.deepEqual(direct.graph.parameters, ['w', 'bias', 'v', 'bias_2']);
+  assert.deepEqual(direct.notes, ['The exporter had stored equal vectors once; 1 of them are weights of their own again.']);
+  assert.deepEqual(
+    importModel(
+      changed(shared(zeros), (model) => {
+        model.producerName = 'asteroid';
+      }),
+    ).graph.parameters,
+    ['w', 'bias', 'v'],
+  );
   assert.equal(layers(direct.graph).layers.length, 2);
   const named = importModel(shared(zeros, 'second.bias'));
   assert.deepEqual(named.graph.parameters, ['w', 'bias', 'v', 'second.bias']);
