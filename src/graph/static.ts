@@ -35,7 +35,7 @@ const hints: Readonly<Record<string, string>> = {
   If: 'export the model without control flow, for shapes that are known',
   Loop: 'export the model without control flow, for shapes that are known',
   QuantizeLinear: 'export the model before it is quantized',
-  RandomUniformLike: 'export the model with stochastic depth (drop path) off, in evaluation mode without folding constants',
+  RandomUniformLike: 'export the model with stochastic depth (drop path) off',
 };
 /** Values with more elements than this are not folded, however constant they are: a few numbers must not grow to gigabytes in a file. */
 const foldedElementLimit = 2 ** 22;
