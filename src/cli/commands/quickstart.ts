@@ -13,10 +13,10 @@ const settings = {
   model: 'digits',
   data: 'mnist',
   workers: 3,
-  batch: 50,
+  batch: 100,
   epochs: 8,
   optimizer: 'adam',
-  lr: 0.003,
+  lr: 0.004,
   lrSchedule: 'cosine',
 } as const;
 
