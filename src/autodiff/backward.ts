@@ -7,6 +7,7 @@ import type { Node } from '../graph/graph.ts';
 import { isOperator } from '../graph/operators/index.ts';
 import { sameShape } from '../graph/tensor.ts';
 import { sum } from './expressions.ts';
+import type { ConvolutionForms } from './forms.ts';
 import type { GradientRule } from './rule.ts';
 import { gradientRules } from './rules.ts';
 
@@ -16,8 +17,11 @@ import { gradientRules } from './rules.ts';
  */
 export function backpropagate(
   emitter: Emitter,
-  moved: ReadonlySet<string>,
-  seeds: ReadonlyMap<string, string>,
+  {
+    moved,
+    seeds,
+    forms,
+  }: { readonly moved: ReadonlySet<string>; readonly seeds: ReadonlyMap<string, string>; readonly forms: ConvolutionForms },
 ): ReadonlyMap<string, string> {
   const contributions = new Map<string, string[]>();
   const contribute = (value: string, gradient: string): void => {
@@ -33,11 +37,14 @@ export function backpropagate(
     return list[0];
   };
   for (const [value, seed] of seeds) contribute(value, seed);
-  for (const node of [...emitter.nodes].reverse()) {
+  const nodes = [...emitter.nodes];
+  const producers = new Map(nodes.flatMap((node) => node.outputs.map((output) => [output, node] as const)));
+  const producer = (value: string): Node | undefined => producers.get(value);
+  for (const node of nodes.reverse()) {
     const needs = node.inputs.map((input) => moved.has(input));
     const outputGradients = node.outputs.map((output) => (moved.has(output) ? total(output) : undefined));
     if (!needs.includes(true) || outputGradients.every((gradient) => gradient === undefined)) continue;
-    const gradients = ruleOf(node)({ node, emitter, outputGradients, needs });
+    const gradients = ruleOf(node)({ node, emitter, outputGradients, needs, producer, forms });
     node.inputs.forEach((input, index) => {
       const gradient = gradients[index];
       if (!needs[index] || gradient === undefined) return;

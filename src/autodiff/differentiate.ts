@@ -6,11 +6,12 @@ import { assert } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import type { Graph, Node, ValueInfo } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
-import { type ValueType, byteLength, isFloat } from '../graph/tensor.ts';
+import { byteLength, isFloat, type ValueType } from '../graph/tensor.ts';
 import { backpropagate } from './backward.ts';
 import { type DropoutInput, replaceDropouts } from './dropout.ts';
+import { type ConvolutionForms, plainForms } from './forms.ts';
 import { type BufferUpdate, loadForward } from './forward.ts';
-import { NodeList, type Selection, assemble, mergeEqualNodes } from './subgraph.ts';
+import { assemble, mergeEqualNodes, NodeList, type Selection } from './subgraph.ts';
 
 /** What to differentiate. */
 export interface DifferentiateOptions {
@@ -22,6 +23,8 @@ export interface DifferentiateOptions {
   readonly outputs?: readonly string[];
   /** Values of the forward pass that the backward pass computes again instead of reading them from `saved`. Default: none. */
   readonly recompute?: Iterable<string>;
+  /** Chooses the forms of convolutions' gradients. Default: those that ONNX Runtime's plain kernels compute fastest. */
+  readonly forms?: ConvolutionForms;
 }
 
 /** A value that is kept from one graph to another. */
@@ -88,7 +91,7 @@ export function differentiate(stage: StaticGraph, options: DifferentiateOptions)
   const forwardCount = emitter.nodes.length;
   const seeds = new Map<string, string>();
   for (const output of outputs) if (moved.has(output)) seeds.set(output, declareSeed(emitter, output));
-  const gradients = backpropagate(emitter, moved, seeds);
+  const gradients = backpropagate(emitter, { moved, seeds, forms: options.forms ?? plainForms });
   const roles = rolesOf(graph, bufferUpdates, seeds);
   const halves = splitBackward(emitter, {
     forwardCount,

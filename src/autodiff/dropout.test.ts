@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph } from '../graph/graph.ts';
 import { instantiate } from '../graph/static.ts';
-import { type Tensor, scalar, tensor } from '../graph/tensor.ts';
+import { scalar, type Tensor, tensor } from '../graph/tensor.ts';
 import { hashString } from '../random.ts';
 import { evaluateGraph } from '../testing/evaluate-graph.ts';
 import { runBackward } from '../testing/gradient-check.ts';

@@ -2,11 +2,11 @@
 // the dropout and the sample, so that a batch split in any way over devices and micro-batches drops the same elements.
 
 import { assert } from '../assert.ts';
-import { type Node, type ValueInfo, int } from '../graph/graph.ts';
+import { int, type Node, type ValueInfo } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { fail } from '../graph/operators/define.ts';
 import type { StaticGraph } from '../graph/static.ts';
-import { type ElementType, type ValueType, elementCount } from '../graph/tensor.ts';
+import { type ElementType, elementCount, type ValueType } from '../graph/tensor.ts';
 import { hash32, hashString } from '../random.ts';
 
 /** A mask that the runtime must feed: 0 where an element is dropped, 1/(1 − ratio) where it stays. */

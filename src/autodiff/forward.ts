@@ -3,10 +3,10 @@
 
 import { defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
-import { type Node, float, floatAttribute, int, intAttribute } from '../graph/graph.ts';
+import { float, floatAttribute, int, intAttribute, type Node } from '../graph/graph.ts';
 import { isOperator } from '../graph/operators/index.ts';
 import type { StaticGraph } from '../graph/static.ts';
-import { type ValueType, isFloat } from '../graph/tensor.ts';
+import { isFloat, type ValueType } from '../graph/tensor.ts';
 import { scale } from './expressions.ts';
 import { gradientRules } from './rules.ts';
 

@@ -6,6 +6,7 @@ import type { Emitter } from '../graph/emitter.ts';
 import type { Node } from '../graph/graph.ts';
 import { fail } from '../graph/operators/define.ts';
 import { toNumbers } from '../graph/tensor.ts';
+import type { ConvolutionForms } from './forms.ts';
 
 /** What a rule sees. */
 export interface RuleContext {
@@ -16,6 +17,10 @@ export interface RuleContext {
   readonly outputGradients: readonly (string | undefined)[];
   /** Which inputs need a gradient; work for others is wasted. At least one does. */
   readonly needs: readonly boolean[];
+  /** The forward node that computes a value; undefined for inputs and constants. */
+  readonly producer: (value: string) => Node | undefined;
+  /** Chooses among the forms of convolutions. */
+  readonly forms: ConvolutionForms;
 }
 
 /** Gradients by input, each in its input's shape and type; undefined for zero or not needed. */

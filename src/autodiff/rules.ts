@@ -1,7 +1,10 @@
 // The table of gradient rules: one entry an operator. An operator added to names.ts does not compile until it has its entry here.
 
-import { elementwiseRules } from './rules/elementwise.ts';
+import { fail } from '../graph/operators/define.ts';
+import type { NeuralName, OperatorName } from '../graph/operators/names.ts';
+import { gradientOf, type RuleContext, type RuleEntry } from './rule.ts';
 import { conv, convTranspose } from './rules/convolution.ts';
+import { elementwiseRules } from './rules/elementwise.ts';
 import {
   batchNormalization,
   groupNormalization,
@@ -15,9 +18,6 @@ import { averagePool, globalAveragePool, globalMaxPool, maxPool } from './rules/
 import { gemm, matMul } from './rules/products.ts';
 import { reductionRules } from './rules/reductions.ts';
 import { shapeRules } from './rules/shapes.ts';
-import { fail } from '../graph/operators/define.ts';
-import type { NeuralName, OperatorName } from '../graph/operators/names.ts';
-import { type RuleContext, type RuleEntry, gradientOf } from './rule.ts';
 
 const neuralRules: Readonly<Record<NeuralName, RuleEntry>> = {
   AveragePool: averagePool,

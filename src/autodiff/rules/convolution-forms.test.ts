@@ -7,15 +7,8 @@ import { Emitter } from '../../graph/emitter.ts';
 import { createRandom } from '../../random.ts';
 import { evaluateGraph } from '../../testing/evaluate-graph.ts';
 import { assertClose, randomTensor } from '../../testing/gradient-check.ts';
-import {
-  type InputGradientForm,
-  type Sliding,
-  type WeightGradientForm,
-  inputGradient,
-  inputGradientForm,
-  weightGradient,
-  weightGradientForm,
-} from './convolution-forms.ts';
+import { type ConvolutionSize, canFlip, type InputGradientForm, plainForms, type Sliding, type WeightGradientForm } from '../forms.ts';
+import { inputGradient, weightGradient } from './convolution-forms.ts';
 
 const axis = fc.record({
   kernel: fc.integer({ min: 1, max: 3 }),
@@ -105,16 +98,7 @@ test('every form of the weight gradient gives the same', () => {
 
 test('every form of the input gradient gives the same', () => {
   compareForms<InputGradientForm>(
-    (drawn) => {
-      const dense = {
-        ...slidingOf(drawn),
-        strides: drawn.axes.map(() => 1),
-        output: drawn.axes.map(({ output, stride }) => (output - 1) * stride + 1),
-      };
-      const turns = inputGradientForm(dense) === 'flipped';
-      const unit = drawn.axes.every(({ stride }) => stride === 1);
-      return ['transposed', ...(turns ? (['spread'] as const) : []), ...(turns && unit ? (['flipped'] as const) : [])];
-    },
+    (drawn) => (canFlip(slidingOf(drawn)) ? ['transposed', 'flipped'] : ['transposed']),
     (form, sliding) => (e, _x, w, g) => inputGradient(e, { g, w, sliding, form }),
   );
 });
@@ -134,10 +118,24 @@ function square(size: number, kernel: number, stride: number, group = 1): Slidin
 }
 
 test('the forms follow the shapes', () => {
-  assert.equal(inputGradientForm(square(32, 3, 1)), 'flipped');
-  assert.equal(inputGradientForm(square(32, 3, 2)), 'transposed');
-  assert.equal(inputGradientForm({ ...square(8, 1, 1), padsBegin: [1, 1], output: [10, 10] }), 'transposed');
-  assert.equal(weightGradientForm(square(8, 1, 1), 32, 96, 576), 'joint-products');
-  assert.equal(weightGradientForm(square(8, 3, 1, 576), 32, 576, 576), 'depthwise');
-  assert.equal(weightGradientForm(square(8, 3, 1, 4), 32, 64, 64), 'sample-products');
+  const size = (samples: number, channels: number, outputChannels: number, sliding: Sliding): ConvolutionSize => ({
+    sliding,
+    samples,
+    channels,
+    outputChannels,
+  });
+  const { inputGradient: input, weightGradient: weight } = plainForms;
+  assert.equal(input(size(32, 64, 64, square(32, 3, 1))), 'flipped');
+  assert.equal(input(size(32, 64, 64, square(32, 3, 2))), 'transposed');
+  assert.equal(input(size(8, 512, 512, square(7, 3, 1))), 'transposed');
+  assert.equal(input(size(1, 4, 4, { ...square(8, 1, 1), padsBegin: [1, 1], output: [10, 10] })), 'transposed');
+  assert.equal(weight(size(32, 160, 960, square(4, 1, 1))), 'joint-products');
+  assert.equal(weight(size(8, 64, 256, square(56, 1, 1))), 'sample-products');
+  assert.equal(weight(size(8, 64, 64, square(56, 3, 1))), 'sample-products');
+  assert.equal(weight(size(8, 512, 512, square(7, 3, 1))), 'joint-products');
+  assert.equal(weight(size(32, 3, 32, square(32, 3, 2))), 'columns');
+  assert.equal(weight(size(8, 3, 64, square(224, 7, 2))), 'convolution');
+  assert.equal(weight(size(32, 576, 576, square(8, 3, 1, 576))), 'depthwise');
+  assert.equal(weight(size(32, 96, 96, square(32, 3, 1, 96))), 'sample-products');
+  assert.equal(weight(size(32, 64, 64, square(8, 3, 1, 4))), 'sample-products');
 });

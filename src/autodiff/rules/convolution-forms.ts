@@ -1,66 +1,12 @@
-// The fast forms of a convolution's maps. Each form computes the same numbers; which one is fastest depends on the shapes, and
-// the two functions `inputGradientForm` and `weightGradientForm` are the only places that choose.
-//
+// The forms of a convolution's maps, each written out: they compute the same numbers. Which one is fastest is forms.ts's business.
 // Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P places = Π output, T taps = Π kernel.
 
+import { unreachable } from '../../assert.ts';
 import type { Emitter } from '../../graph/emitter.ts';
 import { type Attributes, int, ints } from '../../graph/graph.ts';
-import { unreachable } from '../../assert.ts';
-import { flip, interleaveZeros, padZeros, product, range, reduceSum, reshape, slice, transpose, transposeLast } from '../expressions.ts';
+import { flip, padZeros, product, range, reduceSum, reshape, slice, transpose, transposeLast } from '../expressions.ts';
+import { type InputGradientForm, padsEnd, type Sliding, type WeightGradientForm } from '../forms.ts';
 import { matrixProduct } from './products.ts';
-
-/** How a convolution slides: one entry a spatial axis. Places: o·stride − padsBegin + tap·dilation for 0 ≤ o < output, 0 ≤ tap < kernel. */
-export interface Sliding {
-  readonly input: readonly number[];
-  readonly output: readonly number[];
-  readonly kernel: readonly number[];
-  readonly strides: readonly number[];
-  readonly dilations: readonly number[];
-  readonly padsBegin: readonly number[];
-  readonly group: number;
-}
-
-/** The forms of the gradient with respect to x. */
-export type InputGradientForm =
-  /** Conv of g with the weights turned around and transposed; for stride 1. */
-  | 'flipped'
-  /** The same after putting stride − 1 zeros between g's elements. */
-  | 'spread'
-  /** ConvTranspose. */
-  | 'transposed';
-
-/** The forms of the gradient with respect to w. */
-export type WeightGradientForm =
-  /** For each tap one product [K, N·P]·[N·P, C], of copies with the batch moved inwards. One group. */
-  | 'joint-products'
-  /** For each tap a product [K/G, P]·[P, C/G] per sample and group, summed over samples. */
-  | 'sample-products'
-  /** One product [K, P]·[P, T·C] per sample, of the taps' slices side by side. One group. */
-  | 'columns'
-  /** Conv of x with g as filters, batch and channels exchanged. */
-  | 'convolution'
-  /** Conv of x as one image of N·C channels with g as N·K filters of one channel each, then a sum over N. One channel a group. */
-  | 'depthwise';
-
-/** The fastest known form of the input gradient. */
-export function inputGradientForm({ strides, ...sliding }: Sliding): InputGradientForm {
-  if (strides.some((stride) => stride !== 1)) return 'transposed';
-  // turned around, a convolution's padding is what the window reaches beyond the old padding; it cannot be negative
-  const reach = sliding.kernel.map((size, axis) => (size - 1) * (sliding.dilations[axis] as number));
-  const ends = padsEnd({ strides, ...sliding });
-  return reach.every((size, axis) => (sliding.padsBegin[axis] as number) <= size && (ends[axis] as number) <= size)
-    ? 'flipped'
-    : 'transposed';
-}
-
-/** The fastest known form of the weight gradient, for x [N, C, …] and g [N, K, …]. */
-export function weightGradientForm(sliding: Sliding, samples: number, channels: number, outputChannels: number): WeightGradientForm {
-  if (channels === sliding.group) return 'depthwise';
-  if (sliding.group > 1) return 'sample-products';
-  const moved = channels * product(sliding.input) + outputChannels * product(sliding.output);
-  const summed = channels * outputChannels * product(sliding.kernel);
-  return samples === 1 || moved < summed ? 'joint-products' : 'sample-products';
-}
 
 /** x ∗ w */
 export function convolve(e: Emitter, { x, w, sliding }: { readonly x: string; readonly w: string; readonly sliding: Sliding }): string {
@@ -81,40 +27,13 @@ export function convolve(e: Emitter, { x, w, sliding }: { readonly x: string; re
 /** The adjoint of `convolve` in x. */
 export function inputGradient(
   e: Emitter,
-  {
-    g,
-    w,
-    sliding,
-    form = inputGradientForm(sliding),
-  }: { readonly g: string; readonly w: string; readonly sliding: Sliding; readonly form?: InputGradientForm },
+  { g, w, sliding, form }: { readonly g: string; readonly w: string; readonly sliding: Sliding; readonly form: InputGradientForm },
 ): string {
-  const ends = padsEnd(sliding);
   switch (form) {
     case 'flipped':
       return convolve(e, { x: g, w: turnedWeights(e, w, sliding.group), sliding: turned(sliding) });
-    case 'spread': {
-      let spread = g;
-      sliding.strides.forEach((stride, axis) => {
-        spread = interleaveZeros(e, spread, axis + 2, stride);
-      });
-      const dense = { ...sliding, output: e.shape(spread).slice(2), strides: sliding.strides.map(() => 1) };
-      return convolve(e, { x: spread, w: turnedWeights(e, w, sliding.group), sliding: turned(dense) });
-    }
-    case 'transposed': {
-      // Elements that no window reached: output_padding gives them while they are fewer than a stride, zeros after that.
-      const missing = ends.map((end) => Math.max(0, -end));
-      const extra = missing.map((count, axis) => (count < (sliding.strides[axis] as number) ? count : 0));
-      const attributes = slidingAttributes(
-        sliding,
-        ends.map((end) => Math.max(0, end)),
-      );
-      const dx = e.emit(
-        'ConvTranspose',
-        [g, w],
-        extra.some((count) => count > 0) ? { ...attributes, output_padding: ints(extra) } : attributes,
-      );
-      return padZeros(e, dx, [0, 0, ...missing.map(() => 0)], [0, 0, ...missing.map((count, axis) => count - (extra[axis] as number))]);
-    }
+    case 'transposed':
+      return transposedConvolution(e, g, w, sliding);
     default:
       return unreachable(form);
   }
@@ -123,12 +42,9 @@ export function inputGradient(
 /** The adjoint of `convolve` in w. */
 export function weightGradient(
   e: Emitter,
-  { x, g, sliding, form }: { readonly x: string; readonly g: string; readonly sliding: Sliding; readonly form?: WeightGradientForm },
+  { x, g, sliding, form }: { readonly x: string; readonly g: string; readonly sliding: Sliding; readonly form: WeightGradientForm },
 ): string {
-  const [samples = 1, channels = 1] = e.shape(x);
-  const outputChannels = e.shape(g)[1] as number;
-  const chosen = form ?? weightGradientForm(sliding, samples, channels, outputChannels);
-  switch (chosen) {
+  switch (form) {
     case 'joint-products':
       return jointProducts(e, x, g, sliding);
     case 'sample-products':
@@ -140,15 +56,32 @@ export function weightGradient(
     case 'depthwise':
       return depthwise(e, x, g, sliding);
     default:
-      return unreachable(chosen);
+      return unreachable(form);
   }
+}
+
+function transposedConvolution(e: Emitter, g: string, w: string, sliding: Sliding): string {
+  const ends = padsEnd(sliding);
+  // Elements that no window reached: output_padding gives them while they are fewer than a stride, zeros after that.
+  const missing = ends.map((end) => Math.max(0, -end));
+  const extra = missing.map((count, axis) => (count < (sliding.strides[axis] as number) ? count : 0));
+  const padded = extra.some((count) => count > 0) ? { output_padding: ints(extra) } : {};
+  const attributes = {
+    ...slidingAttributes(
+      sliding,
+      ends.map((end) => Math.max(0, end)),
+    ),
+    ...padded,
+  };
+  const dx = e.emit('ConvTranspose', [g, w], attributes);
+  return padZeros(e, dx, [0, 0, ...missing.map(() => 0)], [0, 0, ...missing.map((count, axis) => count - (extra[axis] as number))]);
 }
 
 function jointProducts(e: Emitter, x: string, g: string, sliding: Sliding): string {
   const channels = e.shape(x)[1] as number;
   const outputChannels = e.shape(g)[1] as number;
   const rows = reshape(e, batchInwards(e, g), [outputChannels, product(e.shape(g)) / outputChannels]);
-  const taps = tapSlices(e, batchInwards(e, x), sliding).map((tap) =>
+  const taps = tapSlices(e, x, sliding, true).map((tap) =>
     matrixProduct(e, rows, reshape(e, tap, [channels, product(e.shape(tap)) / channels]), { b: true }),
   );
   return joinTaps(e, taps, [outputChannels, channels, ...sliding.kernel]);
@@ -162,7 +95,7 @@ function sampleProducts(e: Emitter, x: string, g: string, sliding: Sliding): str
   const split = (value: string, count: number): string =>
     reshape(e, value, group === 1 ? [samples, count, places] : [samples, group, count / group, places]);
   const rows = split(g, outputChannels);
-  const taps = tapSlices(e, x, sliding).map((tap) => {
+  const taps = tapSlices(e, x, sliding, false).map((tap) => {
     const products = e.emit('MatMul', [rows, transposeLast(e, split(tap, channels))]);
     return reshape(e, reduceSum(e, products, [0], false), [outputChannels, channels / group]);
   });
@@ -173,7 +106,7 @@ function columnsProduct(e: Emitter, x: string, g: string, sliding: Sliding): str
   const [samples, channels] = e.shape(x) as [number, number];
   const outputChannels = e.shape(g)[1] as number;
   const places = product(sliding.output);
-  const slices = tapSlices(e, x, sliding).map((tap) => reshape(e, tap, [samples, channels, places]));
+  const slices = tapSlices(e, x, sliding, false).map((tap) => reshape(e, tap, [samples, channels, places]));
   const columns = slices.length === 1 ? (slices[0] as string) : e.emit('Concat', slices, { axis: int(1) });
   const products = e.emit('MatMul', [reshape(e, g, [samples, outputChannels, places]), transposeLast(e, columns)]);
   const summed = reshape(e, reduceSum(e, products, [0], false), [outputChannels, slices.length, channels]);
@@ -221,15 +154,20 @@ function tapsConvolution(
   });
 }
 
-/** For each tap of the kernel, the elements of x that it touches: […, output…] each. */
-function tapSlices(e: Emitter, x: string, sliding: Sliding): readonly string[] {
+/** For each tap of the kernel, the elements of x that it touches: [N, C, output…] each, or [C, N, output…]. */
+function tapSlices(e: Emitter, x: string, sliding: Sliding, channelsFirst: boolean): readonly string[] {
   const { kernel, output, strides, dilations, padsBegin } = sliding;
   const padded = padZeros(e, x, [0, 0, ...padsBegin], [0, 0, ...padsEnd(sliding)]);
+  const positions = tapPositions(kernel);
+  // A single slice is moved after cutting, so that only what is left is moved.
+  const movedBefore = channelsFirst && positions.length > 1;
+  const source = movedBefore ? batchInwards(e, padded) : padded;
   const axes = kernel.map((_, axis) => axis + 2);
-  return tapPositions(kernel).map((position) => {
+  return positions.map((position) => {
     const starts = position.map((tap, axis) => tap * (dilations[axis] as number));
     const ends = starts.map((start, axis) => start + ((output[axis] as number) - 1) * (strides[axis] as number) + 1);
-    return slice(e, padded, axes, starts, ends, strides);
+    const tap = slice(e, source, axes, starts, ends, strides);
+    return channelsFirst && !movedBefore ? batchInwards(e, tap) : tap;
   });
 }
 
@@ -278,18 +216,6 @@ function turned(sliding: Sliding): Sliding {
     (size, axis) => (size - 1) * (sliding.dilations[axis] as number) - (sliding.padsBegin[axis] as number),
   );
   return { ...sliding, input: sliding.output, output: sliding.input, padsBegin };
-}
-
-/** The padding at the end that the last window needs; negative where windows leave elements unread. */
-function padsEnd({ input, output, kernel, strides, dilations, padsBegin }: Sliding): readonly number[] {
-  return input.map(
-    (size, axis) =>
-      ((output[axis] as number) - 1) * (strides[axis] as number) +
-      ((kernel[axis] as number) - 1) * (dilations[axis] as number) +
-      1 -
-      size -
-      (padsBegin[axis] as number),
-  );
 }
 
 function slidingAttributes({ strides, dilations, padsBegin, group }: Sliding, ends: readonly number[]): Attributes {

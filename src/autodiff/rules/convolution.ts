@@ -1,11 +1,12 @@
 // Gradients of Conv and ConvTranspose, which are each other's adjoint: both rules are made of the same three maps
 // (forward, input gradient, weight gradient) whose fast forms stand in convolution-forms.ts.
 
-import { type Node, intAttribute, intsAttribute, stringAttribute } from '../../graph/graph.ts';
+import { intAttribute, intsAttribute, type Node, stringAttribute } from '../../graph/graph.ts';
 import { explicitPads, splitPadding, windowOf, windowSteps } from '../../graph/operators/windows.ts';
 import { range, reduceSum } from '../expressions.ts';
-import { type RuleContext, gradientOf, inputOf, inputShape, outputOf, whereNeeded } from '../rule.ts';
-import { type Sliding, convolve, inputGradient, weightGradient } from './convolution-forms.ts';
+import type { ConvolutionSize, Sliding } from '../forms.ts';
+import { gradientOf, inputOf, inputShape, outputOf, type RuleContext, whereNeeded } from '../rule.ts';
+import { convolve, inputGradient, weightGradient } from './convolution-forms.ts';
 
 /** y = x ∗ w + b: dx = the transposed convolution of g with w, dw[k, c, tap] = Σ g[n, k, o] · x[n, c, o·s + tap·d − p], db = Σ g */
 export function conv(context: RuleContext): readonly (string | undefined)[] {
@@ -16,8 +17,8 @@ export function conv(context: RuleContext): readonly (string | undefined)[] {
   const sliding: Sliding = { ...window, group: intAttribute(node, 'group', 1) };
   return whereNeeded(
     context,
-    () => inputGradient(e, { g, w, sliding }),
-    () => weightGradient(e, { x, g, sliding }),
+    () => inputGradient(e, { g, w, sliding, form: context.forms.inputGradient(sizeOf(context, x, g, sliding)) }),
+    () => weightGradient(e, { x, g, sliding, form: context.forms.weightGradient(sizeOf(context, x, g, sliding)) }),
     () => biasGradient(context),
   );
 }
@@ -31,9 +32,14 @@ export function convTranspose(context: RuleContext): readonly (string | undefine
   return whereNeeded(
     context,
     () => convolve(e, { x: g, w, sliding }),
-    () => weightGradient(e, { x: g, g: x, sliding }),
+    () => weightGradient(e, { x: g, g: x, sliding, form: context.forms.weightGradient(sizeOf(context, g, x, sliding)) }),
     () => biasGradient(context),
   );
+}
+
+function sizeOf({ emitter: e }: RuleContext, x: string, g: string, sliding: Sliding): ConvolutionSize {
+  const [samples = 1, channels = 1] = e.shape(x);
+  return { sliding, samples, channels, outputChannels: e.shape(g)[1] as number };
 }
 
 function biasGradient(context: RuleContext): string {

@@ -2,20 +2,21 @@
 // Where a formula has the choice between x and y it reads y, which the next operator usually saves anyway.
 
 import type { Emitter } from '../../graph/emitter.ts';
-import { floatAttribute, stringAttribute, float } from '../../graph/graph.ts';
+import { float, floatAttribute, stringAttribute } from '../../graph/graph.ts';
 import type { ElementwiseName } from '../../graph/operators/names.ts';
-import { elementCount, toNumbers } from '../../graph/tensor.ts';
+import { elementCount, type Tensor, toNumbers } from '../../graph/tensor.ts';
 import {
   add,
   apply,
   cast,
   compare,
   div,
+  gated,
   masked,
   mul,
   oneMinus,
-  reduceSum,
   range,
+  reduceSum,
   reshape,
   scale,
   select,
@@ -27,13 +28,13 @@ import {
 } from '../expressions.ts';
 import {
   type GradientRule,
-  type RuleContext,
-  type RuleEntry,
   gradientOf,
   inputOf,
   inputShape,
   optionalInput,
   outputOf,
+  type RuleContext,
+  type RuleEntry,
   whereNeeded,
 } from '../rule.ts';
 
@@ -76,10 +77,8 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Gelu: unary((e, c) => (c.text('approximate', 'none') === 'tanh' ? geluTanh(e, c) : gelu(e, c))),
   Greater: 'not-differentiable',
   GreaterOrEqual: 'not-differentiable',
-  // g · α where 0 < y < 1
-  HardSigmoid: unary((e, { g, y, number }) =>
-    masked(e, scale(e, g, number('alpha', 0.2)), e.emit('And', [compare(e, 'Greater', y(), 0), compare(e, 'Less', y(), 1)])),
-  ),
+  // g · α where 0 < y < 1, which is where y(1 − y) is not 0
+  HardSigmoid: unary((e, { g, y, number }) => gated(e, scale(e, g, number('alpha', 0.2)), mul(e, y(), oneMinus(e, y())))),
   HardSwish: unary(hardSwish),
   Identity: unary((_, { g }) => g),
   IsInf: 'not-differentiable',
@@ -100,8 +99,7 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Mish: unary(mish),
   // fmod: y = a − b·trunc(a/b), so da = g and db = −g · trunc(a/b) = g · (y − a)/b
   Mod: binary({ a: (_, { g }) => g, b: (e, { g, a, b, y }) => mul(e, g, apply(e, 'Round', div(e, sub(e, y(), a()), b()))) }),
-  // da = g · b, db = g · a
-  Mul: binary({ a: (e, { g, b }) => mul(e, g, b()), b: (e, { g, a }) => mul(e, g, a()) }),
+  Mul: multiplication,
   // −g
   Neg: unary((e, { g }) => scale(e, g, -1)),
   Not: 'not-differentiable',
@@ -114,8 +112,8 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Pow: power,
   // −g · y²
   Reciprocal: unary((e, { g, y }) => scale(e, mul(e, g, square(e, y())), -1)),
-  // g where y > 0
-  Relu: unary((e, { g, y }) => masked(e, g, compare(e, 'Greater', y(), 0))),
+  // g where y > 0, which is where it is not 0
+  Relu: unary((e, { g, y }) => gated(e, g, y())),
   Round: 'not-differentiable',
   // g · (γ for x > 0, γα·exp(x) = y + γα elsewhere)
   Selu: unary((e, c) => {
@@ -143,10 +141,10 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Tan: unary((e, { g, y }) => mul(e, g, shift(e, square(e, y()), 1))),
   // g · (1 − y²)
   Tanh: unary((e, { g, y }) => mul(e, g, oneMinus(e, square(e, y())))),
-  // g where x > α; α ≥ 0 leaves y > 0 exactly there
+  // g where x > α; α ≥ 0 leaves y not 0 exactly there
   ThresholdedRelu: unary((e, { g, x, y, number }) => {
     const alpha = number('alpha', 1);
-    return masked(e, g, alpha >= 0 ? compare(e, 'Greater', y(), 0) : compare(e, 'Greater', x(), alpha));
+    return alpha >= 0 ? gated(e, g, y()) : masked(e, g, compare(e, 'Greater', x(), alpha));
   }),
   // da = g where the condition holds, db = g where it does not
   Where: (context) => {
@@ -221,7 +219,8 @@ function exponentialTail(e: Emitter, { g, x, y }: UnaryValues, factor: number, s
 
 /** y = x·Φ(x): g · (Φ(x) + x·φ(x)), Φ(x) = ½(1 + erf(x/√2)), φ(x) = exp(−x²/2)/√(2π) */
 function gelu(e: Emitter, { g, x }: UnaryValues): string {
-  const cumulative = shift(e, scale(e, apply(e, 'Erf', scale(e, x(), Math.SQRT1_2)), 0.5), 0.5);
+  // ½ + ½·erf in one pass: HardSigmoid's bounds are those of Φ
+  const cumulative = e.emit('HardSigmoid', [apply(e, 'Erf', scale(e, x(), Math.SQRT1_2))], { alpha: float(0.5), beta: float(0.5) });
   const density = scale(e, apply(e, 'Exp', scale(e, square(e, x()), -0.5)), 1 / Math.sqrt(2 * Math.PI));
   return mul(e, g, add(e, cumulative, mul(e, x(), density)));
 }
@@ -250,21 +249,44 @@ function mish(e: Emitter, { g, x }: UnaryValues): string {
   return mul(e, g, add(e, t, slope));
 }
 
-/** dx = g strictly between the bounds (y > low and y < high); dlow = Σ g where x < low < high; dhigh = Σ g where max(x, low) > high. */
+const product = binary({ a: (e, { g, b }) => mul(e, g, b()), b: (e, { g, a }) => mul(e, g, a()) });
+
+/**
+ * da = g · b, db = g · a. For y = x·s with s = sigmoid(x) both ways at once: dx = g · (s + y·(1 − s)), which saves work and
+ * reads y in place of x.
+ */
+function multiplication(context: RuleContext): readonly (string | undefined)[] {
+  const { emitter: e, node, producer } = context;
+  const isSigmoidOf = (s: string, x: string): boolean => producer(s)?.operator === 'Sigmoid' && producer(s)?.inputs[0] === x;
+  const [a = '', b = ''] = node.inputs;
+  const gateIndex = isSigmoidOf(b, a) ? 1 : isSigmoidOf(a, b) ? 0 : undefined;
+  if (gateIndex === undefined) return product(context);
+  const s = node.inputs[gateIndex] as string;
+  const slope = add(e, s, mul(e, outputOf(context), oneMinus(e, s)));
+  const dx = mul(e, gradientOf(context), slope);
+  return gateIndex === 1 ? [dx, undefined] : [undefined, dx];
+}
+
+/**
+ * dx = g strictly between the bounds, which is where (y − low)(high − y) is not 0; dlow = Σ g where x < low < high;
+ * dhigh = Σ g where max(x, low) > high.
+ */
 function clip(context: RuleContext): readonly (string | undefined)[] {
   const e = context.emitter;
   const g = gradientOf(context);
-  const [low, high] = [optionalInput(context, 1), optionalInput(context, 2)];
+  const [low, high] = [finiteBound(context, 1), finiteBound(context, 2)];
   const total = (x: string, like: string): string => reshape(e, reduceSum(e, x, range(e.shape(x).length)), e.shape(like));
   const flat = (bound: string): string => reshape(e, bound, []);
   return whereNeeded(
     context,
     () => {
-      const above = low === undefined ? undefined : e.emit('Greater', [outputOf(context), flat(low)]);
-      const below = high === undefined ? undefined : e.emit('Less', [outputOf(context), flat(high)]);
-      if (above !== undefined && below !== undefined) return masked(e, g, e.emit('And', [above, below]));
+      const y = outputOf(context);
+      const isZero = low !== undefined && e.constantValue(low) !== undefined && toNumbers(e.constantValue(low) as Tensor)[0] === 0;
+      const above = low === undefined ? undefined : isZero ? y : sub(e, y, flat(low));
+      const below = high === undefined ? undefined : sub(e, flat(high), y);
+      if (above !== undefined && below !== undefined) return gated(e, g, mul(e, above, below));
       const inside = above ?? below;
-      return inside === undefined ? g : masked(e, g, inside);
+      return inside === undefined ? g : gated(e, g, inside);
     },
     () => {
       const bound = inputOf(context, 1);
@@ -277,6 +299,13 @@ function clip(context: RuleContext): readonly (string | undefined)[] {
       return total(masked(e, g, e.emit('Greater', [raised, flat(bound)])), bound);
     },
   );
+}
+
+/** A bound of Clip that may be active: none where it is absent or infinite. */
+function finiteBound(context: RuleContext, index: number): string | undefined {
+  const bound = optionalInput(context, index);
+  const value = bound === undefined ? undefined : context.emitter.constantValue(bound);
+  return value !== undefined && !Number.isFinite(toNumbers(value)[0]) ? undefined : bound;
 }
 
 /** Max and Min: g to the inputs that equal y, in equal shares where several do. */

@@ -5,7 +5,7 @@ import { int, intAttribute, string, stringAttribute } from '../../graph/graph.ts
 import { fail } from '../../graph/operators/define.ts';
 import { tensor } from '../../graph/tensor.ts';
 import { cast, expand, full, padZeros, product, range, reshape, transpose } from '../expressions.ts';
-import { type RuleContext, gradientOf, inputOf, inputShape, positiveAxis, whereNeeded } from '../rule.ts';
+import { gradientOf, inputOf, inputShape, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
 
 /**
  * y[outer, i…, inner] = x[outer, indices[i…], inner]: dx = zeros, with the slices of g added at their indices.

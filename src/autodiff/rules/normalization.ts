@@ -2,12 +2,14 @@
 // one mean. With ĝ = g·scale:  dx = inv · (ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)),  dscale = Σ g·x̂,  dbias = Σ g.
 
 import type { Emitter } from '../../graph/emitter.ts';
-import { floatAttribute, intAttribute } from '../../graph/graph.ts';
+import { float, floatAttribute, int, intAttribute } from '../../graph/graph.ts';
 import {
   add,
   apply,
+  cast,
   compare,
   div,
+  full,
   mul,
   product,
   range,
@@ -21,7 +23,7 @@ import {
   sub,
   sumTo,
 } from '../expressions.ts';
-import { type RuleContext, gradientOf, inputOf, inputShape, outputOf, positiveAxis, whereNeeded } from '../rule.ts';
+import { gradientOf, inputOf, inputShape, outputOf, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
 
 /** x − mean, and inv, each broadcasting to x's shape. */
 interface Statistics {
@@ -74,27 +76,51 @@ export function batchNormalization(context: RuleContext): readonly (string | und
   const inverse = inverseDeviation(e, variance, floatAttribute(node, 'epsilon', 1e-5));
   const gain = mul(e, inputOf(context, 1), inverse);
   const spread = (vector: string): string => perChannel(e, vector, shape.length);
-  const axes = otherThanChannels(shape.length);
   const needsProduct = needs[1] || needs[4] || (training && needs[0]);
   const centered = needsProduct ? sub(e, x, spread(mean)) : x;
-  const s = reduceSum(e, g, axes, false);
-  const t = needsProduct ? reduceSum(e, mul(e, g, centered), axes, false) : g;
+  const s = channelSum(e, g);
+  const t = needsProduct ? channelProduct(e, g, centered) : g;
   const steepness = (): string => mul(e, mul(e, gain, square(e, inverse)), t);
   return whereNeeded(
     context,
     () => {
-      const direct = mul(e, g, spread(gain));
-      if (!training) return direct;
+      if (!training) return mul(e, g, spread(gain));
       const count = product(shape) / (shape[1] as number);
       const slope = spread(scale(e, steepness(), -1 / count));
-      const offset = spread(scale(e, mul(e, gain, s), -1 / count));
-      return add(e, direct, add(e, mul(e, centered, slope), offset));
+      const offset = scale(e, mul(e, gain, s), -1 / count);
+      return add(e, channelAffine(e, g, gain, offset), mul(e, centered, slope));
     },
     () => mul(e, t, inverse),
     () => s,
     () => (training ? undefined : scale(e, mul(e, gain, s), -1)),
     () => (training ? undefined : scale(e, steepness(), -0.5)),
   );
+}
+
+/** Σ over all axes of [N, C, …] but the channels: images first, then samples, which runtimes do faster than both at once. */
+function channelSum(e: Emitter, x: string): string {
+  const spatial = range(e.shape(x).length).slice(2);
+  return reduceSum(e, reduceSum(e, x, spatial, false), [0], false);
+}
+
+/** From this many elements an image on, a product and its sum are fastest as a convolution of each image with the other for its kernel. */
+const convolvedProduct = 512;
+
+/** Σ a·b over all axes of [N, C, …] but the channels. */
+function channelProduct(e: Emitter, a: string, b: string): string {
+  const [samples = 1, channels = 1, ...image] = e.shape(a);
+  const size = product(image);
+  if (size < convolvedProduct) return channelSum(e, mul(e, a, b));
+  const images = samples * channels;
+  const dots = e.emit('Conv', [reshape(e, a, [1, images, size]), reshape(e, b, [images, 1, size])], { group: int(images) });
+  return reduceSum(e, reshape(e, dots, [samples, channels]), [0], false);
+}
+
+/** factor·x + offset per channel in one pass: batch normalization in inference mode with mean 0 and variance 1. */
+function channelAffine(e: Emitter, x: string, factor: string, offset: string): string {
+  const { type, shape } = e.type(factor);
+  const [mean, variance] = [full(e, type, shape, 0), full(e, type, shape, 1)];
+  return e.emit('BatchNormalization', [x, factor, offset, mean, variance], { epsilon: float(0) });
 }
 
 /** One mean a sample and channel, over the spatial axes. */
@@ -135,19 +161,47 @@ export function groupNormalization(context: RuleContext): readonly (string | und
   );
 }
 
-/** One mean for each index before `axis`; the forward node gives mean and inv as outputs 1 and 2 (see forward.ts). */
+/**
+ * One mean for each index before `axis` (a row of D elements); the forward node gives mean and inv as outputs 1 and 2 (see forward.ts).
+ * With one scale an element of a row, u = x − mean and h = g·u, sums along rows and columns are products of matrices with vectors:
+ * dx = inv·g·scale − u·(inv³·(h·scale)/D) − inv·(g·scale)/D,  dscale = invᵀ·h,  dbias = Σ g.
+ */
 export function layerNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
   const shape = inputShape(context);
-  const axes = range(shape.length).slice(positiveAxis(intAttribute(node, 'axis', -1), shape.length));
-  const inverse = outputOf(context, 2);
-  const normalized = mul(e, sub(e, inputOf(context), outputOf(context, 1)), inverse);
+  const first = positiveAxis(intAttribute(node, 'axis', -1), shape.length);
+  const scales = inputOf(context, 1);
+  const { type } = e.type(scales);
+  const [mean, inverse] = [cast(e, outputOf(context, 1), type), cast(e, outputOf(context, 2), type)];
+  const centered = sub(e, inputOf(context), mean);
+  const bias = (): string => sumTo(e, g, inputShape(context, 2));
+  const columns = product(shape.slice(first));
+  if (product(e.shape(scales)) !== columns) {
+    const axes = range(shape.length).slice(first);
+    const normalized = mul(e, centered, inverse);
+    return whereNeeded(
+      context,
+      () => normalizedGradient(e, { normalized, inverse, scaled: mul(e, g, scales), axes }),
+      () => sumTo(e, mul(e, g, normalized), e.shape(scales)),
+      bias,
+    );
+  }
+  const rows = product(shape.slice(0, first));
+  const matrix = (value: string): string => reshape(e, value, [rows, columns]);
+  const raised = mul(e, matrix(g), matrix(centered));
+  const perRow = (value: string): string => e.emit('MatMul', [value, reshape(e, scales, [columns, 1])]);
+  const deviations = reshape(e, inverse, [rows, 1]);
   return whereNeeded(
     context,
-    () => normalizedGradient(e, { normalized, inverse, scaled: mul(e, g, inputOf(context, 1)), axes }),
-    () => sumTo(e, mul(e, g, normalized), inputShape(context, 1)),
-    () => sumTo(e, g, inputShape(context, 2)),
+    () => {
+      const direct = mul(e, mul(e, matrix(g), reshape(e, scales, [columns])), deviations);
+      const slope = scale(e, mul(e, perRow(raised), mul(e, deviations, square(e, deviations))), -1 / columns);
+      const offset = scale(e, mul(e, perRow(matrix(g)), deviations), -1 / columns);
+      return reshape(e, add(e, add(e, direct, mul(e, matrix(centered), slope)), offset), shape);
+    },
+    () => reshape(e, e.emit('MatMul', [reshape(e, inverse, [1, rows]), raised]), e.shape(scales)),
+    bias,
   );
 }
 

@@ -5,8 +5,9 @@ import { int, intAttribute, ints, intsAttribute, string } from '../../graph/grap
 import { type Window, windowOf } from '../../graph/operators/windows.ts';
 import { tensor } from '../../graph/tensor.ts';
 import { cast, div, expand, full, mul, padZeros, product, range, reduceSum, reshape, scale } from '../expressions.ts';
-import { type RuleContext, gradientOf, inputOf, inputShape, outputOf } from '../rule.ts';
-import { type Sliding, inputGradient } from './convolution-forms.ts';
+import type { Sliding } from '../forms.ts';
+import { gradientOf, inputOf, inputShape, outputOf, type RuleContext } from '../rule.ts';
+import { inputGradient } from './convolution-forms.ts';
 
 /** dx = zeros with each g added where its maximum was found. The forward node gives the places as its second output (see forward.ts). */
 export function maxPool(context: RuleContext): readonly (string | undefined)[] {

@@ -3,7 +3,7 @@
 import type { Emitter } from '../../graph/emitter.ts';
 import { type Attributes, float, floatAttribute, int, intAttribute } from '../../graph/graph.ts';
 import { product, reshape, scale, sumTo, transposeLast } from '../expressions.ts';
-import { type RuleContext, gradientOf, inputOf, inputShape, whereNeeded } from '../rule.ts';
+import { gradientOf, inputOf, inputShape, type RuleContext, whereNeeded } from '../rule.ts';
 
 /** Whether a factor of `matrixProduct` is transposed. */
 export interface Transposed {

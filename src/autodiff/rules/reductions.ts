@@ -5,15 +5,15 @@ import { int, intAttribute } from '../../graph/graph.ts';
 import type { ReductionName } from '../../graph/operators/names.ts';
 import { apply, cast, compare, div, expand, masked, mul, product, range, reduceSum, reshape, scale, select, sub } from '../expressions.ts';
 import {
-  type GradientRule,
-  type RuleContext,
-  type RuleEntry,
   constantInput,
+  type GradientRule,
   gradientOf,
   inputOf,
   inputShape,
   outputOf,
   positiveAxis,
+  type RuleContext,
+  type RuleEntry,
 } from '../rule.ts';
 
 export const reductionRules: Readonly<Record<ReductionName, RuleEntry>> = {

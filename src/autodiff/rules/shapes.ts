@@ -6,15 +6,15 @@ import { int, intAttribute, intsAttribute, string, stringAttribute } from '../..
 import type { ShapeName } from '../../graph/operators/names.ts';
 import { flip, full, interleaveZeros, padZeros, range, reduceSum, reshape, slice, sub, sum, sumTo, transpose } from '../expressions.ts';
 import {
-  type GradientRule,
-  type RuleContext,
-  type RuleEntry,
   constantInput,
+  type GradientRule,
   gradientOf,
   inputOf,
   inputShape,
   optionalInput,
   positiveAxis,
+  type RuleContext,
+  type RuleEntry,
   whereNeeded,
 } from '../rule.ts';
 import { gather, gatherElements, gatherND, scatterElements, scatterND } from './indexing.ts';

@@ -1,0 +1,103 @@
+// The forms that a convolution's gradients can take (written out in rules/convolution-forms.ts), and which is fastest for which shapes.
+// Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P places = Π output, T taps = Π kernel.
+
+import { product } from './expressions.ts';
+
+/** How a convolution slides: one entry a spatial axis. Places: o·stride − padsBegin + tap·dilation for 0 ≤ o < output, 0 ≤ tap < kernel. */
+export interface Sliding {
+  readonly input: readonly number[];
+  readonly output: readonly number[];
+  readonly kernel: readonly number[];
+  readonly strides: readonly number[];
+  readonly dilations: readonly number[];
+  readonly padsBegin: readonly number[];
+  readonly group: number;
+}
+
+/** The sizes that decide which form is the fastest. */
+export interface ConvolutionSize {
+  readonly sliding: Sliding;
+  /** N */
+  readonly samples: number;
+  /** C */
+  readonly channels: number;
+  /** K */
+  readonly outputChannels: number;
+}
+
+/** The forms of the gradient with respect to x. */
+export type InputGradientForm =
+  /** Conv of g with the weights turned around and transposed. For stride 1, and padding that the kernel's reach covers (`canFlip`). */
+  | 'flipped'
+  /** ConvTranspose. */
+  | 'transposed';
+
+/** The forms of the gradient with respect to w. */
+export type WeightGradientForm =
+  /** For each tap one product [K, N·P]·[N·P, C], of copies with the batch moved inwards. One group. */
+  | 'joint-products'
+  /** For each tap a product [K/G, P]·[P, C/G] per sample and group, summed over samples. */
+  | 'sample-products'
+  /** One product [K, P]·[P, T·C] per sample, of the taps' slices side by side. One group. */
+  | 'columns'
+  /** Conv of x with g as filters, batch and channels exchanged. */
+  | 'convolution'
+  /** Conv of x as one image of N·C channels with g as N·K filters of one channel each, then a sum over N. One channel a group. */
+  | 'depthwise';
+
+/** Chooses forms; an engine with other kernels brings its own. */
+export interface ConvolutionForms {
+  inputGradient(size: ConvolutionSize): InputGradientForm;
+  weightGradient(size: ConvolutionSize): WeightGradientForm;
+}
+
+/** Few channels make thin products for each tap; from this many on, a product a tap is fast. */
+const fewChannels = 8;
+/** Taps from which a convolution of transposes beats copying a slice for each tap, where channels are few. */
+const manyTaps = 25;
+/** Places from which products of slices beat one convolution with g for its kernel, in depthwise convolutions of stride 1. */
+const manyPlaces = 320;
+
+/** The forms that measured fastest with ONNX Runtime's plain CPU kernels, one thread (x64 with AVX-512). */
+export const plainForms: ConvolutionForms = {
+  inputGradient({ sliding, samples, channels, outputChannels }) {
+    if (!canFlip(sliding)) return 'transposed';
+    // Turning large weights around costs more than what it saves on small images.
+    const weights = (channels / sliding.group) * outputChannels * product(sliding.kernel);
+    const moved = samples * (channels * product(sliding.input) + outputChannels * product(sliding.output));
+    return product(sliding.kernel) > 1 && weights > 2 * moved ? 'transposed' : 'flipped';
+  },
+  weightGradient({ sliding, samples, channels, outputChannels }) {
+    const { input, output, kernel, strides, group } = sliding;
+    if (channels === group)
+      return product(output) >= manyPlaces && strides.every((stride) => stride === 1) ? 'sample-products' : 'depthwise';
+    if (group > 1) return 'sample-products';
+    const taps = product(kernel);
+    if (channels < fewChannels && taps > 1) return taps >= manyTaps ? 'convolution' : 'columns';
+    // joint products copy x and g once; sample products write a gradient for each sample and sum them
+    const moved = channels * product(input) + outputChannels * product(output);
+    return samples === 1 || moved < channels * outputChannels * taps ? 'joint-products' : 'sample-products';
+  },
+};
+
+/** True where the form 'flipped' is possible: turned around, the padding is what the window reaches beyond the old one, never negative. */
+export function canFlip(sliding: Sliding): boolean {
+  const { kernel, strides, dilations, padsBegin } = sliding;
+  const ends = padsEnd(sliding);
+  return kernel.every((size, axis) => {
+    const reach = (size - 1) * (dilations[axis] as number);
+    return strides[axis] === 1 && (padsBegin[axis] as number) <= reach && (ends[axis] as number) <= reach;
+  });
+}
+
+/** The padding at the end that the last window needs; negative where windows leave elements unread. */
+export function padsEnd({ input, output, kernel, strides, dilations, padsBegin }: Sliding): readonly number[] {
+  return input.map(
+    (size, axis) =>
+      ((output[axis] as number) - 1) * (strides[axis] as number) +
+      ((kernel[axis] as number) - 1) * (dilations[axis] as number) +
+      1 -
+      size -
+      (padsBegin[axis] as number),
+  );
+}
