@@ -4,7 +4,8 @@ import { createFailureLimiter, hostName, isLoopback, judgeUpgrade, plainAddress 
 
 test('isLoopback knows the addresses of this machine', () => {
   for (const address of ['127.0.0.1', '127.8.9.10', '::1', '::ffff:127.0.0.1']) assert.equal(isLoopback(address), true, address);
-  for (const address of ['', '10.0.0.1', '128.0.0.1', '127.0.0.1.example.org', '::2', '::ffff:10.0.0.1', 'fe80::1']) assert.equal(isLoopback(address), false, address);
+  for (const address of ['', '10.0.0.1', '128.0.0.1', '127.0.0.1.example.org', '::2', '::ffff:10.0.0.1', 'fe80::1'])
+    assert.equal(isLoopback(address), false, address);
   assert.equal(plainAddress('::ffff:10.0.0.1'), '10.0.0.1');
 });
 
@@ -12,14 +13,18 @@ test('hostName reads the Host header', () => {
   assert.equal(hostName('Desk.local:7700'), 'desk.local');
   assert.equal(hostName('10.0.0.1'), '10.0.0.1');
   assert.equal(hostName('[fe80::1]:7700'), 'fe80::1');
-  for (const header of [undefined, '', 'a b', 'a:b', 'a:1:2', 'desk.local:7700@evil', '[::1', 'desk.local/path']) assert.equal(hostName(header), undefined, header);
+  for (const header of [undefined, '', 'a b', 'a:b', 'a:1:2', 'desk.local:7700@evil', '[::1', 'desk.local/path'])
+    assert.equal(hostName(header), undefined, header);
 });
 
 test('judgeUpgrade lets in who calls the server by a known name or by the address reached, and no browser', () => {
   const known = new Set(['localhost', 'desk.local']);
-  const judge = (host: string | undefined, origin?: string): number | undefined => judgeUpgrade({ host, origin, localAddress: '::ffff:10.0.0.1' }, known)?.status;
-  for (const host of ['localhost', 'localhost:7700', 'DESK.local:7700', '10.0.0.1', '10.0.0.1:7700']) assert.equal(judge(host), undefined, host);
-  for (const host of [undefined, '', 'evil.example', 'localhost.evil.example', '10.0.0.2', '127.0.0.1']) assert.equal(judge(host), 403, host);
+  const judge = (host: string | undefined, origin?: string): number | undefined =>
+    judgeUpgrade({ host, origin, localAddress: '::ffff:10.0.0.1' }, known)?.status;
+  for (const host of ['localhost', 'localhost:7700', 'DESK.local:7700', '10.0.0.1', '10.0.0.1:7700'])
+    assert.equal(judge(host), undefined, host);
+  for (const host of [undefined, '', 'evil.example', 'localhost.evil.example', '10.0.0.2', '127.0.0.1'])
+    assert.equal(judge(host), 403, host);
   assert.equal(judge('localhost', 'http://localhost'), 403);
   assert.equal(judge('localhost', 'null'), 403);
 });

@@ -18,7 +18,11 @@ export function isLoopback(address: string): boolean {
 
 /** The host name in a Host header, in lower case, without port and brackets; undefined when there is none. */
 export function hostName(header: string | undefined): string | undefined {
-  return /^(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{1,5})?$/i.exec(header ?? '')?.slice(1).find((match) => match !== undefined)?.toLowerCase();
+  return /^(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+))(?::\d{1,5})?$/i
+    .exec(header ?? '')
+    ?.slice(1)
+    .find((match) => match !== undefined)
+    ?.toLowerCase();
 }
 
 /** What an HTTP request to upgrade shows. */
@@ -54,7 +58,11 @@ export interface FailureLimiter {
 }
 
 /** An address may fail `burstCount` times, and once more every `regainMs`. At most 1024 addresses are remembered. */
-export function createFailureLimiter(options: { readonly clock: Clock; readonly burstCount: number; readonly regainMs: number }): FailureLimiter {
+export function createFailureLimiter(options: {
+  readonly clock: Clock;
+  readonly burstCount: number;
+  readonly regainMs: number;
+}): FailureLimiter {
   const { clock, burstCount, regainMs } = options;
   const failures = new Map<string, { count: number; atMs: number }>();
   const countOf = (address: string): number => {

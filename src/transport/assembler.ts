@@ -5,7 +5,15 @@
 import { assert } from '../assert.ts';
 import { ProtocolError } from '../errors.ts';
 import { allocate, elementCount, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
-import { decodeFixedHead, decodeHead, type FixedHead, type FrameHead, type FrameLimits, fixedHeadBytes, type TensorLayout } from './frame.ts';
+import {
+  decodeFixedHead,
+  decodeHead,
+  type FixedHead,
+  type FrameHead,
+  type FrameLimits,
+  fixedHeadBytes,
+  type TensorLayout,
+} from './frame.ts';
 import type { Frame } from './link.ts';
 
 /** One frame as it grows. */
@@ -39,7 +47,8 @@ export class Assembler {
   /** The whole frame. Throws ProtocolError when bytes are missing. */
   finish(): Frame {
     const head = this.#head;
-    if (head === undefined || this.#position < head.totalBytes) throw new ProtocolError(`a frame ended after ${this.#position} bytes, before its announced end`);
+    if (head === undefined || this.#position < head.totalBytes)
+      throw new ProtocolError(`a frame ended after ${this.#position} bytes, before its announced end`);
     if (head.layouts.length === 0) return head.frame;
     for (const layout of head.layouts.slice(this.#tensors.length)) this.#tensors.push(empty(layout));
     return { ...head.frame, tensors: this.#tensors };

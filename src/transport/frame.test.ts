@@ -27,7 +27,8 @@ test('a frame without content is one head of 56 bytes, in the documented layout'
 });
 
 test('control data is any JSON; none, null and false are different', () => {
-  for (const control of [null, false, 0, '', [], {}, { a: [1, { b: 'ü' }] }]) assert.deepEqual(decodeFrame(bytesOf({ ...plain, control })), { ...plain, control });
+  for (const control of [null, false, 0, '', [], {}, { a: [1, { b: 'ü' }] }])
+    assert.deepEqual(decodeFrame(bytesOf({ ...plain, control })), { ...plain, control });
   assert.equal('control' in decodeFrame(bytesOf(plain)), false);
 });
 
@@ -50,7 +51,10 @@ test('all element types travel, empty and of every rank, at multiples of 8, as v
 test('encoding copies no tensor: the parts are its own memory', () => {
   const value = tensor('float32', [2], [1, 2]);
   const parts = encodeFrame({ ...plain, tensors: [value, value] });
-  assert.deepEqual(parts.map(({ length }) => length), [72, 8, 8]);
+  assert.deepEqual(
+    parts.map(({ length }) => length),
+    [72, 8, 8],
+  );
   assert.equal(parts[1]?.buffer, value.data.buffer);
   assert.equal(parts[2]?.buffer, value.data.buffer);
 });
@@ -89,7 +93,10 @@ test('any frame survives the round trip', () => {
 });
 
 function randomTensor(type: ElementType, shape: readonly number[], seed: number): Tensor {
-  const data = allocate(type, shape.reduce((product, dimension) => product * dimension, 1));
+  const data = allocate(
+    type,
+    shape.reduce((product, dimension) => product * dimension, 1),
+  );
   const value = { type, shape, data };
   const bytes = tensorBytes(value);
   const random = createRandom(seed);
@@ -98,11 +105,15 @@ function randomTensor(type: ElementType, shape: readonly number[], seed: number)
 }
 
 test('each flipped bit of a frame is found', () => {
-  const bytes = bytesOf({ ...plain, control: { loss: 0.5 }, tensors: [tensor('float32', [3], [1, 2, 3]), tensor('uint8', [3], [1, 2, 3])] });
+  const bytes = bytesOf({
+    ...plain,
+    control: { loss: 0.5 },
+    tensors: [tensor('float32', [3], [1, 2, 3]), tensor('uint8', [3], [1, 2, 3])],
+  });
   for (let bit = 0; bit < bytes.length * 8; bit++) {
     const flipped = bytes.slice();
     flipped[bit >> 3] = (flipped[bit >> 3] as number) ^ (1 << (bit & 7));
-    const inPadding = (bit >> 3) >= bytes.length - 3 - 4 && (bit >> 3) < bytes.length - 3;
+    const inPadding = bit >> 3 >= bytes.length - 3 - 4 && bit >> 3 < bytes.length - 3;
     if (inPadding) decodeFrame(flipped);
     else assert.throws(() => decodeFrame(flipped), ProtocolError, `bit ${bit}`);
   }
@@ -111,7 +122,10 @@ test('each flipped bit of a frame is found', () => {
 test('the tensors’ checksum is optional on both sides', () => {
   const frame = { ...plain, tensors: [tensor('uint8', [1], [7])] };
   const damaged = { ...plain, tensors: [tensor('uint8', [1], [6])] };
-  for (const [checksum, verify] of [[false, true], [true, false]] as const) {
+  for (const [checksum, verify] of [
+    [false, true],
+    [true, false],
+  ] as const) {
     const bytes = bytesOf(frame, checksum);
     bytes[bytes.length - 1] = 6;
     assert.deepEqual(decodeFrame(bytes, defaultFrameLimits, { verify }), damaged);
@@ -133,7 +147,10 @@ test('every wrong field has its own sentence', () => {
   const cases: readonly (readonly [RegExp, (view: DataView) => void])[] = [
     [/^the bytes are no frame/, (view) => view.setUint8(0, 0)],
     [/^the frame has version 2, this program speaks 1/, (view) => view.setUint8(4, 2)],
-    [/^the frame has 4294967296\d+ bytes, more than the limit of 1073741824$|^the frame has \d+ bytes, more than the limit/, (view) => view.setUint32(36, 1, true)],
+    [
+      /^the frame has 4294967296\d+ bytes, more than the limit of 1073741824$|^the frame has \d+ bytes, more than the limit/,
+      (view) => view.setUint32(36, 1, true),
+    ],
     [/^the frame has 65535 tensors, more than the limit of 4096$/, (view) => view.setUint16(6, 65_535, true)],
     [/^the frame has 4294967295 bytes of control data, more than the limit/, (view) => view.setUint32(24, 0xffffffff, true)],
     [/^the frame's head cannot have 8 bytes$/, (view) => view.setUint32(20, 8, true)],
@@ -151,7 +168,11 @@ test('every wrong field has its own sentence', () => {
   ];
   for (const [message, change] of cases) {
     const bytes = forged(frame, change);
-    assert.throws(() => decodeFrame(bytes), (error) => error instanceof ProtocolError && message.test(error.message), `${message}`);
+    assert.throws(
+      () => decodeFrame(bytes),
+      (error) => error instanceof ProtocolError && message.test(error.message),
+      `${message}`,
+    );
   }
   const bytes = bytesOf(frame);
   assert.throws(() => decodeFrame(bytes.subarray(0, 71)), /^ProtocolError: the frame has 71 bytes where it announces 72$/);
@@ -179,7 +200,10 @@ test('what cannot be sent is an error of the sender', () => {
   assert.throws(() => encodeFrame({ ...plain, kind: 'Commit' }), /is no frame kind/);
   assert.throws(() => encodeFrame({ ...plain, epoch: -1 }), /has epoch -1/);
   assert.throws(() => encodeFrame({ ...plain, round: 1.5 }), /round or micro-batch of 1.5/);
-  assert.throws(() => encodeFrame({ ...plain, tensors: [{ type: 'float32', shape: [2], data }] }), /float32 tensor of shape \[2\] with 3 elements/);
+  assert.throws(
+    () => encodeFrame({ ...plain, tensors: [{ type: 'float32', shape: [2], data }] }),
+    /float32 tensor of shape \[2\] with 3 elements/,
+  );
   assert.throws(() => encodeFrame({ ...plain, tensors: [{ type: 'float32', shape: [3, 1, 1, 1, 1, 1, 1, 1, 1], data }] }), /rank 9/);
   const limits = { ...defaultFrameLimits, frameBytes: 64, controlBytes: 4, tensorCount: 1 };
   const wrapped: Tensor = { type: 'float32', shape: [3], data };
@@ -192,7 +216,19 @@ test('20,000 random and mutated frames: decoded or refused, nothing else', () =>
   const random = createRandom(20261121, 6);
   const samples = [
     bytesOf(plain),
-    bytesOf({ ...plain, control: { plan: [[0, 3], [3, 9]], text: '\\"[' } }, false),
+    bytesOf(
+      {
+        ...plain,
+        control: {
+          plan: [
+            [0, 3],
+            [3, 9],
+          ],
+          text: '\\"[',
+        },
+      },
+      false,
+    ),
     bytesOf({ ...plain, tensors: [tensor('float32', [2, 2], [1, 2, 3, 4]), scalar('int64', 3), tensor('bool', [3], [1, 0, 1])] }),
     bytesOf({ ...plain, control: [null], tensors: [tensor('float16', [0, 4], [])] }, false),
   ];
@@ -222,7 +258,12 @@ function mutate(sample: Uint8Array, random: ReturnType<typeof createRandom>): Ui
     else if (choice === 1) bytes[at] = (bytes[at] as number) ^ (1 << random.integer(8));
     else if (choice === 2) bytes = bytes.slice(0, Math.max(1, at));
     else if (choice === 3) bytes = Uint8Array.from([...bytes.slice(0, at), ...bytes.slice(random.integer(bytes.length))]);
-    else new DataView(bytes.buffer).setUint32(Math.min(at, Math.max(0, bytes.length - 4)) & ~3, [0, 0xffffffff, 0x7fffffff, 0x80000000][random.integer(4)] as number, true);
+    else
+      new DataView(bytes.buffer).setUint32(
+        Math.min(at, Math.max(0, bytes.length - 4)) & ~3,
+        [0, 0xffffffff, 0x7fffffff, 0x80000000][random.integer(4)] as number,
+        true,
+      );
     if (bytes.length < 4) return bytes;
   }
   return bytes;

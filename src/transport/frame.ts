@@ -118,12 +118,25 @@ function checkOutgoing(frame: Frame, tensors: readonly Tensor[]): void {
   }
   for (const { type, shape, data } of tensors) {
     assert(shape.length <= maxRank, `${frame.kind} frame has a tensor of rank ${shape.length}`);
-    assert(shape.every((dimension) => Number.isInteger(dimension) && dimension >= 0 && dimension <= maxDimension), `${frame.kind} frame has a tensor of shape [${shape.join(', ')}]`);
-    assert(byteLength({ type, shape }) === data.byteLength, `${frame.kind} frame has a ${type} tensor of shape [${shape.join(', ')}] with ${data.length} elements`);
+    assert(
+      shape.every((dimension) => Number.isInteger(dimension) && dimension >= 0 && dimension <= maxDimension),
+      `${frame.kind} frame has a tensor of shape [${shape.join(', ')}]`,
+    );
+    assert(
+      byteLength({ type, shape }) === data.byteLength,
+      `${frame.kind} frame has a ${type} tensor of shape [${shape.join(', ')}] with ${data.length} elements`,
+    );
   }
 }
 
-function writeHead(head: Uint8Array, frame: Frame, tensors: readonly Tensor[], control: Uint8Array, totalBytes: number, checksum: number | undefined): void {
+function writeHead(
+  head: Uint8Array,
+  frame: Frame,
+  tensors: readonly Tensor[],
+  control: Uint8Array,
+  totalBytes: number,
+  checksum: number | undefined,
+): void {
   const view = viewOf(head);
   view.setUint32(0, magic, true);
   view.setUint8(4, version);
@@ -167,7 +180,9 @@ export function encodeFrame(frame: Frame, options: EncodeOptions = {}): Uint8Arr
   checkOutgoing(frame, tensors);
   const control = frame.control === undefined ? padding.subarray(0, 0) : textEncoder.encode(JSON.stringify(frame.control));
   if (control.length > limits.controlBytes) {
-    throw new RunError(`a ${frame.kind} frame has ${control.length} bytes of control data, more than the ${limits.controlBytes} a link takes`);
+    throw new RunError(
+      `a ${frame.kind} frame has ${control.length} bytes of control data, more than the ${limits.controlBytes} a link takes`,
+    );
   }
   if (tensors.length > limits.tensorCount) {
     throw new RunError(`a ${frame.kind} frame has ${tensors.length} tensors, more than the ${limits.tensorCount} a link takes`);
@@ -196,7 +211,8 @@ export function decodeFixedHead(bytes: Uint8Array, limits: FrameLimits = default
   if (bytes.length < fixedHeadBytes) throw new ProtocolError(`a frame of ${bytes.length} bytes is shorter than its head`);
   const view = viewOf(bytes);
   if (view.getUint32(0, true) !== magic) throw new ProtocolError("the bytes are no frame: the peer may be another program's");
-  if (bytes[4] !== version) throw new ProtocolError(`the frame has version ${bytes[4]}, this program speaks ${version}: use the same release on all devices`);
+  if (bytes[4] !== version)
+    throw new ProtocolError(`the frame has version ${bytes[4]}, this program speaks ${version}: use the same release on all devices`);
   const head: FixedHead = {
     kindBytes: bytes[5] as number,
     tensorCount: view.getUint16(6, true),
@@ -204,8 +220,10 @@ export function decodeFixedHead(bytes: Uint8Array, limits: FrameLimits = default
     controlBytes: view.getUint32(24, true),
     totalBytes: view.getUint32(36, true) * 2 ** 32 + view.getUint32(32, true),
   };
-  if (head.totalBytes > limits.frameBytes) throw new ProtocolError(`the frame has ${head.totalBytes} bytes, more than the limit of ${limits.frameBytes}`);
-  if (head.tensorCount > limits.tensorCount) throw new ProtocolError(`the frame has ${head.tensorCount} tensors, more than the limit of ${limits.tensorCount}`);
+  if (head.totalBytes > limits.frameBytes)
+    throw new ProtocolError(`the frame has ${head.totalBytes} bytes, more than the limit of ${limits.frameBytes}`);
+  if (head.tensorCount > limits.tensorCount)
+    throw new ProtocolError(`the frame has ${head.tensorCount} tensors, more than the limit of ${limits.tensorCount}`);
   if (head.controlBytes > limits.controlBytes) {
     throw new ProtocolError(`the frame has ${head.controlBytes} bytes of control data, more than the limit of ${limits.controlBytes}`);
   }
@@ -236,7 +254,8 @@ function decodeLayouts(head: Uint8Array, fixed: FixedHead): { layouts: TensorLay
     const offset = align(end);
     const bytes = elementCount(shape) * elementBytes(type);
     end = offset + bytes;
-    if (end > fixed.totalBytes) throw new ProtocolError(`tensor ${index} of the frame, of shape [${shape.join(', ')}], reaches beyond the frame's end`);
+    if (end > fixed.totalBytes)
+      throw new ProtocolError(`tensor ${index} of the frame, of shape [${shape.join(', ')}], reaches beyond the frame's end`);
     layouts.push({ type, shape, offset, byteLength: bytes });
   }
   if (end !== fixed.totalBytes) throw new ProtocolError(`the frame has ${fixed.totalBytes} bytes where its tensors end at ${end}`);
@@ -249,7 +268,8 @@ export function decodeHead(bytes: Uint8Array, limits: FrameLimits = defaultFrame
   if (bytes.length < fixed.headBytes) throw new ProtocolError("the frame's head is cut short");
   const head = bytes.subarray(0, fixed.headBytes);
   const view = viewOf(head);
-  if (view.getUint32(44, true) !== headChecksum(head)) throw new ProtocolError("the checksum of the frame's head is wrong: bytes were changed on the way");
+  if (view.getUint32(44, true) !== headChecksum(head))
+    throw new ProtocolError("the checksum of the frame's head is wrong: bytes were changed on the way");
   const flags = view.getUint32(28, true);
   if (flags > checksumFlag) throw new ProtocolError(`the frame has the unknown flags ${flags}`);
   const kind = String.fromCharCode(...head.subarray(fixedHeadBytes, fixedHeadBytes + fixed.kindBytes));
@@ -258,7 +278,8 @@ export function decodeHead(bytes: Uint8Array, limits: FrameLimits = defaultFrame
   const microBatch = view.getInt32(16, true);
   if (round < -1 || microBatch < -1) throw new ProtocolError(`the ${kind} frame has round ${round} and micro-batch ${microBatch}`);
   const { layouts, end } = decodeLayouts(head, fixed);
-  if (align(end + fixed.controlBytes) !== head.length) throw new ProtocolError(`the head of the ${kind} frame has ${head.length} bytes, not those it announces`);
+  if (align(end + fixed.controlBytes) !== head.length)
+    throw new ProtocolError(`the head of the ${kind} frame has ${head.length} bytes, not those it announces`);
   const frame = { kind, epoch: view.getUint32(8, true), round, microBatch };
   const { headBytes, totalBytes } = fixed;
   const checksum = flags === checksumFlag ? { tensorsChecksum: view.getUint32(40, true) } : {};
@@ -279,7 +300,8 @@ export interface DecodeOptions {
  */
 export function decodeFrame(bytes: Uint8Array, limits: FrameLimits = defaultFrameLimits, options: DecodeOptions = {}): Frame {
   const head = decodeHead(bytes, limits);
-  if (bytes.length !== head.totalBytes) throw new ProtocolError(`the frame has ${bytes.length} bytes where it announces ${head.totalBytes}`);
+  if (bytes.length !== head.totalBytes)
+    throw new ProtocolError(`the frame has ${bytes.length} bytes where it announces ${head.totalBytes}`);
   if (head.layouts.length === 0) return head.frame;
   let checksum = 0;
   const tensors = head.layouts.map(({ type, shape, offset, byteLength: length }): Tensor => {

@@ -5,7 +5,7 @@ import type { Clock } from '../clock.ts';
 import type { Link, LinkEnd } from './link.ts';
 import { type LinkLimits, type Wire, WireLink } from './wire-link.ts';
 
-/** Options of createMemoryLinks. */
+/** Options of createMemoryLinks. Bandwidth and latency are read anew for each message: changing them in the object changes the network. */
 export interface MemoryLinkOptions {
   /** Default: real time, with deliveries in the next turn of the event loop. */
   readonly clock?: Clock;
@@ -70,10 +70,14 @@ class Line {
 }
 
 /** One direction of the link. */
-function createWire(from: string, options: MemoryLinkOptions, ends: { readonly own: () => WireLink; readonly other: () => WireLink }): Wire & { clear(): void } {
+function createWire(
+  from: string,
+  options: MemoryLinkOptions,
+  ends: { readonly own: () => WireLink; readonly other: () => WireLink },
+): Wire & { clear(): void } {
   const clock = options.clock ?? immediate;
-  const bytesPerMs = options.bandwidthMbps === undefined ? Number.POSITIVE_INFINITY : options.bandwidthMbps * 125;
-  const latencyMs = options.latencyMs ?? 0;
+  const bytesPerMs = (): number => (options.bandwidthMbps === undefined ? Number.POSITIVE_INFINITY : options.bandwidthMbps * 125);
+  const latencyMs = (): number => options.latencyMs ?? 0;
   const leaving = new Line(clock);
   const arriving = new Line(clock);
   let freeAtMs = 0;
@@ -82,10 +86,10 @@ function createWire(from: string, options: MemoryLinkOptions, ends: { readonly o
     send(messages, done) {
       if (closed) return;
       for (const message of messages) {
-        freeAtMs = Math.max(freeAtMs, clock.now()) + message.length / bytesPerMs;
+        freeAtMs = Math.max(freeAtMs, clock.now()) + message.length / bytesPerMs();
         const copy = Uint8Array.from(message);
         const arrivals = options.tamper === undefined ? [copy] : options.tamper(copy, from);
-        for (const arrival of arrivals) arriving.add(freeAtMs + latencyMs, () => ends.other().message(arrival));
+        for (const arrival of arrivals) arriving.add(freeAtMs + latencyMs(), () => ends.other().message(arrival));
       }
       leaving.add(freeAtMs, done);
     },
@@ -96,7 +100,7 @@ function createWire(from: string, options: MemoryLinkOptions, ends: { readonly o
     close(end: LinkEnd) {
       if (closed) return;
       closed = true;
-      arriving.add(Math.max(freeAtMs, clock.now()) + latencyMs, () => {
+      arriving.add(Math.max(freeAtMs, clock.now()) + latencyMs(), () => {
         ends.other().wireEnded(end);
         ends.own().wireEnded(end);
       });
@@ -106,7 +110,7 @@ function createWire(from: string, options: MemoryLinkOptions, ends: { readonly o
 
 /** Links `nameA` and `nameB`: the first link is A's end (its peer is B), the second B's. */
 export function createMemoryLinks(nameA: string, nameB: string, options: MemoryLinkOptions = {}): [Link, Link] {
-  const common = { ...(options.clock && { clock: options.clock }), ...(options.limits && { limits: options.limits }) };
+  const common = { clock: options.clock ?? immediate, ...(options.limits && { limits: options.limits }) };
   const wireA = createWire(nameA, options, { own: () => a, other: () => b });
   const wireB = createWire(nameB, options, { own: () => b, other: () => a });
   const a = new WireLink(wireA, { peer: nameB, ...common });

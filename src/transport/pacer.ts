@@ -1,55 +1,71 @@
-// How much may be under way at once. A socket's own buffers take megabytes, which on a slow link is seconds of delay for whatever is urgent; so the
-// receiver acknowledges bytes, and no more are sent than keep the link busy. The window follows the delivery rate (as BBR does):
-// window = rate × (least round trip + a standing delay that depends on the lane). Also the end-to-end back-pressure: a receiver that does not
-// take its frames stops acknowledging. Pure state; the time comes in as a parameter, in milliseconds.
+// When the next piece may go. A socket's own buffers take megabytes, which on a slow link is seconds of delay for whatever is urgent; so the receiver
+// acknowledges bytes, and no more are sent than keep the link busy. The link's rate is measured with the receiver's clock beside the sender's (as
+// LEDBAT does, RFC 6817), only over times in which the link was certainly busy; with it, what still queues on the way now is computed rather than
+// waited for. So neither pauses nor traffic in the other direction, which delays acknowledgements, look like a slow link. Also the end-to-end
+// back-pressure: a receiver that does not take its frames stops acknowledging. Pure state; times come in as parameters, in milliseconds.
 
 import { ProtocolError } from '../errors.ts';
 import type { Priority } from './link.ts';
 
 /** Acknowledge at the latest after so many bytes. */
-export const acknowledgeAfterBytes = 16_384;
+export const acknowledgeAfterBytes = 8_192;
 /** No window is larger. */
 export const maxWindowBytes: number = 8 * 2 ** 20;
 /** Control frames may go beyond the windows by this much: they must overtake, and are small. */
 export const controlReserveBytes: number = 2 ** 20;
 
-/** Delay that a lane's own bytes may add for those behind them; bulk must leave room for a micro-batch at any moment. */
-const standingDelayMs = { control: 100, pipeline: 100, bulk: 20 } as const;
-const leastWindowBytes = { control: 65_536, pipeline: 65_536, bulk: 32_768 } as const;
+/** Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; less for bulk, since a micro-batch may come any moment. */
+const queueMs = { pipeline: 100, bulk: 20 } as const;
+const leastQueueBytes = { pipeline: 65_536, bulk: 32_768 } as const;
 /** A piece takes about this long, so that it delays an urgent frame no longer. */
-const pieceMs = 10;
-const minPieceBytes = 16_384;
+const pieceMs = 5;
+const minPieceBytes = 8_192;
 const maxPieceBytes = 262_144;
-/** Before the first measurement. */
+/** The rate is an average over so much busy time, because messages are often received in bursts. */
+const averageMs = 200;
+/** Before the first measurement: 24 Mbps, which counts as much as this time. */
 const initialBytesPerMs = 3_000;
-const initialRoundTripMs = 5;
-/** A path may get longer: the least round trip is forgotten slowly, up to a limit, because our own queue adds to what is measured. */
-const roundTripCreepPerMs = 0.001;
-const maxRoundTripMs = 250;
+const initialMs = 10;
+/** Computing goes on for so much longer than acknowledgements took of late, in case the link has stopped. */
+const extraMs = 10;
+/** Timers and message loops are no more exact. */
+const toleranceMs = 0.1;
+/** Clocks run apart by up to 0.1 ms a second, so the least transit on record is not kept for ever. */
+const transitCreepPerMs = 0.000_2;
 
+/** What a receiver says of itself. */
+export interface Acknowledgement {
+  /** All bytes received so far. */
+  readonly byteCount: number;
+  /** When, on the receiver's monotonic clock. */
+  readonly atMs: number;
+}
+
+/** A piece under way. */
 interface Sent {
-  /** Position after these bytes in all bytes sent. */
+  /** Position after its bytes in all bytes sent. */
   readonly end: number;
   readonly atMs: number;
-  readonly acknowledgedThen: number;
-  /** More was waiting, held back by the window: the link was the bottleneck. */
-  readonly blocked: boolean;
 }
 
 /** Decides when the next piece may go, and how long it may be. */
 export class Pacer {
-  #sent = 0;
-  #acknowledged = 0;
+  #sentBytes = 0;
+  #newest: Acknowledgement = { byteCount: 0, atMs: Number.NEGATIVE_INFINITY };
   #records: Sent[] = [];
   #firstRecord = 0;
-  #bytesPerMs = initialBytesPerMs;
-  #measured = false;
-  #roundTripMs = initialRoundTripMs;
-  #roundTripAtMs = 0;
+  /** Bytes that came over the busy link, and the time that they took; both fade. */
+  #busyBytes = initialBytesPerMs * initialMs;
+  #busyMs = initialMs;
+  /** Age at which acknowledgements come, the highest of late; on an idle link a round trip. */
+  #ageMs = 0;
+  /** Least difference of the two clocks between sending and receiving, and when it was last looked at. */
+  #leastTransitMs = Number.POSITIVE_INFINITY;
+  #measuredAtMs = 0;
 
   /** Bytes sent and not acknowledged. */
   get underWayBytes(): number {
-    return this.#sent - this.#acknowledged;
+    return this.#sentBytes - this.#newest.byteCount;
   }
 
   /** The longest piece that may be cut now. */
@@ -57,29 +73,39 @@ export class Pacer {
     return Math.round(clamp(this.#bytesPerMs * pieceMs, minPieceBytes, maxPieceBytes));
   }
 
-  /** Bytes that frames of this lane may have under way. */
-  windowBytes(lane: Priority): number {
-    const window = this.#bytesPerMs * (this.#roundTripMs + standingDelayMs[lane]);
-    return clamp(window, leastWindowBytes[lane], maxWindowBytes) + (lane === 'control' ? controlReserveBytes : 0);
+  /** Milliseconds until another piece of this lane may go: 0, or a time after which to ask again; Infinity: not before an acknowledgement. */
+  waitMs(lane: Priority, nowMs: number): number {
+    const kind = lane === 'bulk' ? 'bulk' : 'pipeline';
+    const reserve = lane === 'control' ? controlReserveBytes : 0;
+    if (this.underWayBytes >= maxWindowBytes + reserve) return Number.POSITIVE_INFINITY;
+    const allowed = Math.max(this.#bytesPerMs * queueMs[kind], leastQueueBytes[kind]) + reserve;
+    // On the sender's clock, the acknowledged bytes had left the queue at this time, but for the constant transit.
+    const ageMs = this.#newest.byteCount === 0 ? 0 : nowMs - (this.#newest.atMs - this.#leastTransitMs);
+    const limitMs = this.#ageMs + extraMs;
+    const queued = this.underWayBytes - this.#bytesPerMs * Math.min(ageMs, limitMs);
+    if (queued < allowed) return 0;
+    const waitMs = (queued - allowed) / this.#bytesPerMs;
+    return ageMs + waitMs < limitMs ? waitMs + 0.01 : Number.POSITIVE_INFINITY;
   }
 
-  /** Whether another piece of this lane may go. */
-  allows(lane: Priority): boolean {
-    return this.underWayBytes < this.windowBytes(lane);
+  /** Notes that bytes were sent. */
+  sent(byteCount: number, nowMs: number): void {
+    this.#sentBytes += byteCount;
+    this.#records.push({ end: this.#sentBytes, atMs: nowMs });
   }
 
-  /** Notes that bytes were sent. `blocked`: since the queue was last empty, the window has held it up. */
-  sent(byteCount: number, nowMs: number, blocked: boolean): void {
-    this.#sent += byteCount;
-    this.#records.push({ end: this.#sent, atMs: nowMs, acknowledgedThen: this.#acknowledged, blocked });
-  }
-
-  /** Takes the peer's count of all bytes received. Throws ProtocolError when it cannot be. */
-  acknowledge(total: number, nowMs: number): void {
-    if (total < this.#acknowledged || total > this.#sent) throw new ProtocolError(`the peer acknowledged ${total} of ${this.#sent} bytes`);
-    this.#acknowledged = total;
+  /** Takes an acknowledgement. Throws ProtocolError when it cannot be. */
+  acknowledge(acknowledgement: Acknowledgement, nowMs: number): void {
+    const { byteCount, atMs } = acknowledgement;
+    if (byteCount < this.#newest.byteCount || byteCount > this.#sentBytes) {
+      throw new ProtocolError(`the peer acknowledged ${byteCount} of ${this.#sentBytes} bytes`);
+    }
+    if (!(atMs >= this.#newest.atMs && atMs < Number.POSITIVE_INFINITY))
+      throw new ProtocolError('the clock in an acknowledgement runs backwards');
+    const before = this.#newest;
+    this.#newest = acknowledgement;
     let record: Sent | undefined;
-    for (let next = this.#records[this.#firstRecord]; next !== undefined && next.end <= total; next = this.#records[this.#firstRecord]) {
+    for (let next = this.#records[this.#firstRecord]; next && next.end <= byteCount; next = this.#records[this.#firstRecord]) {
       record = next;
       this.#firstRecord++;
     }
@@ -87,23 +113,29 @@ export class Pacer {
       this.#records = this.#records.slice(this.#firstRecord);
       this.#firstRecord = 0;
     }
-    if (record !== undefined) this.#measure(record, nowMs);
+    // Of the bytes acknowledged at once, the last ones were not kept waiting for the acknowledgement.
+    if (record !== undefined) this.#measure(record, before, acknowledgement, nowMs);
   }
 
-  #measure(record: Sent, nowMs: number): void {
-    const elapsedMs = Math.max(nowMs - record.atMs, 0.01);
-    const bytesPerMs = (this.#acknowledged - record.acknowledgedThen) / elapsedMs;
-    if (!this.#measured) {
-      this.#measured = true;
-      this.#roundTripMs = elapsedMs;
-    }
-    const crept = this.#roundTripMs + (nowMs - this.#roundTripAtMs) * roundTripCreepPerMs;
-    this.#roundTripMs = Math.min(elapsedMs, crept, maxRoundTripMs);
-    this.#roundTripAtMs = nowMs;
-    // A low rate is the link's only where bytes had to wait: for the window, or on the way. Otherwise the sender had nothing more to send.
-    const waited = record.blocked || elapsedMs > this.#roundTripMs + standingDelayMs.pipeline;
-    if (!waited && bytesPerMs < this.#bytesPerMs) return;
-    this.#bytesPerMs += (bytesPerMs - this.#bytesPerMs) / (bytesPerMs > this.#bytesPerMs ? 2 : 4);
+  #measure(record: Sent, before: Acknowledgement, acknowledgement: Acknowledgement, nowMs: number): void {
+    const transitMs = acknowledgement.atMs - record.atMs;
+    const crept = this.#leastTransitMs + (nowMs - this.#measuredAtMs) * transitCreepPerMs;
+    // Queueing cannot take longer than the whole loop; where it seems to, a machine slept and its clock stood still.
+    this.#leastTransitMs = Math.max(Math.min(transitMs, crept), transitMs - (nowMs - record.atMs));
+    this.#measuredAtMs = nowMs;
+    const ageMs = nowMs - (acknowledgement.atMs - this.#leastTransitMs);
+    this.#ageMs = Math.max(ageMs, this.#ageMs + (ageMs - this.#ageMs) / 16);
+
+    // On an idle link this piece would have come before the last acknowledgement: since then the link has been busy without a pause.
+    const busyMs = acknowledgement.atMs - before.atMs;
+    if (before.byteCount === 0 || record.atMs + this.#leastTransitMs > before.atMs + toleranceMs) return;
+    const fade = Math.exp(-busyMs / averageMs);
+    this.#busyMs = this.#busyMs * fade + busyMs;
+    this.#busyBytes = this.#busyBytes * fade + (acknowledgement.byteCount - before.byteCount);
+  }
+
+  get #bytesPerMs(): number {
+    return this.#busyBytes / this.#busyMs;
   }
 }
 

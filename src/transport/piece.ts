@@ -4,11 +4,12 @@
 // or reordered message visible. A third kind of message acknowledges bytes.
 //
 //   0 checksum of everything after it, trailing message included   4 sequence number   8 magic   9 lane (3: acknowledgement)   10 flags   11 zero
-//   12 bytes of the trailing message   16 the frame's bytes (an acknowledgement: the count as a double)
+//   12 bytes of the trailing message   16 the frame's bytes (an acknowledgement: count and time as doubles)
 
 import { crc32 } from 'node:zlib';
 import { ProtocolError } from '../errors.ts';
 import type { Priority } from './link.ts';
+import type { Acknowledgement } from './pacer.ts';
 
 /** The lanes in the order of their urgency; a lane keeps its own order. */
 export const lanes: readonly Priority[] = ['control', 'pipeline', 'bulk'];
@@ -38,7 +39,7 @@ export interface Piece {
 
 /** What the header of a message announces. */
 export type Announcement =
-  | { readonly kind: 'acknowledgement'; readonly byteCount: number }
+  | ({ readonly kind: 'acknowledgement' } & Acknowledgement)
   | {
       readonly kind: 'piece';
       readonly lane: Priority;
@@ -70,11 +71,12 @@ export function encodePiece(piece: Piece, sequence: number): Uint8Array[] {
   return piece.trailing === undefined ? [message] : [message, piece.trailing];
 }
 
-/** Encodes the acknowledgement of all bytes received so far. */
-export function encodeAcknowledgement(byteCount: number, sequence: number): Uint8Array {
-  const message = Buffer.allocUnsafe(headerBytes + 8);
+/** Encodes an acknowledgement. */
+export function encodeAcknowledgement({ byteCount, atMs }: Acknowledgement, sequence: number): Uint8Array {
+  const message = Buffer.allocUnsafe(headerBytes + 16);
   writeHeader(message, sequence, acknowledgementLane, 0, 0);
   message.writeDoubleLE(byteCount, headerBytes);
+  message.writeDoubleLE(atMs, headerBytes + 8);
   message.writeUInt32LE(crc32(message.subarray(4)), 0);
   return message;
 }
@@ -94,19 +96,23 @@ export function decodeMessage(message: Uint8Array, sequence: number): Announceme
   const view = new DataView(message.buffer, message.byteOffset, message.byteLength);
   const [lane, flags] = [message[9] as number, message[10] as number];
   if (message[8] !== magic || message[11] !== 0) throw new ProtocolError('a message does not begin with the header of this protocol');
-  if (view.getUint32(4, true) !== sequence) throw new ProtocolError(`message ${view.getUint32(4, true)} came in the place of message ${sequence}`);
+  if (view.getUint32(4, true) !== sequence)
+    throw new ProtocolError(`message ${view.getUint32(4, true)} came in the place of message ${sequence}`);
   const trailingBytes = view.getUint32(12, true);
-  if (trailingBytes > maxTrailingBytes) throw new ProtocolError(`a message announces ${trailingBytes} more bytes, above the limit of ${maxTrailingBytes}`);
+  if (trailingBytes > maxTrailingBytes)
+    throw new ProtocolError(`a message announces ${trailingBytes} more bytes, above the limit of ${maxTrailingBytes}`);
   const checksum = view.getUint32(0, true);
   const checksumSoFar = crc32(message.subarray(4));
   if (trailingBytes === 0 && checksum !== checksumSoFar) throw wrongChecksum();
   if (lane === acknowledgementLane) {
-    const byteCount = message.length === headerBytes + 8 ? view.getFloat64(headerBytes, true) : Number.NaN;
-    if (flags !== 0 || trailingBytes !== 0 || !Number.isSafeInteger(byteCount)) throw new ProtocolError('an acknowledgement is malformed');
-    return { kind: 'acknowledgement', byteCount };
+    const isWhole = message.length === headerBytes + 16 && flags === 0 && trailingBytes === 0;
+    const byteCount = isWhole ? view.getFloat64(headerBytes, true) : Number.NaN;
+    if (!Number.isSafeInteger(byteCount)) throw new ProtocolError('an acknowledgement is malformed');
+    return { kind: 'acknowledgement', byteCount, atMs: view.getFloat64(headerBytes + 8, true) };
   }
   const priority = lanes[lane];
-  if (priority === undefined || flags > (firstFlag | lastFlag)) throw new ProtocolError(`a message has lane ${lane} and flags ${flags}, which do not exist`);
+  if (priority === undefined || flags > (firstFlag | lastFlag))
+    throw new ProtocolError(`a message has lane ${lane} and flags ${flags}, which do not exist`);
   const [first, last] = [(flags & firstFlag) !== 0, (flags & lastFlag) !== 0];
   return { kind: 'piece', lane: priority, first, last, inline: message.subarray(headerBytes), trailingBytes, checksum, checksumSoFar };
 }

@@ -95,7 +95,12 @@ function endOf(code: number, reason: string, failure: string | undefined, closin
 }
 
 /** Pings, and watches that anything comes. */
-function watchLife(socket: WebSocket, heartbeat: Heartbeat, clock: Clock, onDead: (silentMs: number) => void): { seen(): void; stop(): void } {
+function watchLife(
+  socket: WebSocket,
+  heartbeat: Heartbeat,
+  clock: Clock,
+  onDead: (silentMs: number) => void,
+): { seen(): void; stop(): void } {
   let seenAtMs = clock.now();
   let tickAtMs = seenAtMs;
   let cancel = (): void => {};

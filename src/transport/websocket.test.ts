@@ -8,18 +8,22 @@ import { InputError, ProtocolError, RunError } from '../errors.ts';
 import { linkSuite } from '../testing/link-suite.ts';
 import type { Hello } from './handshake.ts';
 import type { Frame, Link } from './link.ts';
-import { type Accepted, type ConnectOptions, connect, type ListenOptions, type LinkServer, listen } from './websocket.ts';
+import { type Accepted, type ConnectOptions, connect, type LinkServer, type ListenOptions, listen } from './websocket.ts';
 
 const secret = '7K2M-Q0ZD-XW4R-9TBC';
 const hello: Hello = { protocol: 1, purpose: 'worker', name: 'b', credential: secret };
 const frame: Frame = { kind: 'ping', epoch: 0, round: -1, microBatch: 0 };
 
 function authenticate({ credential, name }: Hello): Accepted | { kind: 'refused'; reason: string; retry: boolean } {
-  return credential === secret ? { kind: 'accepted', name } : { kind: 'refused', reason: 'the join code is wrong: copy it from the first terminal again', retry: false };
+  return credential === secret
+    ? { kind: 'accepted', name }
+    : { kind: 'refused', reason: 'the join code is wrong: copy it from the first terminal again', retry: false };
 }
 
 /** A server with what it accepted and refused. */
-async function serve(options: Partial<ListenOptions> = {}): Promise<{ server: LinkServer; links: Link[]; refusals: string[]; refused(count: number): Promise<void> }> {
+async function serve(
+  options: Partial<ListenOptions> = {},
+): Promise<{ server: LinkServer; links: Link[]; refusals: string[]; refused(count: number): Promise<void> }> {
   const links: Link[] = [];
   const refusals: string[] = [];
   let check = (): void => {};
@@ -71,8 +75,17 @@ async function rawCaller(url: string, options: { readonly autoPong?: boolean } =
 }
 
 function upgradeRequest(headers: Readonly<Record<string, string>> = {}): string {
-  const all = { Host: 'localhost', Connection: 'Upgrade', Upgrade: 'websocket', 'Sec-WebSocket-Version': '13', 'Sec-WebSocket-Key': 'dGhlIHNhbXBsZSBub25jZQ==', ...headers };
-  return `GET / HTTP/1.1\r\n${Object.entries(all).map(([key, value]) => `${key}: ${value}\r\n`).join('')}\r\n`;
+  const all = {
+    Host: 'localhost',
+    Connection: 'Upgrade',
+    Upgrade: 'websocket',
+    'Sec-WebSocket-Version': '13',
+    'Sec-WebSocket-Key': 'dGhlIHNhbXBsZSBub25jZQ==',
+    ...headers,
+  };
+  return `GET / HTTP/1.1\r\n${Object.entries(all)
+    .map(([key, value]) => `${key}: ${value}\r\n`)
+    .join('')}\r\n`;
 }
 
 /** Everything that the server sends until it closes. */
@@ -89,7 +102,10 @@ async function startRelay(port: number): Promise<{ port: number; corrupt(): void
   const sockets = new Set<Socket>();
   const relay = createServer({ noDelay: true }, (incoming) => {
     const outgoing = connectSocket({ port, host: '127.0.0.1', noDelay: true });
-    for (const [from, to] of [[incoming, outgoing], [outgoing, incoming]] as const) {
+    for (const [from, to] of [
+      [incoming, outgoing],
+      [outgoing, incoming],
+    ] as const) {
       sockets.add(from);
       from.on('error', () => {});
       from.on('close', () => to.destroy());
@@ -173,7 +189,10 @@ test('after ten wrong credentials an address has to wait', async () => {
   const wrong = { ...hello, credential: 'guess' };
   for (let attempt = 0; attempt < 10; attempt++) await assert.rejects(connect(server.url, { hello: wrong }), InputError);
   for (const given of [wrong, hello]) {
-    await assert.rejects(connect(server.url, { hello: given }), (error) => error instanceof RunError && /refuses this connection: too many wrong codes: try again in a minute$/.test(error.message));
+    await assert.rejects(
+      connect(server.url, { hello: given }),
+      (error) => error instanceof RunError && /refuses this connection: too many wrong codes: try again in a minute$/.test(error.message),
+    );
   }
   nowMs = 60_000;
   await checkServed(server.url, links);
@@ -191,7 +210,10 @@ test('a refusal may ask to try again; a check that fails is no fault of the call
   const { server, refusals } = await serve({ authenticate: (...given) => (verdicts.shift() as ListenOptions['authenticate'])(...given) });
   await assert.rejects(connect(server.url, { hello }), (error) => error instanceof RunError && error.message === 'the run is full');
   for (let run = 0; run < 2; run++) {
-    await assert.rejects(connect(server.url, { hello }), (error) => error instanceof RunError && error.message === 'the server could not check the hello');
+    await assert.rejects(
+      connect(server.url, { hello }),
+      (error) => error instanceof RunError && error.message === 'the server could not check the hello',
+    );
   }
   assert.equal(refusals.filter((reason) => reason === 'checking a hello failed: Error: disk on fire').length, 2);
   await server.close('done');
@@ -224,13 +246,19 @@ test('addresses that cannot be listened on or reached are told apart', async () 
   await assert.rejects(listen({ ...options, host: '192.0.2.1' }), isInput(/^192\.0\.2\.1 is no address of this machine/));
   await server.close('done');
   await assert.rejects(connect(server.url, { hello }), isRun(/^nothing listens at ws:\/\/127\.0\.0\.1:\d+: start it there first/));
-  for (const url of ['', '127.0.0.1:7700', 'http://127.0.0.1:7700', 'ws://', 'ws://a#b']) await assert.rejects(connect(url, { hello }), isInput(/is no address to connect to: write it as ws:\/\/HOST:PORT$/), url);
+  for (const url of ['', '127.0.0.1:7700', 'http://127.0.0.1:7700', 'ws://', 'ws://a#b'])
+    await assert.rejects(connect(url, { hello }), isInput(/is no address to connect to: write it as ws:\/\/HOST:PORT$/), url);
 });
 
 test('other programs, silence and an abort end the attempt', async () => {
   const http = createHttpServer((_request, response) => response.end('hello'));
   const silent = createServer((socket) => socket.on('error', () => {}).resume());
-  const rude = createServer((socket) => socket.on('error', () => {}).resume().end('SSH-2.0-x\r\n'));
+  const rude = createServer((socket) =>
+    socket
+      .on('error', () => {})
+      .resume()
+      .end('SSH-2.0-x\r\n'),
+  );
   for (const server of [http, silent, rude]) {
     server.listen(0, '127.0.0.1');
     await once(server, 'listening');
@@ -273,7 +301,10 @@ test('wrong hosts, browsers and plain requests are refused before the upgrade', 
 });
 
 test('garbage, cut and oversized hellos, and second messages cost the caller its connection only', async () => {
-  const { server, links } = await serve({ authenticationMs: 2_000, authenticate: (given) => (given.name === 'slow' ? new Promise(() => {}) : authenticate(given)) });
+  const { server, links } = await serve({
+    authenticationMs: 2_000,
+    authenticate: (given) => (given.name === 'slow' ? new Promise(() => {}) : authenticate(given)),
+  });
   const raw = async (send: (socket: Socket) => void): Promise<void> => {
     const socket = await socketTo(server.port);
     send(socket);
@@ -282,9 +313,13 @@ test('garbage, cut and oversized hellos, and second messages cost the caller its
   await raw((socket) => socket.write(Buffer.from('16030100'.repeat(50), 'hex')));
   await raw((socket) => socket.write(`GET / HTTP/1.1\r\nHost: localhost\r\nX: ${'x'.repeat(20_000)}\r\n`));
   // A message of 2^32 − 1 bytes, of which only some come.
-  await raw((socket) => socket.write(Buffer.concat([Buffer.from(upgradeRequest()), Buffer.from('82ff00000000ffffffff00000000', 'hex'), Buffer.alloc(10_000)])));
+  await raw((socket) =>
+    socket.write(Buffer.concat([Buffer.from(upgradeRequest()), Buffer.from('82ff00000000ffffffff00000000', 'hex'), Buffer.alloc(10_000)])),
+  );
   // One of 1 MiB, which frames may have, but no hello.
-  await raw((socket) => socket.write(Buffer.concat([Buffer.from(upgradeRequest()), Buffer.from('82ff000000000010000000000000', 'hex'), Buffer.alloc(10_000)])));
+  await raw((socket) =>
+    socket.write(Buffer.concat([Buffer.from(upgradeRequest()), Buffer.from('82ff000000000010000000000000', 'hex'), Buffer.alloc(10_000)])),
+  );
 
   const closeCode = async (...messages: (string | Buffer)[]): Promise<number> => {
     const socket = new WebSocket(server.url);

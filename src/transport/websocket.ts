@@ -138,7 +138,9 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
       zeroMask = address.protocol === 'wss:' || isLoopback(stream.remoteAddress ?? '');
     });
     socket.on('open', () => socket.send(encodeHandshake(options.hello)));
-    socket.on('close', (_code, reason) => fail(new RunError(`${url} ended the connection before its answer${reason.length > 0 ? `: ${reason}` : ''}`)));
+    socket.on('close', (_code, reason) =>
+      fail(new RunError(`${url} ended the connection before its answer${reason.length > 0 ? `: ${reason}` : ''}`)),
+    );
     socket.on('message', (data: RawData) => {
       try {
         const answer = parseAnswer(data as Buffer);
@@ -187,7 +189,10 @@ async function readBody(response: IncomingMessage): Promise<string> {
   } catch {
     // A body that breaks off: what came is enough.
   }
-  return Buffer.concat(chunks).toString('utf8', 0, maxErrorBodyBytes).replace(/\p{Cc}+/gu, ' ').trim();
+  return Buffer.concat(chunks)
+    .toString('utf8', 0, maxErrorBodyBytes)
+    .replace(/\p{Cc}+/gu, ' ')
+    .trim();
 }
 
 /** Starts a server. Throws InputError when the address cannot be listened on. */
@@ -240,7 +245,12 @@ class Front {
     this.#http = http;
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
-    this.#webSockets = new WebSocketServer({ noServer: true, clientTracking: false, perMessageDeflate: false, maxPayload: maxPayloadBytes });
+    this.#webSockets = new WebSocketServer({
+      noServer: true,
+      clientTracking: false,
+      perMessageDeflate: false,
+      maxPayload: maxPayloadBytes,
+    });
     this.#limiter = createFailureLimiter({ clock: this.#clock, burstCount: 10, regainMs: 6_000, ...options.failures });
     this.#allowedHosts = new Set(['localhost', options.host, ...(options.allowedHosts ?? [])].map((host) => host.toLowerCase()));
     http.on('connection', (socket: Socket) => this.#arrive(socket));
@@ -285,11 +295,18 @@ class Front {
   #upgrade(request: IncomingMessage, stream: Duplex, head: Buffer): void {
     const { socket } = request;
     const { host, origin } = request.headers;
-    const tooMany = this.#limiter.allows(plainAddress(socket.remoteAddress ?? '')) ? undefined : ({ status: 429, reason: tooManyFailures } as const);
+    const tooMany = this.#limiter.allows(plainAddress(socket.remoteAddress ?? ''))
+      ? undefined
+      : ({ status: 429, reason: tooManyFailures } as const);
     const rejection = tooMany ?? judgeUpgrade({ host, origin, localAddress: socket.localAddress ?? '' }, this.#allowedHosts);
     if (rejection !== undefined) {
       this.#refused(socket, rejection.reason);
-      const lines = [`HTTP/1.1 ${rejection.status} ${STATUS_CODES[rejection.status]}`, 'connection: close', 'content-type: text/plain', `content-length: ${rejection.reason.length}`];
+      const lines = [
+        `HTTP/1.1 ${rejection.status} ${STATUS_CODES[rejection.status]}`,
+        'connection: close',
+        'content-type: text/plain',
+        `content-length: ${rejection.reason.length}`,
+      ];
       stream.on('error', () => {});
       stream.end(`${lines.join('\r\n')}\r\n\r\n${rejection.reason}`, () => stream.destroy());
       return;
@@ -349,7 +366,12 @@ class Front {
     webSocket.removeAllListeners('message');
     webSocket.send(encodeHandshake({ kind: 'welcome', name, server: this.#options.name, ...(facts && { facts }) }));
     const { limits, heartbeat, clock } = this.#options;
-    const link = createWebSocketLink(webSocket, socket, { peer: name, ...(limits && { limits }), ...(heartbeat && { heartbeat }), ...(clock && { clock }) });
+    const link = createWebSocketLink(webSocket, socket, {
+      peer: name,
+      ...(limits && { limits }),
+      ...(heartbeat && { heartbeat }),
+      ...(clock && { clock }),
+    });
     this.#links.add(link);
     void link.ended.then(() => this.#links.delete(link));
     try {

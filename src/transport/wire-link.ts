@@ -67,10 +67,9 @@ export class WireLink implements Link {
   #closeReason = '';
   #end: LinkEnd | undefined;
   #cancelFlush: () => void = () => {};
+  #cancelPump: () => void = () => {};
   #sentCount = 0;
   #receivedCount = 0;
-  /** Since the queue was last empty, the window has held it up. */
-  #blocked = false;
   #unflushedBytes = 0;
   #receivedBytes = 0;
   #acknowledgedBytes = 0;
@@ -120,7 +119,9 @@ export class WireLink implements Link {
     if (this.#state === 'open') {
       this.#state = 'closing';
       this.#closeReason = reason;
-      this.#cancelFlush = this.#clock.after(flushMs, () => this.#fail(`${this.peer} did not take the rest of the queue in ${flushMs / 1000} s`));
+      this.#cancelFlush = this.#clock.after(flushMs, () =>
+        this.#fail(`${this.peer} did not take the rest of the queue in ${flushMs / 1000} s`),
+      );
       this.#closeWhenFlushed();
     }
     await this.ended;
@@ -156,6 +157,7 @@ export class WireLink implements Link {
     this.#state = 'ended';
     this.#end = end;
     this.#cancelFlush();
+    this.#cancelPump();
     this.#assemblers.clear();
     this.#queue.clear(this.#endedError());
   }
@@ -173,19 +175,17 @@ export class WireLink implements Link {
   #pump(): void {
     while (this.#state !== 'ended') {
       const lane = this.#queue.nextLane;
-      if (lane === undefined) {
-        this.#blocked = false;
-        return;
-      }
-      if (!this.#pacer.allows(lane)) {
-        this.#blocked = true;
+      if (lane === undefined) return;
+      const waitMs = this.#pacer.waitMs(lane, this.#clock.now());
+      if (waitMs > 0) {
+        this.#pumpLater(waitMs);
         return;
       }
       if (this.#unflushedBytes >= maxUnflushedBytes + (lane === 'control' ? controlReserveBytes : 0)) return;
       const outgoing = this.#queue.take(lane, this.#pacer.pieceBytes);
       const messages = encodePiece(outgoing.piece, this.#nextSequence());
       const byteCount = messages.reduce((sum, message) => sum + message.length, 0);
-      this.#pacer.sent(byteCount, this.#clock.now(), this.#blocked);
+      this.#pacer.sent(byteCount, this.#clock.now());
       this.#unflushedBytes += byteCount;
       this.#wire.send(messages, () => {
         this.#unflushedBytes -= byteCount;
@@ -194,6 +194,11 @@ export class WireLink implements Link {
         this.#closeWhenFlushed();
       });
     }
+  }
+
+  #pumpLater(waitMs: number): void {
+    this.#cancelPump();
+    this.#cancelPump = waitMs < Number.POSITIVE_INFINITY ? this.#clock.after(waitMs, () => this.#pump()) : () => {};
   }
 
   #nextSequence(): number {
@@ -213,7 +218,7 @@ export class WireLink implements Link {
     const decoded = decodeMessage(message, this.#receivedCount);
     this.#receivedCount = (this.#receivedCount + 1) >>> 0;
     if (decoded.kind === 'acknowledgement') {
-      this.#pacer.acknowledge(decoded.byteCount, this.#clock.now());
+      this.#pacer.acknowledge(decoded, this.#clock.now());
       this.#pump();
     } else if (decoded.trailingBytes > 0) {
       this.#announced = decoded;
@@ -221,12 +226,14 @@ export class WireLink implements Link {
       this.#takePiece(decoded);
     }
     if (decoded.kind === 'piece') this.#receivedBytes += message.length + decoded.trailingBytes;
-    if (this.#receivedBytes - this.#acknowledgedBytes > maxUnacknowledgedBytes) throw new ProtocolError(`${this.peer} sends more than it was allowed to`);
+    if (this.#receivedBytes - this.#acknowledgedBytes > maxUnacknowledgedBytes)
+      throw new ProtocolError(`${this.peer} sends more than it was allowed to`);
   }
 
   #takePiece(piece: Announcement & { kind: 'piece' }, trailing?: Uint8Array): void {
     let current = this.#assemblers.get(piece.lane);
-    if (piece.first !== (current === undefined)) throw new ProtocolError(`a piece of the ${piece.lane} lane does not continue the one before`);
+    if (piece.first !== (current === undefined))
+      throw new ProtocolError(`a piece of the ${piece.lane} lane does not continue the one before`);
     if (current === undefined) {
       current = { assembler: new Assembler(this.#limits.frame), byteCount: 0 };
       this.#assemblers.set(piece.lane, current);
@@ -266,6 +273,6 @@ export class WireLink implements Link {
     if (this.#state === 'ended' || this.#backlogBytes > this.#limits.backlogBytes) return;
     if (this.#receivedBytes - this.#acknowledgedBytes < acknowledgeAfterBytes || this.#announced !== undefined) return;
     this.#acknowledgedBytes = this.#receivedBytes;
-    this.#wire.send([encodeAcknowledgement(this.#receivedBytes, this.#nextSequence())], () => {});
+    this.#wire.send([encodeAcknowledgement({ byteCount: this.#receivedBytes, atMs: this.#clock.now() }, this.#nextSequence())], () => {});
   }
 }
