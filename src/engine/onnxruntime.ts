@@ -7,10 +7,13 @@
 // - `BatchNormalization` with training_mode=1 runs; its running variance takes in the biased variance, as ONNX says (PyTorch: the unbiased).
 // - Opsets 11 to 26 load. float64 has no `Erf`. Unknown operators and wrong shapes are errors that name the node or the input.
 
+import { defined } from '../assert.ts';
 import { InputError, RunError } from '../errors.ts';
+import type { Graph } from '../graph/graph.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
 import type { ElementArray, ElementType, Tensor } from '../graph/tensor.ts';
 import { tensorBytes, viewBytes } from '../graph/tensor.ts';
+import { type PeeledGraph, peelReshapes } from './border-reshapes.ts';
 import type { Engine } from './engine.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
 
@@ -67,11 +70,11 @@ export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRunti
     name,
     async compile(graph) {
       if (graph.outputs.length === 0) return nothing; // The runtime refuses such a graph.
-      const inputs = graph.inputs.map((input) => input.name);
       const describe = (error: unknown, what: string): string => `${name} ${what} graph "${graph.name}": ${messageOf(error)}`;
       try {
-        const session = await createSession(runtime, exportGraph(graph), sessionOptions);
-        return sessionKernel(runtime, session, inputs, (error) => new RunError(describe(error, 'failed in'), { cause: error }));
+        const peeled = peelReshapes(graph);
+        const session = await createSession(runtime, exportGraph(peeled.graph), sessionOptions);
+        return sessionKernel(runtime, session, graph, peeled, (error) => new RunError(describe(error, 'failed in'), { cause: error }));
       } catch (error) {
         if (error instanceof InputError) throw error;
         throw new InputError(describe(error, 'cannot run'), { cause: error });
@@ -96,16 +99,30 @@ async function createSession(runtime: OnnxRuntime, model: Uint8Array, options: R
 /** What runs a graph without outputs. */
 const nothing: Kernel = { run: async () => [], release: async () => {} };
 
-function sessionKernel(runtime: OnnxRuntime, session: RuntimeSession, inputs: readonly string[], fail: (error: unknown) => Error): Kernel {
+function sessionKernel(
+  runtime: OnnxRuntime,
+  session: RuntimeSession,
+  { outputs }: Graph,
+  { graph, inside }: PeeledGraph,
+  fail: (error: unknown) => Error,
+): Kernel {
+  const shapes = new Map(outputs.map(({ name, shape }) => [name, shape as readonly number[]]));
+  const isPeeled = (name: string): boolean => inside.get(name) !== name;
   return {
     async run(values, wanted) {
       if (wanted.length === 0) return [];
       try {
-        const feeds = Object.fromEntries(
-          values.map(({ type, shape, data }, index) => [inputs[index], new runtime.Tensor(type, data, shape)]),
-        );
-        const results = await session.run(feeds, wanted);
-        return wanted.map((name) => fromRuntime(results[name] as RuntimeTensor));
+        const feeds: Record<string, RuntimeTensor> = {};
+        for (const [index, { type, data }] of values.entries()) {
+          const { name, shape } = defined(graph.inputs[index], 'an input');
+          feeds[name] = new runtime.Tensor(type, data, shape as readonly number[]);
+        }
+        const names = wanted.map((name) => defined(inside.get(name), name));
+        const results = await session.run(feeds, names);
+        return wanted.map((name, index) => {
+          const result = fromRuntime(defined(results[defined(names[index], name)], name));
+          return isPeeled(name) ? { ...result, shape: defined(shapes.get(name), name) } : result;
+        });
       } catch (error) {
         throw fail(error);
       }

@@ -3,9 +3,9 @@
 
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
-import { type Attributes, type Graph, int } from '../graph/graph.ts';
+import { type Attributes, float, type Graph, int } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
-import type { ElementType } from '../graph/tensor.ts';
+import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
 import { gradientName, type Parameter } from './names.ts';
 
 export type OptimizerKind = 'sgd' | 'adam' | 'adamw';
@@ -128,15 +128,22 @@ interface Rule {
 function sgd({ momentum = 0, nesterov = false, weightDecay = 0 }: OptimizerOptions): Rule {
   return {
     state: momentum === 0 ? [] : ['momentum'],
-    scalars: ({ learningRate, gradientScale }) => ({ learningRate, gradientScale }),
+    scalars: ({ learningRate, gradientScale }) => ({ gradientScale, minusLearningRate: -learningRate }),
     write(w) {
-      const gradient = w.plus(w.times(w.gradient, w.scalar('gradientScale')), w.parameter, weightDecay);
-      let direction = gradient;
-      if (momentum !== 0) {
-        const velocity = w.update(w.state('momentum'), 'Add', [w.times(w.state('momentum'), w.number(momentum)), gradient]);
-        direction = nesterov ? w.plus(gradient, velocity, momentum) : velocity;
+      const theta = w.parameter();
+      const scale = w.scalar('gradientScale');
+      let direction: string;
+      if (momentum === 0) {
+        direction = weightDecay === 0 ? w.times(scale, w.gradient()) : w.combine(scale, w.gradient(), weightDecay, theta);
+      } else {
+        const old = w.state('momentum');
+        const gradient = weightDecay === 0 && !nesterov ? undefined : w.combine(scale, w.gradient(), weightDecay, theta);
+        const velocity =
+          gradient === undefined ? w.combine(scale, w.gradient(), momentum, old) : w.combine(w.number(1), gradient, momentum, old);
+        w.updateState('momentum', velocity);
+        direction = gradient !== undefined && nesterov ? w.combine(w.number(momentum), velocity, 1, gradient) : velocity;
       }
-      w.update(w.parameter, 'Sub', [w.parameter, w.times(direction, w.scalar('learningRate'))]);
+      w.updateParameter(w.combine(w.scalar('minusLearningRate'), direction, 1, theta));
     },
   };
 }
@@ -144,75 +151,103 @@ function sgd({ momentum = 0, nesterov = false, weightDecay = 0 }: OptimizerOptio
 /**
  * At step t: g ← scale · g + λ θ;  m ← β₁ m + (1 − β₁) g;  v ← β₂ v + (1 − β₂) g²;
  * θ ← θ − η/(1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε). AdamW leaves λ out of g and shrinks θ by η λ first.
+ * Written as θ ← θ − η c/(1 − β₁ᵗ) · m / (√v + ε c) with c = √(1 − β₂ᵗ).
  */
 function adam({ beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weightDecay }: OptimizerOptions, isDecoupled: boolean): Rule {
   const decay = weightDecay ?? (isDecoupled ? 0.01 : 0);
   return {
     state: ['mean', 'variance'],
-    scalars: ({ learningRate, gradientScale, step }) => ({
-      gradientScale,
-      stepSize: learningRate / (1 - beta1 ** step),
-      varianceScale: 1 / Math.sqrt(1 - beta2 ** step),
-      ...(isDecoupled && { shrinkage: 1 - learningRate * decay }),
-    }),
+    scalars: ({ learningRate, gradientScale, step }) => {
+      const correction = Math.sqrt(1 - beta2 ** step);
+      return {
+        gradientScale,
+        minusStepSize: (-learningRate * correction) / (1 - beta1 ** step),
+        epsilon: epsilon * correction,
+        ...(isDecoupled && { shrinkage: 1 - learningRate * decay }),
+      };
+    },
     write(w) {
-      const scaled = w.times(w.gradient, w.scalar('gradientScale'));
-      const gradient = isDecoupled ? scaled : w.plus(scaled, w.parameter, decay);
-      const [mean, variance] = [w.state('mean'), w.state('variance')];
-      const squared = w.times(gradient, gradient);
-      const m = w.update(mean, 'Add', [w.times(mean, w.number(beta1)), w.times(gradient, w.number(1 - beta1))]);
-      const v = w.update(variance, 'Add', [w.times(variance, w.number(beta2)), w.times(squared, w.number(1 - beta2))]);
-      const root = w.times(w.write('Sqrt', [v]), w.scalar('varianceScale'));
-      const step = w.write('Div', [w.times(m, w.scalar('stepSize')), w.write('Add', [root, w.number(epsilon)])]);
-      const start = isDecoupled ? w.times(w.parameter, w.scalar('shrinkage')) : w.parameter;
-      w.update(w.parameter, 'Sub', [start, step]);
+      const theta = w.parameter();
+      const gradient = w.combine(w.scalar('gradientScale'), w.gradient(), isDecoupled ? 0 : decay, theta);
+      const m = w.combine(w.number(1 - beta1), gradient, beta1, w.state('mean'));
+      const v = w.combine(w.number(1 - beta2), w.times(gradient, gradient), beta2, w.state('variance'));
+      w.updateState('mean', m);
+      w.updateState('variance', v);
+      const step = w.write('Div', [m, w.write('Add', [w.write('Sqrt', [v]), w.scalar('epsilon')])]);
+      const start = isDecoupled ? w.times(theta, w.scalar('shrinkage')) : theta;
+      w.updateParameter(w.combine(w.scalar('minusStepSize'), step, 1, start));
     },
   };
 }
 
-/** Writes one parameter's part of an update. */
+/**
+ * Writes one parameter's part of an update. Everything is a row [1, n], scalars are [1, 1]: so that a·x + b·y is one `Gemm`, one pass over
+ * memory (momentum on 1.8 million parameters: 12% faster than with products and sums). The engine needs no copy for reshapes on the border.
+ */
 class RuleWriter {
-  readonly parameter: string;
-  readonly gradient: string;
   readonly #emitter: Emitter;
+  readonly #name: string;
   readonly #type: ElementType;
+  readonly #rows = new Map<string, string>();
 
-  constructor(emitter: Emitter, parameter: string, type: ElementType) {
-    this.parameter = parameter;
-    this.gradient = gradientName(parameter);
+  constructor(emitter: Emitter, name: string, type: ElementType) {
     this.#emitter = emitter;
+    this.#name = name;
     this.#type = type;
+  }
+
+  parameter(): string {
+    return this.#row(this.#name);
+  }
+
+  gradient(): string {
+    return this.#row(gradientName(this.#name));
   }
 
   /** The old value of a piece of state. */
   state(kind: OptimizerState['kind']): string {
-    return `${this.parameter}/${kind}`;
+    return this.#row(`${this.#name}/${kind}`);
   }
 
   scalar(name: string): string {
-    if (this.#type === 'float32') return scalarName(name);
-    return this.write('Cast', [scalarName(name)], { to: int(dataTypeCode(this.#type)) });
+    const value = this.#row(scalarName(name));
+    return this.#type === 'float32' ? value : this.write('Cast', [value], { to: int(dataTypeCode(this.#type)) });
   }
 
   number(value: number): string {
-    return this.#emitter.scalarLike(this.parameter, value);
+    return this.#emitter.constant(tensor(this.#type, [1, 1], [value]));
   }
 
   write(operator: string, inputs: readonly string[], attributes: Attributes = {}): string {
     return this.#emitter.emit(operator, inputs, attributes);
   }
 
-  /** Writes the operator whose result replaces `name`, and returns that result. */
-  update(name: string, operator: string, inputs: readonly string[]): string {
-    return writeAs(this.#emitter, updatedName(name), operator, inputs);
-  }
-
   times(a: string, b: string): string {
     return this.write('Mul', [a, b]);
   }
 
-  /** a + factor · b. */
-  plus(a: string, b: string, factor: number): string {
-    return factor === 0 ? a : this.write('Add', [a, this.times(b, this.number(factor))]);
+  /** factor · x + weight · y: a scalar times a row, and a number times a row. */
+  combine(factor: string, x: string, weight: number, y: string): string {
+    return this.write('Gemm', weight === 0 ? [factor, x] : [factor, x, y], { beta: float(weight) });
+  }
+
+  updateParameter(value: string): void {
+    this.#update(this.#name, value);
+  }
+
+  updateState(kind: OptimizerState['kind'], value: string): void {
+    this.#update(`${this.#name}/${kind}`, value);
+  }
+
+  #update(name: string, value: string): void {
+    writeAs(this.#emitter, updatedName(name), 'Reshape', [value, this.#emitter.int64s(this.#emitter.shape(name))]);
+  }
+
+  #row(name: string): string {
+    const known = this.#rows.get(name);
+    if (known !== undefined) return known;
+    const row = this.write('Reshape', [name, this.#emitter.int64s([1, elementCount(this.#emitter.shape(name))])]);
+    this.#rows.set(name, row);
+    return row;
   }
 }

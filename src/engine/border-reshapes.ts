@@ -1,0 +1,109 @@
+// Takes `Reshape` off the border of a graph. ONNX Runtime copies a graph input or output that is only reshaped; the engine, which holds plain
+// row-major arrays, can give them another shape for nothing. Inputs keep their names; an output may have another name inside.
+
+import type { Graph, Node, ValueInfo } from '../graph/graph.ts';
+import { intAttribute } from '../graph/graph.ts';
+import { isOperator, operators } from '../graph/operators/index.ts';
+import { elementCount, sameShape, toNumbers, type ValueType } from '../graph/tensor.ts';
+
+/** A graph that wants its inputs, and gives its outputs, in other shapes than the original. */
+export interface PeeledGraph {
+  readonly graph: Graph;
+  /** The name inside for each output of the original graph. */
+  readonly inside: ReadonlyMap<string, string>;
+}
+
+/** The same computation without the reshapes on its border. All shapes must be static. */
+export function peelReshapes(graph: Graph): PeeledGraph {
+  return peelOutputs(peelInputs(graph));
+}
+
+/** Input x whose only use is Reshape(x, constant), always to the same shape: x arrives in that shape. */
+function peelInputs(graph: Graph): Graph {
+  const outputs = new Set(graph.outputs.map(({ name }) => name));
+  const users = new Map<string, Node[]>();
+  for (const node of graph.nodes) {
+    for (const name of new Set(node.inputs)) users.set(name, [...(users.get(name) ?? []), node]);
+  }
+  const dropped = new Set<Node>();
+  const renamed = new Map<string, string>();
+  const peel = (input: ValueInfo): ValueInfo => {
+    const nodes = users.get(input.name) ?? [];
+    const shapes = nodes.map((node) => (outputs.has(node.outputs[0] as string) ? undefined : targetShape(graph, node, input)));
+    const first = shapes[0];
+    if (first === undefined || outputs.has(input.name)) return input;
+    if (!shapes.every((shape) => shape !== undefined && sameShape(shape, first))) return input;
+    for (const node of nodes) {
+      dropped.add(node);
+      renamed.set(node.outputs[0] as string, input.name);
+    }
+    return { ...input, shape: first };
+  };
+  const inputs = graph.inputs.map(peel);
+  if (dropped.size === 0) return graph;
+  const nodes = graph.nodes.filter((node) => !dropped.has(node));
+  return { ...graph, inputs, nodes: nodes.map((node) => ({ ...node, inputs: node.inputs.map((name) => renamed.get(name) ?? name) })) };
+}
+
+/** Output y = Reshape(v, constant) that nothing else reads: v leaves instead, if a node makes it and it is no output already. */
+function peelOutputs(graph: Graph): PeeledGraph {
+  const inside = new Map(graph.outputs.map(({ name }) => [name, name]));
+  const makers = new Map(graph.nodes.flatMap((node) => node.outputs.map((name) => [name, node] as const)));
+  const read = new Set(graph.nodes.flatMap(({ inputs }) => inputs));
+  const leaving = new Set(inside.keys());
+  const candidates = graph.outputs.filter(({ name }) => makers.get(name)?.operator === 'Reshape' && !read.has(name));
+  if (candidates.length === 0) return { graph, inside };
+  const types = inferTypes(graph);
+  const dropped = new Set<Node>();
+  for (const { name } of candidates) {
+    const node = makers.get(name) as Node;
+    const source = node.inputs[0] as string;
+    const type = types.get(source);
+    if (type === undefined || !makers.has(source) || leaving.has(source) || targetShape(graph, node, type) === undefined) continue;
+    leaving.add(source);
+    inside.set(name, source);
+    dropped.add(node);
+  }
+  const outputs = graph.outputs.map((output): ValueInfo => {
+    const name = inside.get(output.name) as string;
+    return name === output.name ? output : { name, ...(types.get(name) as ValueType) };
+  });
+  return { graph: { ...graph, nodes: graph.nodes.filter((node) => !dropped.has(node)), outputs }, inside };
+}
+
+/** The shape to which `node` brings a value, if it is a Reshape of it to a constant one. */
+function targetShape(
+  graph: Graph,
+  node: Node,
+  { name, shape }: Partial<ValueInfo> & Pick<ValueInfo, 'shape'>,
+): readonly number[] | undefined {
+  if (node.operator !== 'Reshape' || node.domain !== '' || intAttribute(node, 'allowzero', 0) !== 0) return undefined;
+  const target = graph.initializers.get(node.inputs[1] as string);
+  if (target === undefined || (name !== undefined && node.inputs[0] !== name)) return undefined;
+  const sizes = toNumbers(target).map((size, axis) => (size === 0 ? (shape[axis] as number) : size));
+  const known = elementCount(sizes.filter((size) => size >= 0));
+  const count = elementCount(shape as readonly number[]);
+  if (sizes.includes(-1) && (known === 0 || count % known !== 0)) return undefined;
+  const result = sizes.map((size) => (size === -1 ? count / known : size));
+  return elementCount(result) === count ? result : undefined;
+}
+
+/** The types of all values that can be told: what comes out of other domains' operators, and after them, cannot. */
+function inferTypes(graph: Graph): Map<string, ValueType> {
+  const types = new Map<string, ValueType>(graph.initializers);
+  for (const { name, type, shape } of graph.inputs) types.set(name, { type, shape: shape as readonly number[] });
+  for (const node of graph.nodes) {
+    if (node.domain !== '' || !isOperator(node.operator) || node.inputs.some((name) => name !== '' && !types.has(name))) continue;
+    const inputs = node.inputs.map((name) => types.get(name));
+    const results = operators[node.operator].infer(
+      node,
+      inputs,
+      node.inputs.map((name) => graph.initializers.get(name)),
+    );
+    node.outputs.forEach((name, index) => {
+      const type = results[index];
+      if (name !== '' && type !== undefined) types.set(name, type);
+    });
+  }
+  return types;
+}
