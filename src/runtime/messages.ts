@@ -7,8 +7,8 @@
 //   measure    time the links to these peers          measured        Mbps and ms
 //   profile    time each layer                        profile-progress, profiled
 //   deploy     the plan; then `state` frames          deployed        compiled, weights in place
-//   round      start a round                          prepared        gradients ready, loss
-//   commit     apply its update                       committed
+//   round      a round may begin                      prepared        gradients ready, loss
+//   commit     it holds everywhere: its update stands
 //   snapshot   send your weights                      state frames, then snapshot-end
 //   end        the run is over                        failed          this worker cannot go on
 
@@ -136,7 +136,6 @@ export interface ToCoordinator {
   readonly profiled: { readonly layers: readonly LayerProfile[]; readonly times: DeviceTimes; readonly cached: boolean };
   readonly deployed: { readonly valueBytes: number };
   readonly prepared: RoundResult;
-  readonly committed: { readonly round: number };
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly 'snapshot-end': { readonly round: number };
   readonly failed: { readonly message: string };
@@ -187,7 +186,6 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
     roundMs: milliseconds,
     busyMs: milliseconds,
   }),
-  committed: z.object({ round: count }),
   state,
   'snapshot-end': z.object({ round: count }),
   failed: z.object({ message: z.string().max(2000) }),

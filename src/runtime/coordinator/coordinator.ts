@@ -172,8 +172,6 @@ class CoordinatorShell implements Coordinator {
         return { kind: 'deployed' };
       case 'prepared':
         return { kind: 'prepared', result: received.control };
-      case 'committed':
-        return { kind: 'committed', round: received.control.round };
       case 'state':
         this.#collect(device, received.control, received.frame);
         return undefined;

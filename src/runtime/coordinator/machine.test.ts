@@ -34,6 +34,7 @@ class Drive {
   state: MachineState;
   readonly log: string[] = [];
   readonly #config: MachineConfig;
+  readonly #ahead = new Map<string, number>();
   /** Replaces the honest answer to an effect; undefined: no answer. */
   answerOf: (device: string, message: string, honest: Answer) => Answer | undefined = (_device, _message, honest) => honest;
 
@@ -91,7 +92,16 @@ class Drive {
       if (message === 'profile') {
         answer(device, message, { kind: 'profiled', profile: { layers: [], times: { forwardMs: [], backwardMs: [] }, cached: false } });
       }
-      if (message === 'round') answer(device, message, { kind: 'prepared', result: result(effect.control.round, device) });
+      // A round that is granted ahead is prepared when the one before has committed.
+      if (message === 'round') {
+        if (effect.control.round > this.state.round) this.#ahead.set(device, effect.control.round);
+        else answer(device, message, { kind: 'prepared', result: result(effect.control.round, device) });
+      }
+      const ahead = this.#ahead.get(device);
+      if (message === 'commit' && ahead === effect.control.round + 1) {
+        this.#ahead.delete(device);
+        answer(device, 'round', { kind: 'prepared', result: result(ahead, device) });
+      }
       if (message === 'snapshot') answer(device, message, { kind: 'snapshot-end', round: effect.control.round });
     }
   }
@@ -194,7 +204,10 @@ test('a stop during training commits the round in progress, writes a checkpoint 
   drive.input({ kind: 'stop' });
   drive.answerOf = (_device, _message, honest) => honest;
   drive.input({ kind: 'answer', device: 'b', answer: { kind: 'prepared', result: result(0, 'b') } });
-  assert.deepEqual(drive.log.filter((line) => /^(committed|write|finish)/.test(line)), ['committed 0 loss 2', 'write-checkpoint 1', 'finish 1 stopped']);
+  // Round 1 was granted already.
+  assert.deepEqual(drive.log.filter((line) => /^(committed|write|finish)/.test(line)), [
+    'committed 0 loss 2', 'committed 1 loss 1', 'write-checkpoint 2', 'finish 2 stopped',
+  ]);
 });
 
 test('a stop before training ends at once', () => {

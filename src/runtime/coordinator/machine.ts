@@ -4,7 +4,11 @@
 //   gathering ─ all joined ─▶ preparing ─ all ready ─▶ connecting ─▶ measuring ─▶ profiling ─▶ planning ─▶ deploying
 //        ─▶ training ─ every k rounds ─▶ snapshotting ─▶ training … ─▶ ended
 //
-// Each step waits for the answer of every member. A round commits on all devices or on none: when all have prepared, all are told to commit.
+// Each step waits for the answer of every member. A round commits on all devices or on none: when all have prepared, all are told to commit. Members may
+// go on with the next round meanwhile (they keep the state before until they hear of the commit), but never prepare it before.
+//
+//   coordinator   round 0, round 1        commit 0, round 2        commit 1, round 3
+//   member              ├─ compute 0 ─ prepared 0 ─┼─ compute 1 ─ prepared 1 ─┼─ compute 2 …
 
 import { assert, defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -56,6 +60,8 @@ export interface MachineState {
   readonly plan: Plan | undefined;
   /** The round in progress, or the next one. */
   readonly round: number;
+  /** The last round that members may begin. */
+  readonly grantedRound: number;
   readonly prepared: Readonly<Record<string, RoundResult>>;
   readonly checkpointRound: number | undefined;
   readonly stopRequested: boolean;
@@ -77,7 +83,6 @@ export type Answer =
   | { readonly kind: 'profiled'; readonly profile: ToCoordinator['profiled'] }
   | { readonly kind: 'deployed' }
   | { readonly kind: 'prepared'; readonly result: RoundResult }
-  | { readonly kind: 'committed'; readonly round: number }
   | { readonly kind: 'snapshot-end'; readonly round: number }
   | { readonly kind: 'failed'; readonly message: string };
 
@@ -119,6 +124,7 @@ export function initialState(config: MachineConfig): MachineState {
     measurerIndex: 0,
     plan: undefined,
     round: config.firstRound,
+    grantedRound: config.firstRound - 1,
     prepared: {},
     checkpointRound: config.firstRound > 0 ? config.firstRound : undefined,
     stopRequested: false,
@@ -191,7 +197,6 @@ const answerOf: Partial<Record<Phase, Answer['kind']>> = {
 
 function answered(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
   if (answer.kind === 'failed') return fail(state, `${device} cannot go on: ${answer.message}`);
-  if (answer.kind === 'committed') return [state, []];
   if (answerOf[state.phase] !== answer.kind || !state.waitingFor.includes(device)) {
     return fail(state, `${device} answered "${answer.kind}" while ${state.phase}, which the protocol does not allow`);
   }
@@ -277,14 +282,32 @@ function planned(state: MachineState, plan: Plan): Step {
   return enter(next, 'deploying', [...releases, { kind: 'deploy', plan, epoch: next.epoch, step: state.round }]);
 }
 
-/** Tells all members to start round `state.round`, whose data is on its way, and feeds one round ahead. */
-function startRound(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
-  const { round } = state;
+/** True when training pauses after `round` committed rounds, for a checkpoint or the end. */
+function isBoundary(config: MachineConfig, round: number): boolean {
+  return round >= config.endRound || round % config.checkpointEvery === 0;
+}
+
+/** Lets all members begin a round. */
+function grant(config: MachineConfig, { members }: MachineState, round: number): MachineEffect[] {
   const control = { round, learningRate: config.learningRate(round) };
-  const starts = state.members.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'round', control }));
-  const ahead: MachineEffect[] = round + 1 < config.endRound ? [{ kind: 'feed', round: round + 1 }] : [];
+  return members.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'round', control }));
+}
+
+/** Starts round `state.round` after a pause. */
+function startRound(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
+  const effects = [...before, ...grant(config, state, state.round)];
+  return proceed(config, { ...state, grantedRound: state.round }, effects);
+}
+
+/** Waits for round `state.round`, which has been granted; grants and feeds one round ahead unless training pauses or stops before it. */
+function proceed(config: MachineConfig, state: MachineState, effects: readonly MachineEffect[]): Step {
+  const ahead = state.round + 1;
   const waitingFor = state.members.map(({ name }) => name);
-  return [{ ...state, phase: 'training', waitingFor, prepared: {} }, [...before, ...starts, ...ahead]];
+  const next: MachineState = { ...state, phase: 'training', waitingFor, prepared: {} };
+  if (ahead >= config.endRound || state.stopRequested) return [next, effects];
+  const feed: MachineEffect = { kind: 'feed', round: ahead };
+  if (isBoundary(config, ahead)) return [next, [...effects, feed]];
+  return [{ ...next, grantedRound: ahead }, [...effects, ...grant(config, state, ahead), feed]];
 }
 
 /** All members hold the round's gradients: the round commits on all of them, unless a number in it is not finite. */
@@ -306,9 +329,8 @@ function commit(config: MachineConfig, state: MachineState): Step {
   };
   const next = { ...state, round: round + 1 };
   const effects = [...commits, record];
-  const isLast = next.round >= config.endRound || state.stopRequested;
-  if (isLast || next.round % config.checkpointEvery === 0) return snapshot(next, effects);
-  return startRound(config, next, effects);
+  if (next.round > next.grantedRound) return snapshot(next, effects);
+  return proceed(config, next, effects);
 }
 
 /** Asks one device of each stage for its weights after `state.round` committed rounds, and all for their statistics. */
@@ -331,7 +353,7 @@ function finish(state: MachineState, isStopped: boolean): Step {
   return [{ ...state, phase: 'ended' }, [...ends, { kind: 'finish', round: state.round, stopped: isStopped }]];
 }
 
-/** A stop: at once while nothing is being trained; after the round in progress otherwise. */
+/** A stop: at once while nothing is being trained; otherwise after the rounds that members may have begun already. */
 function stop(state: MachineState): Step {
   if (state.phase === 'training' || state.phase === 'snapshotting') return [{ ...state, stopRequested: true }, []];
   return finish(state, true);

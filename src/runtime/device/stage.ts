@@ -56,6 +56,8 @@ export class Stage {
   readonly #state: Readonly<Record<StateRole, Map<string, Value>>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
   /** Kept by forward for backward, by micro-batch. */
   readonly #inFlight = new Map<number, Values>();
+  /** Parameters and optimizer state before the last update. */
+  readonly #superseded: { readonly role: StateRole; readonly name: string; readonly value: Value }[] = [];
   /** Sums of the round's weight gradients, by parameter; empty before its first backward. */
   #gradients: Values = {};
   #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
@@ -231,10 +233,11 @@ export class Stage {
     return { lossSum: finite ? lossSum : 0, correctCount: finite ? correctCount : 0, squaredNorm: finite && countNorm ? norm : 0, finite };
   }
 
-  /** Queues the update with the round's gradients. */
+  /** Queues the update with the round's gradients. The state before it is kept until `confirmUpdate`. */
   update({ learningRate, gradientScale, step }: UpdateOptions): void {
     const { update, trained, optimizer } = this.#compiled;
     if (update === undefined) return;
+    this.confirmUpdate();
     const feeds: Values = { ...this.#stateValues() };
     const own: Values = {};
     for (const { name, shape } of trained) {
@@ -248,8 +251,25 @@ export class Stage {
     for (const [name, value] of Object.entries(optimizer.scalars({ learningRate, gradientScale, step }))) own[name] = this.#engine.upload(scalar('float32', value));
     const results = this.#run(update, { ...feeds, ...own });
     this.#releaseAll(own);
-    for (const { name } of trained) this.#replace('parameter', name, defined(results[optimizer.updatedName(name)], name));
-    for (const { name } of optimizer.state) this.#replace('optimizer', name, defined(results[optimizer.updatedName(name)], name));
+    for (const [role, parts] of [['parameter', trained], ['optimizer', optimizer.state]] as const) {
+      for (const { name } of parts) {
+        this.#superseded.push({ role, name, value: defined(this.#state[role].get(name), name) });
+        this.#state[role].set(name, defined(results[optimizer.updatedName(name)], name));
+      }
+    }
+  }
+
+  /** The last update holds: lets go of the state before it. */
+  confirmUpdate(): void {
+    for (const { value } of this.#superseded.splice(0)) this.#engine.release(value);
+  }
+
+  /** The last update is taken back: parameters and optimizer state are what they were before it. */
+  rollBackUpdate(): void {
+    for (const { role, name, value } of this.#superseded.splice(0)) {
+      this.#engine.release(defined(this.#state[role].get(name), name));
+      this.#state[role].set(name, value);
+    }
   }
 
   #pass(): CompiledPass {
@@ -263,11 +283,6 @@ export class Stage {
 
   #stateValues(): Values {
     return { ...Object.fromEntries(this.#state.parameter), ...Object.fromEntries(this.#state.buffer) };
-  }
-
-  #replace(role: StateRole, name: string, value: Value): void {
-    this.#engine.release(defined(this.#state[role].get(name), name));
-    this.#state[role].set(name, value);
   }
 
   /** New running statistics take the place of the old ones, which stay alive where the backward pass reads them. */

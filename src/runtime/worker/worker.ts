@@ -50,8 +50,30 @@ interface Deployment {
   readonly microBatchCount: number;
   /** State frames still to come. */
   missingCount: number;
-  /** Optimizer steps taken. */
+  /** Committed updates. */
   step: number;
+  /** The commit that the last round still waits for. */
+  unsettled: Promise<ToWorker['commit']> | undefined;
+}
+
+/** The coordinator's word on rounds, awaited by the round that it is about. */
+class Commits {
+  #round = -1;
+  #resolve: ((commit: ToWorker['commit']) => void) | undefined;
+
+  /** The commit of `round`, which is about to be prepared. */
+  expect(round: number): Promise<ToWorker['commit']> {
+    this.#round = round;
+    return new Promise((resolve) => {
+      this.#resolve = resolve;
+    });
+  }
+
+  arrived(commit: ToWorker['commit']): void {
+    if (this.#resolve === undefined || commit.round !== this.#round) throw new ProtocolError(`The coordinator committed round ${commit.round}, which was not prepared.`);
+    this.#resolve(commit);
+    this.#resolve = undefined;
+  }
 }
 
 /** Ends the worker's loop; thrown inside, never seen outside. */
@@ -74,7 +96,7 @@ class Worker {
   #network: PeerNetwork | undefined;
   #model: { message: ModelMessage; sequence: LayerSequence } | undefined;
   #deployment: Deployment | undefined;
-  #learningRate = 0;
+  readonly #commits = new Commits();
   #peakMemoryBytes = 0;
   readonly #loopDelay = monitorEventLoopDelay({ resolution: 1 });
 
@@ -128,6 +150,7 @@ class Worker {
     if (frame.kind === 'input' || frame.kind === 'label') return this.#file(feedName, frame);
     const received = parseMessage<ToWorker>(toWorkerSchemas, frame, 'The coordinator');
     if (received.kind === 'end') return this.#end({ clean: true, reason: received.control.reason });
+    if (received.kind === 'commit') return this.#commits.arrived(received.control);
     if (this.#queue.length >= 100_000) throw new ProtocolError('The coordinator sent more messages than may wait here.');
     this.#queue.push(received);
     this.#wake();
@@ -170,12 +193,11 @@ class Worker {
         return this.#loadState(received.control, received.frame);
       case 'round':
         return this.#runRound(received.control);
-      case 'commit':
-        return this.#commit(received.control);
       case 'snapshot':
         return this.#snapshot(received.control);
+      case 'commit':
       case 'end':
-        return;
+        return; // heard on arrival
       default:
         unreachable(received);
     }
@@ -235,7 +257,7 @@ class Worker {
     );
     this.#epoch = epoch;
     this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
-    this.#deployment = { program: device, stage, microBatchCount: plan.microBatchCount, missingCount: control.stateCount, step: control.step };
+    this.#deployment = { program: device, stage, microBatchCount: plan.microBatchCount, missingCount: control.stateCount, step: control.step, unsettled: undefined };
     if (control.stateCount === 0) await this.#deployed(this.#deployment);
     this.#loopDelay.enable();
   }
@@ -256,18 +278,38 @@ class Worker {
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
   }
 
-  async #runRound(control: ToWorker['round']): Promise<void> {
-    const { program: device, stage } = defined(this.#deployment, 'a deployment');
-    this.#learningRate = control.learningRate;
-    const outcome = await runRound(device, stage, control.round, {
+  /**
+   * Computes a round, waits until the one before has committed, and prepares. Without clipping the update is applied at once, so that the next round can begin
+   * while the coordinator decides; the state before is kept until it has.
+   */
+  async #runRound({ round, learningRate }: ToWorker['round']): Promise<void> {
+    const deployment = defined(this.#deployment, 'a deployment');
+    const { program: device, stage } = deployment;
+    const outcome = await runRound(device, stage, round, {
       clock: this.#options.clock,
       send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: this.#epoch }, priority),
       receive: (key) => this.#mailbox.take(key),
       failure: this.#failure,
     }).catch((error: unknown) => this.#waitForVerdict(error));
     this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
+    await this.#settle(deployment);
+    const committed = this.#commits.expect(round);
     await this.#send('prepared', outcome.result);
-    if (control.round % 50 === 0 || control.round < 3) await this.#send('trace', { round: control.round, times: outcome.times });
+    const step = deployment.step + 1;
+    const isClipped = defined(this.#model, 'the model').message.training.clipNorm !== null;
+    const gradientScale = isClipped ? (await this.#guard(committed)).gradientScale : 1;
+    if (outcome.result.finite) stage.update({ learningRate, gradientScale, step });
+    deployment.unsettled = committed;
+    if (round % 50 === 0 || round < 3) await this.#send('trace', { round, times: outcome.times });
+  }
+
+  /** Waits for the commit of the last round and lets go of the state before it. */
+  async #settle(deployment: Deployment): Promise<void> {
+    if (deployment.unsettled === undefined) return;
+    await this.#guard(deployment.unsettled);
+    deployment.unsettled = undefined;
+    deployment.step++;
+    deployment.stage.confirmUpdate();
   }
 
   /** After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss itself. */
@@ -282,15 +324,10 @@ class Worker {
     throw error;
   }
 
-  async #commit(control: ToWorker['commit']): Promise<void> {
-    const deployment = defined(this.#deployment, 'a deployment');
-    deployment.step++;
-    deployment.stage.update({ learningRate: this.#learningRate, gradientScale: control.gradientScale, step: deployment.step });
-    await this.#send('committed', { round: control.round });
-  }
-
   async #snapshot({ round, withState }: ToWorker['snapshot']): Promise<void> {
-    const { stage } = defined(this.#deployment, 'a deployment');
+    const deployment = defined(this.#deployment, 'a deployment');
+    const { stage } = deployment;
+    await this.#settle(deployment);
     for await (const entry of withState ? stage.state() : []) {
       await this.#send('state', { role: entry.role, name: entry.name }, [entry.value]);
     }

@@ -1,0 +1,255 @@
+// What a WebSocket link costs: throughput by tensor size, time per frame, delays of the event loop, between two processes on loopback; and with
+// --shaped, as root on Linux, how much of shaped links between two network namespaces it uses.
+// Usage, after `npm run build`: node bench/transport.mjs [--dist FOLDER] [--shaped MBPS,MBPS,…]
+
+import { execFileSync, spawn } from 'node:child_process';
+import { resolve } from 'node:path';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { createInterface } from 'node:readline';
+import { fileURLToPath, pathToFileURL } from 'node:url';
+import { parseArgs } from 'node:util';
+import { WebSocket, WebSocketServer } from 'ws';
+
+const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' }, shaped: { type: 'string' }, serve: { type: 'string' }, call: { type: 'string' } } });
+const { connect, listen } = await import(pathToFileURL(resolve(flags.dist, 'transport/websocket.js')).href);
+const hello = { protocol: 1, purpose: 'peer', name: 'caller', credential: '' };
+const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
+const kib = 1024;
+const mib = 1024 * kib;
+
+function frame(kind, byteCount = 0, control = undefined) {
+  const tensors = byteCount > 0 ? { tensors: [{ type: 'uint8', shape: [byteCount], data: new Uint8Array(byteCount) }] } : {};
+  return { kind, epoch: 1, round: 0, microBatch: 0, ...(control && { control }), ...tensors };
+}
+
+/** Answers pings and marks, counts bytes, and sends for a while when asked to. */
+function attend(link) {
+  let byteCount = 0;
+  link.receive(({ kind, tensors, control }) => {
+    for (const { data } of tensors ?? []) byteCount += data.byteLength;
+    if (kind === 'ping') void link.send(frame('pong'));
+    if (kind === 'urgent') void link.send(frame('pong'), 'control');
+    if (kind === 'mark') void link.send(frame('marked', 0, { byteCount }));
+    if (kind === 'start-load') void load(link, control.milliseconds, control.priority);
+  });
+}
+
+/** Keeps four frames of 256 KiB waiting for a while. */
+async function load(link, milliseconds, priority) {
+  const end = performance.now() + milliseconds;
+  const sent = frame('load', 256 * kib);
+  let byteCount = 0;
+  await Promise.all([1, 2, 3, 4].map(async () => {
+    while (performance.now() < end) {
+      await link.send(sent, priority);
+      byteCount += 256 * kib;
+    }
+  }));
+  return byteCount;
+}
+
+/** A server in this process: sink, echo, and a bare WebSocket beside it for comparison. */
+async function serve(host) {
+  const delay = monitorEventLoopDelay({ resolution: 1 });
+  delay.enable();
+  const server = await listen({ host, port: 0, name: 'server', authenticate: ({ name }) => ({ kind: 'accepted', name }), onLink: attend });
+  const bare = new WebSocketServer({ host, port: 0, perMessageDeflate: false, maxPayload: 2 ** 30 });
+  bare.on('connection', (socket) => {
+    socket.on('error', () => {});
+    socket.on('message', (data) => data.length === 1 && socket.send(data));
+  });
+  await new Promise((done) => bare.once('listening', done));
+  say({ url: server.url, bare: `ws://${host}:${bare.address().port}` });
+  for await (const line of createInterface({ input: process.stdin })) {
+    if (line === 'delay') say({ delayMs: delay.max / 1e6 });
+    delay.reset();
+  }
+  process.exit();
+}
+
+/** Starts this script elsewhere; `ask` writes a line and reads one. */
+async function start(command, ...args) {
+  const child = spawn(command, args, { stdio: ['pipe', 'pipe', 'inherit'] });
+  const lines = createInterface({ input: child.stdout })[Symbol.asyncIterator]();
+  const read = async () => JSON.parse((await lines.next()).value);
+  return { read, ask: (line) => (child.stdin.write(`${line}\n`), read()), end: () => child.stdin.end() };
+}
+
+const script = fileURLToPath(import.meta.url);
+
+async function median(times, run) {
+  const results = [];
+  for (let count = 0; count < times; count++) results.push(await run());
+  return results.sort((a, b) => a - b)[times >> 1];
+}
+
+/** MB/s of frames of this size, four at a time, until the last byte has been received. */
+async function throughput(link, next, byteCount) {
+  const count = Math.ceil(Math.min(1.5e9, byteCount * 8000) / byteCount);
+  const sent = frame('load', byteCount);
+  const startMs = performance.now();
+  let left = count;
+  await Promise.all([1, 2, 3, 4].map(async () => {
+    while (left-- > 0) await link.send(sent);
+  }));
+  const marked = next('marked');
+  void link.send(frame('mark'));
+  await marked;
+  return (count * byteCount) / (performance.now() - startMs) / 1e3;
+}
+
+/** The same over a bare WebSocket with the same mask, one message per frame. */
+async function bareThroughput(url, byteCount, mask) {
+  const socket = new WebSocket(url, { perMessageDeflate: false, ...(mask && { generateMask: (bytes) => bytes.fill(0) }) });
+  await new Promise((done) => socket.once('open', done));
+  const count = Math.ceil(Math.min(1.5e9, byteCount * 8000) / byteCount);
+  const data = Buffer.alloc(byteCount);
+  const startMs = performance.now();
+  for (let index = 0; index < count; index++) {
+    const sending = new Promise((done) => socket.send(data, done));
+    if (socket.bufferedAmount > 4 * byteCount) await sending;
+  }
+  const answer = new Promise((done) => socket.once('message', done));
+  socket.send(Buffer.alloc(1));
+  await answer;
+  const rate = (count * byteCount) / (performance.now() - startMs) / 1e3;
+  socket.close();
+  return rate;
+}
+
+/** Resolves with the next frame of a kind. */
+function listenTo(link) {
+  const waiting = new Map();
+  const counts = { byteCount: 0 };
+  link.receive((received) => {
+    for (const { data } of received.tensors ?? []) counts.byteCount += data.byteLength;
+    waiting.get(received.kind)?.(received);
+  });
+  return { counts, next: (kind) => new Promise((done) => waiting.set(kind, done)) };
+}
+
+async function loopback() {
+  const server = await start(process.execPath, script, '--serve', '127.0.0.1', '--dist', flags.dist);
+  const { url, bare } = await server.read();
+  const { link } = await connect(url, { hello });
+  const { next } = listenTo(link);
+
+  console.log('| frames of | MB/s | µs a frame | bare WebSocket, zero mask, MB/s | random mask, MB/s |\n| --- | --- | --- | --- | --- |');
+  await throughput(link, next, mib); // warm-up
+  for (const [name, byteCount] of [['64 KiB', 64 * kib], ['1 MiB', mib], ['16 MiB', 16 * mib]]) {
+    const rate = await median(5, () => throughput(link, next, byteCount));
+    const [zero, random] = [await median(3, () => bareThroughput(bare, byteCount, true)), await median(1, () => bareThroughput(bare, byteCount, false))];
+    console.log(`| ${name} | ${rate.toFixed(0)} | ${(byteCount / rate).toFixed(0)} | ${zero.toFixed(0)} | ${random.toFixed(0)} |`);
+  }
+
+  const trips = [];
+  for (let index = 0; index < 5000; index++) {
+    const startMs = performance.now();
+    const answered = next('pong');
+    void link.send(frame('ping'));
+    await answered;
+    trips.push((performance.now() - startMs) * 1000);
+  }
+  trips.sort((a, b) => a - b);
+  console.log(`\nround trip of an empty frame: median ${trips[2500].toFixed(0)} µs, p99 ${trips[4950].toFixed(0)} µs`);
+  for (const byteCount of [0, kib]) {
+    const each = await median(5, async () => {
+      const startMs = performance.now();
+      for (let index = 0; index < 20_000; index++) {
+        const sending = link.send(frame('small', byteCount));
+        if (index % 100 === 0) await sending;
+      }
+      const marked = next('marked');
+      void link.send(frame('mark'));
+      await marked;
+      return (performance.now() - startMs) / 20;
+    });
+    console.log(`frames with ${byteCount} bytes of tensors, one after the other: ${each.toFixed(1)} µs each`);
+  }
+
+  const delay = monitorEventLoopDelay({ resolution: 1 });
+  delay.enable();
+  await server.ask('delay');
+  for (let index = 0; index < 5; index++) await link.send(frame('load', 100 * mib), 'bulk');
+  const marked = next('marked');
+  void link.send(frame('mark'), 'bulk');
+  await marked;
+  console.log(`longest delay of the event loop during five frames of 100 MiB: sender ${(delay.max / 1e6).toFixed(1)} ms, receiver ${(await server.ask('delay')).delayMs.toFixed(1)} ms`);
+  await link.close('done');
+  server.end();
+}
+
+/** In a namespace of its own: how much of a link of `mbps` is used in 8 s after 2 s, and how long a control frame takes meanwhile. */
+async function call([url, mbps]) {
+  const { link } = await connect(url, { hello, heartbeat: { intervalMs: 500, deadAfterMs: 10_000 } });
+  const { counts, next } = listenTo(link);
+  const received = async () => {
+    const marked = next('marked');
+    void link.send(frame('mark'), 'control');
+    return (await marked).control.byteCount;
+  };
+  const use = (byteCount, milliseconds) => `${((byteCount / milliseconds / 125 / Number(mbps)) * 100).toFixed(1)}%`;
+  const results = [];
+  for (const [name, priority, both] of [['one way, pipeline', 'pipeline', false], ['one way, bulk', 'bulk', false], ['both ways, pipeline', 'pipeline', true]]) {
+    const trips = [];
+    if (both) await link.send(frame('start-load', 0, { milliseconds: 10_000, priority }), 'control');
+    const loading = load(link, 10_000, priority);
+    await new Promise((done) => setTimeout(done, 2000));
+    const [sentBefore, receivedBefore, startMs] = [await received(), counts.byteCount, performance.now()];
+    while (performance.now() - startMs < 7500) {
+      const pingMs = performance.now();
+      const answered = next('pong');
+      void link.send(frame('urgent'), 'control');
+      await answered;
+      trips.push(performance.now() - pingMs);
+      await new Promise((done) => setTimeout(done, 50));
+    }
+    const [sentAfter, receivedAfter, endMs] = [await received(), counts.byteCount, performance.now()];
+    trips.sort((a, b) => a - b);
+    const uses = [use(sentAfter - sentBefore, endMs - startMs), ...(both ? [use(receivedAfter - receivedBefore, endMs - startMs)] : [])];
+    results.push(`| ${mbps} Mbps | ${name} | ${uses.join(', ')} | ${trips[trips.length >> 1].toFixed(0)} | ${trips.at(-1).toFixed(0)} |`);
+    await loading;
+    for (let last = -1; last !== counts.byteCount; ) {
+      last = counts.byteCount;
+      await received();
+      await new Promise((done) => setTimeout(done, 500));
+    }
+  }
+  await link.close('done');
+  say(results);
+}
+
+/** Two namespaces with a link of tbf's between them, for each bandwidth. */
+async function shaped(bandwidths) {
+  const ip = (...args) => execFileSync('ip', args);
+  const [left, right] = [`atl${process.pid}`, `atr${process.pid}`];
+  const inside = (namespace, ...args) => start('ip', 'netns', 'exec', namespace, process.execPath, script, '--dist', flags.dist, ...args);
+  ip('netns', 'add', left);
+  try {
+    ip('netns', 'add', right);
+    ip('-n', left, 'link', 'add', 'veth0', 'type', 'veth', 'peer', 'name', 'veth0', 'netns', right);
+    for (const [namespace, address] of [[left, '10.77.0.1/24'], [right, '10.77.0.2/24']]) {
+      ip('-n', namespace, 'address', 'add', address, 'dev', 'veth0');
+      ip('-n', namespace, 'link', 'set', 'veth0', 'up');
+    }
+    console.log('| link | load | use of the link | control round trip, median ms | longest ms |\n| --- | --- | --- | --- | --- |');
+    for (const mbps of bandwidths) {
+      for (const namespace of [left, right]) {
+        execFileSync('ip', ['netns', 'exec', namespace, 'tc', 'qdisc', 'replace', 'dev', 'veth0', 'root', 'tbf', 'rate', `${mbps}mbit`, 'burst', '64kb', 'latency', '50ms']);
+      }
+      const server = await inside(right, '--serve', '10.77.0.2');
+      const { url } = await server.read();
+      const caller = await inside(left, '--call', `${url},${mbps}`);
+      for (const line of await caller.read()) console.log(line);
+      server.end();
+      caller.end();
+    }
+  } finally {
+    for (const namespace of [left, right]) execFileSync('ip', ['netns', 'delete', namespace]);
+  }
+}
+
+if (flags.serve !== undefined) await serve(flags.serve);
+else if (flags.call !== undefined) await call(flags.call.split(','));
+else if (flags.shaped !== undefined) await shaped(flags.shaped.split(','));
+else await loopback();
