@@ -97,9 +97,17 @@ export function reshape(e: Emitter, x: string, shape: readonly number[]): string
   return e.emit('Reshape', [x, e.int64s(shape)], attributes);
 }
 
-/** Output axis i is input axis permutation[i]. */
+/** Output axis i is input axis permutation[i]. Moving axes of size 1 moves no elements and is a reshape. */
 export function transpose(e: Emitter, x: string, permutation: readonly number[]): string {
-  if (permutation.every((axis, index) => axis === index)) return x;
+  const shape = e.shape(x);
+  const long = permutation.filter((axis) => shape[axis] !== 1);
+  if (long.every((axis, index) => index === 0 || axis > (long[index - 1] as number))) {
+    return reshape(
+      e,
+      x,
+      permutation.map((axis) => shape[axis] as number),
+    );
+  }
   return e.emit('Transpose', [x], { perm: ints(permutation) });
 }
 
@@ -107,6 +115,11 @@ export function transpose(e: Emitter, x: string, permutation: readonly number[])
 export function transposeLast(e: Emitter, x: string): string {
   const rank = e.shape(x).length;
   return transpose(e, x, [...range(rank - 2), rank - 1, rank - 2]);
+}
+
+/** Values side by side along an axis. */
+export function concat(e: Emitter, parts: readonly string[], axis: number): string {
+  return parts.length === 1 ? (parts[0] as string) : e.emit('Concat', parts, { axis: int(axis) });
 }
 
 /** Sum over axes. */

@@ -38,12 +38,16 @@ export type WeightGradientForm =
   | 'joint-products'
   /** For each tap a product [K/G, P]·[P, C/G] per sample and group, summed over samples. */
   | 'sample-products'
-  /** One product [K, P]·[P, T·C] per sample, of the taps' slices side by side. One group. */
+  /** One product [K, P]·[P, C·T] per sample, of the taps' slices side by side, summed over samples. One group. */
   | 'columns'
+  /** One product [K, N·P]·[N·P, C·T], of copies with the batch moved inwards. One group. */
+  | 'joint-columns'
   /** Conv of x with g as filters, batch and channels exchanged. */
   | 'convolution'
   /** Conv of x as one image of N·C channels with g as N·K filters of one channel each, then a sum over N. One channel a group. */
-  | 'depthwise';
+  | 'depthwise'
+  /** For each tap the dot products of rows [N·P] of x and g, as a convolution that takes one place. One channel a group. */
+  | 'joint-dots';
 
 /** Chooses forms; an engine with other kernels brings its own. */
 export interface ConvolutionForms {
@@ -55,8 +59,10 @@ export interface ConvolutionForms {
 const fewChannels = 8;
 /** Taps from which a convolution of transposes beats copying a slice for each tap, where channels are few. */
 const manyTaps = 25;
-/** Places from which products of slices beat one convolution with g for its kernel, in depthwise convolutions of stride 1. */
-const manyPlaces = 320;
+/** Places of all samples an output channel up to which one product of all taps beats one for each. */
+const columnsPerChannel = 8;
+/** Places a tap from which dot products of slices beat one convolution with g for its kernel, in depthwise convolutions of stride 1. */
+const placesPerTap = 7;
 
 /** The forms that measured fastest with ONNX Runtime's plain CPU kernels, one thread (x64 with AVX-512). */
 export const plainForms: ConvolutionForms = {
@@ -69,11 +75,14 @@ export const plainForms: ConvolutionForms = {
   },
   weightGradient({ sliding, samples, channels, outputChannels }) {
     const { input, output, kernel, strides, group } = sliding;
-    if (channels === group)
-      return product(output) >= manyPlaces && strides.every((stride) => stride === 1) ? 'sample-products' : 'depthwise';
-    if (group > 1) return 'sample-products';
     const taps = product(kernel);
+    if (channels === group) {
+      return strides.every((stride) => stride === 1) && product(output) >= placesPerTap * taps ? 'joint-dots' : 'depthwise';
+    }
+    if (group > 1) return 'sample-products';
     if (channels < fewChannels && taps > 1) return taps >= manyTaps ? 'convolution' : 'columns';
+    // side by side, the taps' copies grow with the images; separate products are put together at a cost that grows with the weights
+    if (taps > 1 && samples * product(output) <= columnsPerChannel * outputChannels) return 'joint-columns';
     // joint products copy x and g once; sample products write a gradient for each sample and sum them
     const moved = channels * product(input) + outputChannels * product(output);
     return samples === 1 || moved < channels * outputChannels * taps ? 'joint-products' : 'sample-products';

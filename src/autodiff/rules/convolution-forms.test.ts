@@ -89,8 +89,8 @@ test('every form of the weight gradient gives the same', () => {
     ({ group, perGroupIn }) => [
       'sample-products',
       'convolution',
-      ...(group === 1 ? (['joint-products', 'columns'] as const) : []),
-      ...(perGroupIn === 1 ? (['depthwise'] as const) : []),
+      ...(group === 1 ? (['joint-products', 'columns', 'joint-columns'] as const) : []),
+      ...(perGroupIn === 1 ? (['depthwise', 'joint-dots'] as const) : []),
     ],
     (form, sliding) => (e, x, _w, g) => weightGradient(e, { x, g, sliding, form }),
   );
@@ -132,10 +132,15 @@ test('the forms follow the shapes', () => {
   assert.equal(weight(size(32, 160, 960, square(4, 1, 1))), 'joint-products');
   assert.equal(weight(size(8, 64, 256, square(56, 1, 1))), 'sample-products');
   assert.equal(weight(size(8, 64, 64, square(56, 3, 1))), 'sample-products');
-  assert.equal(weight(size(8, 512, 512, square(7, 3, 1))), 'joint-products');
+  assert.equal(weight(size(8, 512, 512, square(7, 3, 1))), 'joint-columns');
+  assert.equal(weight(size(8, 128, 512, square(14, 3, 2))), 'joint-columns');
+  assert.equal(weight(size(8, 128, 128, square(28, 3, 1))), 'sample-products');
+  assert.equal(weight(size(2, 512, 512, square(28, 3, 1))), 'joint-columns');
+  assert.equal(weight(size(16, 256, 256, square(14, 3, 1))), 'joint-products');
   assert.equal(weight(size(32, 3, 32, square(32, 3, 2))), 'columns');
   assert.equal(weight(size(8, 3, 64, square(224, 7, 2))), 'convolution');
-  assert.equal(weight(size(32, 576, 576, square(8, 3, 1, 576))), 'depthwise');
-  assert.equal(weight(size(32, 96, 96, square(32, 3, 1, 96))), 'sample-products');
+  assert.equal(weight(size(32, 960, 960, square(4, 3, 1, 960))), 'depthwise');
+  assert.equal(weight(size(32, 96, 96, square(32, 3, 2, 96))), 'depthwise');
+  assert.equal(weight(size(32, 96, 96, square(32, 3, 1, 96))), 'joint-dots');
   assert.equal(weight(size(32, 64, 64, square(8, 3, 1, 4))), 'sample-products');
 });

@@ -4,7 +4,7 @@
 import { unreachable } from '../../assert.ts';
 import type { Emitter } from '../../graph/emitter.ts';
 import { type Attributes, int, ints } from '../../graph/graph.ts';
-import { flip, padZeros, product, range, reduceSum, reshape, slice, transpose, transposeLast } from '../expressions.ts';
+import { concat, flip, padZeros, product, range, reduceSum, reshape, slice, transpose, transposeLast } from '../expressions.ts';
 import { type InputGradientForm, padsEnd, type Sliding, type WeightGradientForm } from '../forms.ts';
 import { matrixProduct } from './products.ts';
 
@@ -51,10 +51,14 @@ export function weightGradient(
       return sampleProducts(e, x, g, sliding);
     case 'columns':
       return columnsProduct(e, x, g, sliding);
+    case 'joint-columns':
+      return jointColumns(e, x, g, sliding);
     case 'convolution':
       return convolutionOfTransposes(e, x, g, sliding);
     case 'depthwise':
       return depthwise(e, x, g, sliding);
+    case 'joint-dots':
+      return jointDots(e, x, g, sliding);
     default:
       return unreachable(form);
   }
@@ -106,11 +110,20 @@ function columnsProduct(e: Emitter, x: string, g: string, sliding: Sliding): str
   const [samples, channels] = e.shape(x) as [number, number];
   const outputChannels = e.shape(g)[1] as number;
   const places = product(sliding.output);
-  const slices = tapSlices(e, x, sliding, false).map((tap) => reshape(e, tap, [samples, channels, places]));
-  const columns = slices.length === 1 ? (slices[0] as string) : e.emit('Concat', slices, { axis: int(1) });
+  const slices = tapSlices(e, x, sliding, false).map((tap) => reshape(e, tap, [samples, channels, 1, places]));
+  const columns = reshape(e, concat(e, slices, 2), [samples, channels * slices.length, places]);
   const products = e.emit('MatMul', [reshape(e, g, [samples, outputChannels, places]), transposeLast(e, columns)]);
-  const summed = reshape(e, reduceSum(e, products, [0], false), [outputChannels, slices.length, channels]);
-  return reshape(e, transpose(e, summed, [0, 2, 1]), [outputChannels, channels, ...sliding.kernel]);
+  return reshape(e, reduceSum(e, products, [0], false), [outputChannels, channels, ...sliding.kernel]);
+}
+
+function jointColumns(e: Emitter, x: string, g: string, sliding: Sliding): string {
+  const channels = e.shape(x)[1] as number;
+  const outputChannels = e.shape(g)[1] as number;
+  const length = product(e.shape(g)) / outputChannels;
+  const slices = tapSlices(e, x, sliding, true).map((tap) => reshape(e, tap, [channels, 1, length]));
+  const columns = reshape(e, concat(e, slices, 1), [channels * slices.length, length]);
+  const rows = reshape(e, batchInwards(e, g), [outputChannels, length]);
+  return reshape(e, matrixProduct(e, rows, columns, { b: true }), [outputChannels, channels, ...sliding.kernel]);
 }
 
 /** dw[k, c] = Σ_n x[n, c] ∗ g[n, k]: a convolution whose images are x's channels, whose channels are the samples, and whose steps are exchanged. */
@@ -137,6 +150,18 @@ function depthwise(e: Emitter, x: string, g: string, sliding: Sliding): string {
     ...sliding.kernel,
   ]);
   return reduceSum(e, perSample, [0], false);
+}
+
+function jointDots(e: Emitter, x: string, g: string, sliding: Sliding): string {
+  const channels = e.shape(x)[1] as number;
+  const outputChannels = e.shape(g)[1] as number;
+  const length = product(e.shape(g)) / outputChannels;
+  const filters = reshape(e, batchInwards(e, g), [outputChannels, 1, length]);
+  const taps = tapSlices(e, x, sliding, true).map((tap) => {
+    const dots = e.emit('Conv', [reshape(e, tap, [1, channels, length]), filters], { group: int(channels) });
+    return reshape(e, dots, [outputChannels, 1]);
+  });
+  return joinTaps(e, taps, [outputChannels, 1, ...sliding.kernel]);
 }
 
 /** The convolution that has one place a tap: g as the kernel, strides and dilations exchanged. */
@@ -183,10 +208,10 @@ function tapPositions(kernel: readonly number[]): readonly (readonly number[])[]
 function joinTaps(e: Emitter, taps: readonly string[], shape: readonly number[]): string {
   const [first = ''] = taps;
   if (taps.length === 1) return reshape(e, first, shape);
-  const stacked = e.emit(
-    'Concat',
+  const stacked = concat(
+    e,
     taps.map((tap) => reshape(e, tap, [1, ...e.shape(tap)])),
-    { axis: int(0) },
+    0,
   );
   return reshape(e, transpose(e, stacked, [1, 2, 0]), shape);
 }

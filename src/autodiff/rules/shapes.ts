@@ -4,7 +4,21 @@
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, intAttribute, intsAttribute, string, stringAttribute } from '../../graph/graph.ts';
 import type { ShapeName } from '../../graph/operators/names.ts';
-import { flip, full, interleaveZeros, padZeros, range, reduceSum, reshape, slice, sub, sum, sumTo, transpose } from '../expressions.ts';
+import {
+  flip,
+  full,
+  interleaveZeros,
+  concat as join,
+  padZeros,
+  range,
+  reduceSum,
+  reshape,
+  slice,
+  sub,
+  sum,
+  sumTo,
+  transpose,
+} from '../expressions.ts';
 import {
   constantInput,
   type GradientRule,
@@ -96,7 +110,7 @@ function split(context: RuleContext): readonly (string | undefined)[] {
   const { type, shape } = e.type(inputOf(context));
   const axis = positiveAxis(intAttribute(node, 'axis', 0), shape.length);
   const parts = node.outputs.map((output, index) => outputGradients[index] ?? full(e, type, e.shape(output)));
-  return [parts.length === 1 ? parts[0] : e.emit('Concat', parts, { axis: int(axis) }), undefined];
+  return [join(e, parts, axis), undefined];
 }
 
 /** DCR: SpaceToDepth is the inverse. CRD: y[c, h·b+i, w·b+j] = x[(c·b + i)·b + j, h, w], undone by moving the axes back. */
