@@ -7,6 +7,7 @@ import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, type LayerSequence, cutBytes } from '../../graph/layers.ts';
 import { type Tensor, byteLength } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
+import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { sliceSamples } from '../device/samples.ts';
 import type { RunEvent } from '../events.ts';
@@ -103,6 +104,7 @@ class CoordinatorShell implements Coordinator {
   #state: MachineState;
   readonly #inputs: MachineInput[] = [];
   #epoch = 0;
+  #program: Program | undefined;
   /** Sending of data, in order; each round after the one before. */
   #feeding: Promise<void> = Promise.resolve();
   #resolve: (end: CoordinatorEnd) => void = () => {};
@@ -299,6 +301,7 @@ class CoordinatorShell implements Coordinator {
 
   #deploy(plan: Plan, epoch: number, optimizerStep: number): void {
     this.#epoch = epoch;
+    this.#program = program(plan);
     const { sequence, state } = this.#options.subject;
     for (const { layers, devices } of plan.stages) {
       const stageLayers = sequence.layers.slice(layers[0], layers[1]);
@@ -329,9 +332,8 @@ class CoordinatorShell implements Coordinator {
   /** Sends a round's pieces, one micro-batch after the other, to those who own the samples; waits where a link is full. */
   async #sendBatch(round: number): Promise<void> {
     if (this.#state.phase === 'ended') return;
-    const { plan } = this.#state;
     const { inputs, labels } = this.#options.hooks.batch(round);
-    const { microBatchSize, microBatchCount, devices } = program(defined(plan, 'the plan'));
+    const { microBatchSize, microBatchCount, devices } = defined(this.#program, 'the program');
     for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
       for (const { device, instructions } of devices) {
         for (const instruction of instructions) {
