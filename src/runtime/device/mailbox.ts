@@ -16,6 +16,9 @@ interface Waiting {
   readonly reject: (error: Error) => void;
 }
 
+/** Frames may be empty; their number is bounded too. */
+const maxFrameCount = 100_000;
+
 /** A keyed, bounded store of received frames. */
 export class Mailbox {
   readonly #limitBytes: number;
@@ -39,8 +42,8 @@ export class Mailbox {
     }
     if (this.#frames.has(id)) throw new ProtocolError(`${key.from} sent ${key.kind} ${key.microBatch} of round ${key.round} twice.`);
     const bytes = frameBytes(frame);
-    if (this.#bytes + bytes > this.#limitBytes) {
-      throw new ProtocolError(`${key.from} sent more than the ${this.#limitBytes} bytes that may wait here.`);
+    if (this.#bytes + bytes > this.#limitBytes || this.#frames.size >= maxFrameCount) {
+      throw new ProtocolError(`${key.from} sent more than the ${this.#limitBytes} bytes, or ${maxFrameCount} frames, that may wait here.`);
     }
     this.#frames.set(id, frame);
     this.#bytes += bytes;

@@ -195,7 +195,7 @@ class RoundState {
       },
       receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: piece, from: previous }),
     });
-    this.#stage.putGradients(values);
+    await this.#stage.putGradients(values);
   }
 }
 

@@ -37,6 +37,9 @@ export interface UpdateOptions {
 
 type Values = Record<string, Value>;
 
+/** About 4 MiB, a few milliseconds of copying. */
+const elementsBetweenYields = 2 ** 20;
+
 /** Compiles a stage; its state is loaded afterwards. */
 export async function createStage(engine: Engine, options: StageOptions): Promise<Stage> {
   return new Stage(engine, options, await compileStage(engine, options));
@@ -199,18 +202,23 @@ export class Stage {
     return values;
   }
 
-  /** Puts the group's sums in place of the own gradients and buffers. */
-  putGradients(values: Float32Array): void {
+  /** Puts the group's sums in place of the own gradients and buffers. Copies of many megabytes let other work in between. */
+  async putGradients(values: Float32Array): Promise<void> {
     const { trained, buffers } = this.#compiled;
-    let offset = 0;
-    const next = (shape: readonly number[]): Tensor => {
+    let [offset, sinceYield] = [0, 0];
+    const next = async (shape: readonly number[]): Promise<Tensor> => {
       const end = offset + elementCount(shape);
+      sinceYield += end - offset;
+      if (sinceYield > elementsBetweenYields) {
+        await new Promise((resolve) => setImmediate(resolve));
+        sinceYield = 0;
+      }
       const part = wrap('float32', shape, values.slice(offset, end));
       offset = end;
       return part;
     };
-    for (const { name, shape } of trained) this.#gradients[name] = this.#engine.upload(next(shape));
-    for (const { name, shape } of buffers) this.load({ role: 'buffer', name, value: next(shape) });
+    for (const { name, shape } of trained) this.#gradients[name] = this.#engine.upload(await next(shape));
+    for (const { name, shape } of buffers) this.load({ role: 'buffer', name, value: await next(shape) });
   }
 
   /** Waits for the round's computations. `countNorm`: whether this device reports its gradients' squared norm (one of each group does). */
