@@ -9,6 +9,7 @@ import { type Tensor, tensor, toNumbers } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import { evaluateGraph } from '../testing/evaluate-graph.ts';
 import { assertClose, checkGraph, inDoublePrecision, randomTensor, runBackward } from '../testing/gradient-check.ts';
+import { randomGraph } from '../testing/random-graph.ts';
 import { attentionNet, depthwiseNet, residualNet } from '../testing/small-nets.ts';
 import { differentiate, gradientName, outputGradientName } from './differentiate.ts';
 
@@ -353,4 +354,32 @@ test('inference mode batch normalization reads its buffers as parameters and rep
 test('names of gradients', () => {
   assert.equal(gradientName('w'), 'gradient(w)');
   assert.equal(outputGradientName('y'), 'outputGradient(y)');
+});
+
+test('the gradients of random graphs agree with central differences, whole and in halves', () => {
+  let checkedCount = 0;
+  for (let seed = 0; seed < 120; seed++) {
+    const { graph, inputs } = randomGraph(seed);
+    // Running statistics carry no gradient, so graphs that compute with them have none to compare with.
+    const statistics = new Set(graph.nodes.flatMap(({ operator, outputs }) => (operator === 'BatchNormalization' ? outputs.slice(1) : [])));
+    const read = [...graph.nodes.flatMap((node) => node.inputs), ...names(graph.outputs)];
+    if (read.some((name) => statistics.has(name))) continue;
+    checkedCount++;
+    const parameters = ['matrix', 'scalar'];
+    const wide = inDoublePrecision({ ...graph, initializers: new Map([...graph.initializers, ...inputs]) });
+    const model: Graph = {
+      ...wide,
+      inputs: wide.inputs.filter(({ name }) => name === 'image'),
+      initializers: new Map([...wide.initializers].filter(([name]) => name !== 'image')),
+      parameters,
+    };
+    const stage = instantiate(model, 1, { simplify: seed % 2 === 0, keep: parameters });
+    const feeds = new Map([['image', wide.initializers.get('image') as Tensor]]);
+    try {
+      checkGraph({ stage, feeds, inputs: ['image'] }, createRandom(seed, 1));
+    } catch (error) {
+      throw new Error(`random graph ${seed}`, { cause: error });
+    }
+  }
+  assert.ok(checkedCount > 80);
 });

@@ -3,6 +3,7 @@
 
 import { defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
+import { gradientOutputs } from '../graph/gradient-paths.ts';
 import { float, floatAttribute, int, intAttribute, type Node } from '../graph/graph.ts';
 import { isOperator } from '../graph/operators/index.ts';
 import type { StaticGraph } from '../graph/static.ts';
@@ -21,7 +22,7 @@ export interface BufferUpdate {
 export interface Forward {
   readonly emitter: Emitter;
   readonly bufferUpdates: readonly BufferUpdate[];
-  /** The float values that depend on a source in a differentiable way, sources included. */
+  /** The float values that depend on a source in a differentiable way, sources included; never running statistics, masks or indices. */
   readonly moved: ReadonlySet<string>;
 }
 
@@ -40,7 +41,6 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
   const bufferUpdates: BufferUpdate[] = [];
   for (const node of graph.nodes) {
     const passes = isDifferentiable(node) && node.inputs.some((input) => moved.has(input));
-    const written = emitter.nodes.length;
     if (isTrainingBatchNormalization(node)) bufferUpdates.push(...writeBatchNormalization(emitter, node, graph.buffers));
     else if (passes && node.operator === 'MaxPool') writeMaxPool(emitter, node);
     else if (passes && node.operator === 'LayerNormalization') emitter.append(withOutputs(emitter, node, 3));
@@ -49,10 +49,7 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
         node,
         node.outputs.map((output) => (output === '' ? { type: 'float32', shape: [] } : typeOf(types, output))),
       );
-    if (!passes) continue;
-    for (const { outputs } of emitter.nodes.slice(written)) {
-      for (const output of outputs) if (output !== '' && isFloat(emitter.type(output).type)) moved.add(output);
-    }
+    if (passes) for (const output of gradientOutputs(node)) if (isFloat(typeOf(types, output).type)) moved.add(output);
   }
   return { emitter, bufferUpdates, moved };
 }
