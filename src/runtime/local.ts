@@ -12,7 +12,7 @@ import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordin
 import type { MachineConfig } from './coordinator/machine.ts';
 import { Mailbox } from './device/mailbox.ts';
 import { feedName, runRound } from './device/round.ts';
-import { sliceSamples } from './device/samples.ts';
+import { ownCopy, sliceSamples } from './device/samples.ts';
 import { type Stage, createStage } from './device/stage.ts';
 import type { RunState } from './run-state.ts';
 
@@ -46,7 +46,8 @@ export async function trainHere(
   const { sequence, training, label, state } = subject;
   const stage = await createStage(engine, { sequence, layers: device.layers, sampleCount: plan.microBatchSize, training, label, microBatchSize: plan.microBatchSize, splitBackward: false });
   for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
-    for (const [name, value] of state[role]) stage.load({ role, name, value });
+    // Copies: the engine keeps what it is given, and the caller goes on with its state.
+    for (const [name, value] of state[role]) stage.load({ role, name, value: ownCopy(value) });
   }
   hooks.observe({ kind: 'phase', phase: 'training' });
   const mailbox = new Mailbox(Number.POSITIVE_INFINITY);

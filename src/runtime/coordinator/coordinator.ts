@@ -5,7 +5,7 @@ import { assert, defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, type LayerSequence, cutBytes } from '../../graph/layers.ts';
-import { type Tensor, byteLength } from '../../graph/tensor.ts';
+import { type Tensor, sameShape } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
@@ -102,6 +102,10 @@ class CoordinatorShell implements Coordinator {
   readonly #snapshot: Record<StateRole, Map<string, Tensor>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
   #model: ReturnType<typeof encodeModel> | undefined;
   #state: MachineState;
+  /** By device: the parameters and buffers that its snapshots hold. */
+  #owned: ReadonlyMap<string, ReadonlySet<string>> = new Map();
+  /** Parameters and buffers of the snapshot in progress that have come. */
+  readonly #arrived = new Set<string>();
   readonly #inputs: MachineInput[] = [];
   #epoch = 0;
   #program: Program | undefined;
@@ -121,6 +125,10 @@ class CoordinatorShell implements Coordinator {
   }
 
   join(name: string, link: Link, facts: DeviceFacts): void {
+    if (this.#state.phase === 'ended' || this.#links.has(name)) {
+      void link.close(this.#links.has(name) ? `another device is called ${name}` : 'the run is over');
+      return;
+    }
     this.#links.set(name, link);
     this.#facts.set(name, facts);
     this.#options.hooks.observe({ kind: 'joined', device: name, cores: facts.cores, memoryMiB: facts.memoryMiB, engine: facts.engine });
@@ -137,20 +145,28 @@ class CoordinatorShell implements Coordinator {
     this.#input({ kind: 'stop' });
   }
 
-  /** One input after the other: an effect that causes an input (a plan made at once) does not overtake the effects behind it. */
+  /**
+   * One input after the other: an effect that causes an input (a plan made at once) does not overtake the effects behind it. A mistake of our own on the
+   * way ends the run.
+   */
   #input(input: MachineInput): void {
     this.#inputs.push(input);
     if (this.#inputs.length > 1) return;
     for (let next = this.#inputs[0]; next !== undefined; next = this.#inputs[0]) {
-      const [state, effects] = step(this.#options.machine, this.#state, next);
-      this.#state = state;
-      for (const effect of effects) this.#perform(effect);
+      try {
+        const [state, effects] = step(this.#options.machine, this.#state, next);
+        this.#state = state;
+        for (const effect of effects) this.#perform(effect);
+      } catch (error) {
+        this.#abort(error);
+      }
       this.#inputs.shift();
     }
   }
 
   #received(device: string, frame: Frame): void {
     const received = parseMessage<ToCoordinator>(toCoordinatorSchemas, frame, device);
+    if (!this.#state.members.some((member) => member.name === device)) return; // released, or one too many
     const answer = this.#note(device, received);
     if (answer !== undefined) this.#input({ kind: 'answer', device, answer });
   }
@@ -163,11 +179,13 @@ class CoordinatorShell implements Coordinator {
       case 'connected':
         return { kind: 'connected' };
       case 'measured':
+        this.#checkMeasured(device, received.control.links);
         return { kind: 'measured', links: received.control.links };
       case 'profile-progress':
         this.#options.hooks.observe({ kind: 'profile-progress', device, ...received.control });
         return undefined;
       case 'profiled':
+        this.#checkProfile(device, received.control);
         return { kind: 'profiled', profile: received.control };
       case 'deployed':
         this.#options.hooks.observe({ kind: 'deployed', device, valueMiB: received.control.valueBytes / 2 ** 20 });
@@ -190,14 +208,35 @@ class CoordinatorShell implements Coordinator {
     }
   }
 
+  #checkMeasured(device: string, links: readonly LinkMeasurement[]): void {
+    const peers = new Set(links.map(({ peer }) => peer));
+    const isKnown = (peer: string): boolean => peer !== device && this.#state.members.some(({ name }) => name === peer);
+    if (peers.size !== links.length || ![...peers].every(isKnown)) throw new ProtocolError(`${device} measured links that it does not have.`);
+  }
+
+  /** A profile has a time for each layer of the model at each batch size that was asked for. */
+  #checkProfile(device: string, { layers, times }: ToCoordinator['profiled']): void {
+    const layerCount = this.#options.subject.sequence.layers.length;
+    const rowCount = this.#options.machine.batchSizesToProfile.length;
+    const tables = [times.forwardMs, times.backwardMs];
+    if (layers.length === layerCount && tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount))) return;
+    throw new ProtocolError(`${device} sent a profile that is not of ${layerCount} layers at ${rowCount} batch sizes.`);
+  }
+
+  /** Keeps a piece of a snapshot, if it is one that was asked for. */
   #collect(device: string, { role, name }: ToCoordinator['state'], frame: Frame): void {
+    const { state } = this.#options.subject;
+    const owner = role === 'optimizer' ? optimizedParameter(name) : name;
+    const known = state[role === 'buffer' ? 'buffer' : 'parameter'].get(owner);
+    const isAsked = this.#state.phase === 'snapshotting' && this.#state.waitingFor.includes(device) && this.#owned.get(device)?.has(owner) === true;
+    if (known === undefined || !isAsked) throw new ProtocolError(`${device} sent the ${role} ${name}, which it was not asked for.`);
     const value = frame.tensors?.[0];
-    const known = this.#options.subject.state[role].get(name);
-    if (value === undefined || (known !== undefined && byteLength(known) !== byteLength(value))) {
+    if (value?.type !== 'float32' || !sameShape(value.shape, known.shape)) {
       throw new ProtocolError(`${device} sent the ${role} ${name} in another size than it has.`);
     }
     // The frame's bytes are a view of a received buffer, kept alive as long as the checkpoint is.
     this.#snapshot[role].set(name, value);
+    if (role !== 'optimizer') this.#arrived.add(name);
   }
 
   #perform(effect: MachineEffect): void {
@@ -238,9 +277,19 @@ class CoordinatorShell implements Coordinator {
     }
   }
 
-  /** Sends without waiting; a link that fails reports its end by itself, which the machine hears as 'left'. */
+  /** Sends without waiting. */
   #send(device: string, frame: Frame, priority: 'control' | 'pipeline' = 'control'): void {
-    this.#links.get(device)?.send({ ...frame, epoch: this.#epoch }, priority).catch(() => {});
+    void this.#handOver(device, { ...frame, epoch: this.#epoch }, priority);
+  }
+
+  /** Waits where the link is full. The end of a link is heard as 'left'; a frame that cannot be sent at all ends it too. */
+  async #handOver(device: string, frame: Frame, priority: 'control' | 'pipeline'): Promise<void> {
+    const link = this.#links.get(device);
+    try {
+      await link?.send(frame, priority);
+    } catch (error) {
+      await link?.close(error instanceof Error ? error.message : String(error));
+    }
   }
 
   #sendModel(device: string): void {
@@ -303,6 +352,7 @@ class CoordinatorShell implements Coordinator {
     this.#epoch = epoch;
     this.#program = program(plan);
     const { sequence, state } = this.#options.subject;
+    const owned = new Map<string, ReadonlySet<string>>();
     for (const { layers, devices } of plan.stages) {
       const stageLayers = sequence.layers.slice(layers[0], layers[1]);
       const entries: { role: StateRole; name: string; value: Tensor }[] = [];
@@ -318,11 +368,14 @@ class CoordinatorShell implements Coordinator {
       for (const name of state.optimizer.keys()) {
         if (parameters.has(optimizedParameter(name))) add('optimizer', name);
       }
+      const names = new Set(entries.filter(({ role }) => role !== 'optimizer').map(({ name }) => name));
       for (const device of devices) {
+        owned.set(device, names);
         this.#send(device, message('deploy', { plan, stateCount: entries.length, step: optimizerStep }));
         for (const { role, name, value } of entries) this.#send(device, message('state', { role, name }, [value]));
       }
     }
+    this.#owned = owned;
   }
 
   #feed(round: number): void {
@@ -341,13 +394,17 @@ class CoordinatorShell implements Coordinator {
           const [first, end] = instruction.samples.map((sample) => sample + microBatch * microBatchSize) as [number, number];
           const tensors = (instruction.payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, first, end));
           const frame: Frame = { kind: instruction.payload, epoch: this.#epoch, round, microBatch, tensors };
-          await this.#links.get(device)?.send(frame, 'pipeline').catch(() => {}); // a lost link reports its end by itself
+          await this.#handOver(device, frame, 'pipeline');
         }
       }
     }
   }
 
   #writeCheckpoint(round: number): void {
+    const { parameter, buffer } = this.#options.subject.state;
+    const missing = [...parameter.keys(), ...buffer.keys()].filter((name) => !this.#arrived.has(name));
+    if (missing.length > 0) return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
+    this.#arrived.clear();
     const state: RunState = { parameter: new Map(this.#snapshot.parameter), buffer: new Map(this.#snapshot.buffer), optimizer: new Map(this.#snapshot.optimizer) };
     this.#options.hooks.onCheckpoint(round, state).then(
       () => this.#input({ kind: 'checkpointed', round }),

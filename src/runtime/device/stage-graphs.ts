@@ -2,6 +2,7 @@
 
 import { defined } from '../../assert.ts';
 import { type StageGraphs, differentiate } from '../../autodiff/differentiate.ts';
+import { replaceDropouts } from '../../autodiff/dropout.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { type StageGraph, extractStage } from '../../graph/stage.ts';
@@ -30,6 +31,8 @@ export interface StageOptions {
 export interface CompiledPass {
   readonly stage: StageGraph;
   readonly graphs: StageGraphs;
+  /** Where the samples are in each of `graphs.dropouts`; undefined for masks that do not depend on the samples. */
+  readonly maskAxes: readonly (number | undefined)[];
   readonly forward: Executable;
   /** Whole, or undefined where it is split. */
   readonly backward: Executable | undefined;
@@ -93,12 +96,28 @@ async function compilePass(engine: Engine, options: StageOptions, trained: reado
   return {
     stage,
     graphs,
+    maskAxes: maskAxes(graphs, options),
     forward: await engine.compile(graphs.forward),
     backward: !splitBackward && (hasInputGradients || hasWeightGradients) ? await engine.compile(graphs.backward) : undefined,
     backwardInput: splitBackward && hasInputGradients ? await engine.compile(graphs.backwardInput) : undefined,
     backwardWeight: splitBackward && hasWeightGradients ? await engine.compile(graphs.backwardWeight) : undefined,
     loss: isLast ? await engine.compile(lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels)) : undefined,
   };
+}
+
+/** Finds the samples' axis of each dropout mask as the one that grows with the batch. With a fixed batch all samples are here: the first axis of their number serves. */
+function maskAxes({ dropouts }: StageGraphs, { sequence, layers, sampleCount }: StageOptions): (number | undefined)[] {
+  if (dropouts.length === 0) return [];
+  const first = (shape: readonly number[], matches: (dimension: number, axis: number) => boolean): number | undefined => {
+    const axis = shape.findIndex(matches);
+    return axis < 0 ? undefined : axis;
+  };
+  if (sequence.fixedBatch !== undefined) return dropouts.map(({ shape }) => first(shape, (dimension) => dimension === sampleCount));
+  const larger = replaceDropouts(extractStage(sequence, layers[0], layers[1], sampleCount + 1)).dropouts;
+  return dropouts.map(({ name, shape }) => {
+    const other = defined(larger.find((dropout) => dropout.name === name), name).shape;
+    return first(shape, (dimension, axis) => dimension !== other[axis]);
+  });
 }
 
 /** The cut tensors whose gradients travel. */

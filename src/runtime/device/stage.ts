@@ -302,13 +302,16 @@ export class Stage {
     }
   }
 
-  #dropoutMasks({ graphs }: CompiledPass, microBatch: number, firstSample: number): Values {
+  #dropoutMasks({ graphs, maskAxes }: CompiledPass, microBatch: number, firstSample: number): Values {
     const { sampleCount, microBatchSize, training } = this.#options;
-    const sampleIds = Array.from({ length: sampleCount }, (_, index) => microBatch * microBatchSize + firstSample + index);
+    const first = microBatch * microBatchSize;
+    const samples = Array.from({ length: sampleCount }, (_, index) => first + firstSample + index);
     const masks: Values = {};
-    for (const { name, shape, ratio, index } of graphs.dropouts) {
-      const batchAxis = Math.max(0, shape.findIndex((dimension) => dimension % sampleCount === 0));
-      const data = dropoutMask({ seed: training.seed, round: this.#round, index, ratio, shape, batchAxis, sampleIds });
+    for (const [place, { name, shape, ratio, index }] of graphs.dropouts.entries()) {
+      const axis = maskAxes[place];
+      // A mask that no sample owns is the same on all devices that compute the micro-batch.
+      const owners = axis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: axis, sampleIds: samples };
+      const data = dropoutMask({ seed: training.seed, round: this.#round, index, ratio, shape, ...owners });
       masks[name] = this.#engine.upload(wrap('float32', shape, data));
     }
     return masks;

@@ -28,6 +28,8 @@ export class Peers {
   readonly #arrivals = new Map<string, () => void>();
   readonly #echoes = new Map<string, (frame: Frame) => void>();
   #echoCounter = 0;
+  /** Why this worker talks to nobody any more. */
+  #closed: string | undefined;
 
   /** `onFrame` receives pipeline data, `onEnd` is told when a link ends that was not closed here. */
   constructor(
@@ -61,7 +63,16 @@ export class Peers {
     return new Promise((resolve) => this.#arrivals.set(peer, resolve));
   }
 
+  /** Whether a link to this peer stands. */
+  isLinked(peer: string): boolean {
+    return this.#links.has(peer);
+  }
+
   #add(link: Link): void {
+    if (this.#closed !== undefined) {
+      void link.close(this.#closed);
+      return;
+    }
     this.#links.set(link.peer, link);
     link.receive((frame) => this.#received(link, frame));
     void link.ended.then((end) => {
@@ -102,6 +113,12 @@ export class Peers {
 
   /** Milliseconds until the answer to a ping that follows so much ballast on the same queue. */
   async #roundTrip(peer: string, ballastMiB: number): Promise<number> {
+    const link = this.#links.get(peer);
+    if (link === undefined) throw new RunError(`There is no link from ${this.#name} to ${peer}.`);
+    const lost = link.ended.then(({ reason }): never => {
+      throw new RunError(`the link to ${peer} ended: ${reason}`);
+    });
+    lost.catch(() => {}); // the answer may have come before
     const id = this.#echoCounter++;
     const key = `${peer}/${id}`;
     const answered = new Promise<void>((resolve) => this.#echoes.set(key, () => resolve()));
@@ -111,12 +128,13 @@ export class Peers {
       await this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: piece, tensors: [ballast] }, 'pipeline');
     }
     await this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, 'pipeline');
-    await answered;
+    await Promise.race([answered, lost]);
     this.#echoes.delete(key);
     return this.#clock.now() - startMs;
   }
 
   async close(reason: string): Promise<void> {
+    this.#closed = reason;
     await Promise.all([...this.#links.values()].map((link) => link.close(reason)));
   }
 }

@@ -4,12 +4,15 @@
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
+import type { Plan } from '../../cluster/cluster.ts';
+import { parsePlan } from '../../cluster/validate.ts';
 import { program } from '../../schedule/generate.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { layers } from '../../graph/layers.ts';
+import { sameShape } from '../../graph/tensor.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
@@ -17,6 +20,7 @@ import { feedName, runRound } from '../device/round.ts';
 import { type Stage, createStage } from '../device/stage.ts';
 import { type Message, type ModelMessage, type ToCoordinator, type ToWorker, message, parseMessage, toWorkerSchemas } from '../messages.ts';
 import { decodeModel } from '../model-transfer.ts';
+import { optimizedParameter } from '../run-state.ts';
 import { type PeerNetwork, Peers } from './peers.ts';
 
 export interface WorkerOptions {
@@ -47,7 +51,10 @@ export async function runWorker(options: WorkerOptions): Promise<WorkerEnd> {
 interface Deployment {
   readonly program: DeviceProgram;
   readonly stage: Stage;
-  readonly microBatchCount: number;
+  /** The peers that the program exchanges data with. */
+  readonly peers: ReadonlySet<string>;
+  /** Shapes of the stage's parameters and buffers. */
+  readonly shapes: Readonly<Record<'parameter' | 'buffer', ReadonlyMap<string, readonly number[]>>>;
   /** State frames still to come. */
   missingCount: number;
   /** Committed updates. */
@@ -115,17 +122,23 @@ class Worker {
   }
 
   async serve(): Promise<WorkerEnd> {
-    let end: WorkerEnd;
+    let end: WorkerEnd = { clean: false, reason: 'the worker has failed' };
     try {
       for (;;) await this.#handle(await this.#next());
     } catch (error) {
       end = error instanceof Ended ? error.end : await this.#report(error);
+    } finally {
+      await this.#close(end.reason);
     }
-    this.#mailbox.fail(new RunError(end.reason));
-    await this.#peers.close(end.reason);
-    await this.#network?.close();
-    await this.#options.coordinator.close(end.reason);
     return end;
+  }
+
+  async #close(reason: string): Promise<void> {
+    this.#loopDelay.disable();
+    this.#mailbox.fail(new RunError(reason));
+    await this.#peers.close(reason);
+    await this.#network?.close();
+    await this.#options.coordinator.close(reason);
   }
 
   #end(end: WorkerEnd): void {
@@ -133,8 +146,12 @@ class Worker {
     this.#wake();
   }
 
-  /** A peer's link may end a moment before the coordinator says why: its word is waited for, since only it decides what a loss means. */
+  /**
+   * A peer's link may end a moment before the coordinator says why: its word is waited for, since only it decides what a loss means. Peers that the
+   * plan leaves out go their way.
+   */
   #peerLost(peer: string, reason: string): void {
+    if (this.#deployment !== undefined && !this.#deployment.peers.has(peer)) return;
     this.#mailbox.fail(new RunError(`the link to ${peer} ended: ${reason}`));
   }
 
@@ -181,7 +198,7 @@ class Worker {
       case 'model':
         return this.#setModel(received.control, received.frame);
       case 'connect':
-        await this.#guard(this.#peers.connect(defined(this.#network, 'the network'), received.control.peers));
+        await this.#guard(this.#peers.connect(earlier(this.#network, 'connect', 'a model'), received.control.peers));
         return this.#send('connected', {});
       case 'measure':
         return this.#measure(received.control.peers);
@@ -226,7 +243,7 @@ class Worker {
   }
 
   async #profile(batchSizes: readonly number[]): Promise<void> {
-    const model = defined(this.#model, 'the model');
+    const model = earlier(this.#model, 'profile', 'a model');
     const profile = await this.#guard(
       profileLayers(this.#options.engine, model.sequence, {
         batchSizes,
@@ -240,10 +257,9 @@ class Worker {
   }
 
   async #deploy(control: ToWorker['deploy'], epoch: number): Promise<void> {
-    const { message: model, sequence } = defined(this.#model, 'the model');
+    const { message: model, sequence } = earlier(this.#model, 'deploy', 'a model');
     const { plan } = control;
-    const device = program(plan).devices.find((entry) => entry.device === this.#options.name);
-    if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
+    const device = checkedProgram(plan, sequence, this.#options.name);
     const stage = await this.#guard(
       createStage(this.#options.engine, {
         sequence,
@@ -257,15 +273,31 @@ class Worker {
     );
     this.#epoch = epoch;
     this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
-    this.#deployment = { program: device, stage, microBatchCount: plan.microBatchCount, missingCount: control.stateCount, step: control.step, unsettled: undefined };
+    const peers = peersOf(device);
+    this.#deployment = {
+      program: device,
+      stage,
+      peers,
+      shapes: stateShapes(sequence, device.layers),
+      missingCount: control.stateCount,
+      step: control.step,
+      unsettled: undefined,
+    };
+    for (const peer of peers) if (!this.#peers.isLinked(peer)) this.#peerLost(peer, 'it was lost before the plan came');
     if (control.stateCount === 0) await this.#deployed(this.#deployment);
     this.#loopDelay.enable();
   }
 
   async #loadState(control: ToWorker['state'], frame: Frame): Promise<void> {
-    const deployment = defined(this.#deployment, 'a deployment');
+    const deployment = earlier(this.#deployment, 'state', 'a plan');
     const value = frame.tensors?.[0];
     if (value === undefined || deployment.missingCount === 0) throw new ProtocolError('The coordinator sent state that nothing waits for.');
+    const { role, name } = control;
+    const shape = role === 'optimizer' ? deployment.shapes.parameter.get(optimizedParameter(name)) : deployment.shapes[role].get(name);
+    if (shape === undefined || value.type !== 'float32' || !sameShape(shape, value.shape)) {
+      const what = shape === undefined ? 'which is not of this stage' : `not as float32[${shape}]`;
+      throw new ProtocolError(`The coordinator sent the ${role} ${name} as ${value.type}[${value.shape}], ${what}.`);
+    }
     deployment.stage.load({ ...control, value });
     deployment.missingCount--;
     if (deployment.missingCount === 0) await this.#deployed(deployment);
@@ -278,12 +310,19 @@ class Worker {
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
   }
 
+  /** The deployment, with all of its state in place. */
+  #deployedFor(kind: 'round' | 'snapshot'): Deployment {
+    const deployment = earlier(this.#deployment, kind, 'a plan');
+    if (deployment.missingCount > 0) throw new ProtocolError(`The coordinator sent "${kind}" before ${deployment.missingCount} pieces of the stage's state.`);
+    return deployment;
+  }
+
   /**
    * Computes a round, waits until the one before has committed, and prepares. Without clipping the update is applied at once, so that the next round can begin
    * while the coordinator decides; the state before is kept until it has.
    */
   async #runRound({ round, learningRate }: ToWorker['round']): Promise<void> {
-    const deployment = defined(this.#deployment, 'a deployment');
+    const deployment = this.#deployedFor('round');
     const { program: device, stage } = deployment;
     const outcome = await runRound(device, stage, round, {
       clock: this.#options.clock,
@@ -325,7 +364,7 @@ class Worker {
   }
 
   async #snapshot({ round, withState }: ToWorker['snapshot']): Promise<void> {
-    const deployment = defined(this.#deployment, 'a deployment');
+    const deployment = this.#deployedFor('snapshot');
     const { stage } = deployment;
     await this.#settle(deployment);
     for await (const entry of withState ? stage.state() : []) {
@@ -338,6 +377,48 @@ class Worker {
     });
     await this.#send('snapshot-end', { round });
   }
+}
+
+/** What an earlier message must have brought. */
+function earlier<T>(value: T | undefined, kind: keyof ToWorker, what: string): T {
+  if (value === undefined) throw new ProtocolError(`The coordinator sent "${kind}" before ${what}.`);
+  return value;
+}
+
+/** This device's part of a plan that can be run. Throws ProtocolError. */
+function checkedProgram(plan: Plan, sequence: LayerSequence, name: string): DeviceProgram {
+  let devices: readonly DeviceProgram[];
+  try {
+    parsePlan(plan);
+    devices = program(plan).devices;
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    throw new ProtocolError(`The coordinator sent a plan that cannot be run: ${error.message}`);
+  }
+  const end = plan.stages.at(-1)?.layers[1];
+  if (end !== sequence.layers.length) throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
+  const device = devices.find((entry) => entry.device === name);
+  if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
+  return device;
+}
+
+/** All that a device sends to or receives from. */
+function peersOf(device: DeviceProgram): ReadonlySet<string> {
+  const peers = new Set<string>();
+  for (const instruction of device.instructions) {
+    if (instruction.kind === 'send') peers.add(instruction.to);
+    if (instruction.kind === 'receive' && instruction.from !== null) peers.add(instruction.from);
+    if (instruction.kind === 'all-reduce') for (const member of instruction.group) peers.add(member);
+  }
+  peers.delete(device.device);
+  return peers;
+}
+
+function stateShapes({ graph, layers: all }: LayerSequence, range: readonly [number, number]): Deployment['shapes'] {
+  const own = all.slice(...range);
+  const shapes = (names: readonly string[]): Map<string, readonly number[]> =>
+    new Map(names.map((name) => [name, defined(graph.initializers.get(name), name).shape]));
+  return { parameter: shapes(own.flatMap((layer) => layer.parameters)), buffer: shapes(own.flatMap((layer) => layer.buffers)) };
 }
 
 function timeout(clock: Clock, delayMs: number): { promise: Promise<void>; cancel: () => void } {
