@@ -3,12 +3,12 @@
 
 import type { Tensor } from '../graph/tensor.ts';
 
-/** Order on a busy link: control first, then pipeline tensors, then replication. */
+/** Order on a busy link: control first, then pipeline tensors, then replication. Frames of one priority keep their order. */
 export type Priority = 'control' | 'pipeline' | 'bulk';
 
-/** One message. `control` is JSON for the receiver to validate; tensors travel as raw bytes and arrive as views, without copies. */
+/** One message. `control` is JSON for the receiver to validate; tensors travel as raw bytes. */
 export interface Frame {
-  /** What the frame is, such as 'hello', 'activation', 'gradient', 'all-reduce', 'weights'. At most 32 ASCII characters. */
+  /** What the frame is, such as 'hello', 'activation', 'all-reduce': a lower-case letter, then letters, digits and dashes; at most 32. */
   readonly kind: string;
   /** Membership epoch of the sender; frames of another epoch are dropped by the receiver's state machine. */
   readonly epoch: number;
@@ -16,7 +16,12 @@ export interface Frame {
   readonly round: number;
   /** Micro-batch (or piece), or −1. */
   readonly microBatch: number;
+  /** JSON; at most 1 MiB of text and 32 levels deep by default. */
   readonly control?: unknown;
+  /**
+   * At most rank 8. Each received tensor has an ArrayBuffer of its own, which holds nothing else: the receiver may detach it. An empty list
+   * arrives as no list.
+   */
   readonly tensors?: readonly Tensor[];
 }
 
@@ -24,6 +29,7 @@ export interface Frame {
 export interface LinkEnd {
   /** True when either side closed it on purpose. */
   readonly clean: boolean;
+  /** One sentence; over a network it may have been cut to about 120 bytes. */
   readonly reason: string;
 }
 
@@ -32,16 +38,20 @@ export interface Link {
   /** The peer's name, for messages. */
   readonly peer: string;
   /**
-   * Queues a frame. Resolves when the link will take more (its queue is below the limit in bytes), so that awaiting it is back-pressure.
-   * Rejects with RunError once the link has ended. The frame's tensors must not change until then.
+   * Queues a frame; the default priority is 'pipeline'. Resolves when its memory is no longer needed (copied, or handed to the operating system), so
+   * that awaiting it is back-pressure; until then its tensors must not change. Rejects with RunError when the link has ended, or the frame
+   * is beyond the link's limits. Who does not await it learns of a lost link from `ended`.
    */
   send(frame: Frame, priority?: Priority): Promise<void>;
-  /** Sets the one receiver. Frames that came before are kept (bounded) and delivered first. It must not throw: a throw ends the link with ProtocolError's message. */
+  /**
+   * Sets the one receiver, or replaces it. Frames that came before are kept (bounded: then the peer has to wait) and delivered first. It must not
+   * throw: a throw ends the link with the error's message as the reason.
+   */
   receive(handler: (frame: Frame) => void): void;
   /** Bytes accepted by send and not yet handed to the operating system. */
   queuedBytes(): number;
-  /** Ends the link after the queue is flushed; `reason` reaches the peer. */
+  /** Ends the link after the queue is flushed; `reason` reaches the peer. Resolves when the link has ended, in bounded time. */
   close(reason: string): Promise<void>;
-  /** Settles (never rejects) when the link has ended. */
+  /** Settles (never rejects) when the link has ended and nothing of it is open any more. */
   readonly ended: Promise<LinkEnd>;
 }

@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { WebSocket } from 'ws';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import { linkSuite } from '../testing/link-suite.ts';
+import { createSelfSigned } from '../testing/self-signed.ts';
 import type { Hello } from './handshake.ts';
 import type { Frame, Link } from './link.ts';
 import { type Accepted, type ConnectOptions, connect, type LinkServer, type ListenOptions, listen } from './websocket.ts';
@@ -431,4 +432,38 @@ test('a frozen process gives its peers the time to be heard again', async () => 
   for (let tick = 0; tick < 6; tick++) advance(2_000);
   assert.match((await (links[0] as Link).ended).reason, /^no sign of life from b for 1[02]\.0 s$/);
   await server.close('done');
+});
+
+test('over TLS 1.3 frames arrive; who is not trusted, speaks plainly or has no certificate is refused', async () => {
+  const [own, other] = [createSelfSigned(), createSelfSigned()];
+  const { server, links } = await serve({ tls: own });
+  assert.match(server.url, /^wss:\/\/127\.0\.0\.1:\d+$/);
+  const { link } = await connect(server.url, { hello, tls: { ca: own.cert } });
+  const value = { type: 'float32', shape: [2 ** 20], data: new Float32Array(2 ** 20).map((_, index) => index) } as const;
+  for (const [from, to] of [
+    [link, links[0] as Link],
+    [links[0] as Link, link],
+  ] as const) {
+    const received = new Promise<Frame>((resolve) => to.receive(resolve));
+    await from.send({ ...frame, tensors: [value] });
+    assert.deepEqual(await received, { ...frame, tensors: [value] });
+  }
+  const refused = (url: string, tls: TlsOptions, message: RegExp) =>
+    assert.rejects(connect(url, { hello, tls }), (error) => error instanceof RunError && message.test(error.message));
+  await refused(server.url, {}, /^the certificate of wss:.* is not trusted \(DEPTH_ZERO_SELF_SIGNED_CERT\)$/);
+  await refused(server.url, { ca: other.cert }, /is not trusted/);
+  await refused(server.url.replace('wss:', 'ws:'), {}, /cannot be reached/);
+  await server.close('done');
+
+  const mutual = await serve({ tls: { ...own, ca: other.cert } });
+  const { link: known } = await connect(mutual.server.url, { hello, tls: { ...other, ca: own.cert } });
+  await known.close('done');
+  await refused(mutual.server.url, { ca: own.cert }, /does not accept the certificate of this device \(.*CERTIFICATE_REQUIRED\)$/);
+  await refused(
+    mutual.server.url,
+    { ...own, ca: own.cert },
+    /does not accept the certificate of this device|cannot be reached \(ECONNRESET\)/,
+  );
+  assert.equal(mutual.links.length, 1);
+  await mutual.server.close('done');
 });

@@ -165,7 +165,8 @@ function parseUrl(url: string): URL {
 
 function connectError(url: string, error: Error & { readonly code?: string }): RunError {
   const code = error.code ?? error.message;
-  if (/CERT|SELF_SIGNED|UNABLE_TO_VERIFY|ALTNAME/.test(code)) return new RunError(`the certificate of ${url} is not trusted (${code})`);
+  if (/ALERT/.test(code)) return new RunError(`${url} does not accept the certificate of this device (${code})`);
+  if (/CERT|UNABLE_TO_VERIFY/.test(code)) return new RunError(`the certificate of ${url} is not trusted (${code})`);
   if (code === 'ECONNREFUSED') return new RunError(`nothing listens at ${url}: start it there first, or check the address`);
   return new RunError(`${url} cannot be reached (${code}): check the address and the network`);
 }
