@@ -1,9 +1,9 @@
 // asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. What touches this machine is in `asteroid-edge/node`.
 
+export { type DifferentiateOptions, differentiate, gradientName, outputGradientName, type StageGraphs } from './autodiff/differentiate.ts';
 export type { Cluster, DeviceSpec, LayerProfile, LinkSpeed, Plan, PlanLayout, Profile, StagePlan } from './cluster/cluster.ts';
 export { drawPlan } from './cluster/draw.ts';
 export { checkTogether, parseCluster, parsePlan, parseProfile } from './cluster/validate.ts';
-export { differentiate, type DifferentiateOptions, gradientName, outputGradientName, type StageGraphs } from './autodiff/differentiate.ts';
 export type { Engine, Executable, Value } from './engine/engine.ts';
 export { createReferenceEngine } from './engine/reference.ts';
 export { InputError, ProtocolError, RunError } from './errors.ts';
@@ -17,9 +17,9 @@ export { extractStage, type StageGraph } from './graph/stage.ts';
 export { instantiate, type StaticGraph } from './graph/static.ts';
 export { type ElementType, type Tensor, tensor } from './graph/tensor.ts';
 export { zoo } from './models/zoo.ts';
-export { plan, type PlanInput } from './planner/plan.ts';
+export { type PlanInput, plan } from './planner/plan.ts';
 export { checkProgram } from './schedule/check.ts';
 export { program } from './schedule/generate.ts';
 export type { DeviceProgram, Instruction, Program, ProgramEvent } from './schedule/program.ts';
 export { traceJson } from './schedule/trace.ts';
-export { simulate, type Simulation } from './simulator/simulate.ts';
+export { type Simulation, simulate } from './simulator/simulate.ts';

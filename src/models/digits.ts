@@ -1,8 +1,8 @@
 // The quickstart's network for 28x28 grey digits: two convolutions with pools, two linear layers with dropout between; 237,514 parameters. No batch normalization, so that any
 // stage may be replicated and the distributed run equals the single-device run.
 
-import type { Graph } from '../graph/graph.ts';
 import { GraphBuilder } from '../graph/builder.ts';
+import type { Graph } from '../graph/graph.ts';
 
 /** Input `image` float32 [N, 1, 28, 28] with values 0–1; output: logits [N, 10]. */
 export function digitsNet(seed: number): Graph {

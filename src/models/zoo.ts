@@ -11,6 +11,9 @@ export const zoo: Readonly<Record<string, (seed: number) => Graph>> = {
 /** The built-in model `name`, or InputError with the list of names. */
 export function zooModel(name: string, seed: number): Graph {
   const make = Object.hasOwn(zoo, name) ? zoo[name] : undefined;
-  if (make === undefined) throw new InputError(`There is no built-in model "${name}" (there are: ${Object.keys(zoo).join(', ')}); give the path of an .onnx file.`);
+  if (make === undefined)
+    throw new InputError(
+      `There is no built-in model "${name}" (there are: ${Object.keys(zoo).join(', ')}); give the path of an .onnx file.`,
+    );
   return make(seed);
 }
