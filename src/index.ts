@@ -9,6 +9,19 @@ export { createReferenceEngine } from './engine/reference.ts';
 export { InputError, ProtocolError, RunError } from './errors.ts';
 export { GraphBuilder } from './graph/builder.ts';
 export type { Graph, Node } from './graph/graph.ts';
+export {
+  fanInUniform,
+  heNormal,
+  heUniform,
+  type Initialization,
+  normal,
+  ones,
+  truncatedNormal,
+  uniform,
+  xavierNormal,
+  xavierUniform,
+  zeros,
+} from './graph/initialization.ts';
 export { type CutTensor, type Layer, type LayerSequence, layers } from './graph/layers.ts';
 export { exportGraph, exportModel } from './graph/onnx/export.ts';
 export { type ImportedModel, importModel } from './graph/onnx/import.ts';
