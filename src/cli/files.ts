@@ -1,8 +1,8 @@
 // Reads and writes the documents that commands exchange. A missing or broken file is one clear error.
 
-import { readFile } from 'node:fs/promises';
-import { parse as parseYaml } from 'yaml';
-import { InputError } from '../errors.ts';
+import { access, readFile } from 'node:fs/promises';
+import { readDocument } from '../cluster/document.ts';
+import { InputError, RunError } from '../errors.ts';
 import { writeFileAtomically } from '../storage/atomic.ts';
 
 /** The text of a file, or InputError naming it. */
@@ -15,15 +15,17 @@ export async function readText(path: string): Promise<string> {
   }
 }
 
+/** True where there is something at this path. */
+export async function isThere(path: string): Promise<boolean> {
+  return access(path).then(
+    () => true,
+    () => false,
+  );
+}
+
 /** A settings file as an object. */
 export async function readConfig(path: string): Promise<Record<string, unknown>> {
-  const text = await readText(path);
-  let value: unknown;
-  try {
-    value = parseYaml(text);
-  } catch (error) {
-    throw new InputError(`${path} is no valid YAML: ${error instanceof Error ? (error.message.split('\n')[0] ?? '') : String(error)}`);
-  }
+  const value = readDocument(await readText(path), path);
   if (value === null || value === undefined) return {};
   if (typeof value !== 'object' || Array.isArray(value)) throw new InputError(`${path} must hold settings as "name: value" lines.`);
   return value as Record<string, unknown>;
@@ -31,5 +33,14 @@ export async function readConfig(path: string): Promise<Record<string, unknown>>
 
 /** Writes a document as JSON, whole or not at all. */
 export async function writeJson(path: string, value: unknown): Promise<void> {
-  await writeFileAtomically(path, [new TextEncoder().encode(`${JSON.stringify(value, null, 2)}\n`)]);
+  await writeText(path, `${JSON.stringify(value, null, 2)}\n`);
+}
+
+/** Writes a text, whole or not at all. Throws InputError: the user named the file. */
+export async function writeText(path: string, text: string): Promise<void> {
+  try {
+    await writeFileAtomically(path, [new TextEncoder().encode(text)]);
+  } catch (error) {
+    throw error instanceof RunError ? new InputError(error.message, { cause: error }) : error;
+  }
 }

@@ -17,37 +17,55 @@ import { version } from './version.ts';
 const program = new Command('asteroid')
   .description('Trains one neural network on the devices you already own, as one machine.')
   .version(version)
-  .showHelpAfterError('(add --help for the flags and an example)')
   .configureHelp({ sortSubcommands: false })
+  // Subcommands inherit these: errors are reported below, in our form.
+  .configureOutput({ outputError: () => {} })
   .exitOverride()
   .addHelpText('after', '\nThe first five minutes:\n  $ asteroid quickstart\n\nEvery command has --help with an example.');
 
 for (const add of [addQuickstart, addTrain, addWorker, addProfile, addPlan, addSimulate, addEval, addExport, addVerify]) {
-  const command = add(program);
-  command
+  add(program)
     .option('--json', 'print JSON on stdout; everything else goes to stderr')
-    .option('--verbose', 'show where an error comes from')
-    .exitOverride();
+    .option('--verbose', 'show where an error comes from');
 }
 
 /** Runs the command line; the exit code. */
 async function main(): Promise<number> {
   try {
-    await program.parseAsync();
+    if (process.argv.length <= 2) program.outputHelp();
+    else await program.parseAsync();
     return process.exitCode === undefined ? 0 : Number(process.exitCode);
   } catch (error) {
-    // Commander has printed its message already.
-    if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : 2;
     return report(error);
   }
 }
 
+/** Tells what went wrong, in one line where it is no mistake of ours; the exit code. */
 function report(error: unknown): number {
-  const expected = error instanceof InputError || error instanceof RunError || error instanceof ProtocolError;
+  // Help and version were asked for and are printed.
+  if (error instanceof CommanderError && error.exitCode === 0) return 0;
+  const isInput = error instanceof InputError || error instanceof CommanderError;
+  const isExpected = isInput || error instanceof RunError || error instanceof ProtocolError;
   const isVerbose = process.argv.includes('--verbose');
-  const text = error instanceof Error ? (isVerbose || !expected ? (error.stack ?? error.message) : error.message) : String(error);
-  process.stderr.write(`${expected && !isVerbose ? `asteroid: ${text}` : text}\n`);
-  return error instanceof InputError ? 2 : 1;
+  const text = error instanceof CommanderError ? usageError(error) : error instanceof Error ? error.message : String(error);
+  const detail = isExpected && !isVerbose ? sentence(text) : error instanceof Error ? (error.stack ?? text) : text;
+  process.stderr.write(`asteroid: ${detail}\n`);
+  return isInput ? 2 : 1;
 }
+
+/** Commander's "error: unknown option '--x'\n(Did you mean --y?)" in one line, with the mend. */
+function usageError(error: CommanderError): string {
+  const text = error.message.replace(/^error: /, '').replace(/\n\(Did you mean (.*)\?\)/, ' (did you mean $1?)');
+  return `${text.replace(/\.$/, '')}: see --help for the flags and an example`;
+}
+
+function sentence(text: string): string {
+  const line = text.trim().replace(/\s*\n\s*/g, ' ');
+  return /[.!?…]$/.test(line) ? line : `${line}.`;
+}
+
+// Whoever reads our output has gone (`| head`): stop as if asked to, once.
+process.stdout.once('error', () => process.kill(process.pid, 'SIGTERM'));
+process.stdout.on('error', () => {});
 
 process.exitCode = await main();

@@ -3,7 +3,7 @@
 import { systemClock } from '../clock.ts';
 import type { Observer } from '../runtime/events.ts';
 import { humanReporter, jsonReporter } from './report.ts';
-import { type Terminal, createTerminal } from './terminal.ts';
+import { createTerminal, type Terminal } from './terminal.ts';
 
 export interface Output {
   readonly isJson: boolean;
@@ -33,15 +33,14 @@ export function createOutput(options: { readonly json?: boolean }): Output {
 /** The exit code after Ctrl-C. */
 export const interruptedExitCode = 130;
 
-/** Aborted by the first Ctrl-C (or SIGTERM); the second ends the process at once. */
-export function interruptSignal(onFirst: () => void): AbortSignal {
+/** Aborted by the first Ctrl-C, a request to end (SIGTERM) or a closed terminal (SIGHUP); the second ends the process at once. */
+export function interruptSignal({ terminal }: Output, note = 'Stopping after this round; Ctrl-C again stops at once …'): AbortSignal {
   const controller = new AbortController();
   const stop = (): void => {
     if (controller.signal.aborted) process.exit(interruptedExitCode);
-    onFirst();
+    terminal.print(note);
     controller.abort();
   };
-  process.on('SIGINT', stop);
-  process.on('SIGTERM', stop);
+  for (const name of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(name, stop);
   return controller.signal;
 }

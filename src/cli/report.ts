@@ -1,9 +1,12 @@
-// Turns a run's events into what a person or a program reads. A person: devices, profile, plan, training bar. A program (`--json`): one JSON line an event.
+// Turns a run's events into what a person or a program reads. A person: devices, links, profile, plan, training bar. A program (`--json`): one JSON line
+// an event.
 
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan } from '../cluster/draw.ts';
-import type { Observer, RunEvent, RoundMetrics } from '../runtime/events.ts';
-import { type Terminal, bandwidth, bar, duration } from './terminal.ts';
+import { elementCount } from '../graph/tensor.ts';
+import type { Observer, RoundMetrics, RunEvent } from '../runtime/events.ts';
+import type { PreparedRun } from '../runtime/prepare.ts';
+import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
 
 /** Prints each event as one JSON line, without those that only drive a progress bar. */
 export function jsonReporter(write: (line: string) => void): Observer {
@@ -20,16 +23,46 @@ export function humanReporter(terminal: Terminal, now: () => number): Observer {
   return (event) => report.show(event);
 }
 
+/** Says what will be trained on what, before it begins. */
+export function describeRun({ settings, model, subject, dataset, test, machine }: PreparedRun, terminal: Terminal): void {
+  const { parameters, initializers } = subject.sequence.graph;
+  const weightCount = parameters.reduce((sum, name) => sum + elementCount(initializers.get(name)?.shape ?? []), 0);
+  const frozenCount = subject.training.frozen.length;
+  const frozen = frozenCount > 0 ? ` (${frozenCount} of ${parameters.length} tensors frozen)` : '';
+  terminal.section('Model', `${model.name}: ${counted(subject.sequence.layers.length, 'layer')}, ${grouped(weightCount)} weights${frozen}`);
+  const tested = test === undefined ? '' : `, ${grouped(test.sampleCount)} others to test`;
+  terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
+  const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
+  const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${from}`;
+  terminal.section(
+    'Training',
+    `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`}`,
+  );
+  if (settings.workers > 0) terminal.live([`${'Devices'.padEnd(labelWidth)}starting ${counted(settings.workers, 'worker process')} …`]);
+}
+
+/** What is going on in a phase that shows nothing of its own. */
+const phaseTexts: Readonly<Partial<Record<Extract<RunEvent, { kind: 'phase' }>['phase'], string>>> = {
+  preparing: 'sending the model …',
+  connecting: 'connecting the devices …',
+  measuring: 'measuring the links …',
+  profiling: 'measuring the layers …',
+  planning: 'planning …',
+  deploying: 'sending the weights …',
+};
+
+/** Weight of the newest round in what is shown of loss, speed and load. */
+const smoothing = 0.1;
+const plainIntervalMs = 5000;
+const shownLinkCount = 6;
+
 class HumanReport {
   readonly #terminal: Terminal;
   readonly #now: () => number;
   readonly #profiles = new Map<string, { done: number; total: number }>();
-  #startedMs = 0;
-  #firstRound = 0;
-  #endRound = 0;
-  #plainNextMs = 0;
-  #smoothLoss: number | undefined;
+  readonly #deviceNames: string[] = [];
   #plan: Plan | undefined;
+  #training: Training | undefined;
 
   constructor(terminal: Terminal, now: () => number) {
     this.#terminal = terminal;
@@ -40,12 +73,17 @@ class HumanReport {
     const { colors } = this.#terminal;
     switch (event.kind) {
       case 'listening':
-        if (event.remoteCount > 0) this.#line(`Waiting for ${event.remoteCount} worker${event.remoteCount > 1 ? 's' : ''}:  ${colors.bold(`asteroid worker --join ${event.url} --code ${event.joinCode}`)}`);
-        return;
+        return this.#listening(event);
       case 'joined':
-        return this.#line(`${colors.green('●')} ${event.device.padEnd(10)} ${event.cores} cores  ${event.memoryMiB} MiB  ${colors.dim(event.engine)}`);
+        this.#deviceNames.push(event.device);
+        return this.#section(
+          'Devices',
+          `${this.#name(event.device)}  ${counted(event.cores, 'core')}, ${memory(event.memoryMiB)}  ${colors.dim(event.engine)}`,
+        );
       case 'left':
-        return this.#line(`${colors.red('○')} ${event.device} left: ${event.reason}`);
+        return this.#left(event.device, event.reason);
+      case 'phase':
+        return this.#phase(event.phase);
       case 'profile-progress':
         return this.#profileProgress(event.device, event.done, event.total);
       case 'profiled':
@@ -55,84 +93,191 @@ class HumanReport {
       case 'plan':
         return this.#showPlan(event.plan, event.planningMs, event.layerNames);
       case 'training':
-        return this.#begin(event.firstRound, event.endRound);
+        this.#training = new Training(event, this.#now());
+        return;
       case 'round':
-        return this.#round(event.metrics, event.busyFraction);
+        return this.#round(event);
       case 'warning':
-        return this.#line(`${colors.yellow('warning')} ${event.message}`);
+        return this.#section('Warning', colors.yellow(event.message));
       case 'evaluated':
-        this.#terminal.keepLive();
-        return this.#line(`Test      accuracy ${colors.bold(`${(event.accuracy * 100).toFixed(2)} %`)} on ${event.sampleCount} samples it did not train on, loss ${event.loss.toFixed(4)}`);
+        return this.#evaluated(event);
       case 'stopped':
-        this.#terminal.keepLive();
-        return this.#line(`Stopped after round ${event.round}.`);
+      case 'failed':
+        return this.#terminal.keepLive();
       default:
         return;
     }
   }
 
-  #line(text: string): void {
-    this.#terminal.print(text);
+  #section(label: string, text: string): void {
+    this.#terminal.section(label, text);
+  }
+
+  /** A device's name, in as many columns as the longest so far. */
+  #name(device: string): string {
+    return device.padEnd(Math.max(8, ...this.#deviceNames.map((name) => name.length)));
+  }
+
+  #listening({ url, joinCode, remoteCount }: Extract<RunEvent, { kind: 'listening' }>): void {
+    const { colors } = this.#terminal;
+    const isLocal = /^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
+    this.#section('Waiting', `for ${counted(remoteCount, 'worker')} to join; there, with the join code ${colors.bold(joinCode)}:`);
+    this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isLocal ? '' : ' --insecure'}`))}`);
+  }
+
+  #left(device: string, reason: string): void {
+    const { colors } = this.#terminal;
+    const isUnused = this.#plan !== undefined && !this.#plan.stages.some(({ devices }) => devices.includes(device));
+    if (isUnused) return this.#section('Unused', `${this.#name(device)}  ${colors.dim(reason)}`);
+    this.#section('Lost', colors.red(`${device} left: ${reason}`));
+  }
+
+  #phase(phase: Extract<RunEvent, { kind: 'phase' }>['phase']): void {
+    const text = phaseTexts[phase];
+    if (text !== undefined) this.#terminal.live([`${' '.repeat(labelWidth)}${text}`]);
+    else if (phase === 'training') this.#terminal.live([]);
   }
 
   #profileProgress(device: string, done: number, total: number): void {
     this.#profiles.set(device, { done, total });
-    this.#terminal.live(
-      [...this.#profiles].map(([name, progress]) => `  profiling ${name.padEnd(10)} ${bar(progress.done / progress.total, 30)} ${progress.done}/${progress.total} layers`),
-    );
+    const lines = [...this.#profiles].map(([name, progress], index) => {
+      const count = `${progress.done}/${progress.total} measurements`;
+      return `${(index === 0 ? 'Profile' : '').padEnd(labelWidth)}${this.#name(name)}  ${bar(progress.done / progress.total, 30)} ${count}`;
+    });
+    this.#terminal.live(lines);
   }
 
   #profiled(event: Extract<RunEvent, { kind: 'profiled' }>): void {
     this.#profiles.delete(event.device);
-    this.#terminal.live([]);
+    if (this.#profiles.size === 0) this.#terminal.live([]);
     const { colors } = this.#terminal;
-    this.#line(`Profile   ${event.device.padEnd(10)} ${(1000 / event.sampleMs).toFixed(0)} samples/s alone${event.cached ? colors.dim(' (measured before)') : ''}`);
+    const speed = grouped(Math.round(1000 / event.sampleMs)).padStart(7);
+    this.#section('Profile', `${this.#name(event.device)}  ${speed} samples/s alone${event.cached ? colors.dim('  measured before') : ''}`);
   }
 
   #links(cluster: Cluster): void {
     const pairs = cluster.links.pairs ?? [];
-    for (const pair of pairs.slice(0, 6)) {
-      this.#line(`Link      ${pair.between.join(' ↔ ')}  ${bandwidth(pair.bandwidthMbps)}  ${(pair.latencyMs ?? 0).toFixed(2)} ms`);
+    const width = Math.max(0, ...pairs.map((pair) => pair.between.join(' ↔ ').length));
+    for (const pair of pairs.slice(0, shownLinkCount)) {
+      const speed = bandwidth(pair.bandwidthMbps).padStart(9);
+      this.#section('Links', `${pair.between.join(' ↔ ').padEnd(width)}  ${speed}  ${(pair.latencyMs ?? 0).toFixed(2).padStart(6)} ms`);
     }
-    if (pairs.length > 6) this.#line(`          … and ${pairs.length - 6} more links`);
+    if (pairs.length > shownLinkCount) this.#section('Links', `… and ${pairs.length - shownLinkCount} more`);
   }
 
   #showPlan(plan: Plan, planningMs: number, layerNames: readonly string[]): void {
     this.#plan = plan;
-    this.#line(`Plan      by "${plan.planner}", ${plan.schedule}, ${plan.microBatchCount} micro-batches of ${plan.microBatchSize}, found in ${duration(planningMs / 1000)}`);
-    this.#line(drawPlan(plan, layerNames, Math.min(this.#terminal.columns, 100)));
+    const isGiven = planningMs === 0;
+    this.#section('Plan', isGiven ? 'as given' : `by planner "${plan.planner}" in ${duration(planningMs / 1000)}`);
+    // A plan that a person wrote predicts nothing.
+    const { predicted, ...layout } = plan;
+    const drawn = drawPlan(predicted.roundMs > 0 ? plan : layout, layerNames, Math.min(this.#terminal.columns - labelWidth, 100));
+    this.#section('Plan', drawn);
   }
 
-  #begin(firstRound: number, endRound: number): void {
-    this.#startedMs = this.#now();
-    this.#firstRound = firstRound;
-    this.#endRound = endRound;
-    this.#plainNextMs = 0;
+  #round({ metrics, busyFraction }: Extract<RunEvent, { kind: 'round' }>): void {
+    const training = this.#training;
+    if (training === undefined) return;
+    const nowMs = this.#now();
+    training.add(metrics, busyFraction, nowMs);
+    if (this.#terminal.isInteractive) {
+      this.#terminal.live(this.#trainingLines(training));
+      if (training.isDone) this.#terminal.keepLive();
+    } else if (training.isDone || nowMs >= training.plainNextMs) {
+      training.plainNextMs = nowMs + plainIntervalMs;
+      this.#section('', `round ${training.doneRound}/${training.endRound}  ${training.facts()}  ${duration(training.leftS)} left`);
+    }
   }
 
-  #round(metrics: RoundMetrics, busy: Readonly<Record<string, number>>): void {
-    const { colors, isInteractive } = this.#terminal;
-    const elapsedS = (this.#now() - this.#startedMs) / 1000;
-    const doneCount = metrics.round + 1 - this.#firstRound;
-    const totalCount = this.#endRound - this.#firstRound;
-    const leftS = (elapsedS / doneCount) * (totalCount - doneCount);
-    this.#smoothLoss = this.#smoothLoss === undefined ? metrics.loss : 0.9 * this.#smoothLoss + 0.1 * metrics.loss;
-    const facts = `loss ${this.#smoothLoss.toFixed(4)}  ${Math.round(metrics.samplesPerS)} samples/s`;
-    if (!isInteractive) {
-      if (this.#now() < this.#plainNextMs && doneCount < totalCount) return;
-      this.#plainNextMs = this.#now() + 5000;
-      return this.#line(`round ${metrics.round + 1}/${this.#endRound}  epoch ${metrics.epoch}  ${facts}  ${duration(leftS)} left`);
-    }
-    const lines = [`Training  ${colors.cyan(bar(doneCount / totalCount, 30))} ${metrics.round + 1}/${this.#endRound}  epoch ${metrics.epoch}  ${facts}  ${duration(leftS)} left`];
-    for (const [device, fraction] of Object.entries(busy)) {
-      lines.push(`          ${device.padEnd(10)} ${bar(fraction, 20)} ${`${Math.round(fraction * 100)} %`.padStart(5)} computing  ${colors.dim(this.#role(device))}`);
-    }
-    this.#terminal.live(lines);
-    if (doneCount === totalCount) this.#terminal.keepLive();
+  #trainingLines(training: Training): string[] {
+    const { colors } = this.#terminal;
+    const indent = ' '.repeat(labelWidth);
+    const done = `${training.doneRound} of ${training.endRound} rounds`;
+    const rest = training.isDone ? duration(training.elapsedS) : `${duration(training.leftS)} left`;
+    return [
+      `${colors.cyan(''.padEnd(labelWidth))}${colors.cyan(bar(training.fraction, 30))}  ${done}  ${rest}`,
+      `${indent}${training.facts()}`,
+      ...[...training.busy].map(([device, fraction]) => {
+        const percent = `${Math.round(fraction * 100)} %`.padStart(5);
+        return `${indent}${this.#name(device)}  ${bar(fraction, 18)} ${percent} computing  ${colors.dim(this.#role(device))}`;
+      }),
+    ];
   }
 
   #role(device: string): string {
-    const stage = this.#plan?.stages.findIndex(({ devices }) => devices.includes(device)) ?? -1;
-    return stage < 0 ? '' : `stage ${stage}`;
+    const stages = this.#plan?.stages ?? [];
+    for (const [index, { devices, samples }] of stages.entries()) {
+      const place = devices.indexOf(device);
+      if (place >= 0) return `stage ${index}${devices.length > 1 ? `, ${samples[place]} of ${this.#plan?.microBatchSize} samples` : ''}`;
+    }
+    return '';
+  }
+
+  #evaluated({ accuracy, loss, sampleCount }: Extract<RunEvent, { kind: 'evaluated' }>): void {
+    const { colors } = this.#terminal;
+    const result = accuracy === null ? '' : `accuracy ${colors.bold(`${(accuracy * 100).toFixed(2)} %`)}, `;
+    this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${grouped(sampleCount)} test samples`);
+  }
+}
+
+/** Progress of training: smoothed while it runs, means of the whole when it is done. */
+class Training {
+  readonly endRound: number;
+  doneRound: number;
+  elapsedS = 0;
+  plainNextMs = 0;
+  readonly busy = new Map<string, number>();
+  readonly #firstRound: number;
+  readonly #roundsPerEpoch: number;
+  readonly #startedMs: number;
+  #loss = 0;
+  #secondsPerSample = 0;
+  #secondsPerSampleSum = 0;
+  readonly #busySums = new Map<string, number>();
+
+  constructor({ firstRound, endRound, roundsPerEpoch }: Extract<RunEvent, { kind: 'training' }>, startedMs: number) {
+    this.endRound = endRound;
+    this.doneRound = firstRound;
+    this.#firstRound = firstRound;
+    this.#roundsPerEpoch = roundsPerEpoch;
+    this.#startedMs = startedMs;
+  }
+
+  add({ round, loss, samplesPerS }: RoundMetrics, busyFraction: Readonly<Record<string, number>>, nowMs: number): void {
+    this.doneRound = round + 1;
+    this.elapsedS = (nowMs - this.#startedMs) / 1000;
+    const weight = this.#doneCount === 1 ? 1 : smoothing;
+    this.#loss += weight * (loss - this.#loss);
+    this.#secondsPerSample += weight * (1 / samplesPerS - this.#secondsPerSample);
+    this.#secondsPerSampleSum += 1 / samplesPerS;
+    for (const [device, fraction] of Object.entries(busyFraction)) {
+      const before = this.busy.get(device) ?? fraction;
+      const sum = (this.#busySums.get(device) ?? 0) + fraction;
+      this.#busySums.set(device, sum);
+      this.busy.set(device, this.isDone ? sum / this.#doneCount : before + weight * (fraction - before));
+    }
+  }
+
+  get #doneCount(): number {
+    return this.doneRound - this.#firstRound;
+  }
+
+  get isDone(): boolean {
+    return this.doneRound >= this.endRound;
+  }
+
+  get fraction(): number {
+    return this.doneRound / this.endRound;
+  }
+
+  get leftS(): number {
+    return (this.elapsedS / this.#doneCount) * (this.endRound - this.doneRound);
+  }
+
+  /** "epoch 3 of 8  loss 0.0321  1,204 samples/s". */
+  facts(): string {
+    const secondsPerSample = this.isDone ? this.#secondsPerSampleSum / this.#doneCount : this.#secondsPerSample;
+    const epoch = `epoch ${Math.ceil(this.doneRound / this.#roundsPerEpoch)} of ${Math.ceil(this.endRound / this.#roundsPerEpoch)}`;
+    return `${epoch}  loss ${this.#loss.toFixed(4)}  ${grouped(Math.round(1 / secondsPerSample))} samples/s`;
   }
 }

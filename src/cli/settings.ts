@@ -18,53 +18,99 @@ interface Setting {
   readonly isNegated?: boolean;
 }
 
-const whole = z.coerce.number().int('must be a whole number').positive('must be at least 1').max(1e9);
-const wholeOrZero = z.coerce.number().int('must be a whole number').min(0, 'must not be negative').max(1e9);
-const amount = z.coerce.number().min(0, 'must not be negative');
-const fraction = z.coerce.number().min(0, 'must be 0 to 1').max(1, 'must be 0 to 1');
+/** Flags arrive as text, settings of a file as what YAML made of them; true, null and '' are no numbers. */
+function numeric(schema: z.ZodNumber): z.ZodType {
+  return z.preprocess((value) => (typeof value === 'string' && value.trim() !== '' ? Number(value) : value), schema);
+}
+
+const whole = numeric(z.number().int('must be a whole number').min(1, 'must be at least 1').max(1e9, 'must be at most 1e9'));
+const wholeOrZero = numeric(z.number().int('must be a whole number').min(0, 'must not be negative').max(1e9, 'must be at most 1e9'));
+const port = numeric(z.number().int('must be a whole number').min(0, 'must not be negative').max(65535, 'must be at most 65535'));
+const amount = numeric(z.number().min(0, 'must not be negative'));
+const positive = numeric(z.number().gt(0, 'must be above 0'));
+const fraction = numeric(z.number().min(0, 'must be 0 to 1').max(1, 'must be 0 to 1'));
 const toggle = z.boolean();
 const text = z.string().min(1, 'must not be empty');
 
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: { argument: 'FILE', description: 'an ONNX model, or the name of a built-in one', schema: text, isRequired: true },
-  data: { argument: 'SPEC', description: 'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | synthetic:SHAPE', schema: text, isRequired: true },
-  evalData: { argument: 'SPEC', description: 'data to test on after training (default: the test part of --data, if it has one)', schema: text },
+  data: {
+    argument: 'SPEC',
+    description: 'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | synthetic:SHAPE',
+    schema: text,
+    isRequired: true,
+  },
+  evalData: {
+    argument: 'SPEC',
+    description: 'data to test on after training (default: the test part of --data, if it has one)',
+    schema: text,
+  },
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
-  microBatch: { argument: 'N', description: 'samples that travel through the pipeline at once (default: the planner chooses)', schema: whole },
+  microBatch: {
+    argument: 'N',
+    description: 'samples that travel through the pipeline at once (default: the planner chooses)',
+    schema: whole,
+  },
   epochs: { argument: 'N', description: 'passes over the data (default: 1, unless --steps is given)', schema: whole },
   steps: { argument: 'N', description: 'updates', schema: whole },
   optimizer: { argument: 'NAME', description: 'sgd | adam | adamw', schema: z.enum(['sgd', 'adam', 'adamw']), default: 'sgd' },
   lr: { argument: 'L', description: 'learning rate', schema: amount, default: 0.01 },
-  lrSchedule: { argument: 'SPEC', description: 'constant | step:EVERY:FACTOR | cosine | linear, each with :warmup=ROUNDS', schema: text, default: 'constant' },
+  lrSchedule: {
+    argument: 'SPEC',
+    description: 'constant | step:EVERY:FACTOR | cosine | linear, each with :warmup=ROUNDS',
+    schema: text,
+    default: 'constant',
+  },
   momentum: { argument: 'M', description: 'momentum of sgd', schema: fraction, default: 0 },
   nesterov: { description: "Nesterov's momentum", schema: toggle, default: false },
   weightDecay: { argument: 'W', description: 'weight decay', schema: amount, default: 0 },
   beta1: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.9 },
   beta2: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.999 },
-  epsilon: { argument: 'E', description: 'of adam and adamw', schema: z.coerce.number().positive('must be above 0'), default: 1e-8 },
-  clipNorm: { argument: 'N', description: 'largest norm of the whole gradient', schema: z.coerce.number().positive('must be above 0') },
+  epsilon: { argument: 'E', description: 'of adam and adamw', schema: positive, default: 1e-8 },
+  clipNorm: { argument: 'N', description: 'largest norm of the whole gradient', schema: positive },
   loss: { argument: 'NAME', description: 'cross-entropy | mse', schema: z.enum(['cross-entropy', 'mse']), default: 'cross-entropy' },
-  freeze: { argument: 'PATTERN', description: 'parameters that stay as they are ("features.*"); may be repeated', schema: z.array(text), default: [], isList: true },
+  freeze: {
+    argument: 'PATTERN',
+    description: 'parameters that stay as they are ("features.*"); may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
   planner: { argument: 'NAME', description: 'asteroid | straight | dp | single', schema: text, default: 'asteroid' },
   schedule: { argument: 'NAME', description: '1f1b | gpipe', schema: text, default: '1f1b' },
+  useAll: { description: 'let every device compute, even where fewer would be faster', schema: toggle, default: false },
   plan: { argument: 'FILE', description: 'use this plan instead of planning', schema: text },
   cluster: { argument: 'FILE', description: 'use these links and memory sizes instead of measured ones', schema: text },
   workers: { argument: 'N', description: 'worker processes on this machine; 0 trains in this process', schema: wholeOrZero, default: 0 },
   remote: { argument: 'N', description: 'also wait for N workers on other machines', schema: wholeOrZero, default: 0 },
   host: { argument: 'ADDRESS', description: 'the address to listen on', schema: text, default: '127.0.0.1' },
-  port: { argument: 'N', description: 'the port to listen on; 0 takes a free one', schema: wholeOrZero, default: 0 },
+  port: { argument: 'N', description: 'the port to listen on; 0 takes a free one', schema: port, default: 0 },
   insecure: { description: 'allow plain, unencrypted links beyond this machine', schema: toggle, default: false },
   seed: { argument: 'N', description: 'of the data order, dropout and new weights', schema: wholeOrZero, default: 0 },
   shuffle: { description: 'keep the order of the data', schema: toggle, default: true, isNegated: true },
   checkpointEvery: { argument: 'N', description: 'updates between checkpoints (default: one epoch, at most 500)', schema: whole },
-  engine: { argument: 'NAME', description: 'onnxruntime | reference', schema: z.enum(['onnxruntime', 'reference']), default: 'onnxruntime' },
+  engine: {
+    argument: 'NAME',
+    description: 'onnxruntime | reference',
+    schema: z.enum(['onnxruntime', 'reference']),
+    default: 'onnxruntime',
+  },
   threads: { argument: 'N', description: 'compute threads of each device', schema: whole, default: 1 },
-  replicateBatchNorm: { description: 'let a stage with batch normalization be replicated: each device normalizes its own share', schema: toggle, default: false },
+  replicateBatchNorm: {
+    description: 'let a stage with batch normalization be replicated: each device normalizes its own share',
+    schema: toggle,
+    default: false,
+  },
 };
 
 /** microBatch → micro-batch. */
 function kebab(name: string): string {
   return name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+}
+
+/** The flag of a setting. */
+export function flagName(name: keyof TrainSettings): string {
+  return `--${table[name].isNegated === true ? 'no-' : ''}${kebab(name)}`;
 }
 
 /** The settings as a config file has them. */
@@ -78,8 +124,13 @@ const names = Object.keys(table) as (keyof TrainSettings)[];
 export function addSettingFlags(command: Command, only: readonly (keyof TrainSettings)[] = names): Command {
   for (const name of only) {
     const setting = table[name];
-    const shown = setting.default === undefined || setting.default === false || setting.isList || setting.isNegated ? '' : ` (default: ${setting.default})`;
-    const flag = setting.isNegated ? `--no-${kebab(name)}` : `--${kebab(name)}${setting.argument === undefined ? '' : ` <${setting.argument}>`}`;
+    const shown =
+      setting.default === undefined || setting.default === false || setting.isList || setting.isNegated
+        ? ''
+        : ` (default: ${setting.default})`;
+    const flag = setting.isNegated
+      ? `--no-${kebab(name)}`
+      : `--${kebab(name)}${setting.argument === undefined ? '' : ` <${setting.argument}>`}`;
     const option = new Option(flag, setting.description + shown);
     if (setting.isList) option.argParser((value: string, previous: string[] | undefined) => [...(previous ?? []), value]);
     command.addOption(option);
@@ -99,40 +150,56 @@ export function givenFlags(options: Readonly<Record<string, unknown>>): Record<s
 }
 
 /** Merges flags over the config file over defaults and validates. Throws InputError for an unknown setting or a wrong value, naming where it stands. */
-export function resolveSettings(flags: Readonly<Record<string, unknown>>, file: Readonly<Record<string, unknown>>, fileName: string): TrainSettings {
+export function resolveSettings(
+  flags: Readonly<Record<string, unknown>>,
+  file: Readonly<Record<string, unknown>>,
+  fileName: string,
+): TrainSettings {
   const result: Record<string, unknown> = {};
   for (const key of Object.keys(file)) {
-    if (!names.some((name) => kebab(name) === key)) throw new InputError(`${fileName} has the unknown setting "${key}"; settings are named as the flags of asteroid train are.`);
+    if (!names.some((name) => kebab(name) === key))
+      throw new InputError(`${fileName} has the unknown setting "${key}"; settings are named as the flags of asteroid train are.`);
   }
   for (const name of names) {
     const setting = table[name];
     const fromFlag = Object.hasOwn(flags, name);
     const value = fromFlag ? flags[name] : (file[kebab(name)] ?? undefined);
     if (value === undefined) {
-      if (setting.isRequired) throw new InputError(`--${kebab(name)} is missing: ${setting.description}.`);
+      if (setting.isRequired) throw new InputError(`--${kebab(name)} is missing: give ${setting.description}.`);
       if (setting.default !== undefined) result[name] = setting.default;
       continue;
     }
     const parsed = setting.schema.safeParse(value);
-    const where = fromFlag ? `--${kebab(name)} ${String(value)}` : `${kebab(name)}: ${String(value)} in ${fileName}`;
+    const where = fromFlag ? `--${kebab(name)} ${String(value)}` : `${kebab(name)}: ${JSON.stringify(value)} in ${fileName}`;
     if (!parsed.success) throw new InputError(`${where} ${reason(parsed.error)}.`);
     result[name] = parsed.data;
   }
   return checked(result as unknown as TrainSettings);
 }
 
+const expectations: Readonly<Record<string, string>> = {
+  number: 'must be a number',
+  int: 'must be a whole number',
+  boolean: 'must be true or false',
+  string: 'must be text',
+  array: 'must be a list',
+};
+
 function reason(error: z.ZodError): string {
   const issue = error.issues[0];
   if (issue?.code === 'invalid_value') return `must be one of ${issue.values.join(', ')}`;
-  if (issue?.code === 'invalid_type') return `must be a ${issue.expected}`;
+  if (issue?.code === 'invalid_type') return expectations[issue.expected] ?? `must be a ${issue.expected}`;
   return issue?.message ?? 'is wrong';
 }
 
 function checked(settings: TrainSettings): TrainSettings {
-  if (settings.epochs !== undefined && settings.steps !== undefined) throw new InputError('--epochs and --steps cannot both be given: choose one.');
+  if (settings.epochs !== undefined && settings.steps !== undefined)
+    throw new InputError('--epochs and --steps cannot both be given: choose one.');
   const micro = settings.microBatch;
   if (micro !== undefined && settings.batch % micro !== 0) {
-    throw new InputError(`--batch ${settings.batch} is no multiple of --micro-batch ${micro}: choose a micro-batch that divides the batch.`);
+    throw new InputError(
+      `--batch ${settings.batch} is no multiple of --micro-batch ${micro}: choose a micro-batch that divides the batch.`,
+    );
   }
   if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
     throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');

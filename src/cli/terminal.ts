@@ -13,28 +13,47 @@ export interface Terminal {
   readonly columns: number;
   /** Prints lines that stay. */
   print(text: string): void;
+  /** Prints a line that begins with its label; the lines of one label stand together under it. */
+  section(label: string, text: string): void;
   /** Shows lines that the next call replaces; off a terminal it prints nothing. */
   live(lines: readonly string[]): void;
   /** Leaves the live lines as they are and goes on below them. */
   keepLive(): void;
 }
 
+/** The part of a stream that a terminal needs. */
+export type TerminalStream = Pick<WriteStream, 'write'> & Partial<Pick<WriteStream, 'isTTY' | 'columns' | 'rows'>>;
+
+/** Columns of a label. */
+export const labelWidth = 11;
+
+const repaintMs = 80;
+const [eraseLine, eraseBelow] = ['\u001b[K', '\u001b[0J'];
+
 /** A terminal on a stream. Repaints at most every 80 ms, so that fast rounds cost nothing. */
-export function createTerminal(stream: WriteStream | NodeJS.WriteStream, environment: NodeJS.ProcessEnv, now: () => number): Terminal {
+export function createTerminal(stream: TerminalStream, environment: NodeJS.ProcessEnv, now: () => number): Terminal {
   const isInteractive = stream.isTTY === true && environment['TERM'] !== 'dumb' && environment['CI'] === undefined;
-  const colors = createColors(isInteractive && environment['NO_COLOR'] === undefined);
+  const colors = createColors(isInteractive && (environment['NO_COLOR'] ?? '') === '');
   let shownCount = 0;
   let latest: readonly string[] = [];
+  let lastLabel = '';
   let paintedMs = Number.NEGATIVE_INFINITY;
-  const columns = (): number => Math.max(40, Math.min(stream.columns ?? 100, 120));
-  const clear = (): void => {
-    if (shownCount > 0) stream.write(`\u001b[${shownCount}A\u001b[0J`);
-    shownCount = 0;
+  const columns = (): number => (isInteractive ? Math.max(20, stream.columns ?? 80) : 100);
+  /** One write: over the old lines, without a moment at which they are gone. */
+  const paint = (above = ''): void => {
+    const rows = Math.max(1, (stream.rows ?? 24) - 1);
+    const lines = latest.slice(0, rows).map((line) => `${clip(line, columns())}${eraseLine}\n`);
+    const up = shownCount > 0 ? `\u001b[${shownCount}A\r` : '';
+    const kept = above === '' ? '' : `${above.replaceAll('\n', `${eraseLine}\n`)}${eraseLine}\n`;
+    const text = `${up}${kept}${lines.join('')}${up === '' ? '' : eraseBelow}`;
+    if (text !== '') stream.write(text);
+    shownCount = lines.length;
+    paintedMs = now();
   };
-  const paint = (): void => {
-    clear();
-    for (const line of latest) stream.write(`${clip(line, columns())}\n`);
-    shownCount = latest.length;
+  const print = (text: string): void => {
+    lastLabel = '';
+    if (isInteractive) paint(text === '' ? ' ' : text);
+    else stream.write(`${text}\n`);
   };
   return {
     colors,
@@ -42,18 +61,17 @@ export function createTerminal(stream: WriteStream | NodeJS.WriteStream, environ
     get columns() {
       return columns();
     },
-    print(text) {
-      clear();
-      stream.write(`${text}\n`);
-      if (latest.length > 0) paint();
+    print,
+    section(label, text) {
+      const shown = label === lastLabel ? '' : label;
+      print(`${colors.cyan(shown.padEnd(labelWidth))}${text.replaceAll('\n', `\n${' '.repeat(labelWidth)}`)}`);
+      lastLabel = label;
     },
     live(lines) {
       if (!isInteractive) return;
       const isNew = latest.length !== lines.length;
       latest = lines;
-      if (!isNew && now() - paintedMs < 80) return;
-      paintedMs = now();
-      paint();
+      if (isNew || now() - paintedMs >= repaintMs) paint();
     },
     keepLive() {
       if (isInteractive) paint();
@@ -73,7 +91,7 @@ export function clip(line: string, columns: number): string {
       index = end < 0 ? line.length : end + 1;
       continue;
     }
-    if (width === columns) return `${line.slice(0, index)}\u001b[0m`;
+    if (width === columns) return `${line.slice(0, index)}${line.includes('\u001b') ? '\u001b[0m' : ''}`;
     width++;
     index++;
   }
@@ -82,24 +100,45 @@ export function clip(line: string, columns: number): string {
 
 /** A bar of `width` characters, filled to `fraction`. */
 export function bar(fraction: number, width: number): string {
-  const eighths = Math.round(Math.min(1, Math.max(0, fraction)) * width * 8);
+  const eighths = Math.round(Math.min(1, Math.max(0, Number.isFinite(fraction) ? fraction : 0)) * width * 8);
   const full = Math.floor(eighths / 8);
-  const part = ' ▏▎▍▌▋▊▉'[eighths % 8] ?? '';
-  return `${'█'.repeat(full)}${full < width ? part : ''}`.padEnd(width, '░').replace(/ /g, '░');
+  const part = ['', '▏', '▎', '▍', '▌', '▋', '▊', '▉'][eighths % 8] ?? '';
+  return `${'█'.repeat(full)}${part}`.padEnd(width, '░');
 }
 
-/** "1 h 02 min", "3 min 07 s", "4.2 s". */
+/** "1 h 02 min", "3 min 07 s", "42 s", "4.2 s", "12 ms". */
 export function duration(seconds: number): string {
   if (!Number.isFinite(seconds)) return '…';
-  if (seconds < 10) return `${seconds.toFixed(1)} s`;
-  if (seconds < 60) return `${Math.round(seconds)} s`;
+  if (seconds < 0.9995) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 9.95) return `${seconds.toFixed(1)} s`;
   const whole = Math.round(seconds);
   const two = (value: number): string => String(value).padStart(2, '0');
+  if (whole < 60) return `${whole} s`;
   if (whole < 3600) return `${Math.floor(whole / 60)} min ${two(whole % 60)} s`;
   return `${Math.floor(whole / 3600)} h ${two(Math.floor((whole % 3600) / 60))} min`;
 }
 
 /** "840 Mbps", "12.4 Gbps". */
 export function bandwidth(mbps: number): string {
-  return mbps >= 1000 ? `${(mbps / 1000).toFixed(1)} Gbps` : `${mbps.toFixed(mbps < 10 ? 1 : 0)} Mbps`;
+  return mbps >= 999.5 ? `${(mbps / 1000).toFixed(1)} Gbps` : `${mbps.toFixed(mbps < 9.95 ? 1 : 0)} Mbps`;
+}
+
+/** "640 MiB", "23.5 GiB". */
+export function memory(mib: number): string {
+  return mib < 10240 ? `${mib.toFixed(mib < 9.95 ? 2 : mib < 99.5 ? 1 : 0)} MiB` : `${(mib / 1024).toFixed(1)} GiB`;
+}
+
+/** "237,514". */
+export function grouped(count: number): string {
+  return count.toLocaleString('en-US');
+}
+
+/** A count with its noun: "1 layer", "3 layers". */
+export function counted(count: number, noun: string): string {
+  return `${grouped(count)} ${noun}${count === 1 ? '' : /(?:s|ch)$/.test(noun) ? 'es' : 's'}`;
+}
+
+/** A command of this program as it can be typed, in a checkout and where the package is installed. */
+export function command(rest: string): string {
+  return `npx asteroid ${rest}`;
 }

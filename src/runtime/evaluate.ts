@@ -20,8 +20,8 @@ export interface EvaluateOptions {
 
 /** What a test found. */
 export interface Evaluation {
-  /** Fraction of right predictions (cross-entropy), 0 for other losses. */
-  readonly accuracy: number;
+  /** Fraction of right predictions (cross-entropy); null for other losses. */
+  readonly accuracy: number | null;
   /** Mean over the samples. */
   readonly loss: number;
   readonly sampleCount: number;
@@ -57,7 +57,11 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
     lossSum += batchLoss;
     correctCount += batchCorrect;
   }
-  return { accuracy: correctCount / data.sampleCount, loss: lossSum / data.sampleCount, sampleCount: data.sampleCount };
+  return {
+    accuracy: loss === 'cross-entropy' ? correctCount / data.sampleCount : null,
+    loss: lossSum / data.sampleCount,
+    sampleCount: data.sampleCount,
+  };
 }
 
 interface Compiled {
@@ -67,7 +71,13 @@ interface Compiled {
   release(): void;
 }
 
-async function compile(engine: Engine, sequence: LayerSequence, data: Dataset, kind: EvaluateOptions['loss'], count: number): Promise<Compiled> {
+async function compile(
+  engine: Engine,
+  sequence: LayerSequence,
+  data: Dataset,
+  kind: EvaluateOptions['loss'],
+  count: number,
+): Promise<Compiled> {
   const { graph } = instantiate(sequence.graph, count);
   const output = defined(graph.outputs[0], 'the output');
   const labels = { type: data.labels.type, shape: [count, ...data.labels.values.shape.slice(1)] };
@@ -80,12 +90,23 @@ async function compile(engine: Engine, sequence: LayerSequence, data: Dataset, k
   return { count, forward, loss, release };
 }
 
-async function runBatch(engine: Engine, { count, forward, loss }: Compiled, data: Dataset, first: number): Promise<readonly [number, number]> {
-  const { inputs, labels } = gather(data, Uint32Array.from({ length: count }, (_, index) => first + index));
+async function runBatch(
+  engine: Engine,
+  { count, forward, loss }: Compiled,
+  data: Dataset,
+  first: number,
+): Promise<readonly [number, number]> {
+  const { inputs, labels } = gather(
+    data,
+    Uint32Array.from({ length: count }, (_, index) => first + index),
+  );
   const feeds = Object.fromEntries(data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]));
   const logits = defined(Object.values(forward.run(feeds))[0], 'the output');
   const lossFeeds = { logits, labels: engine.upload(labels), scale: engine.upload(scalar('float32', 1)) };
-  const results = loss.run(lossFeeds, ['loss', 'correct'].filter((name) => loss.outputs.includes(name)));
+  const results = loss.run(
+    lossFeeds,
+    ['loss', 'correct'].filter((name) => loss.outputs.includes(name)),
+  );
   for (const value of [...Object.values(feeds), ...Object.values(lossFeeds)]) engine.release(value);
   const sum = Number((await engine.take(defined(results['loss'], 'the loss'))).data[0]);
   const correct = results['correct'] === undefined ? 0 : Number((await engine.take(results['correct'])).data[0]);

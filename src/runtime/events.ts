@@ -13,8 +13,8 @@ export interface RoundMetrics {
   readonly loss: number;
   readonly samplesPerS: number;
   readonly lr: number;
-  /** Fraction of right predictions in this batch (classification). */
-  readonly accuracy: number;
+  /** Fraction of right predictions in this batch; null where the loss knows no right ones. */
+  readonly accuracy: number | null;
 }
 
 export type RunEvent =
@@ -29,12 +29,29 @@ export type RunEvent =
   | { readonly kind: 'plan'; readonly plan: Plan; readonly planningMs: number; readonly layerNames: readonly string[] }
   | { readonly kind: 'deployed'; readonly device: string; readonly valueMiB: number }
   | { readonly kind: 'training'; readonly firstRound: number; readonly endRound: number; readonly roundsPerEpoch: number }
-  | { readonly kind: 'round'; readonly metrics: RoundMetrics; readonly endRound: number; readonly busyFraction: Readonly<Record<string, number>> }
+  | {
+      readonly kind: 'round';
+      readonly metrics: RoundMetrics;
+      readonly endRound: number;
+      readonly busyFraction: Readonly<Record<string, number>>;
+    }
   | { readonly kind: 'checkpoint'; readonly round: number; readonly path: string }
-  | { readonly kind: 'statistics'; readonly device: string; readonly eventLoopDelayP99Ms: number; readonly eventLoopDelayMaxMs: number; readonly peakMemoryMiB: number }
+  | {
+      readonly kind: 'statistics';
+      readonly device: string;
+      readonly eventLoopDelayP99Ms: number;
+      readonly eventLoopDelayMaxMs: number;
+      readonly peakMemoryMiB: number;
+    }
   | { readonly kind: 'trace'; readonly device: string; readonly round: number; readonly times: readonly RoundTimes[] }
   | { readonly kind: 'warning'; readonly message: string }
-  | { readonly kind: 'evaluated'; readonly round: number; readonly accuracy: number; readonly loss: number; readonly sampleCount: number }
+  | {
+      readonly kind: 'evaluated';
+      readonly round: number;
+      readonly accuracy: number | null;
+      readonly loss: number;
+      readonly sampleCount: number;
+    }
   | { readonly kind: 'stopped'; readonly round: number }
   | { readonly kind: 'failed'; readonly message: string };
 

@@ -23,6 +23,8 @@ export interface TrainSettings {
   readonly freeze: readonly string[];
   readonly planner: string;
   readonly schedule: string;
+  /** Every device computes, even where fewer would be faster. */
+  readonly useAll: boolean;
   readonly plan?: string;
   readonly cluster?: string;
   readonly workers: number;
@@ -37,4 +39,3 @@ export interface TrainSettings {
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
 }
-

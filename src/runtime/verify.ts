@@ -2,7 +2,8 @@
 
 import { defined } from '../assert.ts';
 import { elementCount, type Tensor } from '../graph/tensor.ts';
-import { type SessionEnvironment, type SessionInput, type SessionResult, runSession } from './session.ts';
+import type { SessionInput } from './prepare.ts';
+import { runSession, type SessionEnvironment, type SessionResult } from './session.ts';
 
 /** What was compared. Differences are relative. */
 export interface Comparison {
@@ -17,15 +18,21 @@ export interface Comparison {
   readonly distributed: SessionResult;
 }
 
-/** Runs the session as it is, then again in this process with the same micro-batches, and compares. */
-export async function verifyRun(input: SessionInput, environment: SessionEnvironment, onPart: (part: 'distributed' | 'single') => void): Promise<Comparison> {
+/** Runs the session as it is, then again in this process with the same micro-batches, and compares. Undefined where it was stopped before its end. */
+export async function verifyRun(
+  input: SessionInput,
+  environment: SessionEnvironment,
+  onPart: (part: 'distributed' | 'single') => void,
+): Promise<Comparison | undefined> {
   onPart('distributed');
   const distributed = await runSession(input, environment);
+  if (distributed.stopped) return undefined;
   onPart('single');
-  const settings = { ...input.settings, workers: 0, remote: 0, microBatch: distributed.plan.microBatchSize };
+  const { microBatchSize } = defined(distributed.plan, 'the plan of a run that ended');
+  const settings = { ...input.settings, workers: 0, remote: 0, microBatch: microBatchSize };
   const { plan: _, cluster: __, ...rest } = input;
   const single = await runSession({ ...rest, settings }, environment);
-  return compare(distributed, single);
+  return single.stopped ? undefined : compare(distributed, single);
 }
 
 /** Compares two runs of the same rounds. */

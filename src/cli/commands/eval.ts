@@ -37,14 +37,21 @@ export function addEval(program: Command): Command {
 async function evalModel(options: EvalCommandOptions): Promise<void> {
   const output = createOutput(options);
   if (options.data === undefined) throw new InputError('--data is missing: give the data to test on.');
-  if (options.loss !== 'cross-entropy' && options.loss !== 'mse') throw new InputError(`--loss ${options.loss} must be one of cross-entropy, mse.`);
+  if (options.loss !== 'cross-entropy' && options.loss !== 'mse')
+    throw new InputError(`--loss ${options.loss} must be one of cross-entropy, mse.`);
   const bytes = await modelBytes(options);
   const { train, test } = await loadDataset(options.data);
-  const result = await evaluate(bytes, test ?? train, { loss: options.loss, engine: engineName(options.engine), threads: positive('--threads', options.threads) });
+  const result = await evaluate(bytes, test ?? train, {
+    loss: options.loss,
+    engine: engineName(options.engine),
+    threads: positive('--threads', options.threads),
+  });
   output.json(result);
   if (output.isJson) return;
-  if (options.loss === 'cross-entropy') output.terminal.print(`Accuracy  ${(result.accuracy * 100).toFixed(2)} %`);
-  output.terminal.print(`Loss      ${result.loss.toFixed(6)}\nSamples   ${result.sampleCount}${test === undefined ? '' : ' (the test part of the data)'}`);
+  if (result.accuracy !== null) output.terminal.print(`Accuracy  ${(result.accuracy * 100).toFixed(2)} %`);
+  output.terminal.print(
+    `Loss      ${result.loss.toFixed(6)}\nSamples   ${result.sampleCount}${test === undefined ? '' : ' (the test part of the data)'}`,
+  );
 }
 
 async function modelBytes({ model, run }: EvalCommandOptions): Promise<Uint8Array> {

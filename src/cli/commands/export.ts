@@ -24,5 +24,6 @@ async function exportRun(options: { run?: string; output?: string; json?: boolea
   const { bytes, round } = await modelOfRun(options.run, (warning) => output.observe({ kind: 'warning', message: warning }));
   await writeFileAtomically(options.output, [bytes]);
   output.json({ file: options.output, bytes: bytes.length, round });
-  if (!output.isJson) output.terminal.print(`Wrote ${options.output} (${(bytes.length / 2 ** 20).toFixed(2)} MiB), the model after ${round} rounds.`);
+  if (!output.isJson)
+    output.terminal.print(`Wrote ${options.output} (${(bytes.length / 2 ** 20).toFixed(2)} MiB), the model after ${round} rounds.`);
 }

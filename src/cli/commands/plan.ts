@@ -10,7 +10,7 @@ import { plan as makePlan } from '../../planner/plan.ts';
 import { loadModel } from '../../runtime/models.ts';
 import { measureHere } from '../../runtime/profile-here.ts';
 import { readText, writeJson } from '../files.ts';
-import { type Output, createOutput } from '../output.ts';
+import { createOutput, type Output } from '../output.ts';
 import { duration } from '../terminal.ts';
 import { positive, progress } from './profile.ts';
 
@@ -71,8 +71,16 @@ async function plan(options: PlanCommandOptions): Promise<void> {
   if (options.output !== undefined) await writeJson(options.output, document);
   output.json(document);
   if (output.isJson) return;
-  output.terminal.print(`Planned by "${found.planner}" in ${duration(document.planningMs / 1000)}: ${found.schedule}, ${found.microBatchCount} micro-batches of ${found.microBatchSize}`);
-  output.terminal.print(drawPlan(found, profile.layers.map((layer) => layer.name), Math.min(output.terminal.columns, 100)));
+  output.terminal.print(
+    `Planned by "${found.planner}" in ${duration(document.planningMs / 1000)}: ${found.schedule}, ${found.microBatchCount} micro-batches of ${found.microBatchSize}`,
+  );
+  output.terminal.print(
+    drawPlan(
+      found,
+      profile.layers.map((layer) => layer.name),
+      Math.min(output.terminal.columns, 100),
+    ),
+  );
 }
 
 async function profileFor({ profile, model, batch }: PlanCommandOptions, cluster: Cluster, output: Output): Promise<Profile> {

@@ -6,7 +6,7 @@ import { InputError } from '../../errors.ts';
 import { loadModel } from '../../runtime/models.ts';
 import { measureHere } from '../../runtime/profile-here.ts';
 import { writeJson } from '../files.ts';
-import { type Output, createOutput } from '../output.ts';
+import { createOutput, type Output } from '../output.ts';
 import { bar } from '../terminal.ts';
 
 interface ProfileCommandOptions {
@@ -56,9 +56,12 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
   for (const [index, layer] of measured.layers.entries()) {
     const forward = times?.forwardMs[last]?.[index] ?? 0;
     const backward = times?.backwardMs[last]?.[index] ?? 0;
-    output.terminal.print(`  ${layer.name.padEnd(32)} forward ${forward.toFixed(3).padStart(9)}  backward ${backward.toFixed(3).padStart(9)}  ${(layer.weightBytes / 1024).toFixed(0).padStart(7)} KiB`);
+    output.terminal.print(
+      `  ${layer.name.padEnd(32)} forward ${forward.toFixed(3).padStart(9)}  backward ${backward.toFixed(3).padStart(9)}  ${(layer.weightBytes / 1024).toFixed(0).padStart(7)} KiB`,
+    );
   }
-  if (options.output !== undefined) output.terminal.print(`Written to ${options.output}; next: asteroid plan --profile ${options.output} --cluster FILE --batch N`);
+  if (options.output !== undefined)
+    output.terminal.print(`Written to ${options.output}; next: asteroid plan --profile ${options.output} --cluster FILE --batch N`);
 }
 
 /** Shows layers measured so far. */

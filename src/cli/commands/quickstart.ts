@@ -2,21 +2,26 @@
 
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
-import { createRunFolder } from '../../storage/run-folder.ts';
+import { ownAddresses } from '../../runtime/addresses.ts';
+import { usedDeviceCount } from '../../runtime/choose-plan.ts';
+import { readRun } from '../inputs.ts';
 import { createOutput, interruptSignal } from '../output.ts';
+import { describeRun } from '../report.ts';
+import { runInNewFolder } from '../run.ts';
 import { resolveSettings } from '../settings.ts';
-import { duration } from '../terminal.ts';
-import { prepare, runInFolder } from './train.ts';
+import { command, duration, type Terminal } from '../terminal.ts';
+import { version } from '../version.ts';
 
 /** Three worker processes and eight passes over 8,500 digits: 98 % on the other 1,500, whatever the seed. */
 const settings = {
   model: 'digits',
   data: 'mnist',
   workers: 3,
-  batch: 100,
+  useAll: true,
+  batch: 50,
   epochs: 8,
   optimizer: 'adam',
-  lr: 0.004,
+  lr: 0.003,
   lrSchedule: 'cosine',
 } as const;
 
@@ -33,26 +38,37 @@ export function addQuickstart(program: Command): Command {
 async function quickstart(options: { json?: boolean; out?: string }): Promise<void> {
   const output = createOutput(options);
   const { terminal } = output;
-  const signal = interruptSignal(() => terminal.print('Stopping after this round (Ctrl-C again stops at once) …'));
+  const signal = interruptSignal(output);
   const startMs = systemClock.now();
-  terminal.print(`${terminal.colors.bold('Asteroid')}  one neural network, trained over ${settings.workers} worker processes on this machine`);
-  const input = await prepare(resolveSettings({ ...settings }, {}, ''), undefined, output);
-  const { train, test } = input;
-  terminal.print(`Data      handwritten digits (MNIST): ${train.sampleCount} to train, ${test?.sampleCount ?? 0} to test`);
-  const folder = await createRunFolder({ date: new Date(), ...(options.out === undefined ? {} : { out: options.out }) });
-  const result = await runInFolder({ ...input, folder }, output, signal);
-  const workerCount = new Set(result.plan.stages.flatMap((stage) => stage.devices)).size;
+  if (!output.isJson) {
+    const { bold } = terminal.colors;
+    terminal.print(
+      `${bold('Asteroid')} ${version}: one neural network on handwritten digits, trained over three worker processes of this machine\n`,
+    );
+  }
+  const run = await readRun(resolveSettings({ ...settings }, {}, ''), undefined, output);
+  if (!output.isJson) describeRun(run, terminal);
+  const result = await runInNewFolder(run, options.out, output, signal);
+  if (result.stopped) return;
+  const { evaluation, plan, trainSeconds } = result;
   output.json({
-    testAccuracy: result.evaluation?.accuracy ?? null,
-    workerCount,
-    trainSeconds: result.trainSeconds,
-    runFolder: folder.path,
+    testAccuracy: evaluation?.accuracy ?? null,
+    workerCount: plan === undefined ? 0 : usedDeviceCount(plan),
+    trainSeconds,
+    runFolder: result.folder,
   });
-  if (output.isJson || result.stopped) return;
-  terminal.print(`Took      ${duration((systemClock.now() - startMs) / 1000)} in all`);
-  terminal.print('');
-  terminal.print('Next:');
-  terminal.print(`  asteroid eval --model ${folder.path}/model.onnx --data mnist             # the trained ONNX file, tested again`);
-  terminal.print('  asteroid train --model YOURS.onnx --data npy:X.npy,Y.npy --workers 2    # a model of your own');
-  terminal.print('  asteroid train --model digits --data mnist --remote 1 --host 0.0.0.0 --insecure   # with a second machine');
+  if (output.isJson) return;
+  terminal.section('Took', `${duration((systemClock.now() - startMs) / 1000)} in all`);
+  printNext(terminal, result.folder ?? '');
+}
+
+function printNext(terminal: Terminal, folder: string): void {
+  const address = ownAddresses()[0] ?? 'THIS.MACHINES.ADDRESS';
+  const next: readonly (readonly [what: string, line: string])[] = [
+    ['the trained file, tested again', `eval --model ${folder}/model.onnx --data mnist`],
+    ['a model of your own', 'train --model net.onnx --data npy:inputs.npy,labels.npy --workers 2'],
+    ['with a second machine', `train --model digits --data mnist --workers 1 --remote 1 --host ${address} --insecure`],
+  ];
+  terminal.print('\nNext:');
+  for (const [what, line] of next) terminal.print(`  ${terminal.colors.dim(`# ${what}`)}\n  ${command(line)}`);
 }

@@ -1,6 +1,5 @@
 // asteroid simulate: one round of a plan on a virtual clock.
 
-import { writeFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
@@ -8,7 +7,7 @@ import { checkProgram } from '../../schedule/check.ts';
 import { program as makeProgram } from '../../schedule/generate.ts';
 import { traceJson } from '../../schedule/trace.ts';
 import { simulate as runSimulation } from '../../simulator/simulate.ts';
-import { readText } from '../files.ts';
+import { readText, writeJson, writeText } from '../files.ts';
 import { createOutput } from '../output.ts';
 import { bar } from '../terminal.ts';
 
@@ -17,6 +16,7 @@ interface SimulateCommandOptions {
   readonly profile?: string;
   readonly plan?: string;
   readonly trace?: string;
+  readonly output?: string;
   readonly json?: boolean;
 }
 
@@ -29,7 +29,11 @@ export function addSimulate(program: Command): Command {
     .option('--profile <FILE>', 'the layers and their times')
     .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
     .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
-    .addHelpText('after', '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json --trace trace.json')
+    .option('-o, --output <FILE>', 'write what --json prints')
+    .addHelpText(
+      'after',
+      '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json --trace trace.json',
+    )
     .action((options: SimulateCommandOptions) => simulate(options));
 }
 
@@ -47,12 +51,24 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   const program = makeProgram(plan);
   checkProgram(program, plan);
   const { events, roundMs, samplesPerS, devices, links } = runSimulation(program, plan, profile, cluster);
-  if (options.trace !== undefined) await writeFile(options.trace, traceJson(events, cluster.devices.map((device) => device.name)));
-  output.json({ roundMs, samplesPerS, devices, links });
+  if (options.trace !== undefined)
+    await writeText(
+      options.trace,
+      traceJson(
+        events,
+        cluster.devices.map((device) => device.name),
+      ),
+    );
+  const document = { roundMs, samplesPerS, devices, links };
+  if (options.output !== undefined) await writeJson(options.output, document);
+  output.json(document);
   if (output.isJson) return;
   output.terminal.print(`Round     ${roundMs.toFixed(3)} ms, ${samplesPerS.toFixed(1)} samples/s`);
   for (const [name, device] of Object.entries(devices)) {
-    output.terminal.print(`${name.padEnd(10)}${bar(1 - device.idleFraction, 30)} ${((1 - device.idleFraction) * 100).toFixed(0).padStart(3)} % busy  ${device.peakMemoryMiB.toFixed(1)} MiB`);
+    output.terminal.print(
+      `${name.padEnd(10)}${bar(1 - device.idleFraction, 30)} ${((1 - device.idleFraction) * 100).toFixed(0).padStart(3)} % busy  ${device.peakMemoryMiB.toFixed(1)} MiB`,
+    );
   }
-  for (const [name, link] of Object.entries(links)) output.terminal.print(`${name.padEnd(20)} ${(link.bytes / 2 ** 20).toFixed(2)} MiB, busy ${link.busyMs.toFixed(2)} ms`);
+  for (const [name, link] of Object.entries(links))
+    output.terminal.print(`${name.padEnd(20)} ${(link.bytes / 2 ** 20).toFixed(2)} MiB, busy ${link.busyMs.toFixed(2)} ms`);
 }

@@ -1,30 +1,26 @@
 // asteroid train: coordinates a training run, in this process or over workers.
 
+import { join } from 'node:path';
 import type { Command } from 'commander';
-import { stringify as toYaml } from 'yaml';
-import { systemClock } from '../../clock.ts';
-import type { Plan } from '../../cluster/cluster.ts';
-import { parseCluster, parsePlan } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
-import { recordRun } from '../../runtime/record.ts';
-import type { RunEvent } from '../../runtime/events.ts';
-import { loadModel } from '../../runtime/models.ts';
-import { type SessionInput, type SessionResult, runSession } from '../../runtime/session.ts';
 import type { TrainSettings } from '../../runtime/settings.ts';
-import { loadLatestCheckpoint } from '../../storage/checkpoints.ts';
-import { loadDataset } from '../../storage/datasets.ts';
-import { type RunFolder, createRunFolder, resumeRunFolder } from '../../storage/run-folder.ts';
-import { readConfig, readText } from '../files.ts';
-import { type Output, createOutput, interruptSignal, interruptedExitCode } from '../output.ts';
-import { addSettingFlags, givenFlags, resolveSettings, settingsDocument } from '../settings.ts';
-import { duration } from '../terminal.ts';
+import { resumeRunFolder } from '../../storage/run-folder.ts';
+import { isThere, readConfig } from '../files.ts';
+import { readRun } from '../inputs.ts';
+import { createOutput, interruptSignal } from '../output.ts';
+import { describeRun } from '../report.ts';
+import { runIn, runInNewFolder } from '../run.ts';
+import { addSettingFlags, flagName, givenFlags, resolveSettings } from '../settings.ts';
 
-interface TrainOptions {
+interface TrainOptions extends Record<string, unknown> {
   readonly json?: boolean;
   readonly config?: string;
   readonly resume?: string;
   readonly out?: string;
 }
+
+/** What a run is: with another one of these it would be another run. */
+const fixedOnResume = ['model', 'data', 'batch', 'seed', 'optimizer', 'loss', 'shuffle'] as const;
 
 /** Adds the command. */
 export function addTrain(program: Command): Command {
@@ -43,111 +39,41 @@ Examples:
   $ asteroid train --resume runs/net`,
     );
   addSettingFlags(command);
-  return command.action((options: TrainOptions & Record<string, unknown>) => train(options));
+  return command.action((options: TrainOptions) => train(options));
 }
 
-async function train(options: TrainOptions & Record<string, unknown>): Promise<void> {
+async function train(options: TrainOptions): Promise<void> {
   const output = createOutput(options);
-  const signal = interruptSignal(() => output.terminal.print('Stopping after this round (Ctrl-C again stops at once) …'));
-  if (options.resume !== undefined && options.out !== undefined) throw new InputError('--resume goes on in its own folder: leave --out away.');
+  const signal = interruptSignal(output);
+  const { resume, out } = options;
   const settings = await effectiveSettings(options);
-  const input = await prepare(settings, options.resume, output);
-  const folder = input.checkpoint === undefined || options.resume === undefined ? await newFolder(options.out, output) : await resumeRunFolder(options.resume, input.checkpoint.round, { onWarning: warn(output) });
-  await runInFolder({ ...input, folder }, output, signal);
-}
-
-/** Runs a session in its folder, records it there, prints the summary and sets the exit code. */
-export async function runInFolder(input: SessionInput & { readonly folder: RunFolder }, output: Output, signal: AbortSignal): Promise<SessionResult> {
-  const { folder, settings } = input;
-  const recorder = recordRun(folder);
-  const observe = (event: RunEvent): void => {
-    recorder.observe(event);
-    output.observe(event);
-  };
-  await folder.write('config.yaml', toYaml(settingsDocument(settings)));
-  try {
-    const result = await runSession(input, { clock: systemClock, observe, signal });
-    await recorder.finish();
-    summarize(result, folder, output);
-    if (result.stopped) process.exitCode = interruptedExitCode;
-    return result;
-  } catch (error) {
-    observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
-    await recorder.finish();
-    throw error;
+  const run = await readRun(settings, resume, output);
+  if (!output.isJson) describeRun(run, output.terminal);
+  if (resume === undefined) await runInNewFolder(run, out, output, signal);
+  else {
+    const onWarning = (message: string): void => output.observe({ kind: 'warning', message });
+    await runIn({ folder: await resumeRunFolder(resume, run.machine.firstRound, { onWarning }) }, run, output, signal);
   }
 }
 
-async function effectiveSettings(options: TrainOptions & Record<string, unknown>): Promise<TrainSettings> {
+async function effectiveSettings({ resume, out, config, ...options }: TrainOptions): Promise<TrainSettings> {
   const flags = givenFlags(options);
-  if (options.resume !== undefined) {
-    const file = `${options.resume}/config.yaml`;
-    for (const name of ['model', 'batch', 'seed', 'optimizer'] as const) {
-      if (Object.hasOwn(flags, name)) throw new InputError(`--${name} cannot change when a run is resumed: start a new run.`);
-    }
-    const saved = await readConfig(file);
-    // How long to train may be said anew in either way.
-    if (flags['steps'] !== undefined) delete saved['epochs'];
-    if (flags['epochs'] !== undefined) delete saved['steps'];
-    return resolveSettings(flags, saved, file);
+  if (resume === undefined) return resolveSettings(flags, config === undefined ? {} : await readConfig(config), config ?? '');
+  if (out !== undefined) throw new InputError('--resume goes on in its own folder: leave --out away.');
+  if (config !== undefined) throw new InputError('--resume goes on with the settings in its folder: leave --config away.');
+  for (const name of fixedOnResume) {
+    if (Object.hasOwn(flags, name))
+      throw new InputError(`${flagName(name)} cannot change when a run is resumed: leave it away, or start a new run.`);
   }
-  return resolveSettings(flags, options.config === undefined ? {} : await readConfig(options.config), options.config ?? '');
-}
-
-/** Reads all that a run needs, before anything is written. */
-export async function prepare(settings: TrainSettings, resume: string | undefined, output: Output): Promise<SessionInput> {
-  const model = await loadModel(settings.model, settings.seed);
-  const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
-  const evaluation = settings.evalData === undefined ? test : await loadDataset(settings.evalData, { seed: settings.seed }).then((data) => data.test ?? data.train);
-  const plan = settings.plan === undefined ? undefined : withPrediction(parsePlan(await readText(settings.plan), settings.plan));
-  const cluster = settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
-  const checkpoint = resume === undefined ? undefined : await lastCheckpoint(resume, output);
-  return {
-    settings,
-    model,
-    train,
-    test: evaluation,
-    ...(plan === undefined ? {} : { plan }),
-    ...(cluster === undefined ? {} : { cluster }),
-    ...(checkpoint === undefined ? {} : { checkpoint }),
-  };
-}
-
-/** A plan written by hand has no prediction. */
-function withPrediction(plan: ReturnType<typeof parsePlan>): Plan {
-  return { ...plan, predicted: plan.predicted ?? { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
-}
-
-async function lastCheckpoint(folder: string, output: Output): Promise<SessionInput['checkpoint']> {
-  const { checkpoint, warnings } = await loadLatestCheckpoint(`${folder}/checkpoints`);
-  for (const warning of warnings) output.observe({ kind: 'warning', message: warning });
-  if (checkpoint === undefined) throw new InputError(`${folder} holds no whole checkpoint to go on from: start a new run.`);
-  return checkpoint;
-}
-
-async function newFolder(out: string | undefined, output: Output): Promise<RunFolder> {
-  return createRunFolder({ date: new Date(), ...(out === undefined ? {} : { out }) }, { onWarning: warn(output) });
-}
-
-function warn(output: Output): (message: string) => void {
-  return (message) => output.observe({ kind: 'warning', message });
-}
-
-function summarize(result: SessionResult, folder: RunFolder, output: Output): void {
-  const { evaluation, rounds, trainSeconds, stopped } = result;
-  const finalLoss = result.losses.at(-1) ?? null;
-  output.json({
-    event: 'done',
-    stopped,
-    rounds,
-    finalLoss,
-    trainSeconds,
-    runFolder: folder.path,
-    ...(evaluation === undefined ? {} : { testAccuracy: evaluation.accuracy, testLoss: evaluation.loss }),
-  });
-  if (output.isJson) return;
-  const { colors } = output.terminal;
-  output.terminal.print(`${stopped ? 'Stopped' : 'Done'}      ${rounds} rounds in ${duration(trainSeconds)}, last loss ${finalLoss === null ? '–' : finalLoss.toFixed(4)}`);
-  output.terminal.print(`Folder    ${colors.bold(folder.path)}  (model.onnx, metrics.jsonl, checkpoints/, trace.json)`);
-  if (stopped) output.terminal.print(`Go on     asteroid train --resume ${folder.path}`);
+  const file = join(resume, 'config.yaml');
+  if (!(await isThere(file))) {
+    throw new InputError(
+      `${resume} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+    );
+  }
+  const saved = await readConfig(file);
+  // How long to train may be said anew in either way.
+  if (flags['steps'] !== undefined) delete saved['epochs'];
+  if (flags['epochs'] !== undefined) delete saved['steps'];
+  return resolveSettings(flags, saved, file);
 }

@@ -4,9 +4,9 @@ import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
 import { type Comparison, verifyRun } from '../../runtime/verify.ts';
-import { type Output, createOutput, interruptSignal } from '../output.ts';
+import { readRun } from '../inputs.ts';
+import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
 import { addSettingFlags, givenFlags, resolveSettings } from '../settings.ts';
-import { prepare } from './train.ts';
 
 /** Adds the command. */
 export function addVerify(program: Command): Command {
@@ -21,15 +21,20 @@ export function addVerify(program: Command): Command {
 
 async function verify(options: Record<string, unknown> & { json?: boolean; tolerance?: string }): Promise<void> {
   const output = createOutput(options);
-  const signal = interruptSignal(() => output.terminal.print('Stopping …'));
+  const signal = interruptSignal(output, 'Stopping …');
   const flags = givenFlags(options);
-  const settings = resolveSettings({ workers: 3, ...(flags['epochs'] === undefined ? { steps: 10 } : {}), ...flags }, {}, '');
+  const settings = resolveSettings({ workers: 3, useAll: true, ...(flags['epochs'] === undefined ? { steps: 10 } : {}), ...flags }, {}, '');
   if (settings.workers + settings.remote === 0) throw new InputError('--workers 0 leaves nothing to compare: give at least 1.');
-  const input = await prepare(settings, undefined, output);
-  const tolerance = toleranceOf(options.tolerance, input.model.graph.buffers.length > 0);
-  const comparison = await verifyRun({ ...input, test: undefined }, { clock: systemClock, observe: output.observe, signal }, (part) => {
-    if (!output.isJson) output.terminal.print(part === 'distributed' ? 'First     distributed' : 'Then      on one device, in this process');
+  const run = await readRun(settings, undefined, output);
+  const tolerance = toleranceOf(options.tolerance, run.model.graph.buffers.length > 0);
+  const comparison = await verifyRun({ ...run, test: undefined }, { clock: systemClock, observe: output.observe, signal }, (part) => {
+    if (!output.isJson)
+      output.terminal.print(part === 'distributed' ? 'First     distributed' : 'Then      on one device, in this process');
   });
+  if (comparison === undefined) {
+    process.exitCode = interruptedExitCode;
+    return;
+  }
   const equal = comparison.lossDifference <= tolerance && comparison.weightDifference <= tolerance;
   print(comparison, tolerance, equal, output);
   if (!equal) process.exitCode = 1;
@@ -44,13 +49,22 @@ function toleranceOf(text: string | undefined, hasBatchNorm: boolean): number {
 
 function print(comparison: Comparison, tolerance: number, equal: boolean, output: Output): void {
   const { losses, lossDifference, weightDifference, worstWeight } = comparison;
-  output.json({ equal, tolerance, lossDifference, weightDifference, worstWeight, losses: losses.map(([distributed, single]) => ({ distributed, single })) });
+  output.json({
+    equal,
+    tolerance,
+    lossDifference,
+    weightDifference,
+    worstWeight,
+    losses: losses.map(([distributed, single]) => ({ distributed, single })),
+  });
   if (output.isJson) return;
   const { terminal } = output;
   terminal.print('round  loss, distributed   loss, one device   relative difference');
   for (const [round, [distributed, single]] of losses.entries()) {
     const difference = Math.abs(distributed - single) / Math.max(Math.abs(single), 1e-12);
-    terminal.print(`${String(round).padStart(5)}  ${distributed.toFixed(9).padStart(17)}  ${single.toFixed(9).padStart(17)}   ${difference.toExponential(1)}`);
+    terminal.print(
+      `${String(round).padStart(5)}  ${distributed.toFixed(9).padStart(17)}  ${single.toFixed(9).padStart(17)}   ${difference.toExponential(1)}`,
+    );
   }
   terminal.print(`Weights after the last round differ by at most ${weightDifference.toExponential(1)} (${worstWeight}).`);
   const { colors } = terminal;

@@ -8,7 +8,7 @@ import { InputError } from '../../errors.ts';
 import { joinRun } from '../../runtime/worker/join.ts';
 import { joinCodeVariable } from '../../runtime/worker/local-workers.ts';
 import { profileCache } from '../../runtime/worker/profile-cache.ts';
-import { createOutput, interruptSignal, interruptedExitCode } from '../output.ts';
+import { createOutput, interruptedExitCode, interruptSignal } from '../output.ts';
 
 interface WorkerCommandOptions {
   readonly join?: string;
@@ -43,12 +43,13 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const output = createOutput(options);
   if (options.join === undefined) throw new InputError('--join is missing: give the address that asteroid train printed.');
   const threadCount = Number(options.threads);
-  if (!Number.isInteger(threadCount) || threadCount < 1) throw new InputError(`--threads ${options.threads} must be a whole number of at least 1.`);
+  if (!Number.isInteger(threadCount) || threadCount < 1)
+    throw new InputError(`--threads ${options.threads} must be a whole number of at least 1.`);
   const { engine } = options;
   if (engine !== 'onnxruntime' && engine !== 'reference') throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
   const joinCode = options.code ?? process.env[joinCodeVariable] ?? (await askCode());
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
-  const signal = options.managed === true ? ignoreInterrupts() : interruptSignal(() => output.terminal.print('Leaving …'));
+  const signal = options.managed === true ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
   const end = await joinRun({
     url: options.join,
     joinCode,

@@ -3,12 +3,10 @@
 import { randomBytes } from 'node:crypto';
 import { z } from 'zod';
 import type { Clock } from '../../clock.ts';
-import { InputError } from '../../errors.ts';
-import { isLoopback } from '../../transport/admission.ts';
 import { createJoinCodes, joinCodeBytes } from '../../transport/join-code.ts';
 import { type LinkServer, listen } from '../../transport/websocket.ts';
 import { type LocalWorkers, startLocalWorkers } from '../worker/local-workers.ts';
-import { type Coordinator, type CoordinatorEnd, type CoordinatorOptions, type DeviceFacts, createCoordinator } from './coordinator.ts';
+import { type Coordinator, type CoordinatorEnd, type CoordinatorOptions, createCoordinator, type DeviceFacts } from './coordinator.ts';
 
 /** Where to listen and whom to wait for. */
 export interface ClusterOptions {
@@ -34,7 +32,6 @@ const factsSchema: z.ZodType<DeviceFacts> = z.object({
 
 /** Runs the coordinator to the run's end. All local workers are gone when it settles. */
 export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>, cluster: ClusterOptions): Promise<CoordinatorEnd> {
-  checkHost(cluster);
   const coordinator = createCoordinator({ ...options, peerToken: randomBytes(24).toString('hex') });
   const codes = createJoinCodes({ clock: cluster.clock });
   const server = await serve(coordinator, codes, cluster);
@@ -46,7 +43,14 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
   if (cluster.signal.aborted) stop();
   let workers: LocalWorkers | undefined;
   try {
-    workers = startLocalWorkers({ count: cluster.localCount, url: server.url, joinCode, threads: cluster.threads, engine: cluster.engine });
+    workers = startLocalWorkers({
+      count: cluster.localCount,
+      url: server.url,
+      joinCode,
+      threads: cluster.threads,
+      engine: cluster.engine,
+      insecure: cluster.insecure,
+    });
     return await Promise.race([coordinator.end, workers.failed]);
   } finally {
     cluster.signal.removeEventListener('abort', stop);
@@ -55,12 +59,11 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
   }
 }
 
-function checkHost({ host, insecure }: ClusterOptions): void {
-  if (host === 'localhost' || isLoopback(host) || insecure) return;
-  throw new InputError(`--host ${host} would send everything unencrypted over the network: add --insecure if you trust that network, or use 127.0.0.1.`);
-}
-
-function serve(coordinator: Coordinator, codes: ReturnType<typeof createJoinCodes>, { host, port, clock }: ClusterOptions): Promise<LinkServer> {
+function serve(
+  coordinator: Coordinator,
+  codes: ReturnType<typeof createJoinCodes>,
+  { host, port, clock }: ClusterOptions,
+): Promise<LinkServer> {
   const names = new Set<string>();
   return listen({
     host,
@@ -70,10 +73,17 @@ function serve(coordinator: Coordinator, codes: ReturnType<typeof createJoinCode
     authenticate(hello, address) {
       if (hello.purpose !== 'worker') return { kind: 'refused', reason: 'only workers join here', retry: false };
       const verdict = codes.check(hello.credential);
-      if (verdict === 'expired') return { kind: 'refused', reason: 'the join code has expired: start a new run and use its code', retry: false };
-      if (verdict === 'wrong') return { kind: 'refused', reason: 'the join code is wrong: use the one that asteroid train printed', retry: false };
+      if (verdict === 'expired')
+        return { kind: 'refused', reason: 'the join code has expired: start a new run and use its code', retry: false };
+      if (verdict === 'wrong')
+        return { kind: 'refused', reason: 'the join code is wrong: use the one that asteroid train printed', retry: false };
       const facts = factsSchema.safeParse(hello.facts);
-      if (!facts.success) return { kind: 'refused', reason: `the worker ${address} did not describe itself as this version expects: use the same version on both`, retry: false };
+      if (!facts.success)
+        return {
+          kind: 'refused',
+          reason: `the worker ${address} did not describe itself as this version expects: use the same version on both`,
+          retry: false,
+        };
       return { kind: 'accepted', name: uniqueName(hello.name, names) };
     },
     onLink(link, hello) {
@@ -90,4 +100,3 @@ function uniqueName(wanted: string, names: Set<string>): string {
   names.add(name);
   return name;
 }
-

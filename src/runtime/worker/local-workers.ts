@@ -12,6 +12,8 @@ export interface LocalWorkerOptions {
   readonly joinCode: string;
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** The coordinator listens on an address of the network: its peers may be elsewhere. */
+  readonly insecure: boolean;
 }
 
 export interface LocalWorkers {
@@ -35,7 +37,18 @@ export function startLocalWorkers(options: LocalWorkerOptions): LocalWorkers {
   const failed = new Promise<never>((_, reject) => {
     for (let index = 1; index <= options.count; index++) {
       const name = `worker-${index}`;
-      const flags = ['--join', options.url, '--name', name, '--threads', String(options.threads), '--engine', options.engine, '--managed'];
+      const flags = [
+        '--join',
+        options.url,
+        '--name',
+        name,
+        '--threads',
+        String(options.threads),
+        '--engine',
+        options.engine,
+        '--managed',
+        ...(options.insecure ? ['--insecure'] : []),
+      ];
       const child = spawn(process.execPath, [command, 'worker', ...flags], {
         env: { ...allocatorEnvironment(), ...process.env, [joinCodeVariable]: options.joinCode },
         stdio: ['ignore', 'ignore', 'pipe'],

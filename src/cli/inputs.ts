@@ -1,0 +1,53 @@
+// Reads all that a run needs from its files, before anything is written. A file that is missing or does not fit is one clear error.
+
+import { parseCluster, parsePlan } from '../cluster/validate.ts';
+import { InputError } from '../errors.ts';
+import { loadModel } from '../runtime/models.ts';
+import { type PreparedRun, prepareRun, type SessionInput } from '../runtime/prepare.ts';
+import type { TrainSettings } from '../runtime/settings.ts';
+import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
+import { loadDataset } from '../storage/datasets.ts';
+import type { Dataset } from '../training/data/dataset.ts';
+import { readText } from './files.ts';
+import type { Output } from './output.ts';
+
+/** A run from its settings; `resume` is the folder of the run to go on with. */
+export async function readRun(settings: TrainSettings, resume: string | undefined, output: Output): Promise<PreparedRun> {
+  const model = await loadModel(settings.model, settings.seed);
+  const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
+  const evaluation = settings.evalData === undefined ? test : await evaluationData(settings.evalData, settings.seed);
+  const plan = settings.plan === undefined ? undefined : await readPlan(settings.plan);
+  const cluster = settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
+  const checkpoint = resume === undefined ? undefined : await lastCheckpoint(resume, output);
+  return prepareRun({
+    settings,
+    model,
+    train,
+    test: evaluation,
+    ...(plan === undefined ? {} : { plan }),
+    ...(cluster === undefined ? {} : { cluster }),
+    ...(checkpoint === undefined ? {} : { checkpoint }),
+  });
+}
+
+async function evaluationData(spec: string, seed: number): Promise<Dataset> {
+  const { train, test } = await loadDataset(spec, { seed });
+  return test ?? train;
+}
+
+/** A plan written by hand has no prediction. */
+async function readPlan(path: string): Promise<NonNullable<SessionInput['plan']>> {
+  const plan = parsePlan(await readText(path), path);
+  return { ...plan, predicted: plan.predicted ?? { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
+}
+
+async function lastCheckpoint(folder: string, output: Output): Promise<NonNullable<SessionInput['checkpoint']>> {
+  const { checkpoint, warnings } = await loadLatestCheckpoint(`${folder}/checkpoints`);
+  if (checkpoint === undefined) {
+    throw new InputError(
+      `${folder} holds no whole checkpoint to go on from${warnings.length > 0 ? ` (${warnings.length} are damaged)` : ''}: start a new run.`,
+    );
+  }
+  for (const message of warnings) output.observe({ kind: 'warning', message });
+  return checkpoint;
+}

@@ -1,0 +1,90 @@
+// Runs a prepared session in its folder, for `train` and `quickstart`: records it there, shows it, and prints what it came to.
+
+import { stringify as toYaml } from 'yaml';
+import { systemClock } from '../clock.ts';
+import type { RunEvent } from '../runtime/events.ts';
+import type { PreparedRun } from '../runtime/prepare.ts';
+import { recordRun } from '../runtime/record.ts';
+import { runPrepared, type SessionResult } from '../runtime/session.ts';
+import type { RunFolder } from '../storage/run-folder.ts';
+import { makeRunFolder } from './new-folder.ts';
+import { interruptedExitCode, type Output } from './output.ts';
+import { settingsDocument } from './settings.ts';
+import { command, counted, duration, type Terminal } from './terminal.ts';
+
+/** Where to train. */
+export interface Place {
+  readonly folder: RunFolder;
+  /** Takes the folder back where no round was done; absent for a run that goes on in its old one. */
+  discard?(): Promise<void>;
+}
+
+/** What a run came to, and where it lies. */
+export interface FolderResult extends SessionResult {
+  /** Undefined where no round was done and the folder was taken back. */
+  readonly folder: string | undefined;
+}
+
+/** Makes the folder of a new run and runs in it. */
+export async function runInNewFolder(
+  run: PreparedRun,
+  out: string | undefined,
+  output: Output,
+  signal: AbortSignal,
+): Promise<FolderResult> {
+  return runIn(await makeRunFolder(out, (message) => output.observe({ kind: 'warning', message })), run, output, signal);
+}
+
+/** Runs a session, prints the summary and sets the exit code. */
+export async function runIn(place: Place, run: PreparedRun, output: Output, signal: AbortSignal): Promise<FolderResult> {
+  const { folder } = place;
+  const recorder = recordRun(folder);
+  let roundCount = 0;
+  const observe = (event: RunEvent): void => {
+    if (event.kind === 'round') roundCount++;
+    recorder.observe(event);
+    output.observe(event);
+  };
+  const leave = async (): Promise<void> => {
+    await recorder.finish();
+    if (roundCount === 0) await place.discard?.();
+  };
+  let result: SessionResult;
+  try {
+    await folder.write('config.yaml', toYaml(settingsDocument(run.settings)));
+    result = await runPrepared(run, { clock: systemClock, observe, signal }, folder);
+  } catch (error) {
+    observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
+    // The first error is the one to tell.
+    await leave().catch(() => {});
+    throw error;
+  }
+  await leave();
+  const isKept = roundCount > 0 || place.discard === undefined;
+  const whole = { ...result, folder: isKept ? folder.path : undefined };
+  output.json(summary(whole));
+  if (!output.isJson) printSummary(whole, output.terminal);
+  if (result.stopped) process.exitCode = interruptedExitCode;
+  return whole;
+}
+
+function summary({ evaluation, rounds, losses, trainSeconds, stopped, folder }: FolderResult): Record<string, unknown> {
+  return {
+    event: 'done',
+    stopped,
+    rounds,
+    finalLoss: losses.at(-1) ?? null,
+    trainSeconds,
+    runFolder: folder ?? null,
+    ...(evaluation === undefined ? {} : { testAccuracy: evaluation.accuracy, testLoss: evaluation.loss }),
+  };
+}
+
+function printSummary({ rounds, losses, trainSeconds, stopped, folder }: FolderResult, terminal: Terminal): void {
+  if (folder === undefined) return terminal.section('Stopped', 'before the first round; nothing was kept');
+  const finalLoss = losses.at(-1);
+  const loss = finalLoss === undefined ? '' : `, last loss ${finalLoss.toFixed(4)}`;
+  terminal.section(stopped ? 'Stopped' : 'Done', `after ${counted(rounds, 'round')}, ${duration(trainSeconds)}${loss}`);
+  terminal.section('Folder', `${terminal.colors.bold(folder)}  (model.onnx, metrics.jsonl, checkpoints/, trace.json)`);
+  if (stopped) terminal.section('Go on', command(`train --resume ${folder}`));
+}
