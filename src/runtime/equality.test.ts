@@ -1,54 +1,146 @@
+// The promise of synchronous training: however a plan cuts the net and shares out the samples, every loss and the final weights are those of one
+// device, within the rounding of sums in another order. All of it runs for real, but for the network and the processes.
+
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { PlanLayout } from '../cluster/cluster.ts';
-import { inFlight } from '../schedule/generate.ts';
+import fc from 'fast-check';
+import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { type HandPlan, handPlan, randomHandPlan } from '../testing/hand-plans.ts';
 import { difference, type MemoryRun, type Outcome, runAlone, runCluster } from '../testing/memory-cluster.ts';
-import * as nets from '../testing/training-subjects.ts';
+import {
+  batches,
+  batchNormNet,
+  dropoutNet,
+  regressionNet,
+  residualNet,
+  sequenceFirstNet,
+  sgd,
+  subjectOf,
+  type TestNet,
+  transformerNet,
+} from '../testing/training-subjects.ts';
+import { clipScale } from '../training/clipping.ts';
+import type { TrainingSpec } from './training-spec.ts';
 
-interface Shape {
-  readonly schedule: 'gpipe' | '1f1b';
-  readonly cuts: readonly number[];
-  readonly shares: readonly (readonly number[])[];
-  readonly microBatchCount: number;
-}
+const timeout = 60_000;
 
-function planOf({ schedule, cuts, shares, microBatchCount }: Shape, layerCount: number): PlanLayout {
-  const borders = [0, ...cuts, layerCount];
-  const microBatchSize = (shares[0] as readonly number[]).reduce((a, b) => a + b, 0);
-  let device = 0;
+function runOf(net: TestNet, plan: HandPlan, training: Partial<TrainingSpec> = {}): MemoryRun {
+  const batchSize = (plan.shares[0] as number[]).reduce((sum, share) => sum + share, 0) * plan.microBatchCount;
+  const subject = subjectOf(net, batchSize, training);
+  const { clipNorm } = subject.training;
   return {
-    planner: 'by hand', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount,
-    stages: shares.map((samples, stage) => ({
-      layers: [borders[stage] as number, borders[stage + 1] as number],
-      devices: samples.map(() => `d${device++}`),
-      samples,
-      inFlight: inFlight(schedule, stage, shares.length, microBatchCount),
-    })),
+    subject,
+    batch: batches(net, subject),
+    plan: handPlan(plan, subject.sequence.layers.length),
+    machine: {
+      learningRate: (round) => (training.optimizer?.kind?.startsWith('adam') ? 0.01 : 0.1) / (round + 1),
+      gradientScale: (squaredNorm) => (clipNorm === null ? 1 : clipScale(squaredNorm, clipNorm)),
+    },
   };
 }
 
-for (const make of [nets.residualNet, nets.transformerNet, nets.dropoutNet, nets.sequenceFirstNet, nets.regressionNet]) {
-  const net = make();
-  test(net.graph.name, async () => {
-    const alone = new Map<string, Outcome>();
-    for (const shares of [[[3, 1]], [[5, 2, 1]], [[4], [4]], [[2, 2], [4]], [[4], [1, 3]], [[2, 2], [3, 1]], [[4], [2, 2], [4]], [[4, 0], [4]], [[4], [0, 4]]]) {
-      for (const microBatchCount of [1, 2, 4]) {
-        const size = (shares[0] as number[]).reduce((a, b) => a + b, 0);
-        const subject = nets.subjectOf(net, size * microBatchCount);
-        const n = subject.sequence.layers.length;
-        const cuts = shares.length === 1 ? [] : shares.length === 2 ? [Math.floor(n / 2)] : [1, n - 1];
-        const plan = planOf({ schedule: microBatchCount === 2 ? 'gpipe' : '1f1b', cuts, shares, microBatchCount }, n);
-        const run: MemoryRun = { subject, batch: nets.batches(net, subject), plan };
-        const key = `${size}x${microBatchCount}`;
-        if (!alone.has(key)) alone.set(key, await runAlone({ ...run, microBatchSize: size }));
-        const t = performance.now();
-        try {
-          const out = await runCluster(run);
-          const d = difference(out, alone.get(key) as Outcome);
-          console.log(JSON.stringify(shares), microBatchCount, d.loss.toExponential(1), d.weight.toExponential(1), d.worst, (performance.now() - t).toFixed(0), out.losses.join(' '), out.correctCounts.join(' '));
-        } catch (e) { console.log(JSON.stringify(shares), microBatchCount, String(e)); }
-      }
+/** Runs of one device, by everything that they depend on. */
+const alone = new Map<string, Promise<Outcome>>();
+
+async function compareWithOne(run: MemoryRun, tolerance: number, what: string): Promise<void> {
+  const { microBatchSize = 0 } = run.plan ?? {};
+  const key = JSON.stringify([run.subject.modelName, run.subject.training, microBatchSize]);
+  if (!alone.has(key)) alone.set(key, runAlone({ ...run, microBatchSize }));
+  const single = await (alone.get(key) as Promise<Outcome>);
+  const distributed = await runCluster(run);
+  const { loss, weight, worst } = difference(distributed, single);
+  assert.equal(distributed.losses.length, 3);
+  assert.ok(loss <= tolerance, `${what}: losses differ by ${loss}: ${distributed.losses} and ${single.losses}`);
+  assert.ok(weight <= tolerance, `${what}: ${worst} differs by ${weight}`);
+  assert.deepEqual(distributed.correctCounts, single.correctCounts, what);
+}
+
+const adam: TrainingSpec['optimizer'] = { ...sgd, kind: 'adam' };
+const adamw: TrainingSpec['optimizer'] = { ...sgd, kind: 'adamw', weightDecay: 0.05 };
+
+/** Shares of the shapes that must hold: 1, 2 and 3 stages, straight and hybrid, unequal, with a device that only keeps its weights in step. */
+const hybrids: readonly (Pick<HandPlan, 'schedule' | 'shares' | 'microBatchCount'> & Partial<TrainingSpec>)[] = [
+  { schedule: '1f1b', shares: [[3, 1]], microBatchCount: 2 },
+  { schedule: 'gpipe', shares: [[5, 2, 1]], microBatchCount: 1, optimizer: adam },
+  { schedule: '1f1b', shares: [[4], [4]], microBatchCount: 4, clipNorm: 0.5 },
+  { schedule: 'gpipe', shares: [[2, 2], [4]], microBatchCount: 2, optimizer: { ...sgd, nesterov: true, weightDecay: 0.01 } },
+  { schedule: '1f1b', shares: [[4], [1, 3]], microBatchCount: 4 },
+  { schedule: '1f1b', shares: [[1, 3], [2, 2]], microBatchCount: 2, clipNorm: 0.5 },
+  { schedule: 'gpipe', shares: [[4], [3, 1], [4]], microBatchCount: 4, optimizer: adamw },
+  { schedule: '1f1b', shares: [[4, 0], [0, 4]], microBatchCount: 1 },
+];
+
+const cuts: Readonly<Record<string, readonly [two: number, three: readonly [number, number]]>> = {
+  residual: [2, [2, 5]], // inside the first block; inside both
+  transformer: [2, [1, 6]], // between key and query; behind the tokens and inside the perceptron
+  dropout: [1, [1, 2]],
+  'sequence-first': [1, [1, 2]],
+  regression: [3, [1, 3]],
+};
+
+for (const net of [residualNet(), transformerNet(), dropoutNet(), sequenceFirstNet(), regressionNet()]) {
+  const { name } = net.graph;
+  test(`${name}: pipelines, shares, schedules and optimizers give what one device gives`, { timeout }, async () => {
+    const [two, three] = cuts[name] as (typeof cuts)[string];
+    for (const { schedule, shares, microBatchCount, ...training } of hybrids) {
+      const own = shares.length === 1 ? [] : shares.length === 2 ? [two] : three;
+      const run = runOf(net, { schedule, shares, microBatchCount, cuts: own }, training);
+      await compareWithOne(run, 1e-5, `${schedule} ${JSON.stringify(shares)} × ${microBatchCount}`);
     }
-    assert.ok(true);
   });
 }
+
+test('a straight pipeline gives the very same bits, batch normalization included', { timeout }, async () => {
+  for (const net of [residualNet(), transformerNet(), batchNormNet()]) {
+    for (const schedule of ['gpipe', '1f1b'] as const) {
+      const plan: HandPlan = { schedule, cuts: [1, 3], shares: [[4], [4], [4]], microBatchCount: 4 };
+      await compareWithOne(runOf(net, plan), 0, `${net.graph.name} ${schedule}`);
+    }
+  }
+});
+
+test('replicated batch normalization trains on its own shares and averages its statistics by samples', { timeout }, async () => {
+  const net = batchNormNet();
+  const plan: HandPlan = { schedule: '1f1b', cuts: [], shares: [[3, 1, 0]], microBatchCount: 1 };
+  const run = { ...runOf(net, plan), machine: { endRound: 1, learningRate: () => 0 } };
+  const outcome = await runCluster(run);
+  // The running mean that each replica would have alone: 0.1 · the mean of its samples' stem convolution, from zeros.
+  const single = async (first: number, end: number): Promise<Float32Array> => {
+    const part = subjectOf(net, end - first);
+    const { inputs, labels } = run.batch(0);
+    const slice = (value: (typeof inputs)[number]) => {
+      const size = value.data.length / 4;
+      return { ...value, shape: [end - first, ...value.shape.slice(1)], data: value.data.slice(first * size, end * size) };
+    };
+    const batch = () => ({ inputs: inputs.map(slice), labels: slice(labels) });
+    const { state } = await runAlone({ subject: part, batch, microBatchSize: end - first, machine: run.machine });
+    return state.buffer.get('stem.bn.running_mean')?.data as Float32Array;
+  };
+  const [large, small] = [await single(0, 3), await single(3, 4)];
+  const found = outcome.state.buffer.get('stem.bn.running_mean')?.data as Float32Array;
+  found.forEach((value, index) => {
+    const expected = 0.75 * (large[index] as number) + 0.25 * (small[index] as number);
+    assert.ok(Math.abs(value - expected) < 1e-6, `${value} and ${expected}`);
+  });
+  assert.ok(found.some((value) => Math.abs(value) > 1e-3));
+});
+
+test('60 random plans give what one device gives', { timeout }, async () => {
+  const net = transformerNet();
+  const layerCount = subjectOf(net, 8).sequence.layers.length;
+  await fc.assert(
+    fc.asyncProperty(fc.integer({ min: 0, max: 2 ** 31 - 1 }), async (seed) => {
+      const plan = randomHandPlan(seed, layerCount, 8);
+      await compareWithOne(runOf(net, plan), 1e-5, JSON.stringify(plan));
+    }),
+    { seed: 20261121, numRuns: 60, endOnFailure: true },
+  );
+});
+
+test('ONNX Runtime: a hybrid pipeline gives what one device gives', { timeout }, async () => {
+  for (const net of [residualNet(), sequenceFirstNet(), batchNormNet()]) {
+    const shares = net.graph.name === 'batch-norm' ? [[4], [4]] : [[1, 3], [2, 2]];
+    const run = runOf(net, { schedule: '1f1b', cuts: [2], shares, microBatchCount: 2 }, { seed: 8 });
+    await compareWithOne({ ...run, createEngine: () => createOnnxRuntimeNodeEngine() }, 1e-5, net.graph.name);
+  }
+});

@@ -21,7 +21,7 @@ export interface TestNet {
 export function residualNet(): TestNet {
   const b = new GraphBuilder('residual', { seed: 1 });
   const conv = (x: string, name: string, outChannels: number, kernel: number, groups: number): string =>
-    b.groupNorm(b.conv2d(x, { name, outChannels, kernel, padding: (kernel - 1) / 2 }), { name: `${name}.norm`, groups });
+    b.groupNorm(b.conv2d(x, { name, outChannels, kernel, padding: (kernel - 1) / 2, bias: false }), { name: `${name}.norm`, groups });
   let x = b.relu(conv(b.input('x', 'float32', ['N', 2, 5, 5]), 'stem', 3, 3, 3));
   x = b.add(x, conv(b.relu(conv(x, 'block1.0', 3, 3, 3)), 'block1.1', 3, 3, 1));
   x = b.add(conv(x, 'block2.shortcut', 4, 1, 2), conv(b.relu(conv(x, 'block2.0', 4, 3, 2)), 'block2.1', 4, 3, 4));
@@ -32,16 +32,18 @@ export function residualNet(): TestNet {
   };
 }
 
-/** A transformer block over int64 tokens [N, 4]; dropout on the attention and behind the perceptron. */
+/** A transformer block over int64 tokens [N, 4] and a float mask that crosses cuts without a gradient; dropout on the attention and behind the perceptron. */
 export function transformerNet(): TestNet {
   const [tokens, width, heads] = [4, 6, 2];
   const b = new GraphBuilder('transformer', { seed: 2 });
   const x = b.embedding(b.input('ids', 'int64', ['N', tokens]), { name: 'embedding', count: 5, width });
+  const mask = b.input('mask', 'float32', ['N', tokens]);
+  const bias = b.node('Unsqueeze', [b.mul(mask, b.scalarLike(mask, 0.5)), b.constant(int64s([1, 2]))]);
   const normed = b.layerNorm(x, { name: 'norm1' });
   const split = (name: string): string =>
     b.transpose(b.reshape(b.linear(normed, { name, outFeatures: width, bias: false }), ['N', tokens, heads, width / heads]), [0, 2, 1, 3]);
   const key = b.transpose(split('key'), [0, 1, 3, 2]);
-  const scores = b.softmax(b.mul(b.matMul(split('query'), key), b.scalarLike(key, 0.6)));
+  const scores = b.softmax(b.add(b.mul(b.matMul(split('query'), key), b.scalarLike(key, 0.6)), bias));
   const mixed = b.matMul(b.dropout(scores, 0.25), split('value'));
   const joined = b.reshape(b.transpose(mixed, [0, 2, 1, 3]), ['N', tokens, width]);
   const attended = b.add(x, b.linear(joined, { name: 'out', outFeatures: width }));

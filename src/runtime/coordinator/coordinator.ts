@@ -401,8 +401,7 @@ class CoordinatorShell implements Coordinator {
   }
 
   #writeCheckpoint(round: number): void {
-    const { parameter, buffer } = this.#options.subject.state;
-    const missing = [...parameter.keys(), ...buffer.keys()].filter((name) => !this.#arrived.has(name));
+    const missing = [...this.#owned.values()].flatMap((names) => [...names]).filter((name) => !this.#arrived.has(name));
     if (missing.length > 0) return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
     this.#arrived.clear();
     const state: RunState = { parameter: new Map(this.#snapshot.parameter), buffer: new Map(this.#snapshot.buffer), optimizer: new Map(this.#snapshot.optimizer) };
