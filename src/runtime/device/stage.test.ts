@@ -1,0 +1,289 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { defined } from '../../assert.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { createReferenceEngine } from '../../engine/reference.ts';
+import { type CutTensor, cutBefore } from '../../graph/layers.ts';
+import { allocate, elementCount, type Tensor, tensor } from '../../graph/tensor.ts';
+import { createRandom } from '../../random.ts';
+import { batchNormNet, dropoutNet, regressionNet, residualNet, sequenceFirstNet, sgd, subjectOf, type TestNet, transformerNet } from '../../testing/training-subjects.ts';
+import type { RunSubject } from '../coordinator/coordinator.ts';
+import type { TrainingSpec } from '../training-spec.ts';
+import { ownCopy } from './samples.ts';
+import { createStage, type Stage, type StateEntry } from './stage.ts';
+
+const sampleCount = 3;
+
+interface Options {
+  readonly layers: readonly [number, number];
+  readonly split?: boolean;
+  readonly samples?: number;
+}
+
+/** A stage of the subject's model with its initial weights. */
+async function stageOf(engine: Engine, { sequence, training, label, state }: RunSubject, options: Options): Promise<Stage> {
+  const { layers, split = false, samples = sampleCount } = options;
+  const stage = await createStage(engine, { sequence, layers, sampleCount: samples, training, label, microBatchSize: 4, splitBackward: split });
+  for (const layer of sequence.layers.slice(...layers)) {
+    for (const [role, names] of [['parameter', layer.parameters], ['buffer', layer.buffers]] as const) {
+      for (const name of names) stage.load({ role, name, value: ownCopy(defined(state[role].get(name), name)) });
+    }
+  }
+  return stage;
+}
+
+/** Seeded values for cut tensors: small integers for indices. */
+function values(cuts: readonly CutTensor[], seed: number, classCount: number): Tensor[] {
+  return cuts.map((cut, index) => {
+    const random = createRandom(seed, index);
+    const shape = cut.shape.map((dimension) => (dimension === 'N' ? sampleCount : dimension));
+    const draw = (): number => (cut.type === 'float32' ? random.normal() : random.integer(classCount));
+    return tensor(cut.type, shape, Array.from({ length: elementCount(shape) }, draw));
+  });
+}
+
+function forward(stage: Stage, net: TestNet, microBatch: number): Promise<readonly Tensor[]> {
+  const labels = stage.isLast ? values([stage.label], 50 + microBatch, net.classCount)[0] : undefined;
+  return stage.forward(microBatch, 0, values(stage.inputs, microBatch, net.classCount), labels);
+}
+
+function outputGradients(stage: Stage, microBatch: number): Tensor[] {
+  const cuts = stage.outputs.filter((output) => output.differentiable);
+  return stage.isLast ? [] : values(cuts, 80 + microBatch, 2);
+}
+
+/** Forward and backward of two micro-batches. */
+async function pass(stage: Stage, net: TestNet, round = 0): Promise<readonly (readonly Tensor[])[]> {
+  stage.beginRound(round);
+  const results = [forward(stage, net, 0), forward(stage, net, 1)];
+  for (const microBatch of [0, 1]) results.push(stage.backward(microBatch, outputGradients(stage, microBatch)));
+  return Promise.all(results);
+}
+
+async function stateOf(stage: Stage): Promise<Map<string, StateEntry>> {
+  const entries = new Map<string, StateEntry>();
+  for await (const entry of stage.state()) entries.set(`${entry.role} ${entry.name}`, entry);
+  return entries;
+}
+
+function stateBytes(state: ReadonlyMap<string, StateEntry>): number {
+  return [...state.values()].reduce((sum, { value }) => sum + value.data.byteLength, 0);
+}
+
+const update = { learningRate: 0.1, gradientScale: 1, step: 1 };
+
+test('the two halves of a split backward pass give what the whole one gives, in whatever order the second halves come', async () => {
+  for (const net of [residualNet(), transformerNet(), sequenceFirstNet(), batchNormNet()]) {
+    const subject = subjectOf(net, 8);
+    const end = subject.sequence.layers.length;
+    for (const layers of [[0, 2], [1, end - 1], [end - 2, end], [0, end]] as const) {
+      const engine = createReferenceEngine();
+      const whole = await stageOf(engine, subject, { layers });
+      const expected = await pass(whole, net);
+      const expectedSums = await whole.takeGradients();
+      const split = await stageOf(engine, subject, { layers, split: true });
+      split.beginRound(0);
+      const results = [forward(split, net, 0), forward(split, net, 1)];
+      for (const microBatch of [0, 1]) results.push(split.backwardInput(microBatch, outputGradients(split, microBatch)));
+      for (const microBatch of [0, 1]) split.backwardWeight(microBatch);
+      assert.deepEqual(await Promise.all(results), expected, `${net.graph.name} ${layers}`);
+      assert.deepEqual(await split.takeGradients(), expectedSums, `${net.graph.name} ${layers}`);
+      assert.ok(expectedSums.some((value) => value !== 0));
+      await engine.close();
+    }
+  }
+});
+
+test('after a round the engine holds the state and nothing else; after an update, the state before it too until it is confirmed', async () => {
+  for (const net of [residualNet(), transformerNet(), dropoutNet(), batchNormNet()]) {
+    for (const kind of ['sgd', 'adam'] as const) {
+      const engine = createReferenceEngine();
+      const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind } });
+      const stage = await stageOf(engine, subject, { layers: [0, subject.sequence.layers.length] });
+      for (const round of [0, 1, 2]) {
+        await pass(stage, net, round);
+        assert.equal((await stage.finishRound(true)).finite, true);
+        stage.update({ ...update, step: round + 1 });
+        await engine.settled();
+        const bytes = stateBytes(await stateOf(stage));
+        assert.ok(engine.valueBytes() > bytes);
+        stage.confirmUpdate();
+        await engine.settled();
+        assert.equal(engine.valueBytes(), bytes, `${net.graph.name} ${kind}`);
+      }
+      await engine.close();
+    }
+  }
+});
+
+test('a round that was given up leaves nothing behind: the next one is as if it had never begun', async () => {
+  const net = residualNet();
+  const subject = subjectOf(net, 8);
+  const engine = createReferenceEngine();
+  const fresh = await stageOf(engine, subject, { layers: [2, 5] });
+  const expected = await pass(fresh, net, 4);
+  const expectedSums = await fresh.takeGradients();
+  const stage = await stageOf(engine, subject, { layers: [2, 5] });
+  const bytes = engine.valueBytes();
+  stage.beginRound(3);
+  await Promise.all([forward(stage, net, 0), forward(stage, net, 1), stage.backward(0, outputGradients(stage, 0))]);
+  stage.beginRound(4);
+  await engine.settled();
+  assert.equal(engine.valueBytes(), bytes);
+  assert.deepEqual(await pass(stage, net, 4), expected);
+  assert.deepEqual(await stage.takeGradients(), expectedSums);
+  await engine.close();
+});
+
+test('an update that is taken back leaves the very state before it', async () => {
+  const net = transformerNet();
+  const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 } });
+  const engine = createReferenceEngine();
+  const stage = await stageOf(engine, subject, { layers: [1, 7] });
+  for (const round of [0, 1]) {
+    await pass(stage, net, round);
+    stage.update({ ...update, step: round + 1 });
+  }
+  stage.confirmUpdate();
+  const before = await stateOf(stage);
+  await pass(stage, net, 2);
+  stage.update({ ...update, step: 3 });
+  const after = await stateOf(stage);
+  assert.notDeepEqual(after, before);
+  stage.rollBackUpdate();
+  assert.deepEqual(await stateOf(stage), before);
+  await engine.close();
+});
+
+test('loss, right predictions and the norm of a round: the sum over samples, counted where the program says so', async () => {
+  const net = regressionNet();
+  const subject = subjectOf(net, 8);
+  const engine = createReferenceEngine();
+  const stage = await stageOf(engine, subject, { layers: [3, 4] });
+  await pass(stage, net);
+  const counted = await stage.finishRound(true);
+  assert.equal((await stage.finishRound(false)).squaredNorm, 0);
+  const gradients = await stage.takeGradients();
+  const norm = gradients.reduce((sum, value) => sum + value * value, 0);
+  assert.ok(Math.abs(counted.squaredNorm - norm) < 1e-5 * norm);
+  assert.ok(norm > 0);
+  // loss = Σ_samples mean over outputs of (x·Wᵀ + b − y)².
+  const weight = defined(subject.state.parameter.get('head.weight'), 'weight').data;
+  const bias = defined(subject.state.parameter.get('head.bias'), 'bias').data;
+  let loss = 0;
+  for (const microBatch of [0, 1]) {
+    const x = defined(values(stage.inputs, microBatch, 0)[0], 'x').data as Float32Array;
+    const y = defined(values([stage.label], 50 + microBatch, 0)[0], 'y').data as Float32Array;
+    for (let sample = 0; sample < sampleCount; sample++) {
+      for (const output of [0, 1]) {
+        let value = Number(bias[output]);
+        for (let index = 0; index < 7; index++) value += Number(weight[output * 7 + index]) * Number(x[sample * 7 + index]);
+        loss += (value - Number(y[sample * 2 + output])) ** 2 / 2;
+      }
+    }
+  }
+  assert.ok(Math.abs(counted.lossSum - loss) < 1e-4 * loss, `${counted.lossSum} and ${loss}`);
+  await engine.close();
+});
+
+test('a number that is not finite is reported, and none of it travels', async () => {
+  const net = regressionNet();
+  const subject = subjectOf(net, 8);
+  const engine = createReferenceEngine();
+  const stage = await stageOf(engine, subject, { layers: [0, 4] });
+  stage.load({ role: 'parameter', name: 'b.bias', value: tensor('float32', [7], new Array(7).fill(Number.NaN)) });
+  await pass(stage, net);
+  assert.deepEqual(await stage.finishRound(true), { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: false });
+  await engine.close();
+});
+
+test('frozen parameters stay as they are and have no optimizer state; a stage of frozen layers only passes on', async () => {
+  const net = regressionNet();
+  const frozen: TrainingSpec['frozen'] = ['a.weight', 'a.bias', 'b.bias'];
+  const subject = subjectOf(net, 8, { frozen });
+  const engine = createReferenceEngine();
+  const stage = await stageOf(engine, subject, { layers: [0, 4] });
+  const before = await stateOf(stage);
+  await pass(stage, net);
+  stage.update(update);
+  const after = await stateOf(stage);
+  for (const [key, { role, name, value }] of after) {
+    const isFrozen = frozen.includes(name.replace('/momentum', ''));
+    if (role === 'optimizer') assert.equal(isFrozen, false, name);
+    else assert.equal(Buffer.compare(bytes(value), bytes(defined(before.get(key), key).value)) === 0, isFrozen, name);
+  }
+  assert.deepEqual([...after.values()].filter(({ role }) => role === 'optimizer').map(({ name }) => name), [
+    'b.weight/momentum', 'c.weight/momentum', 'c.bias/momentum', 'head.weight/momentum', 'head.bias/momentum',
+  ]);
+  const first = await stageOf(engine, subject, { layers: [0, 1] });
+  const results = await pass(first, net);
+  assert.deepEqual(results.slice(2), [[], []]);
+  first.update(update);
+  assert.equal((await first.takeGradients()).length, 0);
+  await engine.close();
+});
+
+function bytes({ data }: Tensor): Uint8Array {
+  return new Uint8Array(data.buffer as ArrayBuffer, data.byteOffset, data.byteLength);
+}
+
+test('a device without samples holds weights, takes its group’s sums, and updates with them', async () => {
+  const net = regressionNet();
+  const subject = subjectOf(net, 8);
+  const engine = createReferenceEngine();
+  const busy = await stageOf(engine, subject, { layers: [0, 4] });
+  const spare = await stageOf(engine, subject, { layers: [0, 4], samples: 0 });
+  await pass(busy, net);
+  spare.beginRound(0);
+  const own = await spare.takeGradients();
+  assert.deepEqual(own, new Float32Array(own.length));
+  const sums = await busy.takeGradients();
+  await busy.putGradients(sums.slice());
+  await spare.putGradients(sums.slice());
+  const { lossSum, squaredNorm } = await spare.finishRound(true);
+  assert.equal(lossSum, 0);
+  assert.equal(squaredNorm, (await busy.finishRound(true)).squaredNorm);
+  for (const stage of [busy, spare]) stage.update(update);
+  assert.deepEqual(await stateOf(spare), await stateOf(busy));
+  await engine.close();
+});
+
+test('state that was not loaded is named; optimizer state starts from zeros', async () => {
+  const subject = subjectOf(batchNormNet(), 8);
+  const engine = createReferenceEngine();
+  const { sequence, training, label } = subject;
+  const stage = await createStage(engine, { sequence, layers: [0, 1], sampleCount, training, label, microBatchSize: 4, splitBackward: false });
+  stage.load({ role: 'parameter', name: 'stem.weight', value: { type: 'float32', shape: [3, 2, 3, 3], data: allocate('float32', 54) } });
+  assert.deepEqual(stage.missingState(), ['stem.bn.weight', 'stem.bn.bias', 'stem.bn.running_mean', 'stem.bn.running_var']);
+  await engine.close();
+});
+
+test('dropout masks are those of the sample’s place in the batch, wherever the samples’ axis is', async () => {
+  const net = sequenceFirstNet();
+  const subject = subjectOf(net, 8);
+  const engine = createReferenceEngine();
+  const { sequence, training, label } = subject;
+  const run = async (samples: number, firstSample: number): Promise<Tensor> => {
+    const stage = await createStage(engine, { sequence, layers: [0, 1], sampleCount: samples, training, label, microBatchSize: 4, splitBackward: false });
+    for (const name of sequence.layers[0]?.parameters ?? []) {
+      stage.load({ role: 'parameter', name, value: ownCopy(defined(subject.state.parameter.get(name), name)) });
+    }
+    stage.beginRound(5);
+    const input = tensor('float32', [samples, 4, 5], new Array(samples * 20).fill(1));
+    const [output] = await stage.forward(1, firstSample, [input], undefined);
+    return defined(output, 'output');
+  };
+  assert.equal(defined(cutBefore(sequence, 1)[0], 'cut').batchAxis, 1);
+  const whole = await run(4, 0);
+  const column = (value: Tensor, sample: number): number[] => {
+    const count = defined(value.shape[1], 'samples');
+    return [0, 1, 2, 3].flatMap((position) => Array.from(value.data.subarray((position * count + sample) * 5, (position * count + sample + 1) * 5) as Float32Array));
+  };
+  for (const [samples, firstSample] of [[1, 0], [2, 1], [3, 1], [1, 3]] as const) {
+    const part = await run(samples, firstSample);
+    for (let sample = 0; sample < samples; sample++) assert.deepEqual(column(part, sample), column(whole, firstSample + sample));
+  }
+  assert.notDeepEqual(column(whole, 0), column(whole, 1));
+  assert.ok(column(whole, 0).includes(0));
+  await engine.close();
+});
