@@ -4,8 +4,9 @@
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan } from '../cluster/draw.ts';
 import { elementCount } from '../graph/tensor.ts';
-import type { Observer, RoundMetrics, RunEvent } from '../runtime/events.ts';
+import type { Observer, RunEvent } from '../runtime/events.ts';
 import type { PreparedRun } from '../runtime/prepare.ts';
+import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
 
 /** Prints each event as one JSON line, without those that only drive a progress bar. */
@@ -35,7 +36,7 @@ export function describeRun({ settings, model, subject, dataset, test, machine }
   const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
   const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${from}`;
   terminal.section(
-    'Training',
+    'Settings',
     `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`}`,
   );
   if (settings.workers > 0) terminal.live([`${'Devices'.padEnd(labelWidth)}starting ${counted(settings.workers, 'worker process')} …`]);
@@ -51,8 +52,6 @@ const phaseTexts: Readonly<Partial<Record<Extract<RunEvent, { kind: 'phase' }>['
   deploying: 'sending the weights …',
 };
 
-/** Weight of the newest round in what is shown of loss, speed and load. */
-const smoothing = 0.1;
 const plainIntervalMs = 5000;
 const shownLinkCount = 6;
 
@@ -62,7 +61,7 @@ class HumanReport {
   readonly #profiles = new Map<string, { done: number; total: number }>();
   readonly #deviceNames: string[] = [];
   #plan: Plan | undefined;
-  #training: Training | undefined;
+  #training: Progress | undefined;
 
   constructor(terminal: Terminal, now: () => number) {
     this.#terminal = terminal;
@@ -93,7 +92,7 @@ class HumanReport {
       case 'plan':
         return this.#showPlan(event.plan, event.planningMs, event.layerNames);
       case 'training':
-        this.#training = new Training(event, this.#now());
+        this.#training = new Progress(event, this.#now());
         return;
       case 'round':
         return this.#round(event);
@@ -185,23 +184,28 @@ class HumanReport {
       if (training.isDone) this.#terminal.keepLive();
     } else if (training.isDone || nowMs >= training.plainNextMs) {
       training.plainNextMs = nowMs + plainIntervalMs;
-      this.#section('', `round ${training.doneRound}/${training.endRound}  ${training.facts()}  ${duration(training.leftS)} left`);
+      this.#section('Training', `round ${training.doneRound}/${training.endRound}  ${training.facts()}  ${duration(training.leftS)} left`);
     }
   }
 
-  #trainingLines(training: Training): string[] {
+  #trainingLines(training: Progress): string[] {
     const { colors } = this.#terminal;
     const indent = ' '.repeat(labelWidth);
     const done = `${training.doneRound} of ${training.endRound} rounds`;
     const rest = training.isDone ? duration(training.elapsedS) : `${duration(training.leftS)} left`;
     return [
-      `${colors.cyan(''.padEnd(labelWidth))}${colors.cyan(bar(training.fraction, 30))}  ${done}  ${rest}`,
+      `${colors.cyan('Training'.padEnd(labelWidth))}${colors.cyan(bar(training.fraction, 30))}  ${done}  ${rest}`,
       `${indent}${training.facts()}`,
-      ...[...training.busy].map(([device, fraction]) => {
+      ...this.#inPlanOrder([...training.busy]).map(([device, fraction]) => {
         const percent = `${Math.round(fraction * 100)} %`.padStart(5);
         return `${indent}${this.#name(device)}  ${bar(fraction, 18)} ${percent} computing  ${colors.dim(this.#role(device))}`;
       }),
     ];
+  }
+
+  #inPlanOrder(busy: (readonly [device: string, fraction: number])[]): (readonly [device: string, fraction: number])[] {
+    const order = this.#plan?.stages.flatMap(({ devices }) => devices) ?? [];
+    return busy.sort(([a], [b]) => order.indexOf(a) - order.indexOf(b));
   }
 
   #role(device: string): string {
@@ -217,67 +221,5 @@ class HumanReport {
     const { colors } = this.#terminal;
     const result = accuracy === null ? '' : `accuracy ${colors.bold(`${(accuracy * 100).toFixed(2)} %`)}, `;
     this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${grouped(sampleCount)} test samples`);
-  }
-}
-
-/** Progress of training: smoothed while it runs, means of the whole when it is done. */
-class Training {
-  readonly endRound: number;
-  doneRound: number;
-  elapsedS = 0;
-  plainNextMs = 0;
-  readonly busy = new Map<string, number>();
-  readonly #firstRound: number;
-  readonly #roundsPerEpoch: number;
-  readonly #startedMs: number;
-  #loss = 0;
-  #secondsPerSample = 0;
-  #secondsPerSampleSum = 0;
-  readonly #busySums = new Map<string, number>();
-
-  constructor({ firstRound, endRound, roundsPerEpoch }: Extract<RunEvent, { kind: 'training' }>, startedMs: number) {
-    this.endRound = endRound;
-    this.doneRound = firstRound;
-    this.#firstRound = firstRound;
-    this.#roundsPerEpoch = roundsPerEpoch;
-    this.#startedMs = startedMs;
-  }
-
-  add({ round, loss, samplesPerS }: RoundMetrics, busyFraction: Readonly<Record<string, number>>, nowMs: number): void {
-    this.doneRound = round + 1;
-    this.elapsedS = (nowMs - this.#startedMs) / 1000;
-    const weight = this.#doneCount === 1 ? 1 : smoothing;
-    this.#loss += weight * (loss - this.#loss);
-    this.#secondsPerSample += weight * (1 / samplesPerS - this.#secondsPerSample);
-    this.#secondsPerSampleSum += 1 / samplesPerS;
-    for (const [device, fraction] of Object.entries(busyFraction)) {
-      const before = this.busy.get(device) ?? fraction;
-      const sum = (this.#busySums.get(device) ?? 0) + fraction;
-      this.#busySums.set(device, sum);
-      this.busy.set(device, this.isDone ? sum / this.#doneCount : before + weight * (fraction - before));
-    }
-  }
-
-  get #doneCount(): number {
-    return this.doneRound - this.#firstRound;
-  }
-
-  get isDone(): boolean {
-    return this.doneRound >= this.endRound;
-  }
-
-  get fraction(): number {
-    return this.doneRound / this.endRound;
-  }
-
-  get leftS(): number {
-    return (this.elapsedS / this.#doneCount) * (this.endRound - this.doneRound);
-  }
-
-  /** "epoch 3 of 8  loss 0.0321  1,204 samples/s". */
-  facts(): string {
-    const secondsPerSample = this.isDone ? this.#secondsPerSampleSum / this.#doneCount : this.#secondsPerSample;
-    const epoch = `epoch ${Math.ceil(this.doneRound / this.#roundsPerEpoch)} of ${Math.ceil(this.endRound / this.#roundsPerEpoch)}`;
-    return `${epoch}  loss ${this.#loss.toFixed(4)}  ${grouped(Math.round(1 / secondsPerSample))} samples/s`;
   }
 }

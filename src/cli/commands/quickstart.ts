@@ -42,9 +42,7 @@ async function quickstart(options: { json?: boolean; out?: string }): Promise<vo
   const startMs = systemClock.now();
   if (!output.isJson) {
     const { bold } = terminal.colors;
-    terminal.print(
-      `${bold('Asteroid')} ${version}: one neural network on handwritten digits, trained over three worker processes of this machine\n`,
-    );
+    terminal.print(`${bold('Asteroid')} ${version}: a neural network learns digits over three worker processes of this machine\n`);
   }
   const run = await readRun(resolveSettings({ ...settings }, {}, ''), undefined, output);
   if (!output.isJson) describeRun(run, terminal);
