@@ -19,7 +19,7 @@ export async function readRun(settings: TrainSettings, resume: string | undefine
   const plan = settings.plan === undefined ? undefined : await readPlan(settings.plan);
   const cluster = settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
   const checkpoint = resume === undefined ? undefined : await lastCheckpoint(resume, output);
-  return prepareRun({
+  const run = prepareRun({
     settings,
     model,
     train,
@@ -28,6 +28,8 @@ export async function readRun(settings: TrainSettings, resume: string | undefine
     ...(cluster === undefined ? {} : { cluster }),
     ...(checkpoint === undefined ? {} : { checkpoint }),
   });
+  for (const message of model.notes) output.observe({ kind: 'note', message });
+  return run;
 }
 
 async function evaluationData(spec: string, seed: number): Promise<Dataset> {

@@ -96,6 +96,8 @@ class HumanReport {
         return;
       case 'round':
         return this.#round(event);
+      case 'note':
+        return this.#line(`Note      ${event.message}`);
       case 'warning':
         return this.#section('Warning', colors.yellow(event.message));
       case 'evaluated':

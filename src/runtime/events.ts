@@ -44,6 +44,8 @@ export type RunEvent =
       readonly peakMemoryMiB: number;
     }
   | { readonly kind: 'trace'; readonly device: string; readonly round: number; readonly times: readonly RoundTimes[] }
+  /** How a model's file was read. */
+  | { readonly kind: 'note'; readonly message: string }
   | { readonly kind: 'warning'; readonly message: string }
   | {
       readonly kind: 'evaluated';

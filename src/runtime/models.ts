@@ -14,8 +14,8 @@ export interface LoadedModel {
   readonly name: string;
   /** In training mode. */
   readonly graph: Graph;
-  /** For copies of the untrained model: its ONNX bytes. */
-  readonly bytes: Uint8Array;
+  /** What the user should know of how the file was read, one sentence each. */
+  readonly notes: readonly string[];
   /** The ONNX model with these parameters and buffers, for inference: the user's own file but for the weights. */
   write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
 }
@@ -24,14 +24,14 @@ export interface LoadedModel {
 export async function loadModel(spec: string, seed: number): Promise<LoadedModel> {
   if (Object.hasOwn(zoo, spec)) {
     const graph = zooModel(spec, seed);
-    return { name: spec, graph: trainingMode(graph), bytes: exportGraph(graph), write: (trained) => exportGraph(inferenceMode(graph), trained) };
+    return { name: spec, graph: trainingMode(graph), notes: [], write: (trained) => exportGraph(inferenceMode(graph), trained) };
   }
   if (!spec.includes('.') && !spec.includes('/')) zooModel(spec, seed); // names the built-in ones
   const bytes = await readModelFile(spec);
   const imported = named(spec, () => importModel(bytes));
   const graph = trainingMode(imported.graph);
   if (graph.parameters.length === 0) throw new InputError(`${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`);
-  return { name: spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, ''), graph, bytes, write: (trained) => exportModel(imported, trained, { mode: 'inference' }) };
+  return { name: spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, ''), graph, notes: imported.notes, write: (trained) => exportModel(imported, trained, { mode: 'inference' }) };
 }
 
 /** Names the file in an error about its contents. */

@@ -107,7 +107,8 @@ function layerProfiles(sequence: LayerSequence, times: readonly PassTimes[], bat
     weightBytes: parameterBytes(sequence, layer),
     savedBytes: Math.ceil(defined(times[index], layer.name).savedBytes / batchSize),
     flops: layer.flops,
-    batchDependent: layer.batchDependent,
+    // A model with a fixed batch cannot share it out either.
+    batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
   }));
 }
 
