@@ -21,6 +21,8 @@ import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
 const name = z.string().min(1).max(300);
 const count = z.number().int().min(0).max(1e9);
 const milliseconds = z.number().min(0).max(1e9);
+/** Samples or micro-batches: what a device makes room for. */
+const size = z.number().int().positive().max(1e6);
 
 export interface PeerAddress {
   readonly name: string;
@@ -86,9 +88,9 @@ const stagePlan: z.ZodType<StagePlan> = z.object({
 const plan: z.ZodType<Plan> = z.object({
   planner: name,
   schedule: name,
-  batchSize: z.number().int().positive(),
-  microBatchSize: z.number().int().positive(),
-  microBatchCount: z.number().int().positive(),
+  batchSize: size,
+  microBatchSize: size,
+  microBatchCount: size,
   stages: z.array(stagePlan).min(1),
   predicted: z.object({
     roundMs: z.number(),
@@ -159,7 +161,7 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   }),
   connect: z.object({ peers: z.array(z.object({ name, url: z.string().max(300) })).max(2000) }),
   measure: z.object({ peers: z.array(name).max(2000) }),
-  profile: z.object({ batchSizes: z.array(z.number().int().positive()).min(1).max(16) }),
+  profile: z.object({ batchSizes: z.array(size).min(1).max(16) }),
   deploy: z.object({ plan, stateCount: count, step: count }),
   state,
   round: z.object({ round: count, learningRate: z.number().min(0) }),

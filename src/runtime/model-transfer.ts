@@ -1,6 +1,6 @@
 // How a model reaches a worker: its graph as ONNX without weights. Weights follow later, to those who compute with them.
 
-import { ProtocolError } from '../errors.ts';
+import { ProtocolError, RunError } from '../errors.ts';
 import type { Graph, ValueInfo } from '../graph/graph.ts';
 import { importModel } from '../graph/onnx/import.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
@@ -28,7 +28,14 @@ export function decodeModel(message: ModelMessage, frame: Frame): Graph {
   const weights = [...message.parameters, ...message.buffers];
   const names = new Set(weights.map((weight) => weight.name));
   const initializers = new Map(graph.initializers);
-  for (const { name, shape } of weights) initializers.set(name, wrap('float32', shape, allocate('float32', elementCount(shape))));
+  const inputs = new Map(graph.inputs.map((input) => [input.name, input]));
+  for (const { name, shape } of weights) {
+    const input = inputs.get(name);
+    if (input?.type !== 'float32' || input.shape.length !== shape.length || input.shape.some((dimension, axis) => dimension !== shape[axis])) {
+      throw new ProtocolError(`The coordinator sent a model whose graph does not read ${name} as float32[${shape}].`);
+    }
+    initializers.set(name, wrap('float32', shape, zeros(elementCount(shape))));
+  }
   return {
     ...graph,
     inputs: graph.inputs.filter((input) => !names.has(input.name)),
@@ -36,4 +43,12 @@ export function decodeModel(message: ModelMessage, frame: Frame): Graph {
     parameters: message.parameters.map(({ name }) => name),
     buffers: message.buffers.map(({ name }) => name),
   };
+}
+
+function zeros(count: number): Float32Array {
+  try {
+    return allocate('float32', count);
+  } catch {
+    throw new RunError(`This device has no room for a weight of ${count} elements.`);
+  }
 }
