@@ -97,7 +97,7 @@ class HumanReport {
       case 'round':
         return this.#round(event);
       case 'note':
-        return this.#line(`Note      ${event.message}`);
+        return this.#section('Note', event.message);
       case 'warning':
         return this.#section('Warning', colors.yellow(event.message));
       case 'evaluated':
