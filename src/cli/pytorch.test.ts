@@ -1,0 +1,156 @@
+// Models that PyTorch exported, trained over the same batches: every loss and the final weights are PyTorch's own, in this process and by the real
+// command over one and three worker processes; the file that comes out is the user's own but for the weights.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
+import { defined } from '../assert.ts';
+import { systemClock } from '../clock.ts';
+import { decodeModel, opsetOf, parseModel } from '../graph/onnx/decode.ts';
+import type { Tensor } from '../graph/tensor.ts';
+import { loadModel } from '../runtime/models.ts';
+import { runSession } from '../runtime/session.ts';
+import { loadDataset } from '../storage/datasets.ts';
+import { jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
+import { type PytorchFixture, pytorchFixtures } from '../testing/pytorch-fixtures.ts';
+import { resolveSettings } from './settings.ts';
+
+const cwd = temporaryFolder();
+const fixtures = pytorchFixtures();
+/** Accepted: 1e-3. Seen: 3e-7. */
+const tolerance = 1e-4;
+
+function flagsOf({ modelPath, inputsPath, labelsPath, learningRate, momentum, batchSize }: PytorchFixture): Record<string, string> {
+  return {
+    model: modelPath,
+    data: `npy:${inputsPath},${labelsPath}`,
+    batch: String(batchSize),
+    'micro-batch': String(batchSize),
+    steps: '6',
+    optimizer: 'sgd',
+    lr: String(learningRate),
+    momentum: String(momentum),
+    loss: 'cross-entropy',
+  };
+}
+
+function checkLosses(found: readonly unknown[], { name, losses }: PytorchFixture, how: string): void {
+  assert.equal(found.length, 6, `${name} ${how}`);
+  losses.forEach((expected, step) => {
+    const difference = Math.abs(Number(found[step]) - expected) / expected;
+    assert.ok(difference < tolerance, `${name} ${how}: the loss of step ${step} is ${found[step]}, PyTorch's ${expected}`);
+  });
+}
+
+/** The tensors of an ONNX file by name. */
+function tensorsOf(bytes: Uint8Array): ReadonlyMap<string, Tensor> {
+  return decodeModel(parseModel(bytes)).initializers;
+}
+
+/** Sums over each trained tensor, where the file names it as PyTorch did. */
+function checkWeights(bytes: Uint8Array, { name, finalWeights }: PytorchFixture, how: string): void {
+  const tensors = tensorsOf(bytes);
+  for (const [parameter, { initializer, sum, sumOfSquares, shape }] of Object.entries(finalWeights)) {
+    const { data } = defined(tensors.get(initializer), `${initializer} of ${name}`);
+    const elementCount = shape.reduce((product, size) => product * size, 1);
+    assert.equal(data.length, elementCount, `${parameter} of ${name}`);
+    let [total, squares] = [0, 0];
+    for (const value of data) {
+      total += Number(value);
+      squares += Number(value) ** 2;
+    }
+    const what = `${parameter} of ${name} ${how}`;
+    assert.ok(Math.abs(squares - sumOfSquares) < 1e-4 * sumOfSquares, `${what}: squares sum to ${squares}, PyTorch's to ${sumOfSquares}`);
+    // A sum may be near 0: its scale is that of the elements.
+    assert.ok(Math.abs(total - sum) < 1e-4 * Math.sqrt(elementCount * sumOfSquares), `${what}: sums to ${total}, PyTorch's to ${sum}`);
+  }
+}
+
+for (const fixture of fixtures) {
+  test(`${fixture.name} in this process: PyTorch's losses and weights`, async () => {
+    const settings = resolveSettings({ shuffle: false }, flagsOf(fixture), 'the flags');
+    const model = await loadModel(settings.model, settings.seed);
+    const { train } = await loadDataset(settings.data);
+    const environment = { clock: systemClock, observe: () => {}, signal: new AbortController().signal };
+    const { losses, state } = await runSession({ settings, model, train, test: undefined }, environment);
+    checkLosses(losses, fixture, 'in this process');
+    checkWeights(model.write(new Map([...state.parameter, ...state.buffer])), fixture, 'in this process');
+  });
+}
+
+/** One file of each net, of another opset where there is one, for each number of workers. */
+const overWorkers: Readonly<Record<number, readonly string[]>> = {
+  0: ['residual/opset13-fixed', 'transformer/opset17-dynamic-eval'],
+  1: ['depthwise/opset16-fixed', 'gpt-tied/opset17-dynamic', 'residual/opset14-dynamic', 'vit/opset18-dynamic-dynamo'],
+  3: [
+    'depthwise/opset14-dynamic',
+    'gpt/opset18-dynamic-dynamo',
+    'grouped/opset13-fixed',
+    'residual/opset15-dynamic',
+    'transformer/opset14-dynamic',
+    'vit/opset13-dynamic',
+  ],
+};
+
+for (const [workers, names] of Object.entries(overWorkers)) {
+  for (const name of names) {
+    test(`asteroid train --workers ${workers}, ${name}: PyTorch's losses and weights`, async () => {
+      const fixture = defined(
+        fixtures.find((candidate) => candidate.name === name),
+        name,
+      );
+      const out = join(cwd, `${workers}-${name.replace('/', '-')}`);
+      const flags = Object.entries(flagsOf(fixture)).flatMap(([flag, value]) => [`--${flag}`, value]);
+      const end = await runCommand(['train', ...flags, '--no-shuffle', '--use-all', '--workers', workers, '--out', out], { cwd });
+      assert.equal(end.code, 0, end.stderr);
+      const metrics = await jsonLines(join(out, 'metrics.jsonl'));
+      assert.deepEqual(
+        metrics.map(({ round }) => round),
+        [0, 1, 2, 3, 4, 5],
+      );
+      const how = `over ${workers} workers`;
+      checkLosses(
+        metrics.map(({ loss }) => loss),
+        fixture,
+        how,
+      );
+      const written = await readFile(join(out, 'model.onnx'));
+      checkWeights(written, fixture, how);
+      await checkFile(written, fixture);
+      if (Number(workers) > 0) {
+        const { stages } = JSON.parse(await readFile(join(out, 'plan.json'), 'utf8')) as { stages: { devices: string[] }[] };
+        const devices = new Set(stages.flatMap((stage) => stage.devices));
+        assert.equal(devices.size, Number(workers), 'every worker has a part in it');
+      }
+    });
+  }
+}
+
+/** The written file is the user's own: opset, inputs, outputs and tensors keep their names; stock ONNX Runtime runs it. */
+async function checkFile(written: Uint8Array, { name, modelPath, inputsPath, labelsPath }: PytorchFixture): Promise<void> {
+  const [before, after] = [parseModel(await readFile(modelPath)), parseModel(written)];
+  assert.equal(opsetOf(after), opsetOf(before), name);
+  const namesOf = (values: readonly { readonly name: string }[] | undefined): string[] => (values ?? []).map((value) => value.name);
+  assert.deepEqual(namesOf(after.graph?.input), namesOf(before.graph?.input), name);
+  assert.deepEqual(namesOf(after.graph?.output), namesOf(before.graph?.output), name);
+  assert.deepEqual(namesOf(after.graph?.initializer), namesOf(before.graph?.initializer), name);
+  const nodeNames = new Set(namesOf(before.graph?.node));
+  for (const node of namesOf(after.graph?.node)) assert.ok(nodeNames.has(node), `${name} has the new node ${node}`);
+  const { train } = await loadDataset(`npy:${inputsPath},${labelsPath}`);
+  const field = defined(train.inputs[0], 'the inputs');
+  const shape = [16, ...field.values.shape.slice(1)];
+  const length = shape.reduce((product, size) => product * size, 1);
+  const values = field.values.data.slice(0, length);
+  const session = await InferenceSession.create(written);
+  const input =
+    field.values.type === 'int64'
+      ? new OrtTensor('int64', values as BigInt64Array, shape)
+      : new OrtTensor('float32', values as Float32Array, shape);
+  const results = await session.run({ [defined(session.inputNames[0], 'an input')]: input });
+  const output = defined(results[defined(session.outputNames[0], 'an output')], 'the output');
+  assert.equal(output.dims[0], 16, name);
+  for (const value of output.data as Float32Array) assert.ok(Number.isFinite(value), `${name} gives ${value}`);
+  await session.release();
+}

@@ -1,0 +1,125 @@
+// Runs the compiled command line as a user would, in processes of its own. Used by tests only.
+
+import { type ChildProcess, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { readdir, readFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const main = fileURLToPath(new URL('../cli/main.js', import.meta.url));
+
+/** How a command ended. */
+export interface CommandEnd {
+  readonly code: number | null;
+  readonly signal: NodeJS.Signals | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/** A command that runs. */
+export interface RunningCommand {
+  readonly process: ChildProcess;
+  readonly end: Promise<CommandEnd>;
+  /** The first line of stdout so far or to come that `accepts`; rejects with all output when the command ends before. */
+  line(accepts: (line: string) => boolean): Promise<string>;
+  /** The first JSON event of a kind. */
+  event(kind: string, accepts?: (event: CommandEvent) => boolean): Promise<CommandEvent>;
+}
+
+/** A line of `--json` output. */
+export type CommandEvent = Readonly<Record<string, unknown>>;
+
+export interface CommandOptions {
+  readonly cwd: string;
+  readonly environment?: Readonly<Record<string, string>>;
+  /** A process group of its own, as a terminal gives each command. */
+  readonly detached?: boolean;
+}
+
+/** Starts `asteroid ...args`. */
+export function startCommand(args: readonly string[], options: CommandOptions): RunningCommand {
+  const { cwd, environment = {}, detached = false } = options;
+  const env: NodeJS.ProcessEnv = { ...process.env, ASTEROID_CACHE: join(cwd, '.cache'), ...environment };
+  delete env['NODE_TEST_CONTEXT'];
+  const child = spawn(process.execPath, [main, ...args], { cwd, env, detached, stdio: ['ignore', 'pipe', 'pipe'] });
+  let [stdout, stderr] = ['', ''];
+  const listeners = new Set<() => void>();
+  child.stdout.setEncoding('utf8').on('data', (text: string) => {
+    stdout += text;
+    for (const listener of listeners) listener();
+  });
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text;
+  });
+  const end = new Promise<CommandEnd>((resolve) => {
+    child.once('close', (code, signal) => resolve({ code, signal, stdout, stderr }));
+  });
+  const line = (accepts: (line: string) => boolean): Promise<string> =>
+    new Promise((resolve, reject) => {
+      const look = (): void => {
+        const found = stdout.split('\n').slice(0, -1).find(accepts);
+        if (found === undefined) return;
+        listeners.delete(look);
+        resolve(found);
+      };
+      listeners.add(look);
+      look();
+      void end.then(() => reject(new Error(`The command ended without the line.\n${stdout}\n${stderr}`)));
+    });
+  const event = async (kind: string, accepts: (event: CommandEvent) => boolean = () => true): Promise<CommandEvent> => {
+    const fits = (text: string): boolean => {
+      const found = JSON.parse(text) as CommandEvent;
+      return found['event'] === kind && accepts(found);
+    };
+    return JSON.parse(await line(fits)) as CommandEvent;
+  };
+  return { process: child, end, line, event };
+}
+
+/** Runs `asteroid ...args` to its end. */
+export function runCommand(args: readonly string[], options: CommandOptions): Promise<CommandEnd> {
+  return startCommand(args, options).end;
+}
+
+/** A folder for the files of a test file; removed when this process ends. */
+export function temporaryFolder(): string {
+  const folder = mkdtempSync(join(tmpdir(), 'asteroid-test-'));
+  process.once('exit', () => rmSync(folder, { recursive: true, force: true }));
+  return folder;
+}
+
+/** The objects in a file of JSON lines. */
+export async function jsonLines(path: string): Promise<CommandEvent[]> {
+  const text = await readFile(path, 'utf8');
+  return text.split('\n').flatMap((line) => (line === '' ? [] : [JSON.parse(line) as CommandEvent]));
+}
+
+/** The ids of a process's children (Linux). */
+export async function childrenOf(pid: number): Promise<number[]> {
+  const found: number[] = [];
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue;
+    const status = await readFile(`/proc/${name}/stat`, 'utf8').catch(() => ''); // ended meanwhile
+    // "pid (name) state parent …": the name may hold anything.
+    const [state, parent] = status.slice(status.lastIndexOf(')') + 2).split(' ');
+    if (Number(parent) === pid && state !== 'Z') found.push(Number(name));
+  }
+  return found.sort((a, b) => a - b);
+}
+
+/** True while there is a process of this id that is not just waiting to be buried. */
+export async function isAlive(pid: number): Promise<boolean> {
+  const status = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '');
+  return status !== '' && status.slice(status.lastIndexOf(')') + 2, status.lastIndexOf(')') + 3) !== 'Z';
+}
+
+/** Milliseconds until `condition` holds; throws after `limitMs`. */
+export async function until(condition: () => Promise<boolean>, limitMs: number, what: string): Promise<number> {
+  const startMs = performance.now();
+  for (;;) {
+    if (await condition()) return performance.now() - startMs;
+    if (performance.now() - startMs > limitMs) throw new Error(`After ${limitMs} ms still not: ${what}.`);
+    await new Promise((resolve) => setTimeout(resolve, 20));
+  }
+}
