@@ -46,7 +46,7 @@ export interface MemoryRun {
   readonly links?: MemoryLinkOptions;
   readonly profileCache?: ProfileCache;
   /** Called with each event, after it was noted. */
-  observe?(event: RunEvent): void;
+  observe?(event: RunEvent, cluster: MemoryCluster): void;
   /** Called with each checkpoint, after it was noted. */
   onCheckpoint?(round: number, state: RunState): Promise<void>;
 }
@@ -72,6 +72,8 @@ export interface MemoryWorker {
   readonly coordinatorLink: Link;
   /** Rejects where the worker throws. */
   readonly end: Promise<WorkerEnd>;
+  /** Loses the connection to the coordinator. */
+  cut(): void;
 }
 
 /** A run in progress. */
@@ -98,10 +100,12 @@ export interface MemoryCluster {
 export const peerToken = 'the token of the peers of a test';
 const facts: DeviceFacts = { memoryMiB: 4096, cores: 1, engine: 'a test', machine: 'this one' };
 
-/** Ends a link as a lost connection does: without a word, for both ends. */
-export function cut(link: Link, reason = 'the connection was lost'): void {
-  if (!(link instanceof WireLink)) throw new TypeError('only links over a wire can be cut');
-  link.wireEnded({ clean: false, reason });
+/** Ends a link, given by its ends, as a lost connection does: without a word. */
+export function cut(...ends: readonly Link[]): void {
+  for (const end of ends) {
+    if (!(end instanceof WireLink)) throw new TypeError('only links over a wire can be cut');
+    end.wireEnded({ clean: false, reason: 'the connection was lost' });
+  }
 }
 
 /** The settings of a run with a plan, where the test does not say otherwise. */
@@ -175,6 +179,7 @@ class Recorder {
   readonly correctCounts: number[] = [];
   readonly checkpoints = new Map<number, RunState>();
   readonly hooks: RunHooks;
+  onEvent: (event: RunEvent) => void = () => {};
   readonly #waiting: (() => void)[] = [];
 
   constructor(run: MemoryRun) {
@@ -183,7 +188,7 @@ class Recorder {
       observe: (event) => {
         this.events.push(event);
         for (const check of [...this.#waiting]) check();
-        run.observe?.(event);
+        this.onEvent(event);
       },
       onCommitted: (_round, loss, correctCount) => {
         this.losses.push(loss);
@@ -224,6 +229,7 @@ class ClusterInMemory implements MemoryCluster {
   constructor(run: MemoryRun, machine: MachineConfig) {
     this.#run = run;
     this.#record = new Recorder(run);
+    this.#record.onEvent = (event) => run.observe?.(event, this);
     const predicted = { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} };
     this.coordinator = createCoordinator({
       machine,
@@ -259,7 +265,7 @@ class ClusterInMemory implements MemoryCluster {
       ...(this.#run.profileCache === undefined ? {} : { profileCache: this.#run.profileCache }),
     });
     end.catch(() => {}); // seen by workersEnd
-    this.workers.set(name, { engine, link, coordinatorLink, end });
+    this.workers.set(name, { engine, link, coordinatorLink, end, cut: () => cut(link, coordinatorLink) });
     this.coordinator.join(name, coordinatorLink, facts);
   }
 
