@@ -1,10 +1,10 @@
-// Tests a trained model on data it was not trained on: the ONNX file as it is written, in inference mode, on the engine.
+// Tests a trained model on data it was not trained on: in inference mode, on the engine.
 
 import { defined } from '../assert.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
 import type { Engine, Executable } from '../engine/engine.ts';
+import type { Graph } from '../graph/graph.ts';
 import { type LayerSequence, layers } from '../graph/layers.ts';
-import { importModel } from '../graph/onnx/import.ts';
 import { inferenceMode } from '../graph/onnx/modes.ts';
 import { instantiate } from '../graph/static.ts';
 import { scalar } from '../graph/tensor.ts';
@@ -30,9 +30,9 @@ export interface Evaluation {
 /** Samples of one run. */
 const batchSize = 100;
 
-/** Runs an ONNX model over a data set. All samples count; the last batch may be smaller. Throws InputError where they do not fit. */
-export async function evaluate(model: Uint8Array, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
-  const sequence = layers(inferenceMode(importModel(model).graph));
+/** Runs a model in inference mode over a data set. All samples count; the last batch may be smaller. Throws InputError where they do not fit. */
+export async function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
+  const sequence = layers(inferenceMode(model));
   const data = bindToModel(dataset, sequence, options.loss);
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
   try {

@@ -1,13 +1,16 @@
 // A model as a run needs it: from a file or the zoo, ready to train, and on its way out as ONNX again. Node only (reads files).
 
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
 import { InputError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import { exportGraph, exportModel } from '../graph/onnx/export.ts';
-import { importModel } from '../graph/onnx/import.ts';
+import type { ExternalLoader } from '../graph/onnx/external.ts';
+import { type ImportedModel, importModel } from '../graph/onnx/import.ts';
 import { inferenceMode, trainingMode } from '../graph/onnx/modes.ts';
 import type { Tensor } from '../graph/tensor.ts';
 import { zoo, zooModel } from '../models/zoo.ts';
-import { readFile } from 'node:fs/promises';
 
 /** A loaded model. */
 export interface LoadedModel {
@@ -27,11 +30,51 @@ export async function loadModel(spec: string, seed: number): Promise<LoadedModel
     return { name: spec, graph: trainingMode(graph), notes: [], write: (trained) => exportGraph(inferenceMode(graph), trained) };
   }
   if (!spec.includes('.') && !spec.includes('/')) zooModel(spec, seed); // names the built-in ones
-  const bytes = await readModelFile(spec);
-  const imported = named(spec, () => importModel(bytes));
+  const imported = await readModel(spec);
   const graph = trainingMode(imported.graph);
-  if (graph.parameters.length === 0) throw new InputError(`${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`);
-  return { name: spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, ''), graph, notes: imported.notes, write: (trained) => exportModel(imported, trained, { mode: 'inference' }) };
+  if (graph.parameters.length === 0) {
+    throw new InputError(`${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`);
+  }
+  return {
+    name: spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, ''),
+    graph,
+    notes: imported.notes,
+    write: (trained) => exportModel(imported, trained, { mode: 'inference' }),
+  };
+}
+
+/** Reads an .onnx file, with weights that lie in files beside it. Throws InputError that names it. */
+export async function readModel(path: string): Promise<ImportedModel> {
+  const bytes = await readModelFile(path);
+  return named(path, () => importModel(bytes, { loadExternal: externalLoader(path) }));
+}
+
+/** Reads parts of files beside the model. */
+function externalLoader(modelPath: string): ExternalLoader {
+  return (name, offset, length) => {
+    const path = join(dirname(modelPath), name);
+    let handle: number;
+    try {
+      handle = openSync(path, 'r');
+    } catch (error) {
+      throw new InputError(`its weights in ${path} cannot be read (${reason(error)}): copy that file along with the model.`);
+    }
+    try {
+      const size = fstatSync(handle).size;
+      const end = length === undefined ? size : offset + length;
+      if (offset > size || end > size)
+        throw new InputError(`its weights in ${path} are cut off: the file has ${size} bytes, ${end} are needed; copy it again.`);
+      const bytes = new Uint8Array(end - offset);
+      for (let filled = 0; filled < bytes.length; ) {
+        const count = readSync(handle, bytes, filled, bytes.length - filled, offset + filled);
+        if (count === 0) throw new InputError(`its weights in ${path} were cut off while being read: copy the file again.`);
+        filled += count;
+      }
+      return bytes;
+    } finally {
+      closeSync(handle);
+    }
+  };
 }
 
 /** Names the file in an error about its contents. */
@@ -48,7 +91,11 @@ async function readModelFile(path: string): Promise<Uint8Array> {
   try {
     return await readFile(path);
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error);
-    throw new InputError(`The model ${path} cannot be read (${code === 'ENOENT' ? 'there is no such file' : code}): check the path given to --model.`);
+    throw new InputError(`The model ${path} cannot be read (${reason(error)}): check the path given to --model.`);
   }
+}
+
+function reason(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+  return code === 'ENOENT' ? 'there is no such file' : code === 'EISDIR' ? 'it is a folder' : code;
 }

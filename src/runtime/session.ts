@@ -5,6 +5,7 @@ import type { Clock } from '../clock.ts';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
 import type { LayerSequence } from '../graph/layers.ts';
+import { importModel } from '../graph/onnx/import.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
 import { saveCheckpoint } from '../storage/checkpoints.ts';
@@ -223,7 +224,11 @@ class Session {
   async #evaluate(bytes: Uint8Array, round: number): Promise<Evaluation | undefined> {
     const { test, settings } = this.#prepared;
     if (test === undefined) return undefined;
-    const evaluation = await evaluate(bytes, test, { loss: settings.loss, engine: settings.engine, threads: settings.threads });
+    const evaluation = await evaluate(importModel(bytes).graph, test, {
+      loss: settings.loss,
+      engine: settings.engine,
+      threads: settings.threads,
+    });
     this.#observe({ kind: 'evaluated', round, ...evaluation });
     return evaluation;
   }

@@ -1,9 +1,11 @@
 // asteroid eval: tests a trained model.
 
-import { readFile } from 'node:fs/promises';
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
+import type { Graph } from '../../graph/graph.ts';
+import { importModel } from '../../graph/onnx/import.ts';
 import { evaluate } from '../../runtime/evaluate.ts';
+import { readModel } from '../../runtime/models.ts';
 import { modelOfRun } from '../../runtime/trained.ts';
 import { loadDataset } from '../../storage/datasets.ts';
 import { createOutput } from '../output.ts';
@@ -39,9 +41,9 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   if (options.data === undefined) throw new InputError('--data is missing: give the data to test on.');
   if (options.loss !== 'cross-entropy' && options.loss !== 'mse')
     throw new InputError(`--loss ${options.loss} must be one of cross-entropy, mse.`);
-  const bytes = await modelBytes(options);
+  const model = await modelOf(options);
   const { train, test } = await loadDataset(options.data);
-  const result = await evaluate(bytes, test ?? train, {
+  const result = await evaluate(model, test ?? train, {
     loss: options.loss,
     engine: engineName(options.engine),
     threads: positive('--threads', options.threads),
@@ -54,14 +56,9 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   );
 }
 
-async function modelBytes({ model, run }: EvalCommandOptions): Promise<Uint8Array> {
+async function modelOf({ model, run }: EvalCommandOptions): Promise<Graph> {
   if (model !== undefined && run !== undefined) throw new InputError('--model and --run cannot both be given: choose one.');
-  if (run !== undefined) return (await modelOfRun(run)).bytes;
+  if (run !== undefined) return importModel((await modelOfRun(run)).bytes).graph;
   if (model === undefined) throw new InputError('--model or --run is missing: give an ONNX file or a run folder.');
-  try {
-    return await readFile(model);
-  } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error);
-    throw new InputError(`The model ${model} cannot be read (${code === 'ENOENT' ? 'there is no such file' : code}): check the path.`);
-  }
+  return (await readModel(model)).graph;
 }
