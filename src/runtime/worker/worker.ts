@@ -83,14 +83,6 @@ class Commits {
   }
 }
 
-/** Ends the worker's loop; thrown inside, never seen outside. */
-class Ended {
-  readonly end: WorkerEnd;
-  constructor(end: WorkerEnd) {
-    this.end = end;
-  }
-}
-
 class Worker {
   readonly #options: WorkerOptions;
   readonly #peers: Peers;
@@ -100,6 +92,7 @@ class Worker {
   #wake: () => void = () => {};
   #mailbox = new Mailbox(0);
   #epoch = 0;
+  #ended: WorkerEnd | undefined;
   #network: PeerNetwork | undefined;
   #model: { message: ModelMessage; sequence: LayerSequence } | undefined;
   #deployment: Deployment | undefined;
@@ -126,7 +119,8 @@ class Worker {
     try {
       for (;;) await this.#handle(await this.#next());
     } catch (error) {
-      end = error instanceof Ended ? error.end : await this.#report(error);
+      // What the coordinator said counts, whatever its end interrupted.
+      end = this.#ended ?? (await this.#report(error));
     } finally {
       await this.#close(end.reason);
     }
@@ -142,7 +136,8 @@ class Worker {
   }
 
   #end(end: WorkerEnd): void {
-    this.#fail(new Ended(end));
+    this.#ended ??= end;
+    this.#fail(new RunError(end.reason));
     this.#wake();
   }
 
