@@ -53,20 +53,21 @@ const maxRunCount = 15;
 export async function profileLayers(engine: Engine, sequence: LayerSequence, options: ProfileOptions): Promise<MeasuredProfile> {
   const key = cacheKey(engine, sequence, options);
   const known = await options.cache?.read(key);
-  if (known !== undefined) return { ...known, cached: true };
+  if (known !== undefined) return { ...known, layers: renamed(known.layers, sequence), cached: true };
   const { batchSizes, clock, frozen } = options;
-  const representatives = new Map(sequence.layers.map((layer, index) => [layer.signature, index] as const).reverse());
+  const kinds = layerKinds(sequence, frozen);
+  const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const total = batchSizes.length * (representatives.size + 1);
   let done = 0;
   const measured: PassTimes[][] = [];
   for (const batchSize of batchSizes) {
     const extract = stageExtractor(sequence, batchSize);
-    const bySignature = new Map<string, PassTimes>();
-    for (const [signature, index] of representatives) {
-      bySignature.set(signature, await measure(engine, extract(index, index + 1), frozen, clock));
+    const byKind = new Map<string, PassTimes>();
+    for (const [kind, index] of representatives) {
+      byKind.set(kind, await measure(engine, extract(index, index + 1), frozen, clock));
       options.onProgress(++done, total);
     }
-    const alone = sequence.layers.map((layer) => defined(bySignature.get(layer.signature), layer.name));
+    const alone = kinds.map((kind) => defined(byKind.get(kind), kind));
     const whole = await measure(engine, extract(0, sequence.layers.length), frozen, clock);
     options.onProgress(++done, total);
     measured.push(scaleToWhole(alone, whole));
@@ -85,8 +86,18 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
 }
 
 function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, frozen }: ProfileOptions): string {
-  const signatures = sequence.layers.map((layer) => layer.signature);
-  return JSON.stringify([1, engine.name, batchSizes, frozen, signatures]);
+  return JSON.stringify([2, engine.name, batchSizes, layerKinds(sequence, frozen)]);
+}
+
+/** Equal for layers that cost the same: they compute the same, and train the same of it. */
+function layerKinds({ layers }: LayerSequence, frozen: readonly string[]): string[] {
+  const isFrozen = new Set(frozen);
+  return layers.map(({ signature, parameters }) => `${signature} ${parameters.map((name) => (isFrozen.has(name) ? 'frozen' : 'trained')).join(' ')}`);
+}
+
+/** Another model's layers that compute the same, under the names of this one's. */
+function renamed(profiles: readonly LayerProfile[], { layers }: LayerSequence): LayerProfile[] {
+  return profiles.map((profile, index) => ({ ...profile, name: layers[index]?.name ?? profile.name }));
 }
 
 /** Layers keep their proportions; their sum becomes the whole model's time. */
