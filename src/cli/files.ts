@@ -1,16 +1,19 @@
 // Reads and writes the documents that commands exchange. A missing or broken file is one clear error.
 
-import { access, readFile } from 'node:fs/promises';
+import { constants } from 'node:fs';
+import { access, readFile, stat } from 'node:fs/promises';
+import { dirname } from 'node:path';
 import { readDocument } from '../cluster/document.ts';
 import { InputError, RunError } from '../errors.ts';
 import { writeFileAtomically } from '../storage/atomic.ts';
+import { errorCode } from '../storage/disk.ts';
 
 /** The text of a file, or InputError naming it. */
 export async function readText(path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8');
   } catch (error) {
-    const code = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+    const code = errorCode(error) ?? String(error);
     throw new InputError(`${path} cannot be read (${code === 'ENOENT' ? 'there is no such file' : code}): check the path.`);
   }
 }
@@ -21,6 +24,18 @@ export async function isThere(path: string): Promise<boolean> {
     () => true,
     () => false,
   );
+}
+
+/** Finds out before long work whether a file can be written at its end. Throws InputError. */
+export async function checkWritable(path: string): Promise<void> {
+  const folder = dirname(path);
+  const problem = await access(folder, constants.W_OK).then(
+    () => stat(folder).then((found) => (found.isDirectory() ? undefined : 'ENOTDIR')),
+    (error: unknown) => errorCode(error) ?? String(error),
+  );
+  if (problem === undefined) return;
+  const reasons: Readonly<Record<string, string>> = { ENOENT: 'there is no such folder', ENOTDIR: 'a part of the path is a file' };
+  throw new InputError(`${path} cannot be written (${reasons[problem] ?? problem}): choose another file.`);
 }
 
 /** A settings file as an object. */

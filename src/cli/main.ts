@@ -55,7 +55,10 @@ function report(error: unknown): number {
 
 /** Commander's "error: unknown option '--x'\n(Did you mean --y?)" in one line, with the mend. */
 function usageError(error: CommanderError): string {
-  const text = error.message.replace(/^error: /, '').replace(/\n\(Did you mean (.*)\?\)/, ' (did you mean $1?)');
+  const text = error.message
+    .replace(/^error: /, '')
+    .replace(/\n\(Did you mean (.*)\?\)/, ' (did you mean $1?)')
+    .replace(/\. Expected (\d+) arguments? but got (\d+)/, ' (it takes $1, not $2)');
   return `${text.replace(/\.$/, '')}: see --help for the flags and an example`;
 }
 

@@ -9,6 +9,7 @@ import { runPrepared, type SessionResult } from '../runtime/session.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
+import { describeRun } from './report.ts';
 import { settingsDocument } from './settings.ts';
 import { command, counted, duration, type Terminal } from './terminal.ts';
 
@@ -38,6 +39,7 @@ export async function runInNewFolder(
 /** Runs a session, prints the summary and sets the exit code. */
 export async function runIn(place: Place, run: PreparedRun, output: Output, signal: AbortSignal): Promise<FolderResult> {
   const { folder } = place;
+  if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
   let roundCount = 0;
   const observe = (event: RunEvent): void => {

@@ -36,7 +36,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: { argument: 'FILE', description: 'an ONNX model, or the name of a built-in one', schema: text, isRequired: true },
   data: {
     argument: 'SPEC',
-    description: 'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | synthetic:SHAPE',
+    description: 'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE',
     schema: text,
     isRequired: true,
   },
@@ -170,7 +170,9 @@ export function resolveSettings(
       continue;
     }
     const parsed = setting.schema.safeParse(value);
-    const where = fromFlag ? `--${kebab(name)} ${String(value)}` : `${kebab(name)}: ${JSON.stringify(value)} in ${fileName}`;
+    const where = fromFlag
+      ? `--${kebab(name)} ${value === '' ? '""' : String(value)}`
+      : `${kebab(name)}: ${JSON.stringify(value)} in ${fileName}`;
     if (!parsed.success) throw new InputError(`${where} ${reason(parsed.error)}.`);
     result[name] = parsed.data;
   }

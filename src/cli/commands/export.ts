@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
 import { modelOfRun } from '../../runtime/trained.ts';
 import { writeFileAtomically } from '../../storage/atomic.ts';
+import { checkWritable } from '../files.ts';
 import { createOutput } from '../output.ts';
 
 /** Adds the command. */
@@ -21,6 +22,7 @@ async function exportRun(options: { run?: string; output?: string; json?: boolea
   const output = createOutput(options);
   if (options.run === undefined) throw new InputError('--run is missing: give the folder of a run.');
   if (options.output === undefined) throw new InputError('--output is missing: give the file to write.');
+  await checkWritable(options.output);
   const { bytes, round } = await modelOfRun(options.run, (warning) => output.observe({ kind: 'warning', message: warning }));
   await writeFileAtomically(options.output, [bytes]);
   output.json({ file: options.output, bytes: bytes.length, round });

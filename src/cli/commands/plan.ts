@@ -9,7 +9,7 @@ import { InputError } from '../../errors.ts';
 import { plan as makePlan } from '../../planner/plan.ts';
 import { loadModel } from '../../runtime/models.ts';
 import { measureHere } from '../../runtime/profile-here.ts';
-import { readText, writeJson } from '../files.ts';
+import { checkWritable, readText, writeJson } from '../files.ts';
 import { createOutput, type Output } from '../output.ts';
 import { duration } from '../terminal.ts';
 import { positive, progress } from './profile.ts';
@@ -54,6 +54,7 @@ async function plan(options: PlanCommandOptions): Promise<void> {
   const { cluster: clusterPath, batch } = options;
   if (clusterPath === undefined) throw new InputError('--cluster is missing: give a file with devices and links.');
   if (batch === undefined) throw new InputError('--batch is missing: give the samples of an update.');
+  if (options.output !== undefined) await checkWritable(options.output);
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
   const profile = await profileFor(options, cluster, output);
   const startMs = systemClock.now();

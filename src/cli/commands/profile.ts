@@ -5,7 +5,7 @@ import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
 import { loadModel } from '../../runtime/models.ts';
 import { measureHere } from '../../runtime/profile-here.ts';
-import { writeJson } from '../files.ts';
+import { checkWritable, writeJson } from '../files.ts';
 import { createOutput, type Output } from '../output.ts';
 import { bar } from '../terminal.ts';
 
@@ -37,6 +37,7 @@ export function addProfile(program: Command): Command {
 async function profile(options: ProfileCommandOptions): Promise<void> {
   const output = createOutput(options);
   if (options.model === undefined) throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
+  if (options.output !== undefined) await checkWritable(options.output);
   const model = await loadModel(options.model, 0);
   const measured = await measureHere(model, {
     largestBatch: positive('--batch', options.batch),

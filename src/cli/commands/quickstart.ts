@@ -6,7 +6,6 @@ import { ownAddresses } from '../../runtime/addresses.ts';
 import { usedDeviceCount } from '../../runtime/choose-plan.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptSignal } from '../output.ts';
-import { describeRun } from '../report.ts';
 import { runInNewFolder } from '../run.ts';
 import { resolveSettings } from '../settings.ts';
 import { command, duration, type Terminal } from '../terminal.ts';
@@ -45,7 +44,6 @@ async function quickstart(options: { json?: boolean; out?: string }): Promise<vo
     terminal.print(`${bold('Asteroid')} ${version}: a neural network learns digits over three worker processes of this machine\n`);
   }
   const run = await readRun(resolveSettings({ ...settings }, {}, ''), undefined, output);
-  if (!output.isJson) describeRun(run, terminal);
   const result = await runInNewFolder(run, options.out, output, signal);
   if (result.stopped) return;
   const { evaluation, plan, trainSeconds } = result;

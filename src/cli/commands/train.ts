@@ -8,7 +8,6 @@ import { resumeRunFolder } from '../../storage/run-folder.ts';
 import { isThere, readConfig } from '../files.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptSignal } from '../output.ts';
-import { describeRun } from '../report.ts';
 import { runIn, runInNewFolder } from '../run.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings } from '../settings.ts';
 
@@ -48,7 +47,6 @@ async function train(options: TrainOptions): Promise<void> {
   const { resume, out } = options;
   const settings = await effectiveSettings(options);
   const run = await readRun(settings, resume, output);
-  if (!output.isJson) describeRun(run, output.terminal);
   if (resume === undefined) await runInNewFolder(run, out, output, signal);
   else {
     const onWarning = (message: string): void => output.observe({ kind: 'warning', message });
