@@ -14,6 +14,7 @@ import { Mailbox } from './device/mailbox.ts';
 import { feedName, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
 import { type Stage, createStage } from './device/stage.ts';
+import { Failure } from './failure.ts';
 import type { RunState } from './run-state.ts';
 
 /** The name of this process as a device. */
@@ -52,20 +53,24 @@ export async function trainHere(
   hooks.observe({ kind: 'phase', phase: 'training' });
   const mailbox = new Mailbox(Number.POSITIVE_INFINITY);
   const feed = (round: number): void => feedRound(mailbox, device.instructions, hooks, round, plan.microBatchSize);
-  const never = new Promise<never>(() => {});
+  const failure = new Failure();
+  const isClipped = training.clipNorm !== null;
   feed(config.firstRound);
   for (let round = config.firstRound; round < config.endRound; round++) {
+    const learningRate = config.learningRate(round);
+    const step = round + 1;
     const running = runRound(device, stage, round, {
       clock,
       send: () => Promise.reject(new RunError('A single device has nobody to send to.')),
       receive: (key) => mailbox.take(key),
-      failure: never,
+      failure,
+      nextUpdate: () => Promise.resolve(isClipped ? undefined : { learningRate, gradientScale: 1, step }),
     });
     if (round + 1 < config.endRound) feed(round + 1);
     const { result } = await running;
     if (!result.finite) throw new RunError(`Training ended: ${notFinite(round)}.`);
-    const learningRate = config.learningRate(round);
-    stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step: round + 1 });
+    if (isClipped) stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step });
+    stage.confirmUpdate();
     hooks.onCommitted(round, result.lossSum / config.batchSize, result.correctCount, learningRate, { [localDevice]: result });
     const isLast = round + 1 === config.endRound || signal.aborted;
     if (isLast || (round + 1) % config.checkpointEvery === 0) await hooks.onCheckpoint(round + 1, await stateOf(stage));

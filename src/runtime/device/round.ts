@@ -9,11 +9,12 @@ import type { CutTensor } from '../../graph/layers.ts';
 import { type Tensor, sameShape } from '../../graph/tensor.ts';
 import type { DeviceProgram, Instruction, Payload, SampleRange } from '../../schedule/program.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
+import type { Failure } from '../failure.ts';
 import type { RoundResult, RoundTimes } from '../messages.ts';
 import { ringAllReduce } from './all-reduce.ts';
 import type { MailKey } from './mailbox.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
-import type { Stage } from './stage.ts';
+import type { Stage, UpdateOptions } from './stage.ts';
 
 /** The name under which the data feed's frames are filed. */
 export const feedName = '(feed)';
@@ -23,8 +24,13 @@ export interface RoundPorts {
   readonly clock: Clock;
   send(to: string, frame: Omit<Frame, 'epoch'>, priority: Priority): Promise<void>;
   receive(key: MailKey): Promise<Frame>;
-  /** Rejects when the device must give up the round; aborts every wait. */
-  readonly failure: Promise<never>;
+  /** Ends every wait when the device must give up the round. */
+  readonly failure: Failure;
+  /**
+   * Called when the round's gradients are final: how to update with them at once, so that the device has work while their sums are on their way to
+   * the coordinator; undefined where the update must wait for the commit.
+   */
+  nextUpdate(): Promise<UpdateOptions | undefined>;
 }
 
 /** What a round leaves behind: the result for the coordinator and the time of each instruction. */
@@ -33,23 +39,27 @@ export interface RoundOutcome {
   readonly times: readonly RoundTimes[];
 }
 
-/** Runs the round up to, and without, its update: afterwards the gradients are final and the device is prepared to commit. */
+/** Runs the round: afterwards the gradients are final (and applied, if `nextUpdate` said so) and the device is prepared to commit. */
 export async function runRound(program: DeviceProgram, stage: Stage, round: number, ports: RoundPorts): Promise<RoundOutcome> {
-  const startMs = ports.clock.now();
+  const { clock, failure } = ports;
+  const startMs = clock.now();
   const busyBeforeMs = stage.busyMs();
   const state = new RoundState(program, stage, round, ports);
   const times: RoundTimes[] = [];
   stage.beginRound(round);
   for (const [index, instruction] of program.instructions.entries()) {
     if (instruction.kind === 'update') break;
-    const beganMs = ports.clock.now() - startMs;
-    await Promise.race([state.execute(instruction), ports.failure]);
-    times.push({ instruction: index, startMs: beganMs, endMs: ports.clock.now() - startMs });
+    const beganMs = clock.now() - startMs;
+    await failure.guard(state.execute(instruction));
+    times.push({ instruction: index, startMs: beganMs, endMs: clock.now() - startMs });
   }
-  await Promise.race([state.finished(), ports.failure]);
-  const totals = await Promise.race([stage.finishRound(isNormCounted(program)), ports.failure]);
+  const totals = failure.guard(stage.finishRound(isNormCounted(program)));
+  totals.catch(() => {}); // seen below, where nothing fails before
+  const update = await failure.guard(ports.nextUpdate());
+  if (update !== undefined) stage.update(update);
+  await failure.guard(state.finished());
   return {
-    result: { round, ...totals, roundMs: ports.clock.now() - startMs, busyMs: stage.busyMs() - busyBeforeMs },
+    result: { round, ...(await totals), roundMs: clock.now() - startMs, busyMs: stage.busyMs() - busyBeforeMs },
     times,
   };
 }

@@ -221,7 +221,10 @@ export class Stage {
     for (const { name, shape } of buffers) this.load({ role: 'buffer', name, value: await next(shape) });
   }
 
-  /** Waits for the round's computations. `countNorm`: whether this device reports its gradients' squared norm (one of each group does). */
+  /**
+   * Queues the round's sums at once, and resolves with them. `countNorm`: whether this device reports its gradients' squared norm (one of each
+   * group does).
+   */
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
     const { squaredNorm, trained } = this.#compiled;
     const complete = trained.length > 0 && trained.every(({ name }) => this.#gradients[name] !== undefined);
@@ -236,7 +239,6 @@ export class Stage {
       lossSum += loss;
       correctCount += correct;
     }
-    await this.#engine.settled();
     const finite = Number.isFinite(lossSum) && Number.isFinite(norm);
     return { lossSum: finite ? lossSum : 0, correctCount: finite ? correctCount : 0, squaredNorm: finite && countNorm ? norm : 0, finite };
   }

@@ -14,6 +14,7 @@ import type { LayerSequence } from '../../graph/layers.ts';
 import { layers } from '../../graph/layers.ts';
 import { sameShape } from '../../graph/tensor.ts';
 import type { Frame, Link } from '../../transport/link.ts';
+import { Failure } from '../failure.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { feedName, runRound } from '../device/round.ts';
@@ -87,8 +88,7 @@ class Worker {
   readonly #options: WorkerOptions;
   readonly #peers: Peers;
   readonly #queue: Message<ToWorker>[] = [];
-  readonly #failure: Promise<never>;
-  #fail: (reason: unknown) => void = () => {};
+  readonly #failure = new Failure();
   #wake: () => void = () => {};
   #mailbox = new Mailbox(0);
   #epoch = 0;
@@ -102,10 +102,6 @@ class Worker {
 
   constructor(options: WorkerOptions) {
     this.#options = options;
-    this.#failure = new Promise((_, reject) => {
-      this.#fail = reject;
-    });
-    this.#failure.catch(() => {}); // read by whoever waits; a worker that waits for nothing reads it in its loop
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#file(from, frame),
       onEnd: (peer, reason) => this.#peerLost(peer, reason),
@@ -137,7 +133,7 @@ class Worker {
 
   #end(end: WorkerEnd): void {
     this.#ended ??= end;
-    this.#fail(new RunError(end.reason));
+    this.#failure.fail(new RunError(end.reason));
     this.#wake();
   }
 
@@ -179,7 +175,7 @@ class Worker {
       const woken = new Promise<void>((resolve) => {
         this.#wake = resolve;
       });
-      await Promise.race([woken, this.#failure]);
+      await this.#guard(woken);
     }
     return defined(this.#queue.shift(), 'a message');
   }
@@ -217,7 +213,7 @@ class Worker {
 
   /** Waits for work, but not beyond the end of the run. */
   #guard<T>(work: Promise<T>): Promise<T> {
-    return Promise.race([work, this.#failure]);
+    return this.#failure.guard(work);
   }
 
   async #setModel(control: ModelMessage, frame: Frame): Promise<void> {
@@ -319,21 +315,23 @@ class Worker {
   async #runRound({ round, learningRate }: ToWorker['round']): Promise<void> {
     const deployment = this.#deployedFor('round');
     const { program: device, stage } = deployment;
+    const step = deployment.step + (deployment.unsettled === undefined ? 1 : 2);
+    const isClipped = defined(this.#model, 'the model').message.training.clipNorm !== null;
     const outcome = await runRound(device, stage, round, {
       clock: this.#options.clock,
       send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: this.#epoch }, priority),
       receive: (key) => this.#mailbox.take(key),
       failure: this.#failure,
+      nextUpdate: async () => {
+        await this.#settle(deployment);
+        return isClipped ? undefined : { learningRate, gradientScale: 1, step };
+      },
     }).catch((error: unknown) => this.#waitForVerdict(error));
-    this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
-    await this.#settle(deployment);
     const committed = this.#commits.expect(round);
     await this.#send('prepared', outcome.result);
-    const step = deployment.step + 1;
-    const isClipped = defined(this.#model, 'the model').message.training.clipNorm !== null;
-    const gradientScale = isClipped ? (await this.#guard(committed)).gradientScale : 1;
-    if (outcome.result.finite) stage.update({ learningRate, gradientScale, step });
+    if (isClipped) stage.update({ learningRate, gradientScale: (await this.#guard(committed)).gradientScale, step });
     deployment.unsettled = committed;
+    this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
     if (round % 50 === 0 || round < 3) await this.#send('trace', { round, times: outcome.times });
   }
 
@@ -351,7 +349,7 @@ class Worker {
     if (!(error instanceof RunError)) throw error;
     const { promise, cancel } = timeout(this.#options.clock, 5000);
     try {
-      await Promise.race([promise, this.#failure]);
+      await this.#guard(promise);
     } finally {
       cancel();
     }
