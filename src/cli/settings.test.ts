@@ -1,0 +1,129 @@
+// Settings from flags, file and defaults, and the sentence for each that is wrong.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { Command } from 'commander';
+import { InputError } from '../errors.ts';
+import { addSettingFlags, flagName, givenFlags, resolveSettings, settingsDocument } from './settings.ts';
+
+const needed = { model: 'net.onnx', data: 'mnist' };
+
+/** The flags as the command line takes them apart. */
+function parsed(...args: readonly string[]): Record<string, unknown> {
+  return givenFlags(
+    addSettingFlags(new Command().exitOverride())
+      .parse([...args], { from: 'user' })
+      .opts(),
+  );
+}
+
+test('defaults', () => {
+  assert.deepEqual(resolveSettings(needed, {}, ''), {
+    model: 'net.onnx',
+    data: 'mnist',
+    batch: 32,
+    optimizer: 'sgd',
+    lr: 0.01,
+    lrSchedule: 'constant',
+    momentum: 0,
+    nesterov: false,
+    weightDecay: 0,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+    loss: 'cross-entropy',
+    freeze: [],
+    planner: 'asteroid',
+    schedule: '1f1b',
+    useAll: false,
+    workers: 0,
+    remote: 0,
+    host: '127.0.0.1',
+    port: 0,
+    insecure: false,
+    seed: 0,
+    shuffle: true,
+    engine: 'onnxruntime',
+    threads: 1,
+    replicateBatchNorm: false,
+  });
+});
+
+test('flags arrive as numbers, switches and lists', () => {
+  const flags = parsed(
+    ...['--model', 'a', '--data', 'b', '--micro-batch', '8', '--lr', '1e-3', '--momentum', '0.9', '--nesterov', '--no-shuffle'],
+    ...['--freeze', 'stem.*', '--freeze', 'head.bias', '--eval-data', 'c', '--checkpoint-every', '7'],
+  );
+  const settings = resolveSettings(flags, {}, '');
+  assert.equal(settings.microBatch, 8);
+  assert.equal(settings.lr, 0.001);
+  assert.equal(settings.nesterov, true);
+  assert.equal(settings.shuffle, false);
+  assert.deepEqual(settings.freeze, ['stem.*', 'head.bias']);
+  assert.equal(settings.evalData, 'c');
+  assert.equal(settings.checkpointEvery, 7);
+});
+
+test('what is not given as a flag comes from the file, then from the defaults', () => {
+  const file = { batch: 64, lr: 0.5, shuffle: false, 'micro-batch': 16, 'weight-decay': '1e-4', momentum: null };
+  const settings = resolveSettings(parsed('--model', 'a', '--data', 'b', '--lr', '0.25'), file, 'run.yaml');
+  assert.equal(settings.lr, 0.25);
+  assert.equal(settings.batch, 64);
+  assert.equal(settings.microBatch, 16);
+  assert.equal(settings.weightDecay, 0.0001);
+  assert.equal(settings.shuffle, false);
+  assert.equal(settings.momentum, 0);
+});
+
+test('the document of a run is a config file that gives the same settings', () => {
+  const settings = resolveSettings({ ...needed, microBatch: '4', freeze: ['a.*'], shuffle: false, steps: '9', clipNorm: '0.5' }, {}, '');
+  const document = settingsDocument(settings);
+  assert.equal(document['micro-batch'], 4);
+  assert.equal(document['clip-norm'], 0.5);
+  assert.equal(Object.hasOwn(document, 'epochs'), false);
+  assert.deepEqual(resolveSettings({}, document, 'config.yaml'), settings);
+});
+
+test('the flag of a setting', () => {
+  assert.equal(flagName('microBatch'), '--micro-batch');
+  assert.equal(flagName('shuffle'), '--no-shuffle');
+});
+
+test('a wrong value is refused in one sentence that says where it stands', () => {
+  const wrong: readonly (readonly [flags: Record<string, unknown>, file: Record<string, unknown>, says: string])[] = [
+    [{ batch: '0' }, {}, '--batch 0 must be at least 1.'],
+    [{ batch: '2.5' }, {}, '--batch 2.5 must be a whole number.'],
+    [{ batch: '1e10' }, {}, '--batch 1e10 must be at most 1e9.'],
+    [{ batch: 'all' }, {}, '--batch all must be a number.'],
+    [{ lr: '' }, {}, '--lr "" must be a number.'],
+    [{ lr: 'Infinity' }, {}, '--lr Infinity must be a number.'],
+    [{ lr: '-1' }, {}, '--lr -1 must not be negative.'],
+    [{ momentum: '1.5' }, {}, '--momentum 1.5 must be 0 to 1.'],
+    [{ clipNorm: '0' }, {}, '--clip-norm 0 must be above 0.'],
+    [{ epsilon: '0' }, {}, '--epsilon 0 must be above 0.'],
+    [{ workers: '-1' }, {}, '--workers -1 must not be negative.'],
+    [{ port: '70000' }, {}, '--port 70000 must be at most 65535.'],
+    [{ optimizer: 'sdg' }, {}, '--optimizer sdg must be one of sgd, adam, adamw.'],
+    [{ loss: 'hinge' }, {}, '--loss hinge must be one of cross-entropy, mse.'],
+    [{ engine: 'gpu' }, {}, '--engine gpu must be one of onnxruntime, reference.'],
+    [{ model: '' }, {}, '--model "" must not be empty.'],
+    [{ epochs: '1', steps: '1' }, {}, '--epochs and --steps cannot both be given: choose one.'],
+    [{ batch: '16', microBatch: '5' }, {}, '--batch 16 is no multiple of --micro-batch 5: choose a micro-batch that divides the batch.'],
+    [{ nesterov: true }, {}, '--nesterov needs --optimizer sgd and a --momentum above 0.'],
+    [
+      {},
+      { 'learning-rate': 0.1 },
+      'run.yaml has the unknown setting "learning-rate"; settings are named as the flags of asteroid train are.',
+    ],
+    [{}, { batch: 'many' }, 'batch: "many" in run.yaml must be a number.'],
+    [{}, { batch: true }, 'batch: true in run.yaml must be a number.'],
+    [{}, { lr: [0.1] }, 'lr: [0.1] in run.yaml must be a number.'],
+    [{}, { nesterov: 1 }, 'nesterov: 1 in run.yaml must be true or false.'],
+    [{}, { freeze: 'stem.*' }, 'freeze: "stem.*" in run.yaml must be a list.'],
+    [{}, { data: 7 }, 'data: 7 in run.yaml must be text.'],
+  ];
+  for (const [flags, file, message] of wrong) {
+    const given = Object.hasOwn(file, 'data') ? { model: 'net.onnx' } : needed;
+    assert.throws(() => resolveSettings({ ...given, ...flags }, file, 'run.yaml'), new InputError(message));
+  }
+});
