@@ -222,6 +222,6 @@ class HumanReport {
   #evaluated({ accuracy, loss, sampleCount }: Extract<RunEvent, { kind: 'evaluated' }>): void {
     const { colors } = this.#terminal;
     const result = accuracy === null ? '' : `accuracy ${colors.bold(`${(accuracy * 100).toFixed(2)} %`)}, `;
-    this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${grouped(sampleCount)} test samples`);
+    this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${counted(sampleCount, 'test sample')}`);
   }
 }
