@@ -8,8 +8,9 @@ import { type LayerSequence, layers } from '../graph/layers.ts';
 import { inferenceMode } from '../graph/onnx/modes.ts';
 import { instantiate } from '../graph/static.ts';
 import { scalar } from '../graph/tensor.ts';
-import { type Dataset, gather } from '../training/data/dataset.ts';
+import { type Dataset, gather, gatherField } from '../training/data/dataset.ts';
 import { lossGraph } from '../training/losses.ts';
+import { ownCopy, sliceSamples } from './device/samples.ts';
 import { bindToModel } from './subject.ts';
 
 export interface EvaluateOptions {
@@ -30,7 +31,7 @@ export interface Evaluation {
 /** Samples of one run. */
 const batchSize = 100;
 
-/** Runs a model in inference mode over a data set. All samples count; the last batch may be smaller. Throws InputError where they do not fit. */
+/** Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws InputError where they do not fit. */
 export async function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
   const sequence = layers(inferenceMode(model));
   const data = bindToModel(dataset, sequence, options.loss);
@@ -65,7 +66,10 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
 }
 
 interface Compiled {
+  /** Samples that count. */
   readonly count: number;
+  /** Samples that the model runs with: more where it was exported for one batch size. */
+  readonly forwardCount: number;
   readonly forward: Executable;
   readonly loss: Executable;
   release(): void;
@@ -78,30 +82,39 @@ async function compile(
   kind: EvaluateOptions['loss'],
   count: number,
 ): Promise<Compiled> {
-  const { graph } = instantiate(sequence.graph, count);
+  const forwardCount = sequence.fixedBatch ?? count;
+  const { graph } = instantiate(sequence.graph, forwardCount);
   const output = defined(graph.outputs[0], 'the output');
+  const logits = { type: output.type, shape: [count, ...(output.shape.slice(1) as number[])] };
   const labels = { type: data.labels.type, shape: [count, ...data.labels.values.shape.slice(1)] };
   const forward = await engine.compile({ ...graph, parameters: [], buffers: [] });
-  const loss = await engine.compile(lossGraph(kind, { type: output.type, shape: output.shape as number[] }, labels));
+  const loss = await engine.compile(lossGraph(kind, logits, labels));
   const release = (): void => {
     forward.release();
     loss.release();
   };
-  return { count, forward, loss, release };
+  return { count, forwardCount, forward, loss, release };
 }
 
 async function runBatch(
   engine: Engine,
-  { count, forward, loss }: Compiled,
+  { count, forwardCount, forward, loss }: Compiled,
   data: Dataset,
   first: number,
 ): Promise<readonly [number, number]> {
-  const { inputs, labels } = gather(
+  // The last sample fills up a batch of fixed size.
+  const { inputs } = gather(
     data,
+    Uint32Array.from({ length: forwardCount }, (_, index) => first + Math.min(index, count - 1)),
+  );
+  const labels = gatherField(
+    data,
+    data.labels,
     Uint32Array.from({ length: count }, (_, index) => first + index),
   );
   const feeds = Object.fromEntries(data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]));
-  const logits = defined(Object.values(forward.run(feeds))[0], 'the output');
+  let logits = defined(Object.values(forward.run(feeds))[0], 'the output');
+  if (forwardCount > count) logits = engine.upload(ownCopy(sliceSamples(await engine.take(logits), 0, 0, count)));
   const lossFeeds = { logits, labels: engine.upload(labels), scale: engine.upload(scalar('float32', 1)) };
   const results = loss.run(
     lossFeeds,

@@ -54,8 +54,11 @@ export function recordRun(folder: RunFolder): Recorder {
     },
     async finish() {
       if (plan !== undefined) write('trace.json', JSON.parse(traceJson([...traces.values()].flat(), plan.stages.flatMap((stage) => stage.devices))));
-      await Promise.all(writes);
-      await folder.close();
+      try {
+        await Promise.all(writes);
+      } finally {
+        await folder.close();
+      }
     },
   };
 }

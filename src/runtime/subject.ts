@@ -9,7 +9,10 @@ import { isFloat } from '../graph/tensor.ts';
 
 /** The data set with one field for each input of the model and labels that the loss takes; labels are checked against the output's classes. */
 export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cross-entropy' | 'mse'): Dataset {
-  const output = defined(cutShape(defined(sequence.layers.at(-1), 'a layer').outputs[0]), 'the output');
+  const outputCut = defined(defined(sequence.layers.at(-1), 'a layer').outputs[0], 'the output');
+  for (const input of sequence.inputs) checkBatchFirst(input, 'input');
+  checkBatchFirst(outputCut, 'output');
+  const output = outputCut.shape;
   const inputs = sequence.inputs.map(({ name, type, shape }) => ({ name, type, shape }));
   if (loss === 'mse') return bindDataset(dataset, inputs, { type: 'float32', shape: output });
   if (isFloat(dataset.labels.values.type)) return bindDataset(dataset, inputs, { type: 'float32', shape: output });
@@ -18,8 +21,10 @@ export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cr
   return bound;
 }
 
-function cutShape(cut: CutTensor | undefined): readonly (number | 'N')[] | undefined {
-  return cut?.shape;
+/** Data and labels are fed with the batch first. */
+function checkBatchFirst({ name, shape, batchAxis }: CutTensor, what: 'input' | 'output'): void {
+  if (batchAxis === 0) return;
+  throw new InputError(`The model's ${what} ${name} has the shape [${shape.join(', ')}], with the batch on axis ${batchAxis}: export it with the batch first.`);
 }
 
 /** The number of classes: axis 1 of [N, C] and [N, C, d…], the last axis where the labels are [N, T] and the output [N, T, C]. Axis 1 wins where both fit, as in PyTorch. */
