@@ -64,7 +64,8 @@ function usageError(error: CommanderError): string {
 
 function sentence(text: string): string {
   const line = text.trim().replace(/\s*\n\s*/g, ' ');
-  return /[.!?…]$/.test(line) ? line : `${line}.`;
+  // A command to copy gets no full stop.
+  return /[.!?…]$|: npx \S.*$/.test(line) ? line : `${line}.`;
 }
 
 // Whoever reads our output has gone (`| head`): stop as if asked to, once.

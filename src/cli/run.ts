@@ -2,6 +2,7 @@
 
 import { stringify as toYaml } from 'yaml';
 import { systemClock } from '../clock.ts';
+import { RunError } from '../errors.ts';
 import type { RunEvent } from '../runtime/events.ts';
 import type { PreparedRun } from '../runtime/prepare.ts';
 import { recordRun } from '../runtime/record.ts';
@@ -59,7 +60,7 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
     // The first error is the one to tell.
     await leave().catch(() => {});
-    throw error;
+    throw error instanceof RunError ? new RunError(error.message.replace(/ --resume\.$/, `: ${command(`train --resume ${folder.path}`)}`)) : error;
   }
   await leave();
   const isKept = roundCount > 0 || place.discard === undefined;

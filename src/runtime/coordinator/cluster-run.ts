@@ -23,6 +23,9 @@ export interface ClusterOptions {
   readonly signal: AbortSignal;
 }
 
+/** How long the coordinator may take to tell what it heard from a worker that has ended. */
+const lastWordMs = 1000;
+
 const factsSchema: z.ZodType<DeviceFacts> = z.object({
   memoryMiB: z.number().int().positive().max(1e9),
   cores: z.number().int().positive().max(1e5),
@@ -51,11 +54,21 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
       engine: cluster.engine,
       insecure: cluster.insecure,
     });
-    return await Promise.race([coordinator.end, workers.failed]);
+    return await Promise.race([coordinator.end, afterLastWord(workers.failed, coordinator, cluster.clock)]);
   } finally {
     cluster.signal.removeEventListener('abort', stop);
     await server.close('the run is over');
     await workers?.ended();
+  }
+}
+
+/** A worker that says why it ends is heard by the coordinator, whose message says more than the exit code of its process. */
+async function afterLastWord(failed: Promise<never>, coordinator: Coordinator, clock: Clock): Promise<CoordinatorEnd> {
+  try {
+    return await failed;
+  } catch (error) {
+    const silence = new Promise<never>((_, reject) => clock.after(lastWordMs, () => reject(error)));
+    return Promise.race([coordinator.end, silence]);
   }
 }
 
