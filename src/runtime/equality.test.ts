@@ -5,6 +5,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
 import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import type { Graph } from '../graph/graph.ts';
 import { type HandPlan, handPlan, randomHandPlan } from '../testing/hand-plans.ts';
 import { difference, type MemoryRun, type Outcome, runAlone, runCluster } from '../testing/memory-cluster.ts';
 import {
@@ -97,6 +98,20 @@ test('a straight pipeline gives the very same bits, batch normalization included
       await compareWithOne(runOf(net, plan), 0, `${net.graph.name} ${schedule}`);
     }
   }
+});
+
+test('a model exported for one batch size trains in micro-batches of that size, straight through', { timeout }, async () => {
+  const net = dropoutNet();
+  const fix = (shape: readonly (number | string)[]): readonly number[] => shape.map((dimension) => (dimension === 'N' ? 4 : dimension)) as number[];
+  const graph: Graph = {
+    ...net.graph,
+    inputs: net.graph.inputs.map((input) => ({ ...input, shape: fix(input.shape) })),
+    outputs: net.graph.outputs.map((output) => ({ ...output, shape: fix(output.shape) })),
+    fixedBatch: 4,
+  };
+  const plan: HandPlan = { schedule: '1f1b', cuts: [1, 3], shares: [[4], [4], [4]], microBatchCount: 2 };
+  const [open, fixed] = [await runCluster(runOf(net, plan)), await runCluster(runOf({ ...net, graph }, plan))];
+  assert.deepEqual(difference(fixed, open), { loss: 0, weight: 0, worst: 'head.bias' });
 });
 
 test('replicated batch normalization trains on its own shares and averages its statistics by samples', { timeout }, async () => {
