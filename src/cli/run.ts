@@ -60,7 +60,9 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
     // The first error is the one to tell.
     await leave().catch(() => {});
-    throw error instanceof RunError ? new RunError(error.message.replace(/ --resume\.$/, `: ${command(`train --resume ${folder.path}`)}`)) : error;
+    throw error instanceof RunError
+      ? new RunError(error.message.replace(/ --resume\.$/, `: ${command(`train --resume ${folder.path}`)}`))
+      : error;
   }
   await leave();
   const isKept = roundCount > 0 || place.discard === undefined;
