@@ -4,11 +4,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import { createReferenceEngine } from '../../engine/reference.ts';
 import { RunError } from '../../errors.ts';
 import { tensor } from '../../graph/tensor.ts';
 import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
 import { cut, type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
+import { defaultFrameLimits } from '../../transport/frame.ts';
+import { defaultLinkLimits } from '../../transport/wire-link.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { createRandom } from '../../random.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
@@ -134,11 +137,12 @@ for (const phase of ['measuring', 'profiling', 'deploying'] as const) {
       links: { clock, bandwidthMbps: 100, latencyMs: 2 },
       observe: (event, cluster) => {
         if (event.kind !== 'phase' || event.phase !== phase) return;
-        clock.after(5, () => cut(...(cluster.peerLink('a', 'c') ?? [])));
+        // While measuring, in the middle of the first of a's links.
+        clock.after(5, () => cut(...(cluster.peerLink('a', phase === 'measuring' ? 'b' : 'c') ?? [])));
       },
     });
     const { message } = await clock.runUntil(failure(cluster));
-    assert.match(message, /^Training ended: [ac] cannot go on: (the link to [ac] ended|There is no link from [ac] to [ac])/);
+    assert.match(message, /^Training ended: [abc] cannot go on: (the link to [abc] ended|There is no link from [ac] to [ac])/);
   });
 }
 
@@ -178,13 +182,15 @@ test('one device too many is told so; what it sends changes nothing', { timeout 
     kinds.push(frame.kind);
     const weights = tensor('float32', [7], new Array(7).fill(9));
     void extra.send({ kind: 'prepared', epoch: 0, round: -1, microBatch: -1, control: { round: 0, lossSum: 1e9, correctCount: 0, squaredNorm: 0, finite: true, roundMs: 1, busyMs: 1 } });
+    void extra.send({ kind: 'statistics', epoch: 0, round: -1, microBatch: -1, control: { eventLoopDelayP99Ms: 1, eventLoopDelayMaxMs: 1, peakMemoryMiB: 1 } });
     void extra.send({ kind: 'state', epoch: 0, round: -1, microBatch: -1, control: { role: 'parameter', name: 'a.bias' }, tensors: [weights] });
   });
   const { losses, state } = await cluster.outcome();
   assert.deepEqual(kinds, ['end']);
   assert.ok(losses.every((loss) => loss < 100));
   assert.ok(state.parameter.get('a.bias')?.data[0] !== 9);
-  await extra.ended;
+  assert.deepEqual(cluster.events.filter((event) => 'device' in event && event.device === 'd').map(({ kind }) => kind), ['joined']);
+  assert.deepEqual(await extra.ended, { clean: true, reason: 'the run is over' });
 });
 
 test('a loss that is not finite ends the run, on all devices, before anything of the round is committed', { timeout }, async () => {
@@ -255,8 +261,19 @@ test('what fails on our own side ends the run with that error: the data, the pla
   }
 });
 
+test('a message that no link takes ends the run, not in silence', { timeout }, async () => {
+  const limits = { ...defaultLinkLimits, frame: { ...defaultFrameLimits, frameBytes: 600 } };
+  const { message } = await failure(await startCluster({ ...runOf(), links: { limits } }));
+  assert.match(message, /^Training ended: [abc] left while preparing \(a model frame has \d+ bytes, more than the 600 a link takes\); nothing was saved yet\.$/);
+  // The same for weights that are not what their shape says.
+  const run = runOf();
+  const broken = { ...tensor('float32', [7], new Array(7).fill(0)), data: new Float32Array(3) };
+  const state = { ...run.subject.state, parameter: new Map([...run.subject.state.parameter, ['c.bias', broken] as const]) };
+  const end = await failure(await startCluster({ ...run, subject: { ...run.subject, state } }));
+  assert.match(end.message, /^Training ended: c left while deploying \(Asteroid made a mistake: state frame has a float32 tensor of shape \[7\] with 3 elements/);
+});
+
 test('a worker whose engine fails says why, and the run ends with its words', { timeout }, async () => {
-  const { createReferenceEngine } = await import('../../engine/reference.ts');
   const cluster = await startCluster({
     ...runOf(),
     createEngine: (device) => {
