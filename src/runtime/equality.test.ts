@@ -66,9 +66,24 @@ const hybrids: readonly (Pick<HandPlan, 'schedule' | 'shares' | 'microBatchCount
   { schedule: '1f1b', shares: [[4], [4]], microBatchCount: 4, clipNorm: 0.5 },
   { schedule: 'gpipe', shares: [[2, 2], [4]], microBatchCount: 2, optimizer: { ...sgd, nesterov: true, weightDecay: 0.01 } },
   { schedule: '1f1b', shares: [[4], [1, 3]], microBatchCount: 4 },
-  { schedule: '1f1b', shares: [[1, 3], [2, 2]], microBatchCount: 2, clipNorm: 0.5 },
+  {
+    schedule: '1f1b',
+    shares: [
+      [1, 3],
+      [2, 2],
+    ],
+    microBatchCount: 2,
+    clipNorm: 0.5,
+  },
   { schedule: 'gpipe', shares: [[4], [3, 1], [4]], microBatchCount: 4, optimizer: adamw },
-  { schedule: '1f1b', shares: [[4, 0], [0, 4]], microBatchCount: 1 },
+  {
+    schedule: '1f1b',
+    shares: [
+      [4, 0],
+      [0, 4],
+    ],
+    microBatchCount: 1,
+  },
 ];
 
 const cuts: Readonly<Record<string, readonly [two: number, three: readonly [number, number]]>> = {
@@ -102,7 +117,8 @@ test('a straight pipeline gives the very same bits, batch normalization included
 
 test('a model exported for one batch size trains in micro-batches of that size, straight through', { timeout }, async () => {
   const net = dropoutNet();
-  const fix = (shape: readonly (number | string)[]): readonly number[] => shape.map((dimension) => (dimension === 'N' ? 4 : dimension)) as number[];
+  const fix = (shape: readonly (number | string)[]): readonly number[] =>
+    shape.map((dimension) => (dimension === 'N' ? 4 : dimension)) as number[];
   const graph: Graph = {
     ...net.graph,
     inputs: net.graph.inputs.map((input) => ({ ...input, shape: fix(input.shape) })),
@@ -154,7 +170,13 @@ test('60 random plans give what one device gives', { timeout }, async () => {
 
 test('ONNX Runtime: a hybrid pipeline gives what one device gives', { timeout }, async () => {
   for (const net of [residualNet(), sequenceFirstNet(), batchNormNet()]) {
-    const shares = net.graph.name === 'batch-norm' ? [[4], [4]] : [[1, 3], [2, 2]];
+    const shares =
+      net.graph.name === 'batch-norm'
+        ? [[4], [4]]
+        : [
+            [1, 3],
+            [2, 2],
+          ];
     const run = runOf(net, { schedule: '1f1b', cuts: [2], shares, microBatchCount: 2 }, { seed: 8 });
     await compareWithOne({ ...run, createEngine: () => createOnnxRuntimeNodeEngine() }, 1e-5, net.graph.name);
   }

@@ -31,14 +31,23 @@ function data(count: number): Dataset {
     inputs.push(...(first ? [1.5, 0.5] : [0.5, 1.5]));
     labels.push((first ? 0 : 1) ^ (index % 4 === 3 ? 1 : 0));
   }
-  return createDataset('data', [inputField('x', tensor('float32', [count, 2], inputs), 'x.npy')], labelField(tensor('int64', [count], labels), 'y.npy'));
+  return createDataset(
+    'data',
+    [inputField('x', tensor('float32', [count, 2], inputs), 'x.npy')],
+    labelField(tensor('int64', [count], labels), 'y.npy'),
+  );
 }
 
 // log(1 + e^−2) where right, log(1 + e²) where wrong.
 const [right, wrong] = [0.126928, 2.126928];
 
 test('all samples count once, over several batches and a smaller last one, in inference mode', async () => {
-  for (const [count, wrongCount] of [[1, 0], [3, 0], [100, 25], [250, 62]] as const) {
+  for (const [count, wrongCount] of [
+    [1, 0],
+    [3, 0],
+    [100, 25],
+    [250, 62],
+  ] as const) {
     const { accuracy, loss, sampleCount } = await evaluate(net(), data(count), options);
     assert.equal(sampleCount, count);
     assert.equal(accuracy, (count - wrongCount) / count);
@@ -82,7 +91,15 @@ test('a model exported for one batch size is tested on as many samples, the rest
 
 test('data that does not fit is the user’s mistake', async () => {
   await assert.rejects(
-    evaluate(net(), createDataset('data', [inputField('x', tensor('float32', [1, 3], [1, 2, 3]), 'x.npy')], labelField(tensor('int64', [1], [0]), 'y.npy')), options),
+    evaluate(
+      net(),
+      createDataset(
+        'data',
+        [inputField('x', tensor('float32', [1, 3], [1, 2, 3]), 'x.npy')],
+        labelField(tensor('int64', [1], [0]), 'y.npy'),
+      ),
+      options,
+    ),
     (error) => error instanceof InputError && /^x\.npy has the shape \[N, 3\], but the model's input x takes \[N, 2\]/.test(error.message),
   );
 });

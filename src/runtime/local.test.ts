@@ -38,7 +38,10 @@ test('gradient descent by hand: loss, weight and momentum of two rounds, in one 
     const subject = subjectOf(scaleNet(), 4, { optimizer: { ...sgd, momentum: 0.5 } });
     const { end, losses, state } = await runAlone({ subject, batch, microBatchSize, machine: { endRound: 2, learningRate: () => 0.01 } });
     assert.deepEqual(end, { round: 2, stopped: false });
-    assert.deepEqual(losses.map((loss) => loss.toFixed(4)), ['30.0000', '21.6750']);
+    assert.deepEqual(
+      losses.map((loss) => loss.toFixed(4)),
+      ['30.0000', '21.6750'],
+    );
     assert.equal(Number(state.parameter.get('w.weight')?.data[0]).toFixed(5), '1.29500');
     assert.equal(Number(state.optimizer.get('w.weight/momentum')?.data[0]).toFixed(4), '40.5000');
   }
@@ -52,7 +55,10 @@ test('clipping scales the gradient to the norm', async () => {
     return 3 / Math.sqrt(squaredNorm);
   };
   const { state } = await runAlone({ subject, batch, microBatchSize: 2, machine: { endRound: 1, learningRate: () => 0.1, gradientScale } });
-  assert.deepEqual(norms.map((norm) => norm.toFixed(3)), ['30.000']);
+  assert.deepEqual(
+    norms.map((norm) => norm.toFixed(3)),
+    ['30.000'],
+  );
   assert.equal(Number(state.parameter.get('w.weight')?.data[0]).toFixed(4), '1.7000');
   assert.equal(state.optimizer.size, 0);
 });
@@ -60,7 +66,12 @@ test('clipping scales the gradient to the norm', async () => {
 test('checkpoints come on their rounds and at the end', async () => {
   const net = regressionNet();
   const subject = subjectOf(net, 4);
-  const { checkpoints } = await runAlone({ subject, batch: batches(net, subject), microBatchSize: 4, machine: { endRound: 7, checkpointEvery: 3 } });
+  const { checkpoints } = await runAlone({
+    subject,
+    batch: batches(net, subject),
+    microBatchSize: 4,
+    machine: { endRound: 7, checkpointEvery: 3 },
+  });
   assert.deepEqual([...checkpoints.keys()], [3, 6, 7]);
 });
 
@@ -71,7 +82,11 @@ async function train(hooks: Partial<RunHooks>, signal: AbortSignal, endRound = 1
   const engine = createReferenceEngine();
   const all: RunHooks = { batch: batches(net, subject), observe: () => {}, onCommitted: () => {}, onCheckpoint: async () => {}, ...hooks };
   try {
-    return await trainHere(subject, all, machineConfig({ subject, machine: { endRound } }, 0), localPlan(4, 4, 2), { engine, clock: systemClock, signal });
+    return await trainHere(subject, all, machineConfig({ subject, machine: { endRound } }, 0), localPlan(4, 4, 2), {
+      engine,
+      clock: systemClock,
+      signal,
+    });
   } finally {
     await engine.close();
   }
@@ -100,7 +115,10 @@ test('a stop ends after the round in progress, with a checkpoint; on the last ro
       endRound,
     );
     assert.deepEqual(end, expected);
-    assert.deepEqual(rounds, Array.from({ length: at + 1 }, (_, index) => index));
+    assert.deepEqual(
+      rounds,
+      Array.from({ length: at + 1 }, (_, index) => index),
+    );
     assert.deepEqual(checkpoints, [at + 1]);
   }
 });
@@ -115,7 +133,9 @@ test('a loss that is not finite ends the run before the round counts', async () 
     train({ batch: broken, onCommitted: (round) => rounds.push(round) }, new AbortController().signal),
     (error) =>
       error instanceof RunError &&
-      error.message.startsWith('Training ended: the loss or a gradient of round 2 is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)'),
+      error.message.startsWith(
+        'Training ended: the loss or a gradient of round 2 is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)',
+      ),
   );
   assert.deepEqual(rounds, [0, 1]);
 });

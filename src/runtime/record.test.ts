@@ -7,12 +7,23 @@ import type { RunEvent } from './events.ts';
 import { recordRun } from './record.ts';
 
 /** A run folder in memory. */
-function createFolder(write?: RunFolder['write']): { folder: RunFolder; files: Map<string, string>; metrics: object[]; events: Record<string, unknown>[]; closed(): boolean } {
+function createFolder(write?: RunFolder['write']): {
+  folder: RunFolder;
+  files: Map<string, string>;
+  metrics: object[];
+  events: Record<string, unknown>[];
+  closed(): boolean;
+} {
   const files = new Map<string, string>();
   const metrics: object[] = [];
   const events: Record<string, unknown>[] = [];
   let isClosed = false;
-  const log = (into: object[]) => ({ path: '', append: (record: object) => void into.push(record), flush: async () => {}, close: async () => {} });
+  const log = (into: object[]) => ({
+    path: '',
+    append: (record: object) => void into.push(record),
+    flush: async () => {},
+    close: async () => {},
+  });
   const folder: RunFolder = {
     path: 'runs/1',
     checkpointsPath: 'runs/1/checkpoints',
@@ -26,7 +37,10 @@ function createFolder(write?: RunFolder['write']): { folder: RunFolder; files: M
   return { folder, files, metrics, events, closed: () => isClosed };
 }
 
-const plan = { ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2], [2]], microBatchCount: 1 }, 2), predicted: { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} } };
+const plan = {
+  ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2], [2]], microBatchCount: 1 }, 2),
+  predicted: { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} },
+};
 const cluster = { devices: [{ name: 'a', memoryMiB: 1 }], links: { default: { bandwidthMbps: 1 } } };
 const profile = { model: 'm', inputBytes: 1, labelBytes: 1, layers: [], batchSizes: [1], devices: {} };
 const metrics = { round: 0, epoch: 0, loss: 1.5, samplesPerS: 10, lr: 0.1, accuracy: 0.5 };
@@ -69,7 +83,9 @@ test('rounds go to the metrics, documents to their files, everything else to the
 
 /** Slices of trace.json as "device name start–end", in milliseconds. */
 function slices(text: string | undefined): string[] {
-  const { traceEvents } = JSON.parse(text ?? '') as { traceEvents: readonly { ph: string; name: string; pid: number; ts: number; dur: number }[] };
+  const { traceEvents } = JSON.parse(text ?? '') as {
+    traceEvents: readonly { ph: string; name: string; pid: number; ts: number; dur: number }[];
+  };
   return traceEvents.filter(({ ph }) => ph === 'X').map(({ name, pid, ts, dur }) => `${pid} ${name} ${ts / 1000}–${(ts + dur) / 1000}`);
 }
 
@@ -84,19 +100,41 @@ test('the trace puts each round behind the one before, with the instructions of 
     round,
     times: times.map(([instruction, startMs, endMs]) => ({ instruction, startMs, endMs })),
   });
-  recorder.observe(trace('a', 0, [[1, 0, 2], [4, 5, 7]]));
-  recorder.observe(trace('b', 0, [[2, 2, 3], [3, 3, 5]]));
-  recorder.observe(trace('a', 1, [[1, 0, 1], [99, 1, 2]]));
+  recorder.observe(
+    trace('a', 0, [
+      [1, 0, 2],
+      [4, 5, 7],
+    ]),
+  );
+  recorder.observe(
+    trace('b', 0, [
+      [2, 2, 3],
+      [3, 3, 5],
+    ]),
+  );
+  recorder.observe(
+    trace('a', 1, [
+      [1, 0, 1],
+      [99, 1, 2],
+    ]),
+  );
   recorder.observe(trace('nobody', 1, [[1, 0, 1]]));
   await recorder.finish();
-  assert.deepEqual(slices(files.get('trace.json')), ['0 forward 0 0–2', '0 backward 0 5–7', '1 forward 0 2–3', '1 backward 0 3–5', '0 forward 0 7–8']);
+  assert.deepEqual(slices(files.get('trace.json')), [
+    '0 forward 0 0–2',
+    '0 backward 0 5–7',
+    '1 forward 0 2–3',
+    '1 backward 0 3–5',
+    '0 forward 0 7–8',
+  ]);
 });
 
 test('the trace keeps the first twenty rounds', async () => {
   const { folder, files } = createFolder();
   const recorder = recordRun(folder);
   recorder.observe({ kind: 'plan', plan, planningMs: 3, layerNames: ['x', 'y'] });
-  for (let round = 0; round < 30; round++) recorder.observe({ kind: 'trace', device: 'a', round, times: [{ instruction: 1, startMs: 0, endMs: 1 }] });
+  for (let round = 0; round < 30; round++)
+    recorder.observe({ kind: 'trace', device: 'a', round, times: [{ instruction: 1, startMs: 0, endMs: 1 }] });
   await recorder.finish();
   assert.equal(slices(files.get('trace.json')).length, 20);
   assert.equal(slices(files.get('trace.json')).at(-1), '0 forward 0 19–20');

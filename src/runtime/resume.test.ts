@@ -13,7 +13,12 @@ const timeout = 60_000;
 const straight: HandPlan = { schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 };
 const hybrid: HandPlan = { schedule: 'gpipe', cuts: [1, 3], shares: [[3, 1], [2, 2], [4]], microBatchCount: 2 };
 
-function runOf(net: TestNet, plan: HandPlan, training: Partial<TrainingSpec>, from?: RunState): MemoryRun & { readonly microBatchSize: number } {
+function runOf(
+  net: TestNet,
+  plan: HandPlan,
+  training: Partial<TrainingSpec>,
+  from?: RunState,
+): MemoryRun & { readonly microBatchSize: number } {
   const fresh = subjectOf(net, 8, training);
   const subject = from === undefined ? fresh : { ...fresh, state: from };
   return {

@@ -18,7 +18,11 @@ function model(outputShape: readonly number[]): LayerSequence {
 function data(labelShape: readonly number[], labelType: ElementType = 'int64', first = 0): Dataset {
   const inputs = inputField('x', tensor('float32', [2, 4], [1, 2, 3, 4, 5, 6, 7, 8]), 'x.npy');
   const count = 2 * elementCount(labelShape);
-  const labels = tensor(labelType, [2, ...labelShape], Array.from({ length: count }, (_, index) => index + first));
+  const labels = tensor(
+    labelType,
+    [2, ...labelShape],
+    Array.from({ length: count }, (_, index) => index + first),
+  );
   return createDataset('data', [inputs], labelField(labels, 'y.npy'));
 }
 
@@ -28,7 +32,10 @@ test('class labels become int64 and must be below the output’s number of class
   assert.deepEqual(labelCut(bound), { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false });
   assert.throws(
     () => bindToModel(data([], 'int64', 2), model([3]), 'cross-entropy'),
-    (error) => error instanceof InputError && error.message === 'The label 3 at row 1 of y.npy is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.',
+    (error) =>
+      error instanceof InputError &&
+      error.message ===
+        'The label 3 at row 1 of y.npy is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.',
   );
   assert.throws(() => bindToModel(data([], 'int64', -1), model([3]), 'cross-entropy'), /The label -1 at row 0 of y\.npy is outside 0…2/);
 });
@@ -68,17 +75,26 @@ test('targets of mse, and distributions over classes, have the output’s own sh
   assert.deepEqual(labelCut(targets), { name: 'label', type: 'float32', shape: ['N', 3], batchAxis: 0, differentiable: false });
   assert.deepEqual(labelCut(bindToModel(data([3], 'float64'), model([3]), 'cross-entropy')).shape, ['N', 3]);
   assert.throws(() => bindToModel(data([2], 'float32'), model([3]), 'mse'), /y\.npy has the shape \[N, 2\], but the loss takes \[N, 3\]/);
-  assert.throws(() => bindToModel(data([2], 'float32'), model([3]), 'cross-entropy'), /y\.npy has the shape \[N, 2\], but the loss takes \[N, 3\]/);
+  assert.throws(
+    () => bindToModel(data([2], 'float32'), model([3]), 'cross-entropy'),
+    /y\.npy has the shape \[N, 2\], but the loss takes \[N, 3\]/,
+  );
 });
 
 test('a model that does not have its batch first is refused: data and labels come that way', () => {
   const transposed = new GraphBuilder('input', { seed: 1 });
   const x = transposed.transpose(transposed.input('x', 'float32', [4, 'N', 2]), [1, 0, 2]);
   const input = layers(transposed.build([transposed.linear(transposed.flatten(x), { name: 'head', outFeatures: 3 })]));
-  const samples = createDataset('data', [inputField('x', tensor('float32', [4, 4, 2], new Array(32).fill(0)), 'x.npy')], labelField(tensor('int64', [4], [0, 1, 2, 0]), 'y.npy'));
+  const samples = createDataset(
+    'data',
+    [inputField('x', tensor('float32', [4, 4, 2], new Array(32).fill(0)), 'x.npy')],
+    labelField(tensor('int64', [4], [0, 1, 2, 0]), 'y.npy'),
+  );
   assert.throws(
     () => bindToModel(samples, input, 'cross-entropy'),
-    (error) => error instanceof InputError && error.message === "The model's input x has the shape [4, N, 2], with the batch on axis 1: export it with the batch first.",
+    (error) =>
+      error instanceof InputError &&
+      error.message === "The model's input x has the shape [4, N, 2], with the batch on axis 1: export it with the batch first.",
   );
   const output = new GraphBuilder('output', { seed: 1 });
   const y = output.reshape(output.linear(output.input('x', 'float32', ['N', 4]), { name: 'head', outFeatures: 6 }), ['N', 2, 3]);
@@ -101,7 +117,9 @@ test('--freeze takes names and patterns, in the model’s order, each once', () 
   for (const pattern of ['aX1.weight', 'a.1', 'b', '(', '[a-b]*', 'a.1.weight|b.bias', '']) {
     assert.throws(
       () => frozenNames(sequence, [pattern]),
-      (error) => error instanceof InputError && error.message === `--freeze ${pattern} matches no parameter: the model has a.1.weight, a.1.bias, a.2.weight, a.2.bias, ….`,
+      (error) =>
+        error instanceof InputError &&
+        error.message === `--freeze ${pattern} matches no parameter: the model has a.1.weight, a.1.bias, a.2.weight, a.2.bias, ….`,
     );
   }
   assert.throws(() => frozenNames(sequence, ['*']), /^InputError: --freeze leaves no parameter to train: freeze fewer\.$/);

@@ -1,8 +1,8 @@
 // Small nets with seeded data, ready to be trained over workers and on one device: what the tests of runtime/ train. Each has what real nets have that
 // may go wrong when a net is cut, replicated or fed in pieces.
 
-import { type Graph, int } from '../graph/graph.ts';
 import { GraphBuilder } from '../graph/builder.ts';
+import { type Graph, int } from '../graph/graph.ts';
 import { type CutTensor, layers } from '../graph/layers.ts';
 import { elementCount, int64s, type Tensor, tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
@@ -98,7 +98,11 @@ export function subjectOf(net: TestNet, batchSize: number, training: Partial<Tra
   const sequence = layers(net.graph);
   const { graph } = sequence;
   const pick = (names: readonly string[]): Map<string, Tensor> =>
-    new Map(names.flatMap((name) => [[name, graph.initializers.get(name)] as const]).filter((entry): entry is [string, Tensor] => entry[1] !== undefined));
+    new Map(
+      names
+        .flatMap((name) => [[name, graph.initializers.get(name)] as const])
+        .filter((entry): entry is [string, Tensor] => entry[1] !== undefined),
+    );
   const outputShape = net.graph.outputs[0]?.shape.slice(1) as number[];
   const label: CutTensor = {
     name: 'label',

@@ -7,13 +7,13 @@ import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { RunError } from '../../errors.ts';
 import { tensor } from '../../graph/tensor.ts';
+import { createRandom } from '../../random.ts';
 import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
 import { cut, type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
+import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
-import { createVirtualClock } from '../../testing/virtual-clock.ts';
-import { createRandom } from '../../random.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
 import type { Phase } from './machine.ts';
 
@@ -88,7 +88,10 @@ test('a device that is lost in a snapshot: the checkpoint before is the last, an
     },
   });
   const { message } = await failure(cluster);
-  assert.equal(message, 'Training ended: c left in round 4 (the connection was lost); the last checkpoint is after round 2; continue with --resume.');
+  assert.equal(
+    message,
+    'Training ended: c left in round 4 (the connection was lost); the last checkpoint is after round 2; continue with --resume.',
+  );
   assert.deepEqual([...cluster.checkpoints.keys()], [2]);
   assert.equal(cluster.losses.length, 4);
 });
@@ -111,7 +114,9 @@ for (const [name, peer] of [
   ['a', 'c'],
   ['b', 'c'],
 ] as const) {
-  test(`the link between ${name} and ${peer} is lost while training: one of them says so when the coordinator has not`, { timeout }, async () => {
+  test(`the link between ${name} and ${peer} is lost while training: one of them says so when the coordinator has not`, {
+    timeout,
+  }, async () => {
     const clock = createVirtualClock();
     const cluster = await startCluster({
       ...runOf(),
@@ -123,7 +128,10 @@ for (const [name, peer] of [
       },
     });
     const { message, ends } = await clock.runUntil(failure(cluster));
-    assert.match(message, new RegExp(`^Training ended: [${name}${peer}] cannot go on: the link to [${name}${peer}] ended: the connection was lost; `));
+    assert.match(
+      message,
+      new RegExp(`^Training ended: [${name}${peer}] cannot go on: the link to [${name}${peer}] ended: the connection was lost; `),
+    );
     assert.equal([...ends.values()].filter(({ clean }) => !clean).length >= 1, true);
   });
 }
@@ -154,8 +162,14 @@ test('measured links are what the network is', { timeout }, async () => {
   assert.ok(found !== undefined);
   const { devices, links } = found.cluster;
   // Four of them share this machine's memory.
-  assert.deepEqual(devices, ['a', 'b', 'c'].map((name) => ({ name, memoryMiB: 1365 })));
-  assert.deepEqual(links.pairs?.map(({ between }) => between.join()), ['a,b', 'a,c', 'b,c']);
+  assert.deepEqual(
+    devices,
+    ['a', 'b', 'c'].map((name) => ({ name, memoryMiB: 1365 })),
+  );
+  assert.deepEqual(
+    links.pairs?.map(({ between }) => between.join()),
+    ['a,b', 'a,c', 'b,c'],
+  );
   for (const { bandwidthMbps, latencyMs = 0 } of links.pairs ?? []) {
     assert.ok(Math.abs(bandwidthMbps - 80) < 4, `${bandwidthMbps} Mbps`);
     assert.ok(Math.abs(latencyMs - 3) < 0.2, `${latencyMs} ms`);
@@ -181,15 +195,37 @@ test('one device too many is told so; what it sends changes nothing', { timeout 
   extra.receive((frame) => {
     kinds.push(frame.kind);
     const weights = tensor('float32', [7], new Array(7).fill(9));
-    void extra.send({ kind: 'prepared', epoch: 0, round: -1, microBatch: -1, control: { round: 0, lossSum: 1e9, correctCount: 0, squaredNorm: 0, finite: true, roundMs: 1, busyMs: 1 } });
-    void extra.send({ kind: 'statistics', epoch: 0, round: -1, microBatch: -1, control: { eventLoopDelayP99Ms: 1, eventLoopDelayMaxMs: 1, peakMemoryMiB: 1 } });
-    void extra.send({ kind: 'state', epoch: 0, round: -1, microBatch: -1, control: { role: 'parameter', name: 'a.bias' }, tensors: [weights] });
+    void extra.send({
+      kind: 'prepared',
+      epoch: 0,
+      round: -1,
+      microBatch: -1,
+      control: { round: 0, lossSum: 1e9, correctCount: 0, squaredNorm: 0, finite: true, roundMs: 1, busyMs: 1 },
+    });
+    void extra.send({
+      kind: 'statistics',
+      epoch: 0,
+      round: -1,
+      microBatch: -1,
+      control: { eventLoopDelayP99Ms: 1, eventLoopDelayMaxMs: 1, peakMemoryMiB: 1 },
+    });
+    void extra.send({
+      kind: 'state',
+      epoch: 0,
+      round: -1,
+      microBatch: -1,
+      control: { role: 'parameter', name: 'a.bias' },
+      tensors: [weights],
+    });
   });
   const { losses, state } = await cluster.outcome();
   assert.deepEqual(kinds, ['end']);
   assert.ok(losses.every((loss) => loss < 100));
   assert.ok(state.parameter.get('a.bias')?.data[0] !== 9);
-  assert.deepEqual(cluster.events.filter((event) => 'device' in event && event.device === 'd').map(({ kind }) => kind), ['joined']);
+  assert.deepEqual(
+    cluster.events.filter((event) => 'device' in event && event.device === 'd').map(({ kind }) => kind),
+    ['joined'],
+  );
   assert.deepEqual(await extra.ended, { clean: true, reason: 'the run is over' });
 });
 
@@ -200,11 +236,14 @@ test('a loss that is not finite ends the run, on all devices, before anything of
     machine: { endRound: 4, checkpointEvery: 1 },
     batch: (round) => {
       const { inputs, labels } = run.batch(round);
-      return round < 2 ? { inputs, labels } : { inputs, labels: { ...labels, data: new Float32Array(labels.data.length).fill(Number.NaN) } };
+      return round < 2
+        ? { inputs, labels }
+        : { inputs, labels: { ...labels, data: new Float32Array(labels.data.length).fill(Number.NaN) } };
     },
   });
   const { message, ends } = await failure(cluster);
-  const sentence = 'the loss or a gradient of round 2 is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)';
+  const sentence =
+    'the loss or a gradient of round 2 is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)';
   assert.equal(message, `Training ended: ${sentence}; the last checkpoint is after round 2; continue with --resume.`);
   assert.deepEqual([...cluster.checkpoints.keys()], [1, 2]);
   assert.equal(cluster.losses.length, 2);
@@ -220,7 +259,9 @@ test('a learning rate that lets the weights overflow ends the same way', { timeo
   assert.match(message, /^Training ended: the loss or a gradient of round \d+ is not a finite number: lower the learning rate/);
 });
 
-test('a stop while training commits what has begun, writes a checkpoint and ends everybody; before training it ends at once', { timeout }, async () => {
+test('a stop while training commits what has begun, writes a checkpoint and ends everybody; before training it ends at once', {
+  timeout,
+}, async () => {
   const run = runOf();
   const training = await startCluster({
     ...run,
@@ -236,7 +277,10 @@ test('a stop while training commits what has begun, writes a checkpoint and ends
   assert.deepEqual([...checkpoints.keys()], [end.round]);
   for (const worker of training.workers.values()) assert.deepEqual(await worker.end, { clean: true, reason: 'the run was stopped' });
 
-  const early = await startCluster({ ...run, observe: (event, { coordinator }) => event.kind === 'phase' && event.phase === 'connecting' && coordinator.stop() });
+  const early = await startCluster({
+    ...run,
+    observe: (event, { coordinator }) => event.kind === 'phase' && event.phase === 'connecting' && coordinator.stop(),
+  });
   assert.deepEqual(await early.coordinator.end, { round: 0, stopped: true });
   await early.workersEnd();
 });
@@ -264,13 +308,19 @@ test('what fails on our own side ends the run with that error: the data, the pla
 test('a message that no link takes ends the run, not in silence', { timeout }, async () => {
   const limits = { ...defaultLinkLimits, frame: { ...defaultFrameLimits, frameBytes: 600 } };
   const { message } = await failure(await startCluster({ ...runOf(), links: { limits } }));
-  assert.match(message, /^Training ended: [abc] left while preparing \(a model frame has \d+ bytes, more than the 600 a link takes\); nothing was saved yet\.$/);
+  assert.match(
+    message,
+    /^Training ended: [abc] left while preparing \(a model frame has \d+ bytes, more than the 600 a link takes\); nothing was saved yet\.$/,
+  );
   // The same for weights that are not what their shape says.
   const run = runOf();
   const broken = { ...tensor('float32', [7], new Array(7).fill(0)), data: new Float32Array(3) };
   const state = { ...run.subject.state, parameter: new Map([...run.subject.state.parameter, ['c.bias', broken] as const]) };
   const end = await failure(await startCluster({ ...run, subject: { ...run.subject, state } }));
-  assert.match(end.message, /^Training ended: c left while deploying \(Asteroid made a mistake: state frame has a float32 tensor of shape \[7\] with 3 elements/);
+  assert.match(
+    end.message,
+    /^Training ended: c left while deploying \(Asteroid made a mistake: state frame has a float32 tensor of shape \[7\] with 3 elements/,
+  );
 });
 
 test('a worker whose engine fails says why, and the run ends with its words', { timeout }, async () => {

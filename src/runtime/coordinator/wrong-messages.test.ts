@@ -19,7 +19,10 @@ const timeout = 30_000;
 const net = regressionNet();
 const subject = subjectOf(net, 8);
 const layerCount = subject.sequence.layers.length;
-const plan = { ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[3, 1], [4]], microBatchCount: 2 }, layerCount), predicted: { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} } };
+const plan = {
+  ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[3, 1], [4]], microBatchCount: 2 }, layerCount),
+  predicted: { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} },
+};
 
 /** Everything is measured first; the plan is always the same. */
 const measured: MemoryRun = {
@@ -34,7 +37,14 @@ const measured: MemoryRun = {
 const planned: MemoryRun = { subject, batch: measured.batch, plan, machine: measured.machine ?? {} };
 
 function frame(kind: string, control?: unknown, tensors?: readonly Tensor[]): Frame {
-  return { kind, epoch: 0, round: -1, microBatch: -1, ...(control === undefined ? {} : { control }), ...(tensors === undefined ? {} : { tensors }) };
+  return {
+    kind,
+    epoch: 0,
+    round: -1,
+    microBatch: -1,
+    ...(control === undefined ? {} : { control }),
+    ...(tensors === undefined ? {} : { tensors }),
+  };
 }
 
 const vector = (length: number, type: 'float32' | 'int32' = 'float32'): Tensor => tensor(type, [length], new Array(length).fill(0));
@@ -51,21 +61,81 @@ const wrong: readonly (readonly [string, Phase, Frame, RegExp])[] = [
   ['no control part', 'preparing', frame('ready'), /b sent a wrong "ready" message/],
   ['a wrong type', 'preparing', frame('ready', { listenUrl: 7 }), /b sent a wrong "ready" message: listenUrl /],
   ['a text that is too long', 'preparing', frame('ready', { listenUrl: 'x'.repeat(301) }), /b sent a wrong "ready" message: listenUrl /],
-  ['an answer out of turn', 'preparing', frame('deployed', { valueBytes: 1 }), /b answered "deployed" while preparing, which the protocol does not allow/],
+  [
+    'an answer out of turn',
+    'preparing',
+    frame('deployed', { valueBytes: 1 }),
+    /b answered "deployed" while preparing, which the protocol does not allow/,
+  ],
   ['an answer before it was asked', 'connecting', frame('measured', { links: [] }), /b answered "measured" while connecting/],
   ['the answer of a device that was not asked', 'measuring', frame('measured', { links: [] }), /b answered "measured" while measuring/],
-  ['a link to nobody', 'measuring', frame('measured', { links: [{ peer: 'z', bandwidthMbps: 1, latencyMs: 1 }] }), /b measured links that it does not have/],
-  ['a link to itself', 'measuring', frame('measured', { links: [{ peer: 'b', bandwidthMbps: 1, latencyMs: 1 }] }), /b measured links that it does not have/],
-  ['a link without bandwidth', 'measuring', frame('measured', { links: [{ peer: 'c', bandwidthMbps: 0, latencyMs: 1 }] }), /b sent a wrong "measured" message: links.0.bandwidthMbps/],
-  ['too many links', 'measuring', frame('measured', { links: new Array(2001).fill({ peer: 'c', bandwidthMbps: 1, latencyMs: 1 }) }), /b sent a wrong "measured" message: links /],
-  ['a profile of too few layers', 'profiling', frame('profiled', { layers: layers.slice(1), times: { forwardMs: [row], backwardMs: [row] }, cached: false }), /b sent a profile that is not of 4 layers at 1 batch sizes/],
-  ['a profile with a short row', 'profiling', frame('profiled', { layers, times: { forwardMs: [row], backwardMs: [row.slice(1)] }, cached: false }), /b sent a profile that is not of 4 layers/],
-  ['a profile of other batch sizes', 'profiling', frame('profiled', { layers, times: { forwardMs: [row, row], backwardMs: [row, row] }, cached: false }), /b sent a profile that is not of 4 layers/],
-  ['a negative time', 'profiling', frame('profiled', { layers, times: { forwardMs: [[-1, 1, 1, 1]], backwardMs: [row] }, cached: false }), /b sent a wrong "profiled" message: times.forwardMs.0.0/],
-  ['a loss that JSON does not know', 'training', frame('prepared', { ...prepared, lossSum: Number.NaN }), /b sent a wrong "prepared" message: lossSum/],
+  [
+    'a link to nobody',
+    'measuring',
+    frame('measured', { links: [{ peer: 'z', bandwidthMbps: 1, latencyMs: 1 }] }),
+    /b measured links that it does not have/,
+  ],
+  [
+    'a link to itself',
+    'measuring',
+    frame('measured', { links: [{ peer: 'b', bandwidthMbps: 1, latencyMs: 1 }] }),
+    /b measured links that it does not have/,
+  ],
+  [
+    'a link without bandwidth',
+    'measuring',
+    frame('measured', { links: [{ peer: 'c', bandwidthMbps: 0, latencyMs: 1 }] }),
+    /b sent a wrong "measured" message: links.0.bandwidthMbps/,
+  ],
+  [
+    'too many links',
+    'measuring',
+    frame('measured', { links: new Array(2001).fill({ peer: 'c', bandwidthMbps: 1, latencyMs: 1 }) }),
+    /b sent a wrong "measured" message: links /,
+  ],
+  [
+    'a profile of too few layers',
+    'profiling',
+    frame('profiled', { layers: layers.slice(1), times: { forwardMs: [row], backwardMs: [row] }, cached: false }),
+    /b sent a profile that is not of 4 layers at 1 batch sizes/,
+  ],
+  [
+    'a profile with a short row',
+    'profiling',
+    frame('profiled', { layers, times: { forwardMs: [row], backwardMs: [row.slice(1)] }, cached: false }),
+    /b sent a profile that is not of 4 layers/,
+  ],
+  [
+    'a profile of other batch sizes',
+    'profiling',
+    frame('profiled', { layers, times: { forwardMs: [row, row], backwardMs: [row, row] }, cached: false }),
+    /b sent a profile that is not of 4 layers/,
+  ],
+  [
+    'a negative time',
+    'profiling',
+    frame('profiled', { layers, times: { forwardMs: [[-1, 1, 1, 1]], backwardMs: [row] }, cached: false }),
+    /b sent a wrong "profiled" message: times.forwardMs.0.0/,
+  ],
+  [
+    'a loss that JSON does not know',
+    'training',
+    frame('prepared', { ...prepared, lossSum: Number.NaN }),
+    /b sent a wrong "prepared" message: lossSum/,
+  ],
   ['another round', 'training', frame('prepared', { ...prepared, round: 3 }), /b prepared round 3 instead of 0/],
-  ['weights that nobody asked for', 'training', frame('state', { role: 'parameter', name: 'a.bias' }, [vector(7)]), /b sent the parameter a.bias, which it was not asked for/],
-  ['a role that there is not', 'training', frame('state', { role: 'gradient', name: 'a.bias' }, [vector(7)]), /b sent a wrong "state" message: role/],
+  [
+    'weights that nobody asked for',
+    'training',
+    frame('state', { role: 'parameter', name: 'a.bias' }, [vector(7)]),
+    /b sent the parameter a.bias, which it was not asked for/,
+  ],
+  [
+    'a role that there is not',
+    'training',
+    frame('state', { role: 'gradient', name: 'a.bias' }, [vector(7)]),
+    /b sent a wrong "state" message: role/,
+  ],
   ['a failure', 'training', frame('failed', { message: 'the disk is on fire' }), /b cannot go on: the disk is on fire; /],
 ];
 
@@ -98,12 +168,28 @@ for (const [what, phase, bad, expected] of wrong) {
 
 /** What `c`, which owns the last two layers, sends in place of a piece of its snapshot. */
 const wrongState: readonly (readonly [string, Frame, RegExp])[] = [
-  ['weights of another stage', frame('state', { role: 'parameter', name: 'a.bias' }, [vector(7)]), /c sent the parameter a.bias, which it was not asked for/],
-  ['weights of no stage', frame('state', { role: 'parameter', name: 'toString' }, [vector(7)]), /c sent the parameter toString, which it was not asked for/],
-  ['optimizer state of no parameter', frame('state', { role: 'optimizer', name: 'x/momentum' }, [vector(7)]), /c sent the optimizer x\/momentum, which it was not asked for/],
+  [
+    'weights of another stage',
+    frame('state', { role: 'parameter', name: 'a.bias' }, [vector(7)]),
+    /c sent the parameter a.bias, which it was not asked for/,
+  ],
+  [
+    'weights of no stage',
+    frame('state', { role: 'parameter', name: 'toString' }, [vector(7)]),
+    /c sent the parameter toString, which it was not asked for/,
+  ],
+  [
+    'optimizer state of no parameter',
+    frame('state', { role: 'optimizer', name: 'x/momentum' }, [vector(7)]),
+    /c sent the optimizer x\/momentum, which it was not asked for/,
+  ],
   ['no tensor', frame('state', { role: 'parameter', name: 'c.bias' }), /c sent the parameter c.bias in another size/],
   ['another shape', frame('state', { role: 'parameter', name: 'c.bias' }, [vector(6)]), /c sent the parameter c.bias in another size/],
-  ['another type', frame('state', { role: 'parameter', name: 'c.bias' }, [vector(7, 'int32')]), /c sent the parameter c.bias in another size/],
+  [
+    'another type',
+    frame('state', { role: 'parameter', name: 'c.bias' }, [vector(7, 'int32')]),
+    /c sent the parameter c.bias in another size/,
+  ],
   ['optimizer state of another shape', frame('state', { role: 'optimizer', name: 'c.bias/momentum' }, [vector(6)]), /in another size/],
   ['the end of another round', frame('snapshot-end', { round: 7 }), /c sent the weights of round 7 instead of 2/],
   ['the end before the weights', frame('snapshot-end', { round: 2 }), /Training ended: nobody sent (c|head)\.\w+/],
@@ -142,7 +228,9 @@ test('frames of late rounds, epochs and micro-batches in honest messages change 
     ...measured,
     observe: (event, { workers }) => {
       if (event.kind !== 'phase') return;
-      void workers.get('b')?.link.send({ ...frame('profile-progress', { done: 1, total: 2 }), epoch: 4_000_000_000, round: 5, microBatch: 9 }, 'control');
+      void workers
+        .get('b')
+        ?.link.send({ ...frame('profile-progress', { done: 1, total: 2 }), epoch: 4_000_000_000, round: 5, microBatch: 9 }, 'control');
     },
   });
   assert.equal((await cluster.outcome()).losses.length, 4);
@@ -158,11 +246,17 @@ function answersTo(asked: Frame): readonly (readonly [kind: keyof ToCoordinator,
     case 'measure':
       return [['measured', { links: [] }]];
     case 'profile':
-      return [['profile-progress', { done: 1, total: 2 }], ['profiled', { layers, times: { forwardMs: [row], backwardMs: [row] }, cached: false }]];
+      return [
+        ['profile-progress', { done: 1, total: 2 }],
+        ['profiled', { layers, times: { forwardMs: [row], backwardMs: [row] }, cached: false }],
+      ];
     case 'deploy':
       return [['deployed', { valueBytes: 8 }]];
     case 'round':
-      return [['prepared', { ...prepared, round: (asked.control as { round: number }).round }], ['trace', { round: 0, times: [{ instruction: 0, startMs: 0, endMs: 1 }] }]];
+      return [
+        ['prepared', { ...prepared, round: (asked.control as { round: number }).round }],
+        ['trace', { round: 0, times: [{ instruction: 0, startMs: 0, endMs: 1 }] }],
+      ];
     case 'snapshot':
       return [
         ...[...subject.state.parameter].map(([name, value]) => ['state', { role: 'parameter', name }, [value]] as const),

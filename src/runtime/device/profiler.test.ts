@@ -77,13 +77,25 @@ test('every layer has a time at every batch size, and facts that do not depend o
   const engine = createReferenceEngine();
   const { layers: found, times, cached } = await profileLayers(engine, sequence, options({ batchSizes: [1, 2, 3] }));
   assert.equal(cached, false);
-  assert.deepEqual(found.map(({ name }) => name), ['stem', 'block1.0', 'block1.1', 'block2.shortcut', 'block2.0', 'block2.1', 'averagepool_1', 'head']);
-  assert.deepEqual(found.map(({ outputBytes }) => outputBytes), [300, 600, 300, 700, 800, 400, 256, 12]);
+  assert.deepEqual(
+    found.map(({ name }) => name),
+    ['stem', 'block1.0', 'block1.1', 'block2.shortcut', 'block2.0', 'block2.1', 'averagepool_1', 'head'],
+  );
+  assert.deepEqual(
+    found.map(({ outputBytes }) => outputBytes),
+    [300, 600, 300, 700, 800, 400, 256, 12],
+  );
   // Convolution and the two vectors of its normalization; the pool has none.
-  assert.deepEqual(found.map(({ weightBytes }) => weightBytes), [240, 348, 348, 80, 464, 608, 0, 780]);
+  assert.deepEqual(
+    found.map(({ weightBytes }) => weightBytes),
+    [240, 348, 348, 80, 464, 608, 0, 780],
+  );
   assert.ok(found.every(({ batchDependent }) => batchDependent === false));
   for (const rows of [times.forwardMs, times.backwardMs]) {
-    assert.deepEqual(rows.map((row) => row.length), [8, 8, 8]);
+    assert.deepEqual(
+      rows.map((row) => row.length),
+      [8, 8, 8],
+    );
     assert.ok(rows.flat().every((ms) => ms > 0 && ms < 1000));
   }
   // An average pool's gradient needs nothing of its input.
@@ -120,7 +132,10 @@ test('the layers’ times add up to the whole model’s, in the proportions of t
   const cost = (index: number, batchSize: number): number => 10 + (engine.compiled[index]?.nodes.length ?? 0) * batchSize;
   for (const [place, batchSize] of [1, 4].entries()) {
     const at = place * 8;
-    for (const [offset, row] of [[0, times.forwardMs[place]], [1, times.backwardMs[place]]] as const) {
+    for (const [offset, row] of [
+      [0, times.forwardMs[place]],
+      [1, times.backwardMs[place]],
+    ] as const) {
       const alone = [4, 2, 2, 0].map((index) => cost(at + index + offset, batchSize));
       const whole = cost(at + 6 + offset, batchSize);
       const sum = alone.reduce((total, ms) => total + ms, 0);
@@ -149,7 +164,10 @@ test('progress counts every measurement, up to the number announced', async () =
 
 test('batch normalization makes a layer depend on its batch', async () => {
   const { layers: found } = await profileLayers(createFakeEngine(), layers(batchNormNet().graph), options());
-  assert.deepEqual(found.map(({ batchDependent }) => batchDependent), [true, true, true, false, false]);
+  assert.deepEqual(
+    found.map(({ batchDependent }) => batchDependent),
+    [true, true, true, false, false],
+  );
 });
 
 test('a cached profile is used as it is, under the names of this model; another batch size, engine or model is measured', async () => {
@@ -175,7 +193,10 @@ test('a cached profile is used as it is, under the names of this model; another 
   const third = createFakeEngine();
   const found = await profileLayers(third, renamed, options({ cache }));
   assert.equal(third.compiled.length, 0);
-  assert.deepEqual(found.layers.map(({ name }) => name), ['one', 'two', 'three', 'out']);
+  assert.deepEqual(
+    found.layers.map(({ name }) => name),
+    ['one', 'two', 'three', 'out'],
+  );
 
   for (const [sequence, changes] of [
     [chain(3), { batchSizes: [1, 8] }],
@@ -191,14 +212,19 @@ test('a cached profile is used as it is, under the names of this model; another 
 });
 
 test('a cache that cannot be written costs nothing but time', async () => {
-  const cache: NonNullable<ProfileOptions['cache']> = { read: async () => undefined, write: () => Promise.reject(new Error('the disk is full')) };
+  const cache: NonNullable<ProfileOptions['cache']> = {
+    read: async () => undefined,
+    write: () => Promise.reject(new Error('the disk is full')),
+  };
   const { cached } = await profileLayers(createFakeEngine(), chain(3), options({ cache }));
   assert.equal(cached, false);
 });
 
 test('a fixed batch is measured at that size alone, and its layers cannot be shared out', async () => {
   const b = new GraphBuilder('fixed', { seed: 1 });
-  const graph = b.build([b.linear(b.tanh(b.linear(b.input('x', 'float32', ['N', 6]), { name: 'a', outFeatures: 6 })), { name: 'b', outFeatures: 2 })]);
+  const graph = b.build([
+    b.linear(b.tanh(b.linear(b.input('x', 'float32', ['N', 6]), { name: 'a', outFeatures: 6 })), { name: 'b', outFeatures: 2 }),
+  ]);
   const fixed: Graph = {
     ...graph,
     inputs: graph.inputs.map((input) => ({ ...input, shape: [4, 6] })),
@@ -206,6 +232,9 @@ test('a fixed batch is measured at that size alone, and its layers cannot be sha
     fixedBatch: 4,
   };
   const { layers: found, times } = await profileLayers(createFakeEngine(), layers(fixed), options({ batchSizes: [4] }));
-  assert.deepEqual(found.map(({ batchDependent }) => batchDependent), [true, true]);
+  assert.deepEqual(
+    found.map(({ batchDependent }) => batchDependent),
+    [true, true],
+  );
   assert.equal(times.forwardMs.length, 1);
 });

@@ -6,7 +6,17 @@ import { createReferenceEngine } from '../../engine/reference.ts';
 import { type CutTensor, cutBefore } from '../../graph/layers.ts';
 import { allocate, elementCount, type Tensor, tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
-import { batchNormNet, dropoutNet, regressionNet, residualNet, sequenceFirstNet, sgd, subjectOf, type TestNet, transformerNet } from '../../testing/training-subjects.ts';
+import {
+  batchNormNet,
+  dropoutNet,
+  regressionNet,
+  residualNet,
+  sequenceFirstNet,
+  sgd,
+  subjectOf,
+  type TestNet,
+  transformerNet,
+} from '../../testing/training-subjects.ts';
 import type { RunSubject } from '../coordinator/coordinator.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { ownCopy } from './samples.ts';
@@ -23,9 +33,20 @@ interface Options {
 /** A stage of the subject's model with its initial weights. */
 async function stageOf(engine: Engine, { sequence, training, label, state }: RunSubject, options: Options): Promise<Stage> {
   const { layers, split = false, samples = sampleCount } = options;
-  const stage = await createStage(engine, { sequence, layers, sampleCount: samples, training, label, microBatchSize: 4, splitBackward: split });
+  const stage = await createStage(engine, {
+    sequence,
+    layers,
+    sampleCount: samples,
+    training,
+    label,
+    microBatchSize: 4,
+    splitBackward: split,
+  });
   for (const layer of sequence.layers.slice(...layers)) {
-    for (const [role, names] of [['parameter', layer.parameters], ['buffer', layer.buffers]] as const) {
+    for (const [role, names] of [
+      ['parameter', layer.parameters],
+      ['buffer', layer.buffers],
+    ] as const) {
       for (const name of names) stage.load({ role, name, value: ownCopy(defined(state[role].get(name), name)) });
     }
   }
@@ -76,7 +97,12 @@ test('the two halves of a split backward pass give what the whole one gives, in 
   for (const net of [residualNet(), transformerNet(), sequenceFirstNet(), batchNormNet()]) {
     const subject = subjectOf(net, 8);
     const end = subject.sequence.layers.length;
-    for (const layers of [[0, 2], [1, end - 1], [end - 2, end], [0, end]] as const) {
+    for (const layers of [
+      [0, 2],
+      [1, end - 1],
+      [end - 2, end],
+      [0, end],
+    ] as const) {
       const engine = createReferenceEngine();
       const whole = await stageOf(engine, subject, { layers });
       const expected = await pass(whole, net);
@@ -212,9 +238,10 @@ test('frozen parameters stay as they are and have no optimizer state; a stage of
     if (role === 'optimizer') assert.equal(isFrozen, false, name);
     else assert.equal(Buffer.compare(bytes(value), bytes(defined(before.get(key), key).value)) === 0, isFrozen, name);
   }
-  assert.deepEqual([...after.values()].filter(({ role }) => role === 'optimizer').map(({ name }) => name), [
-    'b.weight/momentum', 'c.weight/momentum', 'c.bias/momentum', 'head.weight/momentum', 'head.bias/momentum',
-  ]);
+  assert.deepEqual(
+    [...after.values()].filter(({ role }) => role === 'optimizer').map(({ name }) => name),
+    ['b.weight/momentum', 'c.weight/momentum', 'c.bias/momentum', 'head.weight/momentum', 'head.bias/momentum'],
+  );
   const first = await stageOf(engine, subject, { layers: [0, 1] });
   const results = await pass(first, net);
   assert.deepEqual(results.slice(2), [[], []]);
@@ -252,7 +279,15 @@ test('state that was not loaded is named; optimizer state starts from zeros', as
   const subject = subjectOf(batchNormNet(), 8);
   const engine = createReferenceEngine();
   const { sequence, training, label } = subject;
-  const stage = await createStage(engine, { sequence, layers: [0, 1], sampleCount, training, label, microBatchSize: 4, splitBackward: false });
+  const stage = await createStage(engine, {
+    sequence,
+    layers: [0, 1],
+    sampleCount,
+    training,
+    label,
+    microBatchSize: 4,
+    splitBackward: false,
+  });
   stage.load({ role: 'parameter', name: 'stem.weight', value: { type: 'float32', shape: [3, 2, 3, 3], data: allocate('float32', 54) } });
   assert.deepEqual(stage.missingState(), ['stem.bn.weight', 'stem.bn.bias', 'stem.bn.running_mean', 'stem.bn.running_var']);
   await engine.close();
@@ -264,7 +299,15 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
   const engine = createReferenceEngine();
   const { sequence, training, label } = subject;
   const run = async (samples: number, firstSample: number): Promise<Tensor> => {
-    const stage = await createStage(engine, { sequence, layers: [0, 1], sampleCount: samples, training, label, microBatchSize: 4, splitBackward: false });
+    const stage = await createStage(engine, {
+      sequence,
+      layers: [0, 1],
+      sampleCount: samples,
+      training,
+      label,
+      microBatchSize: 4,
+      splitBackward: false,
+    });
     for (const name of sequence.layers[0]?.parameters ?? []) {
       stage.load({ role: 'parameter', name, value: ownCopy(defined(subject.state.parameter.get(name), name)) });
     }
@@ -277,9 +320,16 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
   const whole = await run(4, 0);
   const column = (value: Tensor, sample: number): number[] => {
     const count = defined(value.shape[1], 'samples');
-    return [0, 1, 2, 3].flatMap((position) => Array.from(value.data.subarray((position * count + sample) * 5, (position * count + sample + 1) * 5) as Float32Array));
+    return [0, 1, 2, 3].flatMap((position) =>
+      Array.from(value.data.subarray((position * count + sample) * 5, (position * count + sample + 1) * 5) as Float32Array),
+    );
   };
-  for (const [samples, firstSample] of [[1, 0], [2, 1], [3, 1], [1, 3]] as const) {
+  for (const [samples, firstSample] of [
+    [1, 0],
+    [2, 1],
+    [3, 1],
+    [1, 3],
+  ] as const) {
     const part = await run(samples, firstSample);
     for (let sample = 0; sample < samples; sample++) assert.deepEqual(column(part, sample), column(whole, firstSample + sample));
   }

@@ -28,7 +28,15 @@ const subject = subjectOf(net, 4);
 const { sequence, training, label } = subject;
 const { bytes, parameters, buffers } = encodeModel(sequence.graph);
 const layerNames = sequence.layers.map((layer) => layer.name);
-const model: ToWorker['model'] = { parameters, buffers, training, layerNames, labelShape: label.shape.slice(1) as number[], labelType: 'float32', peerToken };
+const model: ToWorker['model'] = {
+  parameters,
+  buffers,
+  training,
+  layerNames,
+  labelShape: label.shape.slice(1) as number[],
+  labelType: 'float32',
+  peerToken,
+};
 const predicted = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };
 /** One device, two micro-batches of two samples. */
 const plan: Plan = { ...handPlan({ schedule: '1f1b', cuts: [], shares: [[2]], microBatchCount: 2 }, 4), predicted };
@@ -128,14 +136,23 @@ test('an honest coordinator gets what it asks for, up to the end', { timeout }, 
   worker.send(frame('commit', { round: 0, gradientScale: 1 }), snapshotFrame);
   await worker.until('snapshot-end');
   const sent = worker.received.filter(({ kind }) => kind === 'state');
-  assert.deepEqual(sent.map(({ control }) => (control as { role: string }).role), [...new Array(8).fill('parameter'), ...new Array(8).fill('optimizer')]);
+  assert.deepEqual(
+    sent.map(({ control }) => (control as { role: string }).role),
+    [...new Array(8).fill('parameter'), ...new Array(8).fill('optimizer')],
+  );
   worker.send(frame('end', { reason: 'the run is done' }));
   assert.deepEqual(await worker.end, { clean: true, reason: 'the run is done' });
   await worker.coordinator.ended;
 });
 
 test('a link to the coordinator that is lost ends the worker, whatever it is at', { timeout }, async () => {
-  for (const frames of [[], [modelFrame], [modelFrame, connectFrame, deployFrame], [modelFrame, deployFrame, ...state, roundFrame], [modelFrame, deployFrame, ...state, roundFrame, ...data]]) {
+  for (const frames of [
+    [],
+    [modelFrame],
+    [modelFrame, connectFrame, deployFrame],
+    [modelFrame, deployFrame, ...state, roundFrame],
+    [modelFrame, deployFrame, ...state, roundFrame, ...data],
+  ]) {
     const [coordinator, link] = createMemoryLinks('coordinator', 'a');
     const engine = createReferenceEngine();
     const end = runWorker({
@@ -162,36 +179,140 @@ const wrong: readonly (readonly [string, readonly Frame[], RegExp])[] = [
   ['no control part', [frame('model', undefined, [bytes])], /The coordinator sent a wrong "model" message/],
   ['a model without its graph', [frame('model', model)], /The coordinator sent a model without its graph/],
   ['a model that is no ONNX', [frame('model', model, [tensor('uint8', [3], [1, 2, 3])])], /not|ONNX|file/],
-  ['a weight that the graph does not read', [frame('model', { ...model, parameters: [...parameters, { name: 'x', shape: [4] }] }, [bytes])], /does not read x as float32\[4\]/],
-  ['a weight of a size that the graph does not have', [frame('model', { ...model, parameters: parameters.map((spec) => ({ ...spec, shape: [1e9, 1e9] })) }, [bytes])], /does not read a.weight as float32\[1000000000,1000000000\]/],
-  ['other layers', [frame('model', { ...model, layerNames: ['x'] }, [bytes])], /cuts the model into other layers than the coordinator: both must run the same version/],
+  [
+    'a weight that the graph does not read',
+    [frame('model', { ...model, parameters: [...parameters, { name: 'x', shape: [4] }] }, [bytes])],
+    /does not read x as float32\[4\]/,
+  ],
+  [
+    'a weight of a size that the graph does not have',
+    [frame('model', { ...model, parameters: parameters.map((spec) => ({ ...spec, shape: [1e9, 1e9] })) }, [bytes])],
+    /does not read a.weight as float32\[1000000000,1000000000\]/,
+  ],
+  [
+    'other layers',
+    [frame('model', { ...model, layerNames: ['x'] }, [bytes])],
+    /cuts the model into other layers than the coordinator: both must run the same version/,
+  ],
   ['connect before the model', [connectFrame], /The coordinator sent "connect" before a model\./],
   ['profile before the model', [frame('profile', { batchSizes: [1] })], /The coordinator sent "profile" before a model\./],
   ['deploy before the model', [deployFrame], /The coordinator sent "deploy" before a model\./],
   ['state before the plan', [modelFrame, state[0] as Frame], /The coordinator sent "state" before a plan\./],
   ['a round before the plan', [modelFrame, roundFrame], /The coordinator sent "round" before a plan\./],
   ['a snapshot before the plan', [modelFrame, snapshotFrame], /The coordinator sent "snapshot" before a plan\./],
-  ['a round before the weights', [modelFrame, deployFrame, roundFrame], /The coordinator sent "round" before 8 pieces of the stage's state\./],
-  ['a list of peers without this one', [modelFrame, frame('connect', { peers: [{ name: 'z', url: 'x' }] })], /The list of peers lacks this worker, a\./],
-  ['a peer that cannot be reached', [modelFrame, frame('connect', { peers: [{ name: 'z', url: 'x' }, { name: 'a', url: 'y' }] })], /nobody listens there/],
+  [
+    'a round before the weights',
+    [modelFrame, deployFrame, roundFrame],
+    /The coordinator sent "round" before 8 pieces of the stage's state\./,
+  ],
+  [
+    'a list of peers without this one',
+    [modelFrame, frame('connect', { peers: [{ name: 'z', url: 'x' }] })],
+    /The list of peers lacks this worker, a\./,
+  ],
+  [
+    'a peer that cannot be reached',
+    [
+      modelFrame,
+      frame('connect', {
+        peers: [
+          { name: 'z', url: 'x' },
+          { name: 'a', url: 'y' },
+        ],
+      }),
+    ],
+    /nobody listens there/,
+  ],
   ['measuring a link that there is not', [modelFrame, frame('measure', { peers: ['z'] })], /There is no link from a to z\./],
-  ['a batch that no device has room for', [modelFrame, frame('profile', { batchSizes: [2 ** 40] })], /The coordinator sent a wrong "profile" message: batchSizes.0/],
-  ['a plan without this device', [modelFrame, frame('deploy', { plan: { ...plan, stages: [{ ...plan.stages[0], devices: ['z'] }] }, stateCount: 0, step: 0 })], /sent a plan without this device/],
-  ['a plan for another model', [modelFrame, frame('deploy', { plan: { ...plan, stages: [{ ...plan.stages[0], layers: [0, 9] }] }, stateCount: 0, step: 0 })], /sent a plan for 9 layers, but the model has 4/],
-  ['a plan whose shares do not add up', [modelFrame, frame('deploy', { plan: { ...plan, stages: [{ ...plan.stages[0], samples: [1] }] }, stateCount: 0, step: 0 })], /sent a plan that cannot be run: .*adds up to 1/],
-  ['a plan of an unknown schedule', [modelFrame, frame('deploy', { plan: { ...plan, schedule: 'best' }, stateCount: 0, step: 0 })], /sent a plan that cannot be run: There is no schedule "best"/],
-  ['a plan with a peer that is not linked', [modelFrame, frame('deploy', { plan: pair, stateCount: 4, step: 0 }, [], { epoch: 1 }), ...state.slice(0, 4), roundFrame, ...data], /There is no link from a to b\.|it was lost before the plan came/],
-  ['state without a value', [modelFrame, deployFrame, frame('state', { role: 'parameter', name: 'a.bias' })], /sent state that nothing waits for/],
-  ['state of another shape', [modelFrame, deployFrame, frame('state', { role: 'parameter', name: 'a.bias' }, [vector(3)])], /sent the parameter a.bias as float32\[3\], not as float32\[7\]/],
-  ['state of no stage', [modelFrame, deployFrame, frame('state', { role: 'buffer', name: 'a.bias' }, [vector(7)])], /sent the buffer a.bias as float32\[7\], which is not of this stage/],
-  ['optimizer state of no parameter', [modelFrame, deployFrame, frame('state', { role: 'optimizer', name: 'zzz/mean' }, [vector(7)])], /sent the optimizer zzz\/mean as float32\[7\], which is not of this stage/],
+  [
+    'a batch that no device has room for',
+    [modelFrame, frame('profile', { batchSizes: [2 ** 40] })],
+    /The coordinator sent a wrong "profile" message: batchSizes.0/,
+  ],
+  [
+    'a plan without this device',
+    [modelFrame, frame('deploy', { plan: { ...plan, stages: [{ ...plan.stages[0], devices: ['z'] }] }, stateCount: 0, step: 0 })],
+    /sent a plan without this device/,
+  ],
+  [
+    'a plan for another model',
+    [modelFrame, frame('deploy', { plan: { ...plan, stages: [{ ...plan.stages[0], layers: [0, 9] }] }, stateCount: 0, step: 0 })],
+    /sent a plan for 9 layers, but the model has 4/,
+  ],
+  [
+    'a plan whose shares do not add up',
+    [modelFrame, frame('deploy', { plan: { ...plan, stages: [{ ...plan.stages[0], samples: [1] }] }, stateCount: 0, step: 0 })],
+    /sent a plan that cannot be run: .*adds up to 1/,
+  ],
+  [
+    'a plan of an unknown schedule',
+    [modelFrame, frame('deploy', { plan: { ...plan, schedule: 'best' }, stateCount: 0, step: 0 })],
+    /sent a plan that cannot be run: There is no schedule "best"/,
+  ],
+  [
+    'a plan with a peer that is not linked',
+    [modelFrame, frame('deploy', { plan: pair, stateCount: 4, step: 0 }, [], { epoch: 1 }), ...state.slice(0, 4), roundFrame, ...data],
+    /There is no link from a to b\.|it was lost before the plan came/,
+  ],
+  [
+    'state without a value',
+    [modelFrame, deployFrame, frame('state', { role: 'parameter', name: 'a.bias' })],
+    /sent state that nothing waits for/,
+  ],
+  [
+    'state of another shape',
+    [modelFrame, deployFrame, frame('state', { role: 'parameter', name: 'a.bias' }, [vector(3)])],
+    /sent the parameter a.bias as float32\[3\], not as float32\[7\]/,
+  ],
+  [
+    'state of no stage',
+    [modelFrame, deployFrame, frame('state', { role: 'buffer', name: 'a.bias' }, [vector(7)])],
+    /sent the buffer a.bias as float32\[7\], which is not of this stage/,
+  ],
+  [
+    'optimizer state of no parameter',
+    [modelFrame, deployFrame, frame('state', { role: 'optimizer', name: 'zzz/mean' }, [vector(7)])],
+    /sent the optimizer zzz\/mean as float32\[7\], which is not of this stage/,
+  ],
   ['the same weight for all', [modelFrame, deployFrame, ...new Array(8).fill(state[1])], /sent no value for a.weight, b.weight, b.bias/],
   ['more state than announced', [modelFrame, deployFrame, ...state, state[0] as Frame], /sent state that nothing waits for/],
-  ['a commit of nothing', [modelFrame, deployFrame, ...state, frame('commit', { round: 0, gradientScale: 1 })], /committed round 0, which was not prepared/],
-  ['a number that JSON does not know', [modelFrame, deployFrame, ...state, frame('round', { round: 0, learningRate: Number.POSITIVE_INFINITY })], /sent a wrong "round" message: learningRate/],
-  ['inputs of another shape', [modelFrame, deployFrame, ...state, roundFrame, frame('input', undefined, [vector(10)], { epoch: 1, round: 0, microBatch: 0 })], /The input 0 of \(feed\) should hold x as float32\[2,5\], not float32\[10\]\./],
-  ['inputs of another type', [modelFrame, deployFrame, ...state, roundFrame, frame('input', undefined, [tensor('int64', [2, 5], new Array(10).fill(0))], { epoch: 1, round: 0, microBatch: 0 })], /should hold x as float32\[2,5\], not int64\[2,5\]/],
-  ['too many inputs', [modelFrame, deployFrame, ...state, roundFrame, frame('input', undefined, [vector(10), vector(10)], { epoch: 1, round: 0, microBatch: 0 })], /should hold 1 tensors, not 2\./],
+  [
+    'a commit of nothing',
+    [modelFrame, deployFrame, ...state, frame('commit', { round: 0, gradientScale: 1 })],
+    /committed round 0, which was not prepared/,
+  ],
+  [
+    'a number that JSON does not know',
+    [modelFrame, deployFrame, ...state, frame('round', { round: 0, learningRate: Number.POSITIVE_INFINITY })],
+    /sent a wrong "round" message: learningRate/,
+  ],
+  [
+    'inputs of another shape',
+    [modelFrame, deployFrame, ...state, roundFrame, frame('input', undefined, [vector(10)], { epoch: 1, round: 0, microBatch: 0 })],
+    /The input 0 of \(feed\) should hold x as float32\[2,5\], not float32\[10\]\./,
+  ],
+  [
+    'inputs of another type',
+    [
+      modelFrame,
+      deployFrame,
+      ...state,
+      roundFrame,
+      frame('input', undefined, [tensor('int64', [2, 5], new Array(10).fill(0))], { epoch: 1, round: 0, microBatch: 0 }),
+    ],
+    /should hold x as float32\[2,5\], not int64\[2,5\]/,
+  ],
+  [
+    'too many inputs',
+    [
+      modelFrame,
+      deployFrame,
+      ...state,
+      roundFrame,
+      frame('input', undefined, [vector(10), vector(10)], { epoch: 1, round: 0, microBatch: 0 }),
+    ],
+    /should hold 1 tensors, not 2\./,
+  ],
   ['the same input twice', [modelFrame, deployFrame, ...state, feed('input', 1), feed('input', 1)], /sent input 1 of round 0 twice/],
 ];
 
@@ -202,7 +323,8 @@ for (const [what, frames, expected] of wrong) {
       worker.send(one);
       // Frames of data overtake control messages that wait to be handled.
       if (one === modelFrame) await worker.until('ready');
-      if (one === deployFrame || (one.kind === 'deploy' && frames.indexOf(one) < frames.length - 1)) for (let turn = 0; turn < 50; turn++) await new Promise(setImmediate);
+      if (one === deployFrame || (one.kind === 'deploy' && frames.indexOf(one) < frames.length - 1))
+        for (let turn = 0; turn < 50; turn++) await new Promise(setImmediate);
     }
     const { clean, reason } = await worker.end;
     assert.equal(clean, false);
@@ -251,7 +373,15 @@ async function startWithPeer(): Promise<{ worker: Session; peer: Link }> {
     other.receive(() => {});
     accept(own);
   });
-  worker.send(modelFrame, frame('connect', { peers: [{ name: 'a', url: 'x' }, { name: 'b', url: 'y' }] }));
+  worker.send(
+    modelFrame,
+    frame('connect', {
+      peers: [
+        { name: 'a', url: 'x' },
+        { name: 'b', url: 'y' },
+      ],
+    }),
+  );
   await worker.until('connected');
   worker.send(frame('deploy', { plan: pair, stateCount: 4, step: 0 }, [], { epoch: 1 }), ...state.slice(0, 4));
   await worker.until('deployed');
@@ -260,9 +390,21 @@ async function startWithPeer(): Promise<{ worker: Session; peer: Link }> {
 
 const wrongFromPeer: readonly (readonly [string, Frame, RegExp])[] = [
   ['an unknown kind', frame('model', model), /the link to b ended: b sent a frame of the unknown kind "model"\./],
-  ['a gradient of another shape', frame('gradient', undefined, [vector(14)], { epoch: 1, round: 0, microBatch: 0 }), /The gradient 0 of b should hold \S+ as float32\[2,7\], not float32\[14\]\./],
-  ['a gradient without a tensor', frame('gradient', undefined, [], { epoch: 1, round: 0, microBatch: 0 }), /The gradient 0 of b should hold 1 tensors, not 0\./],
-  ['more than may wait', frame('gradient', undefined, [vector(2 ** 19)], { epoch: 1, round: 5, microBatch: 0 }), /the link to b ended: b sent more than the \d+ bytes/],
+  [
+    'a gradient of another shape',
+    frame('gradient', undefined, [vector(14)], { epoch: 1, round: 0, microBatch: 0 }),
+    /The gradient 0 of b should hold \S+ as float32\[2,7\], not float32\[14\]\./,
+  ],
+  [
+    'a gradient without a tensor',
+    frame('gradient', undefined, [], { epoch: 1, round: 0, microBatch: 0 }),
+    /The gradient 0 of b should hold 1 tensors, not 0\./,
+  ],
+  [
+    'more than may wait',
+    frame('gradient', undefined, [vector(2 ** 19)], { epoch: 1, round: 5, microBatch: 0 }),
+    /the link to b ended: b sent more than the \d+ bytes/,
+  ],
 ];
 
 for (const [what, bad, expected] of wrongFromPeer) {
@@ -270,7 +412,10 @@ for (const [what, bad, expected] of wrongFromPeer) {
     const { worker, peer } = await startWithPeer();
     worker.send(roundFrame, ...data);
     await peer.send(bad);
-    const outcome = await Promise.race([worker.until('failed').then(({ control }) => (control as { message: string }).message), worker.end.then(({ reason }) => reason)]);
+    const outcome = await Promise.race([
+      worker.until('failed').then(({ control }) => (control as { message: string }).message),
+      worker.end.then(({ reason }) => reason),
+    ]);
     assert.match(outcome, expected);
     const { clean, reason } = await worker.end;
     assert.equal(clean, false);
@@ -302,7 +447,15 @@ test('a mistake of our own is told to the coordinator, closes everything, and is
       isClosed = true;
     },
   });
-  worker.send(modelFrame, frame('connect', { peers: [{ name: 'z', url: 'x' }, { name: 'a', url: 'y' }] }));
+  worker.send(
+    modelFrame,
+    frame('connect', {
+      peers: [
+        { name: 'z', url: 'x' },
+        { name: 'a', url: 'y' },
+      ],
+    }),
+  );
   assert.deepEqual((await worker.until('failed')).control, { message: 'undefined is not a function' });
   await assert.rejects(worker.end, TypeError);
   assert.equal(isClosed, true);
@@ -325,7 +478,14 @@ test('links that are opened after the worker has ended are closed', { timeout },
   );
   worker.send(modelFrame);
   await worker.until('ready');
-  worker.send(frame('connect', { peers: [{ name: 'z', url: 'x' }, { name: 'a', url: 'y' }] }));
+  worker.send(
+    frame('connect', {
+      peers: [
+        { name: 'z', url: 'x' },
+        { name: 'a', url: 'y' },
+      ],
+    }),
+  );
   for (let turn = 0; turn < 10; turn++) await new Promise(setImmediate);
   worker.send(frame('end', { reason: 'over' }));
   await worker.end;
@@ -337,7 +497,17 @@ test('links that are opened after the worker has ended are closed', { timeout },
 });
 
 test('1,500 messages with one thing wrong: the worker ends with a reason, and never throws', { timeout: 60_000 }, async () => {
-  const script: readonly Frame[] = [modelFrame, connectFrame, deployFrame, ...state.slice(0, 2), ...state.slice(2), roundFrame, ...data, frame('commit', { round: 0, gradientScale: 1 }), snapshotFrame];
+  const script: readonly Frame[] = [
+    modelFrame,
+    connectFrame,
+    deployFrame,
+    ...state.slice(0, 2),
+    ...state.slice(2),
+    roundFrame,
+    ...data,
+    frame('commit', { round: 0, gradientScale: 1 }),
+    snapshotFrame,
+  ];
   const controls = script.flatMap((one, index) => (one.control === undefined ? [] : [index]));
   let refusedCount = 0;
   for (let seed = 0; seed < 1500; seed++) {
@@ -355,7 +525,14 @@ test('1,500 messages with one thing wrong: the worker ends with a reason, and ne
     try {
       for (const one of frames) {
         worker.send(one);
-        const answer = one.kind === 'model' ? 'ready' : one === script[10] ? 'deployed' : one.kind === 'label' && one.microBatch === 1 ? 'prepared' : undefined;
+        const answer =
+          one.kind === 'model'
+            ? 'ready'
+            : one === script[10]
+              ? 'deployed'
+              : one.kind === 'label' && one.microBatch === 1
+                ? 'prepared'
+                : undefined;
         if (answer !== undefined) await Promise.race([worker.until(answer), resting()]).catch(() => {});
       }
       await resting();
