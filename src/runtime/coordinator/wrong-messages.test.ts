@@ -288,7 +288,7 @@ async function runWithOne(seed: number, wrongAt: number): Promise<{ isWell: bool
     // Whatever a mutation made of the last answer, the link does not stay open for ever.
     if ((wrongAt >= 0 && messageCount > wrongAt + 20) || asked.kind === 'end') void link.close('enough');
   });
-  const giveUp = setTimeout(() => void link.close('silence'), 2000);
+  const giveUp = setTimeout(() => void link.close('silence'), 15_000);
   try {
     await cluster.coordinator.end;
     return { isWell: true, messageCount };
