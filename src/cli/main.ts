@@ -1,33 +1,11 @@
 #!/usr/bin/env node
 // The command `asteroid`: parses, calls the library, prints. Exits 0 when done, 1 when it failed, 2 when the input is wrong, 130 after Ctrl-C.
 
-import { Command, CommanderError } from 'commander';
+import { CommanderError } from 'commander';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
-import { addEval } from './commands/eval.ts';
-import { addExport } from './commands/export.ts';
-import { addPlan } from './commands/plan.ts';
-import { addProfile } from './commands/profile.ts';
-import { addQuickstart } from './commands/quickstart.ts';
-import { addSimulate } from './commands/simulate.ts';
-import { addTrain } from './commands/train.ts';
-import { addVerify } from './commands/verify.ts';
-import { addWorker } from './commands/worker.ts';
-import { version } from './version.ts';
+import { createProgram } from './program.ts';
 
-const program = new Command('asteroid')
-  .description('Trains one neural network on the devices you already own, as one machine.')
-  .version(version)
-  .configureHelp({ sortSubcommands: false })
-  // Subcommands inherit these: errors are reported below, in our form.
-  .configureOutput({ outputError: () => {} })
-  .exitOverride()
-  .addHelpText('after', '\nThe first five minutes:\n  $ asteroid quickstart\n\nEvery command has --help with an example.');
-
-for (const add of [addQuickstart, addTrain, addWorker, addProfile, addPlan, addSimulate, addEval, addExport, addVerify]) {
-  add(program)
-    .option('--json', 'print JSON on stdout; everything else goes to stderr')
-    .option('--verbose', 'show where an error comes from');
-}
+const program = createProgram();
 
 /** Runs the command line; the exit code. */
 async function main(): Promise<number> {

@@ -55,6 +55,15 @@ const phaseTexts: Readonly<Partial<Record<Extract<RunEvent, { kind: 'phase' }>['
 const plainIntervalMs = 5000;
 const shownLinkCount = 6;
 
+/** Draws a plan under its section; from the first column where that saves a second row of stages. */
+export function showPicture(plan: Parameters<typeof drawPlan>[0], layerNames: readonly string[], terminal: Terminal): void {
+  const rowCount = (picture: string): number => picture.split('\n').filter((line) => line.trimStart().startsWith('┌')).length;
+  const wide = drawPlan(plan, layerNames, terminal.columns);
+  const narrow = drawPlan(plan, layerNames, terminal.columns - labelWidth);
+  if (rowCount(wide) < rowCount(narrow)) terminal.print(wide);
+  else terminal.section('Plan', narrow);
+}
+
 class HumanReport {
   readonly #terminal: Terminal;
   readonly #now: () => number;
@@ -172,8 +181,7 @@ class HumanReport {
     this.#section('Plan', isGiven ? 'as given' : `by planner "${plan.planner}" in ${duration(planningMs / 1000)}`);
     // A plan that a person wrote predicts nothing.
     const { predicted, ...layout } = plan;
-    const drawn = drawPlan(predicted.roundMs > 0 ? plan : layout, layerNames, Math.min(this.#terminal.columns - labelWidth, 100));
-    this.#section('Plan', drawn);
+    showPicture(predicted.roundMs > 0 ? plan : layout, layerNames, this.#terminal);
   }
 
   #round({ metrics, busyFraction }: Extract<RunEvent, { kind: 'round' }>): void {

@@ -19,11 +19,13 @@ export function drawPlan(
 ): string {
   const columns = Math.max(52, Math.min(width, 100));
   const boxes = plan.stages.map((stage, index) => drawStage(stage, index, plan, layerNames, columns - 8));
+  const widthOf = (box: readonly string[]): number => (box[0] ?? '').length;
+  const inOneRow = boxes.reduce((sum, box) => sum + widthOf(box), 4 * (boxes.length - 1)) <= columns;
   const rows: string[][][] = [];
   let used = 0;
   for (const box of boxes) {
-    const space = (box[0] ?? '').length + 4;
-    if (rows.length === 0 || used + space > columns) {
+    const space = widthOf(box) + 4;
+    if (rows.length === 0 || (!inOneRow && used + space > columns)) {
       rows.push([]);
       used = 0;
     }

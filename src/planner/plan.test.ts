@@ -129,7 +129,7 @@ test('a layer that depends on the whole batch is never replicated, unless it is 
   assert.throws(() => plan({ ...input, profile: normalized, planner: 'dp' }), {
     name: 'InputError',
     message:
-      'Planner "dp" replicates every layer, but the result of layer "l1" depends on the whole batch; use another planner, such as asteroid, or allow it with replicateBatchDependent.',
+      'Planner "dp" replicates every layer, but the result of layer "l1" depends on the whole batch; use another planner, such as asteroid, or allow it with replicateBatchDependent (--replicate-batch-norm).',
   });
 });
 

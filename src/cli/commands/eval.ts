@@ -9,6 +9,7 @@ import { readModel } from '../../runtime/models.ts';
 import { modelOfRun } from '../../runtime/trained.ts';
 import { loadDataset } from '../../storage/datasets.ts';
 import { createOutput } from '../output.ts';
+import { grouped } from '../terminal.ts';
 import { engineName, positive } from './profile.ts';
 
 interface EvalCommandOptions {
@@ -50,10 +51,10 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   });
   output.json(result);
   if (output.isJson) return;
-  if (result.accuracy !== null) output.terminal.print(`Accuracy  ${(result.accuracy * 100).toFixed(2)} %`);
-  output.terminal.print(
-    `Loss      ${result.loss.toFixed(6)}\nSamples   ${result.sampleCount}${test === undefined ? '' : ' (the test part of the data)'}`,
-  );
+  const { terminal } = output;
+  if (result.accuracy !== null) terminal.section('Accuracy', `${(result.accuracy * 100).toFixed(2)} %`);
+  terminal.section('Loss', result.loss.toFixed(6));
+  terminal.section('Samples', `${grouped(result.sampleCount)}${test === undefined ? '' : ' (the test part of the data)'}`);
 }
 
 async function modelOf({ model, run }: EvalCommandOptions): Promise<Graph> {

@@ -6,6 +6,7 @@ import { modelOfRun } from '../../runtime/trained.ts';
 import { writeFileAtomically } from '../../storage/atomic.ts';
 import { checkWritable } from '../files.ts';
 import { createOutput } from '../output.ts';
+import { counted, memory } from '../terminal.ts';
 
 /** Adds the command. */
 export function addExport(program: Command): Command {
@@ -27,5 +28,5 @@ async function exportRun(options: { run?: string; output?: string; json?: boolea
   await writeFileAtomically(options.output, [bytes]);
   output.json({ file: options.output, bytes: bytes.length, round });
   if (!output.isJson)
-    output.terminal.print(`Wrote ${options.output} (${(bytes.length / 2 ** 20).toFixed(2)} MiB), the model after ${round} rounds.`);
+    output.terminal.section('Written', `${options.output} (${memory(bytes.length / 2 ** 20)}), the model after ${counted(round, 'round')}`);
 }

@@ -3,7 +3,6 @@
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import type { Cluster, Profile } from '../../cluster/cluster.ts';
-import { drawPlan } from '../../cluster/draw.ts';
 import { parseCluster, parseProfile } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { plan as makePlan } from '../../planner/plan.ts';
@@ -11,6 +10,7 @@ import { loadModel } from '../../runtime/models.ts';
 import { measureHere } from '../../runtime/profile-here.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { createOutput, type Output } from '../output.ts';
+import { showPicture } from '../report.ts';
 import { duration } from '../terminal.ts';
 import { positive, progress } from './profile.ts';
 
@@ -72,15 +72,12 @@ async function plan(options: PlanCommandOptions): Promise<void> {
   if (options.output !== undefined) await writeJson(options.output, document);
   output.json(document);
   if (output.isJson) return;
-  output.terminal.print(
-    `Planned by "${found.planner}" in ${duration(document.planningMs / 1000)}: ${found.schedule}, ${found.microBatchCount} micro-batches of ${found.microBatchSize}`,
-  );
-  output.terminal.print(
-    drawPlan(
-      found,
-      profile.layers.map((layer) => layer.name),
-      Math.min(output.terminal.columns, 100),
-    ),
+  const { terminal } = output;
+  terminal.section('Plan', `by planner "${found.planner}" in ${duration(document.planningMs / 1000)}`);
+  showPicture(
+    found,
+    profile.layers.map((layer) => layer.name),
+    terminal,
   );
 }
 
@@ -89,7 +86,7 @@ async function profileFor({ profile, model, batch }: PlanCommandOptions, cluster
   if (profile !== undefined) return parseProfile(await readText(profile), profile);
   if (model === undefined) throw new InputError('--profile or --model is missing: give a profile, or a model to measure here.');
   const device = 'this-device';
-  process.stderr.write('asteroid: measuring the model on this device; every device of the cluster is taken for one like it.\n');
+  if (!output.isJson) output.terminal.section('Note', 'every device of the cluster is taken for one like this');
   const measured = await measureHere(await loadModel(model, 0), {
     largestBatch: Math.min(64, positive('--batch', batch ?? '')),
     device,

@@ -2,12 +2,13 @@
 
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
+import type { Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { loadModel } from '../../runtime/models.ts';
 import { measureHere } from '../../runtime/profile-here.ts';
 import { checkWritable, writeJson } from '../files.ts';
 import { createOutput, type Output } from '../output.ts';
-import { bar } from '../terminal.ts';
+import { bar, command, counted, labelWidth, type Terminal } from '../terminal.ts';
 
 interface ProfileCommandOptions {
   readonly model?: string;
@@ -51,23 +52,30 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
   if (options.output !== undefined) await writeJson(options.output, measured);
   output.json(measured);
   if (output.isJson) return;
-  const last = measured.batchSizes.length - 1;
-  const times = measured.devices[options.device];
-  output.terminal.print(`${measured.layers.length} layers of ${measured.model}, milliseconds at batch ${measured.batchSizes[last]}:`);
-  for (const [index, layer] of measured.layers.entries()) {
-    const forward = times?.forwardMs[last]?.[index] ?? 0;
-    const backward = times?.backwardMs[last]?.[index] ?? 0;
-    output.terminal.print(
-      `  ${layer.name.padEnd(32)} forward ${forward.toFixed(3).padStart(9)}  backward ${backward.toFixed(3).padStart(9)}  ${(layer.weightBytes / 1024).toFixed(0).padStart(7)} KiB`,
+  printProfile(measured, options.device, output.terminal);
+  if (options.output === undefined) return;
+  output.terminal.section('Written', options.output);
+  output.terminal.section('Next', command(`plan --profile ${options.output} --cluster FILE --batch N`));
+}
+
+function printProfile({ model, layers, batchSizes, devices }: Profile, device: string, terminal: Terminal): void {
+  const last = batchSizes.length - 1;
+  const times = devices[device];
+  const width = Math.max(...layers.map(({ name }) => name.length));
+  terminal.section('Profile', `${model}: ${counted(layers.length, 'layer')}, milliseconds at batch ${batchSizes[last]}`);
+  for (const [index, { name, weightBytes }] of layers.entries()) {
+    const [forward, backward] = [times?.forwardMs[last]?.[index] ?? 0, times?.backwardMs[last]?.[index] ?? 0];
+    const weights = `${(weightBytes / 1024).toFixed(0)} KiB`.padStart(10);
+    terminal.section(
+      'Profile',
+      `${name.padEnd(width)}  forward ${forward.toFixed(3).padStart(9)}  backward ${backward.toFixed(3).padStart(9)}  ${weights}`,
     );
   }
-  if (options.output !== undefined)
-    output.terminal.print(`Written to ${options.output}; next: asteroid plan --profile ${options.output} --cluster FILE --batch N`);
 }
 
 /** Shows layers measured so far. */
 export function progress(output: Output): (done: number, total: number) => void {
-  return (done, total) => output.terminal.live([`  profiling ${bar(done / total, 30)} ${done}/${total}`]);
+  return (done, total) => output.terminal.live([`${'Profile'.padEnd(labelWidth)}${bar(done / total, 30)} ${done}/${total} measurements`]);
 }
 
 /** A flag that must be a whole number of at least 1. */

@@ -6,10 +6,10 @@ import { InputError } from '../../errors.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program as makeProgram } from '../../schedule/generate.ts';
 import { traceJson } from '../../schedule/trace.ts';
-import { simulate as runSimulation } from '../../simulator/simulate.ts';
+import { simulate as runSimulation, type Simulation } from '../../simulator/simulate.ts';
 import { readText, writeJson, writeText } from '../files.ts';
 import { createOutput } from '../output.ts';
-import { bar } from '../terminal.ts';
+import { bar, memory, type Terminal } from '../terminal.ts';
 
 interface SimulateCommandOptions {
   readonly cluster?: string;
@@ -63,12 +63,20 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   if (options.output !== undefined) await writeJson(options.output, document);
   output.json(document);
   if (output.isJson) return;
-  output.terminal.print(`Round     ${roundMs.toFixed(3)} ms, ${samplesPerS.toFixed(1)} samples/s`);
-  for (const [name, device] of Object.entries(devices)) {
-    output.terminal.print(
-      `${name.padEnd(10)}${bar(1 - device.idleFraction, 30)} ${((1 - device.idleFraction) * 100).toFixed(0).padStart(3)} % busy  ${device.peakMemoryMiB.toFixed(1)} MiB`,
-    );
+  print(document, output.terminal);
+}
+
+function print(
+  { roundMs, samplesPerS, devices, links }: Pick<Simulation, 'roundMs' | 'samplesPerS' | 'devices' | 'links'>,
+  terminal: Terminal,
+): void {
+  terminal.section('Round', `${roundMs.toFixed(3)} ms, ${samplesPerS.toFixed(1)} samples/s`);
+  const width = Math.max(...Object.keys(devices).map((name) => name.length));
+  for (const [name, { idleFraction, peakMemoryMiB }] of Object.entries(devices)) {
+    const busy = `${((1 - idleFraction) * 100).toFixed(0)} %`.padStart(5);
+    terminal.section('Devices', `${name.padEnd(width)}  ${bar(1 - idleFraction, 30)} ${busy} busy  ${memory(peakMemoryMiB)}`);
   }
-  for (const [name, link] of Object.entries(links))
-    output.terminal.print(`${name.padEnd(20)} ${(link.bytes / 2 ** 20).toFixed(2)} MiB, busy ${link.busyMs.toFixed(2)} ms`);
+  for (const [name, link] of Object.entries(links)) {
+    terminal.section('Links', `${name}  ${(link.bytes / 2 ** 20).toFixed(2)} MiB, busy ${link.busyMs.toFixed(2)} ms`);
+  }
 }

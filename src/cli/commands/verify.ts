@@ -3,10 +3,13 @@
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
+import { usedDeviceCount } from '../../runtime/choose-plan.ts';
 import { type Comparison, verifyRun } from '../../runtime/verify.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
+import { describeRun } from '../report.ts';
 import { addSettingFlags, givenFlags, resolveSettings } from '../settings.ts';
+import { counted } from '../terminal.ts';
 
 /** Adds the command. */
 export function addVerify(program: Command): Command {
@@ -23,13 +26,16 @@ async function verify(options: Record<string, unknown> & { json?: boolean; toler
   const output = createOutput(options);
   const signal = interruptSignal(output, 'Stopping …');
   const flags = givenFlags(options);
-  const settings = resolveSettings({ workers: 3, useAll: true, ...(flags['epochs'] === undefined ? { steps: 10 } : {}), ...flags }, {}, '');
+  // Where the planner is left to us, every worker gets a part: a plan of one device would show nothing.
+  const ours = { workers: 3, useAll: flags['planner'] === undefined, ...(flags['epochs'] === undefined ? { steps: 10 } : {}) };
+  const settings = resolveSettings({ ...ours, ...flags }, {}, '');
   if (settings.workers + settings.remote === 0) throw new InputError('--workers 0 leaves nothing to compare: give at least 1.');
   const run = await readRun(settings, undefined, output);
+  if (!output.isJson) describeRun(run, output.terminal);
   const tolerance = toleranceOf(options.tolerance, run.model.graph.buffers.length > 0);
-  const comparison = await verifyRun({ ...run, test: undefined }, { clock: systemClock, observe: output.observe, signal }, (part) => {
-    if (!output.isJson)
-      output.terminal.print(part === 'distributed' ? 'First     distributed' : 'Then      on one device, in this process');
+  const environment = { clock: systemClock, observe: output.observe, signal };
+  const comparison = await verifyRun({ ...run, test: undefined }, environment, (part) => {
+    if (!output.isJson && part === 'single') output.terminal.section('Again', 'on one device, in this process');
   });
   if (comparison === undefined) {
     process.exitCode = interruptedExitCode;
@@ -48,25 +54,33 @@ function toleranceOf(text: string | undefined, hasBatchNorm: boolean): number {
 }
 
 function print(comparison: Comparison, tolerance: number, equal: boolean, output: Output): void {
-  const { losses, lossDifference, weightDifference, worstWeight } = comparison;
+  const { losses, lossDifference, weightDifference, worstWeight, distributed } = comparison;
   output.json({
+    event: 'verified',
     equal,
     tolerance,
     lossDifference,
     weightDifference,
     worstWeight,
-    losses: losses.map(([distributed, single]) => ({ distributed, single })),
+    losses: losses.map(([over, single]) => ({ distributed: over, single })),
   });
   if (output.isJson) return;
   const { terminal } = output;
-  terminal.print('round  loss, distributed   loss, one device   relative difference');
-  for (const [round, [distributed, single]] of losses.entries()) {
-    const difference = Math.abs(distributed - single) / Math.max(Math.abs(single), 1e-12);
-    terminal.print(
-      `${String(round).padStart(5)}  ${distributed.toFixed(9).padStart(17)}  ${single.toFixed(9).padStart(17)}   ${difference.toExponential(1)}`,
-    );
-  }
-  terminal.print(`Weights after the last round differ by at most ${weightDifference.toExponential(1)} (${worstWeight}).`);
   const { colors } = terminal;
-  terminal.print(equal ? colors.green(`Equal within ${tolerance}.`) : colors.red(`Not equal within ${tolerance}.`));
+  terminal.section('Losses', 'round  distributed    one device   difference');
+  for (const [round, [over, single]] of losses.entries()) {
+    const difference = Math.abs(over - single) / Math.max(Math.abs(single), 1e-12);
+    const row = [
+      String(round).padStart(5),
+      over.toFixed(9).padStart(11),
+      single.toFixed(9).padStart(12),
+      difference.toExponential(1).padStart(11),
+    ];
+    terminal.section('Losses', row.join('  '));
+  }
+  const worst = weightDifference === 0 ? 'do not differ' : `differ by at most ${weightDifference.toExponential(1)} (${worstWeight})`;
+  terminal.section('Weights', `after the last round ${worst}`);
+  const deviceCount = distributed.plan === undefined ? 0 : usedDeviceCount(distributed.plan);
+  if (equal) terminal.section('Equal', colors.green(`within ${tolerance}: ${counted(deviceCount, 'device')} trained as one does`));
+  else terminal.section('Unequal', colors.red(`by more than ${tolerance}`));
 }
