@@ -100,6 +100,9 @@ class HumanReport {
         return this.#links(event.cluster);
       case 'plan':
         return this.#showPlan(event.plan, event.planningMs, event.layerNames);
+      case 'deployment':
+        this.#plan = event.plan;
+        return;
       case 'training':
         this.#training = new Progress(event, this.#now());
         return;

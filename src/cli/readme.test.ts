@@ -1,0 +1,100 @@
+// The commands in README.md are run as they stand there, but for the network's addresses and, over the network, the number of rounds.
+
+import assert from 'node:assert/strict';
+import { existsSync } from 'node:fs';
+import { copyFile, readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { before, test } from 'node:test';
+import { defined } from '../assert.ts';
+import { ownAddresses } from '../runtime/addresses.ts';
+import { runCommand, startCommand, temporaryFolder } from '../testing/command.ts';
+import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
+
+const cwd = temporaryFolder();
+const repository = folderOf('README.md');
+const timeout = 120_000;
+
+/** The folder above this file that holds `name`. */
+function folderOf(name: string, below: string = import.meta.dirname): string {
+  if (existsSync(join(below, name))) return below;
+  assert.notEqual(below, dirname(below), `${name} is nowhere above`);
+  return folderOf(name, dirname(below));
+}
+
+/** The lines of the README's shell blocks, without comments, lines that end in \ joined. */
+async function shellLines(): Promise<string[]> {
+  const text = await readFile(join(repository, 'README.md'), 'utf8');
+  const blocks = [...text.matchAll(/```sh\n([\s\S]*?)```/g)].map((match) => match[1] ?? '');
+  return blocks
+    .join('\n')
+    .replace(/\\\n\s*/g, '')
+    .split('\n')
+    .map((line) => line.replace(/\s+#.*$/, '').trim())
+    .filter((line) => line !== '');
+}
+
+/** The arguments of the line with this beginning, without `npx asteroid`. */
+async function args(beginning: string): Promise<string[]> {
+  const line = (await shellLines()).find((candidate) => candidate.startsWith(`npx asteroid ${beginning}`));
+  return defined(line, `a line "npx asteroid ${beginning}" in the README`).split(/\s+/).slice(2);
+}
+
+before(async () => {
+  const fixture = join(fixtureFolder('pytorch'), 'mlp');
+  await copyFile(join(fixture, 'opset17-dynamic.onnx'), join(cwd, 'net.onnx'));
+  for (const prefix of ['', 'test-']) {
+    await copyFile(join(fixture, 'X.npy'), join(cwd, `${prefix}inputs.npy`));
+    await copyFile(join(fixture, 'Y.npy'), join(cwd, `${prefix}labels.npy`));
+  }
+});
+
+test('the README holds these commands and no others', async () => {
+  const lines = await shellLines();
+  const commands = lines.map((line) =>
+    line
+      .split(/\s+/)
+      .slice(0, line.startsWith('npx') ? 3 : 2)
+      .join(' '),
+  );
+  assert.deepEqual(commands, [
+    'npm ci',
+    'npm start',
+    'npx asteroid train',
+    'npx asteroid worker',
+    'npx asteroid train',
+    'npx asteroid eval',
+    'npx asteroid verify',
+  ]);
+  const { scripts, bin } = JSON.parse(await readFile(join(repository, 'package.json'), 'utf8')) as {
+    scripts: Record<string, string>;
+    bin: Record<string, string>;
+  };
+  assert.equal(scripts['start'], 'node dist/cli/main.js quickstart');
+  assert.match(defined(bin['asteroid'], 'the command'), /dist\/cli\/main\.js$/);
+});
+
+test('a second machine, which is this one, reached over its own address', { timeout, skip: ownAddresses().length === 0 }, async () => {
+  const address = defined(ownAddresses()[0], 'an address');
+  const here = (await args('train --model digits')).map((word) => word.replace('192.168.1.20', address).replace(/^7700$/, '0'));
+  const epochs = here.indexOf('--epochs');
+  const run = startCommand([...here.toSpliced(epochs, 2, '--steps', '3'), '--use-all', '--out', 'second', '--json'], { cwd });
+  const { url, joinCode } = await run.event('listening');
+  const there = (await args('worker')).map((word) => word.replace('ws://192.168.1.20:7700', String(url)));
+  const worker = await runCommand(there, { cwd, environment: { ASTEROID_JOIN_CODE: String(joinCode) } });
+  const end = await run.end;
+  assert.equal(end.code, 0, end.stderr);
+  assert.equal(worker.code, 0, worker.stderr);
+  assert.match(String(url), new RegExp(`^ws://${address.replaceAll('.', '\\.')}:\\d+$`));
+});
+
+test('a model of your own: train, eval, verify', { timeout }, async () => {
+  const trained = await runCommand(await args('train --model net.onnx'), { cwd });
+  assert.equal(trained.code, 0, trained.stderr);
+  assert.match(trained.stdout, /\nDone {7}after 10 rounds, .*\nFolder {5}runs\/net /);
+  const tested = await runCommand(await args('eval'), { cwd });
+  assert.equal(tested.code, 0, tested.stderr);
+  assert.match(tested.stdout, /^Accuracy {3}\d+\.\d\d %\nLoss /);
+  const verified = await runCommand(await args('verify'), { cwd });
+  assert.equal(verified.code, 0, verified.stderr);
+  assert.match(verified.stdout, /\nEqual {6}within 0\.00001: 3 devices trained as one does\n$/);
+});
