@@ -27,6 +27,8 @@ export type RunEvent =
   | { readonly kind: 'cluster'; readonly cluster: Cluster }
   | { readonly kind: 'profile'; readonly profile: Profile }
   | { readonly kind: 'plan'; readonly plan: Plan; readonly planningMs: number; readonly layerNames: readonly string[] }
+  /** The plan as it runs: with the names of the devices that joined. */
+  | { readonly kind: 'deployment'; readonly plan: Plan }
   | { readonly kind: 'deployed'; readonly device: string; readonly valueMiB: number }
   | { readonly kind: 'training'; readonly firstRound: number; readonly endRound: number; readonly roundsPerEpoch: number }
   | {

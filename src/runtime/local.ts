@@ -11,7 +11,7 @@ import type { Instruction } from '../schedule/program.ts';
 import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordinator.ts';
 import type { MachineConfig } from './coordinator/machine.ts';
 import { Mailbox } from './device/mailbox.ts';
-import { feedName, runRound } from './device/round.ts';
+import { feedName, isTraced, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
 import { type Stage, createStage } from './device/stage.ts';
 import { Failure } from './failure.ts';
@@ -50,6 +50,7 @@ export async function trainHere(
     // Copies: the engine keeps what it is given, and the caller goes on with its state.
     for (const [name, value] of state[role]) stage.load({ role, name, value: ownCopy(value) });
   }
+  hooks.observe({ kind: 'deployment', plan });
   hooks.observe({ kind: 'phase', phase: 'training' });
   const mailbox = new Mailbox(Number.POSITIVE_INFINITY);
   const feed = (round: number): void => feedRound(mailbox, device.instructions, hooks, round, plan.microBatchSize);
@@ -67,7 +68,8 @@ export async function trainHere(
       nextUpdate: () => Promise.resolve(isClipped ? undefined : { learningRate, gradientScale: 1, step }),
     });
     if (round + 1 < config.endRound) feed(round + 1);
-    const { result } = await running;
+    const { result, times } = await running;
+    if (isTraced(round)) hooks.observe({ kind: 'trace', device: localDevice, round, times });
     if (!result.finite) throw new RunError(`Training ended: ${notFinite(round)}.`);
     if (isClipped) stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step });
     stage.confirmUpdate();

@@ -54,7 +54,7 @@ test('rounds go to the metrics, documents to their files, everything else to the
     { kind: 'profile-progress', device: 'a', done: 1, total: 2 },
     { kind: 'cluster', cluster },
     { kind: 'profile', profile },
-    { kind: 'plan', plan, planningMs: 3, layerNames: ['x', 'y'] },
+    { kind: 'deployment', plan },
     { kind: 'round', metrics, endRound: 2, busyFraction: { a: 1 } },
     { kind: 'checkpoint', round: 1, path: 'runs/1/checkpoints/1' },
     { kind: 'failed', message: 'b left' },
@@ -92,7 +92,7 @@ function slices(text: string | undefined): string[] {
 test('the trace puts each round behind the one before, with the instructions of the plan', async () => {
   const { folder, files } = createFolder();
   const recorder = recordRun(folder);
-  recorder.observe({ kind: 'plan', plan, planningMs: 3, layerNames: ['x', 'y'] });
+  recorder.observe({ kind: 'deployment', plan });
   // a: receive input, forward, send, receive gradient, backward, update; b: receive label, receive activation, forward, backward, send.
   const trace = (device: string, round: number, times: readonly (readonly [number, number, number])[]): RunEvent => ({
     kind: 'trace',
@@ -132,7 +132,7 @@ test('the trace puts each round behind the one before, with the instructions of 
 test('the trace keeps the first twenty rounds', async () => {
   const { folder, files } = createFolder();
   const recorder = recordRun(folder);
-  recorder.observe({ kind: 'plan', plan, planningMs: 3, layerNames: ['x', 'y'] });
+  recorder.observe({ kind: 'deployment', plan });
   for (let round = 0; round < 30; round++)
     recorder.observe({ kind: 'trace', device: 'a', round, times: [{ instruction: 1, startMs: 0, endMs: 1 }] });
   await recorder.finish();

@@ -40,7 +40,9 @@ export function recordRun(folder: RunFolder): Recorder {
           return write('cluster.json', event.cluster);
         case 'profile':
           return write('profile.json', event.profile);
-        case 'plan':
+        case 'plan': // as it was found; what runs follows
+          return;
+        case 'deployment':
           plan = event.plan;
           return write('plan.json', event.plan);
         case 'trace':

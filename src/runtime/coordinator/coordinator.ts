@@ -351,6 +351,7 @@ class CoordinatorShell implements Coordinator {
   #deploy(plan: Plan, epoch: number, optimizerStep: number): void {
     this.#epoch = epoch;
     this.#program = program(plan);
+    this.#options.hooks.observe({ kind: 'deployment', plan });
     const { sequence, state } = this.#options.subject;
     const owned = new Map<string, ReadonlySet<string>>();
     for (const { layers, devices } of plan.stages) {

@@ -19,6 +19,11 @@ import type { Stage, UpdateOptions } from './stage.ts';
 /** The name under which the data feed's frames are filed. */
 export const feedName = '(feed)';
 
+/** Whether the times of a round's instructions are told: the first three rounds, then every fiftieth. */
+export function isTraced(round: number): boolean {
+  return round < 3 || round % 50 === 0;
+}
+
 /** What a round needs from the outside world. */
 export interface RoundPorts {
   readonly clock: Clock;

@@ -17,7 +17,7 @@ import type { Frame, Link } from '../../transport/link.ts';
 import { Failure } from '../failure.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
-import { feedName, runRound } from '../device/round.ts';
+import { feedName, isTraced, runRound } from '../device/round.ts';
 import { type Stage, createStage } from '../device/stage.ts';
 import { type Message, type ModelMessage, type ToCoordinator, type ToWorker, message, parseMessage, toWorkerSchemas } from '../messages.ts';
 import { decodeModel } from '../model-transfer.ts';
@@ -332,7 +332,7 @@ class Worker {
     if (isClipped) stage.update({ learningRate, gradientScale: (await this.#guard(committed)).gradientScale, step });
     deployment.unsettled = committed;
     this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
-    if (round % 50 === 0 || round < 3) await this.#send('trace', { round, times: outcome.times });
+    if (isTraced(round)) await this.#send('trace', { round, times: outcome.times });
   }
 
   /** Waits for the commit of the last round and lets go of the state before it. */
