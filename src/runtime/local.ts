@@ -13,7 +13,7 @@ import type { MachineConfig } from './coordinator/machine.ts';
 import { Mailbox } from './device/mailbox.ts';
 import { feedName, isTraced, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
-import { type Stage, createStage } from './device/stage.ts';
+import { createStage, type Stage } from './device/stage.ts';
 import { Failure } from './failure.ts';
 import type { RunState } from './run-state.ts';
 
@@ -45,7 +45,15 @@ export async function trainHere(
   const { engine, clock, signal } = environment;
   const device = defined(program(plan).devices[0], 'the device');
   const { sequence, training, label, state } = subject;
-  const stage = await createStage(engine, { sequence, layers: device.layers, sampleCount: plan.microBatchSize, training, label, microBatchSize: plan.microBatchSize, splitBackward: false });
+  const stage = await createStage(engine, {
+    sequence,
+    layers: device.layers,
+    sampleCount: plan.microBatchSize,
+    training,
+    label,
+    microBatchSize: plan.microBatchSize,
+    splitBackward: false,
+  });
   for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
     // Copies: the engine keeps what it is given, and the caller goes on with its state.
     for (const [name, value] of state[role]) stage.load({ role, name, value: ownCopy(value) });
@@ -98,7 +106,9 @@ function feedRound(mailbox: Mailbox, instructions: readonly Instruction[], hooks
     if (instruction.kind !== 'receive') continue;
     const { payload, microBatch, samples } = instruction;
     const offset = microBatch * microBatchSize;
-    const tensors = (payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, samples[0] + offset, samples[1] + offset));
+    const tensors = (payload === 'input' ? inputs : [labels]).map((value) =>
+      sliceSamples(value, 0, samples[0] + offset, samples[1] + offset),
+    );
     mailbox.put({ kind: payload, round, microBatch, from: feedName }, { kind: payload, epoch: 0, round, microBatch, tensors });
   }
 }

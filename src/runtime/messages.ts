@@ -125,7 +125,7 @@ export interface ToWorker {
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly round: { readonly round: number; readonly learningRate: number };
   readonly commit: { readonly round: number; readonly gradientScale: number };
-  readonly snapshot: { readonly round: number; /** False: statistics only. */ readonly withState: boolean };
+  readonly snapshot: { readonly round: number /** False: statistics only. */; readonly withState: boolean };
   readonly end: { readonly reason: string };
 }
 
@@ -196,7 +196,9 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
 };
 
 /** A validated message of one of the kinds of `Messages`, as a discriminated union. */
-export type Message<Messages> = { [Kind in keyof Messages]: { readonly kind: Kind; readonly control: Messages[Kind]; readonly frame: Frame } }[keyof Messages];
+export type Message<Messages> = {
+  [Kind in keyof Messages]: { readonly kind: Kind; readonly control: Messages[Kind]; readonly frame: Frame };
+}[keyof Messages];
 
 /** Validates a control frame. Throws ProtocolError naming the peer and what is wrong. */
 export function parseMessage<Messages>(schemas: Schemas<Messages>, frame: Frame, peer: string): Message<Messages> {
@@ -205,7 +207,9 @@ export function parseMessage<Messages>(schemas: Schemas<Messages>, frame: Frame,
   const parsed = schemas[kind].safeParse(frame.control);
   if (!parsed.success) {
     const issue = parsed.error.issues[0];
-    throw new ProtocolError(`${peer} sent a wrong "${frame.kind}" message: ${issue?.path.join('.') ?? ''} ${issue?.message ?? ''}`.trimEnd());
+    throw new ProtocolError(
+      `${peer} sent a wrong "${frame.kind}" message: ${issue?.path.join('.') ?? ''} ${issue?.message ?? ''}`.trimEnd(),
+    );
   }
   return { kind, control: parsed.data, frame };
 }

@@ -2,19 +2,23 @@
 
 import { ProtocolError, RunError } from '../errors.ts';
 import type { Graph, ValueInfo } from '../graph/graph.ts';
-import { importModel } from '../graph/onnx/import.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
-import { type Tensor, allocate, elementCount, wrap } from '../graph/tensor.ts';
+import { importModel } from '../graph/onnx/import.ts';
+import { allocate, elementCount, type Tensor, wrap } from '../graph/tensor.ts';
 import type { Frame } from '../transport/link.ts';
 import type { ModelMessage, TensorSpec } from './messages.ts';
 
 /** The graph as ONNX bytes, with parameters and buffers turned into graph inputs. */
 export function encodeModel(graph: Graph): { bytes: Tensor; parameters: readonly TensorSpec[]; buffers: readonly TensorSpec[] } {
-  const specs = (names: readonly string[]): TensorSpec[] => names.map((name) => ({ name, shape: graph.initializers.get(name)?.shape ?? [] }));
+  const specs = (names: readonly string[]): TensorSpec[] =>
+    names.map((name) => ({ name, shape: graph.initializers.get(name)?.shape ?? [] }));
   const parameters = specs(graph.parameters);
   const buffers = specs(graph.buffers);
   const weights = new Set([...graph.parameters, ...graph.buffers]);
-  const inputs: ValueInfo[] = [...graph.inputs, ...[...parameters, ...buffers].map(({ name, shape }): ValueInfo => ({ name, type: 'float32', shape }))];
+  const inputs: ValueInfo[] = [
+    ...graph.inputs,
+    ...[...parameters, ...buffers].map(({ name, shape }): ValueInfo => ({ name, type: 'float32', shape })),
+  ];
   const initializers = new Map([...graph.initializers].filter(([name]) => !weights.has(name)));
   const bytes = exportGraph({ ...graph, inputs, initializers, parameters: [], buffers: [] });
   return { bytes: wrap('uint8', [bytes.length], bytes), parameters, buffers };
@@ -31,7 +35,11 @@ export function decodeModel(message: ModelMessage, frame: Frame): Graph {
   const inputs = new Map(graph.inputs.map((input) => [input.name, input]));
   for (const { name, shape } of weights) {
     const input = inputs.get(name);
-    if (input?.type !== 'float32' || input.shape.length !== shape.length || input.shape.some((dimension, axis) => dimension !== shape[axis])) {
+    if (
+      input?.type !== 'float32' ||
+      input.shape.length !== shape.length ||
+      input.shape.some((dimension, axis) => dimension !== shape[axis])
+    ) {
       throw new ProtocolError(`The coordinator sent a model whose graph does not read ${name} as float32[${shape}].`);
     }
     initializers.set(name, wrap('float32', shape, zeros(elementCount(shape))));

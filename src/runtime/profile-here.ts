@@ -27,8 +27,20 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
   try {
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
-    const { layers: layerProfiles, times } = await profileLayers(engine, sequence, { batchSizes, frozen: [], clock: options.clock, onProgress: options.onProgress });
-    return { model: model.name, inputBytes: cutBytes(sequence.inputs), labelBytes, layers: layerProfiles, batchSizes, devices: { [options.device]: times } };
+    const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
+      batchSizes,
+      frozen: [],
+      clock: options.clock,
+      onProgress: options.onProgress,
+    });
+    return {
+      model: model.name,
+      inputBytes: cutBytes(sequence.inputs),
+      labelBytes,
+      layers: layerProfiles,
+      batchSizes,
+      devices: { [options.device]: times },
+    };
   } finally {
     await engine.close();
   }

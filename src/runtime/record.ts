@@ -55,7 +55,16 @@ export function recordRun(folder: RunFolder): Recorder {
       }
     },
     async finish() {
-      if (plan !== undefined) write('trace.json', JSON.parse(traceJson([...traces.values()].flat(), plan.stages.flatMap((stage) => stage.devices))));
+      if (plan !== undefined)
+        write(
+          'trace.json',
+          JSON.parse(
+            traceJson(
+              [...traces.values()].flat(),
+              plan.stages.flatMap((stage) => stage.devices),
+            ),
+          ),
+        );
       try {
         await Promise.all(writes);
       } finally {
@@ -77,7 +86,15 @@ function addTrace(traces: Map<number, ProgramEvent[]>, plan: Plan, { device, rou
     if (found === undefined) continue;
     const microBatch = 'microBatch' in found ? { microBatch: found.microBatch } : {};
     const payload = 'payload' in found ? { payload: found.payload } : {};
-    events.push({ device, kind: found.kind, stage: entry.stage, ...microBatch, ...payload, startMs: startMs + offsetMs, endMs: endMs + offsetMs });
+    events.push({
+      device,
+      kind: found.kind,
+      stage: entry.stage,
+      ...microBatch,
+      ...payload,
+      startMs: startMs + offsetMs,
+      endMs: endMs + offsetMs,
+    });
   }
   traces.set(round, events);
 }

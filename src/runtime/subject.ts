@@ -3,9 +3,9 @@
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
 import type { CutTensor, LayerSequence } from '../graph/layers.ts';
-import { bindDataset } from '../training/data/bind.ts';
-import { type Dataset, checkLabels } from '../training/data/dataset.ts';
 import { isFloat } from '../graph/tensor.ts';
+import { bindDataset } from '../training/data/bind.ts';
+import { checkLabels, type Dataset } from '../training/data/dataset.ts';
 
 /** The data set with one field for each input of the model and labels that the loss takes; labels are checked against the output's classes. */
 export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cross-entropy' | 'mse'): Dataset {
@@ -24,7 +24,9 @@ export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cr
 /** Data and labels are fed with the batch first. */
 function checkBatchFirst({ name, shape, batchAxis }: CutTensor, what: 'input' | 'output'): void {
   if (batchAxis === 0) return;
-  throw new InputError(`The model's ${what} ${name} has the shape [${shape.join(', ')}], with the batch on axis ${batchAxis}: export it with the batch first.`);
+  throw new InputError(
+    `The model's ${what} ${name} has the shape [${shape.join(', ')}], with the batch on axis ${batchAxis}: export it with the batch first.`,
+  );
 }
 
 /** The number of classes: axis 1 of [N, C] and [N, C, d…], the last axis where the labels are [N, T] and the output [N, T, C]. Axis 1 wins where both fit, as in PyTorch. */
@@ -60,10 +62,13 @@ export function frozenNames(sequence: LayerSequence, patterns: readonly string[]
     const expression = new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
     const matches = parameters.filter((name) => expression.test(name));
     if (matches.length === 0) {
-      throw new InputError(`--freeze ${pattern} matches no parameter: the model has ${parameters.slice(0, 4).join(', ')}${parameters.length > 4 ? ', …' : ''}.`);
+      throw new InputError(
+        `--freeze ${pattern} matches no parameter: the model has ${parameters.slice(0, 4).join(', ')}${parameters.length > 4 ? ', …' : ''}.`,
+      );
     }
     for (const name of matches) frozen.add(name);
   }
-  if (parameters.length > 0 && frozen.size === parameters.length) throw new InputError('--freeze leaves no parameter to train: freeze fewer.');
+  if (parameters.length > 0 && frozen.size === parameters.length)
+    throw new InputError('--freeze leaves no parameter to train: freeze fewer.');
   return parameters.filter((name) => frozen.has(name));
 }

@@ -8,7 +8,10 @@ import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
 import { loadModel } from './models.ts';
 
 /** The ONNX bytes, for inference, of a run's last checkpoint, and the rounds that it has done. Throws InputError. */
-export async function modelOfRun(folder: string, onWarning: (warning: string) => void = () => {}): Promise<{ bytes: Uint8Array; round: number }> {
+export async function modelOfRun(
+  folder: string,
+  onWarning: (warning: string) => void = () => {},
+): Promise<{ bytes: Uint8Array; round: number }> {
   const { model, seed } = await readSettings(folder);
   const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'));
   warnings.forEach(onWarning);
@@ -22,7 +25,9 @@ async function readSettings(folder: string): Promise<{ model: string; seed: numb
   try {
     text = await readFile(join(folder, 'config.yaml'), 'utf8');
   } catch {
-    throw new InputError(`${folder} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`);
+    throw new InputError(
+      `${folder} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+    );
   }
   const settings: unknown = parseYaml(text);
   if (typeof settings !== 'object' || settings === null || !('model' in settings) || typeof settings.model !== 'string') {

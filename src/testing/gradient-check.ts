@@ -2,11 +2,11 @@
 // whole. Cases are one node (gradient-cases/) or any static graph.
 
 import assert from 'node:assert/strict';
-import { type StageGraphs, differentiate, gradientName, outputGradientName } from '../autodiff/differentiate.ts';
+import { differentiate, gradientName, outputGradientName, type StageGraphs } from '../autodiff/differentiate.ts';
 import { Emitter } from '../graph/emitter.ts';
 import type { Graph, Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
-import { type ElementType, type Tensor, type ValueType, isFloat, tensor } from '../graph/tensor.ts';
+import { type ElementType, isFloat, type Tensor, tensor, type ValueType } from '../graph/tensor.ts';
 import type { Random } from '../random.ts';
 import { evaluateGraph } from './evaluate-graph.ts';
 
@@ -168,8 +168,10 @@ function dot(a: Tensor, b: Tensor): number {
 
 /** The graph with float64 in place of float32, for finite differences. */
 export function inDoublePrecision(graph: Graph): Graph {
-  const widen = <T extends { readonly type: ElementType }>(value: T): T => (value.type === 'float32' ? { ...value, type: 'float64' } : value);
-  const convert = (value: Tensor): Tensor => (value.type === 'float32' ? tensor('float64', value.shape, value.data as Float32Array) : value);
+  const widen = <T extends { readonly type: ElementType }>(value: T): T =>
+    value.type === 'float32' ? { ...value, type: 'float64' } : value;
+  const convert = (value: Tensor): Tensor =>
+    value.type === 'float32' ? tensor('float64', value.shape, value.data as Float32Array) : value;
   return {
     ...graph,
     inputs: graph.inputs.map(widen),

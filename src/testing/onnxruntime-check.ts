@@ -2,11 +2,11 @@
 
 import { differentiate, outputGradientName } from '../autodiff/differentiate.ts';
 import type { Engine } from '../engine/engine.ts';
-import { type Graph, type Node, int } from '../graph/graph.ts';
-import { type Tensor, isFloat, tensor } from '../graph/tensor.ts';
+import { type Graph, int, type Node } from '../graph/graph.ts';
+import { isFloat, type Tensor, tensor } from '../graph/tensor.ts';
 import type { Random } from '../random.ts';
 import { evaluateGraph } from './evaluate-graph.ts';
-import { type GradientCase, type GraphCase, assertClose, randomTensor, stageOfNode } from './gradient-check.ts';
+import { assertClose, type GradientCase, type GraphCase, randomTensor, stageOfNode } from './gradient-check.ts';
 
 /** The largest difference that is accepted, relative to the largest element of the same value (or to 1 where that is smaller). */
 const tolerance = 1e-4;

@@ -4,8 +4,8 @@
 import { assert, defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
-import { type CutTensor, type LayerSequence, cutBytes } from '../../graph/layers.ts';
-import { type Tensor, sameShape } from '../../graph/tensor.ts';
+import { type CutTensor, cutBytes, type LayerSequence } from '../../graph/layers.ts';
+import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
@@ -14,17 +14,25 @@ import type { RunEvent } from '../events.ts';
 import {
   type LinkMeasurement,
   type Message,
+  message,
+  parseMessage,
   type RoundResult,
   type StateRole,
   type ToCoordinator,
-  message,
-  parseMessage,
   toCoordinatorSchemas,
 } from '../messages.ts';
 import { encodeModel } from '../model-transfer.ts';
-import { type RunState, optimizedParameter } from '../run-state.ts';
+import { optimizedParameter, type RunState } from '../run-state.ts';
 import type { TrainingSpec } from '../training-spec.ts';
-import { type Answer, type MachineConfig, type MachineEffect, type MachineInput, type MachineState, initialState, step } from './machine.ts';
+import {
+  type Answer,
+  initialState,
+  type MachineConfig,
+  type MachineEffect,
+  type MachineInput,
+  type MachineState,
+  step,
+} from './machine.ts';
 
 /** A batch: the model's inputs and the labels, batch first. */
 export interface Batch {
@@ -54,7 +62,13 @@ export interface RunSubject {
 export interface RunHooks {
   batch(round: number): Batch;
   observe(event: RunEvent): void;
-  onCommitted(round: number, loss: number, correctCount: number, learningRate: number, results: Readonly<Record<string, RoundResult>>): void;
+  onCommitted(
+    round: number,
+    loss: number,
+    correctCount: number,
+    learningRate: number,
+    results: Readonly<Record<string, RoundResult>>,
+  ): void;
   /** Called with the state after `round` committed rounds; the run goes on when it resolves. */
   onCheckpoint(round: number, state: RunState): Promise<void>;
 }
@@ -211,7 +225,8 @@ class CoordinatorShell implements Coordinator {
   #checkMeasured(device: string, links: readonly LinkMeasurement[]): void {
     const peers = new Set(links.map(({ peer }) => peer));
     const isKnown = (peer: string): boolean => peer !== device && this.#state.members.some(({ name }) => name === peer);
-    if (peers.size !== links.length || ![...peers].every(isKnown)) throw new ProtocolError(`${device} measured links that it does not have.`);
+    if (peers.size !== links.length || ![...peers].every(isKnown))
+      throw new ProtocolError(`${device} measured links that it does not have.`);
   }
 
   /** A profile has a time for each layer of the model at each batch size that was asked for. */
@@ -219,7 +234,8 @@ class CoordinatorShell implements Coordinator {
     const layerCount = this.#options.subject.sequence.layers.length;
     const rowCount = this.#options.machine.batchSizesToProfile.length;
     const tables = [times.forwardMs, times.backwardMs];
-    if (layers.length === layerCount && tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount))) return;
+    if (layers.length === layerCount && tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount)))
+      return;
     throw new ProtocolError(`${device} sent a profile that is not of ${layerCount} layers at ${rowCount} batch sizes.`);
   }
 
@@ -228,7 +244,8 @@ class CoordinatorShell implements Coordinator {
     const { state } = this.#options.subject;
     const owner = role === 'optimizer' ? optimizedParameter(name) : name;
     const known = state[role === 'buffer' ? 'buffer' : 'parameter'].get(owner);
-    const isAsked = this.#state.phase === 'snapshotting' && this.#state.waitingFor.includes(device) && this.#owned.get(device)?.has(owner) === true;
+    const isAsked =
+      this.#state.phase === 'snapshotting' && this.#state.waitingFor.includes(device) && this.#owned.get(device)?.has(owner) === true;
     if (known === undefined || !isAsked) throw new ProtocolError(`${device} sent the ${role} ${name}, which it was not asked for.`);
     const value = frame.tensors?.[0];
     if (value?.type !== 'float32' || !sameShape(value.shape, known.shape)) {
@@ -246,13 +263,21 @@ class CoordinatorShell implements Coordinator {
       case 'send-model':
         return this.#sendModel(effect.device);
       case 'send-peers':
-        return this.#send(effect.device, message('connect', { peers: effect.members.map(({ name, listenUrl }) => ({ name, url: listenUrl })) }));
+        return this.#send(
+          effect.device,
+          message('connect', { peers: effect.members.map(({ name, listenUrl }) => ({ name, url: listenUrl })) }),
+        );
       case 'links-measured':
         this.#measurements.set(effect.device, effect.links);
         return;
       case 'profiled':
         this.#profiles.set(effect.device, effect.profile);
-        this.#options.hooks.observe({ kind: 'profiled', device: effect.device, cached: effect.profile.cached, sampleMs: sampleMs(effect.profile.times, this.#options.machine.batchSizesToProfile) });
+        this.#options.hooks.observe({
+          kind: 'profiled',
+          device: effect.device,
+          cached: effect.profile.cached,
+          sampleMs: sampleMs(effect.profile.times, this.#options.machine.batchSizesToProfile),
+        });
         return;
       case 'plan':
         return this.#plan(effect.devices);
@@ -271,7 +296,8 @@ class CoordinatorShell implements Coordinator {
         return this.#close(() => this.#resolve({ round: effect.round, stopped: effect.stopped }));
       case 'fail': {
         const checkpoint = this.#state.checkpointRound;
-        const mend = checkpoint === undefined ? 'nothing was saved yet' : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
+        const mend =
+          checkpoint === undefined ? 'nothing was saved yet' : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
         return this.#close(() => this.#reject(new RunError(`Training ended: ${effect.message}; ${mend}.`)));
       }
     }
@@ -297,7 +323,15 @@ class CoordinatorShell implements Coordinator {
     this.#model ??= encodeModel(sequence.graph);
     const { bytes, parameters, buffers } = this.#model;
     const layerNames = sequence.layers.map((layer) => layer.name);
-    const control = { parameters, buffers, training, layerNames, labelShape: label.shape.slice(1), labelType: label.type, peerToken: this.#options.peerToken };
+    const control = {
+      parameters,
+      buffers,
+      training,
+      layerNames,
+      labelShape: label.shape.slice(1),
+      labelType: label.type,
+      peerToken: this.#options.peerToken,
+    };
     this.#send(device, message('model', control, [bytes]));
   }
 
@@ -322,9 +356,16 @@ class CoordinatorShell implements Coordinator {
   #cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
     const pairs = devices.flatMap((from) =>
-      (this.#measurements.get(from) ?? []).map((link) => ({ between: [from, link.peer] as const, bandwidthMbps: link.bandwidthMbps, latencyMs: link.latencyMs })),
+      (this.#measurements.get(from) ?? []).map((link) => ({
+        between: [from, link.peer] as const,
+        bandwidthMbps: link.bandwidthMbps,
+        latencyMs: link.latencyMs,
+      })),
     );
-    const slowest = pairs.reduce((least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least), pairs[0] ?? { bandwidthMbps: 1000, latencyMs: 0 });
+    const slowest = pairs.reduce(
+      (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
+      pairs[0] ?? { bandwidthMbps: 1000, latencyMs: 0 },
+    );
     return {
       devices: devices.map((name, index) => {
         const shareCount = machines.filter((machine) => machine === machines[index]).length;
@@ -403,9 +444,14 @@ class CoordinatorShell implements Coordinator {
 
   #writeCheckpoint(round: number): void {
     const missing = [...this.#owned.values()].flatMap((names) => [...names]).filter((name) => !this.#arrived.has(name));
-    if (missing.length > 0) return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
+    if (missing.length > 0)
+      return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
     this.#arrived.clear();
-    const state: RunState = { parameter: new Map(this.#snapshot.parameter), buffer: new Map(this.#snapshot.buffer), optimizer: new Map(this.#snapshot.optimizer) };
+    const state: RunState = {
+      parameter: new Map(this.#snapshot.parameter),
+      buffer: new Map(this.#snapshot.buffer),
+      optimizer: new Map(this.#snapshot.optimizer),
+    };
     this.#options.hooks.onCheckpoint(round, state).then(
       () => this.#input({ kind: 'checkpointed', round }),
       (error: unknown) => this.#abort(error),
@@ -440,5 +486,8 @@ function renameDevices(plan: Plan, devices: readonly string[]): Plan {
   if (named.every((name) => devices.includes(name))) return plan;
   assert(named.length <= devices.length, 'the plan has no more devices than joined');
   const rename = new Map(named.map((name, index) => [name, defined(devices[index], 'a device')]));
-  return { ...plan, stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => defined(rename.get(name), name)) })) };
+  return {
+    ...plan,
+    stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => defined(rename.get(name), name)) })),
+  };
 }

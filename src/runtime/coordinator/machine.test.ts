@@ -2,7 +2,15 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { RoundResult } from '../messages.ts';
-import { type Answer, type MachineConfig, type MachineEffect, type MachineInput, type MachineState, initialState, step } from './machine.ts';
+import {
+  type Answer,
+  initialState,
+  type MachineConfig,
+  type MachineEffect,
+  type MachineInput,
+  type MachineState,
+  step,
+} from './machine.ts';
 
 const config: MachineConfig = {
   workerCount: 3,
@@ -53,7 +61,9 @@ class Drive {
   #log(effect: MachineEffect): void {
     switch (effect.kind) {
       case 'send':
-        this.log.push(`${effect.message}→${effect.device}${effect.message === 'snapshot' && effect.control.withState ? ' with state' : ''}`);
+        this.log.push(
+          `${effect.message}→${effect.device}${effect.message === 'snapshot' && effect.control.withState ? ' with state' : ''}`,
+        );
         break;
       case 'committed':
         this.log.push(`committed ${effect.round} loss ${effect.loss}`);
@@ -118,17 +128,38 @@ function gathered(drive: Drive): Drive {
 
 test('a whole run: every step waits for all, rounds commit in order, checkpoints fall on their rounds', () => {
   const drive = gathered(new Drive(config));
-  assert.deepEqual(drive.log.filter((line) => line.startsWith('--')), [
-    '-- preparing', '-- connecting', '-- measuring', '-- profiling', '-- planning', '-- deploying', '-- training',
-  ]);
-  assert.deepEqual(drive.log.filter((line) => line.startsWith('measure')), ['measure→a', 'measure→b']);
-  assert.deepEqual(drive.log.filter((line) => /^(committed|write|finish)/.test(line)), [
-    'committed 0 loss 2', 'committed 1 loss 1', 'write-checkpoint 2', 'committed 2 loss 0', 'committed 3 loss -1', 'write-checkpoint 4',
-    'committed 4 loss -2', 'write-checkpoint 5', 'finish 5',
-  ]);
-  assert.deepEqual(drive.log.filter((line) => line.startsWith('feed')), ['feed 0', 'feed 1', 'feed 2', 'feed 3', 'feed 4']);
+  assert.deepEqual(
+    drive.log.filter((line) => line.startsWith('--')),
+    ['-- preparing', '-- connecting', '-- measuring', '-- profiling', '-- planning', '-- deploying', '-- training'],
+  );
+  assert.deepEqual(
+    drive.log.filter((line) => line.startsWith('measure')),
+    ['measure→a', 'measure→b'],
+  );
+  assert.deepEqual(
+    drive.log.filter((line) => /^(committed|write|finish)/.test(line)),
+    [
+      'committed 0 loss 2',
+      'committed 1 loss 1',
+      'write-checkpoint 2',
+      'committed 2 loss 0',
+      'committed 3 loss -1',
+      'write-checkpoint 4',
+      'committed 4 loss -2',
+      'write-checkpoint 5',
+      'finish 5',
+    ],
+  );
+  assert.deepEqual(
+    drive.log.filter((line) => line.startsWith('feed')),
+    ['feed 0', 'feed 1', 'feed 2', 'feed 3', 'feed 4'],
+  );
   assert.equal(drive.log.filter((line) => line.startsWith('commit→')).length, 15);
-  assert.deepEqual(drive.log.filter((line) => line.startsWith('snapshot')).slice(0, 3), ['snapshot→a with state', 'snapshot→b', 'snapshot→c with state']);
+  assert.deepEqual(drive.log.filter((line) => line.startsWith('snapshot')).slice(0, 3), [
+    'snapshot→a with state',
+    'snapshot→b',
+    'snapshot→c with state',
+  ]);
 });
 
 test('a round commits only when every device has prepared', () => {
@@ -137,7 +168,10 @@ test('a round commits only when every device has prepared', () => {
   gathered(drive);
   assert.equal(drive.state.phase, 'training');
   assert.deepEqual(drive.state.waitingFor, ['b']);
-  assert.equal(drive.log.some((line) => line.startsWith('commit')), false);
+  assert.equal(
+    drive.log.some((line) => line.startsWith('commit')),
+    false,
+  );
   drive.answerOf = (_device, _message, honest) => honest;
   drive.input({ kind: 'answer', device: 'b', answer: { kind: 'prepared', result: result(0, 'b') } });
   assert.equal(drive.log.at(-1), 'finish 5');
@@ -170,7 +204,9 @@ test('a device that leaves while gathering is simply missed, and a fourth one is
 test('a number that is not finite never commits', () => {
   const drive = new Drive(config);
   drive.answerOf = (device, _message, honest) =>
-    honest.kind === 'prepared' && honest.result.round === 1 && device === 'c' ? { kind: 'prepared', result: { ...honest.result, finite: false } } : honest;
+    honest.kind === 'prepared' && honest.result.round === 1 && device === 'c'
+      ? { kind: 'prepared', result: { ...honest.result, finite: false } }
+      : honest;
   gathered(drive);
   assert.match(drive.log.at(-1) ?? '', /^fail: the loss or a gradient of round 1 is not a finite number/);
   assert.equal(drive.log.filter((line) => line.startsWith('committed')).length, 1);
@@ -184,7 +220,8 @@ test('an answer out of turn, of another round, or given twice ends the run', () 
   assert.match(early.log.at(-1) ?? '', /fail: a answered "connected" while preparing/);
 
   const wrongRound = new Drive(config);
-  wrongRound.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' ? { kind: 'prepared', result: { ...honest.result, round: 7 } } : honest);
+  wrongRound.answerOf = (_device, _message, honest) =>
+    honest.kind === 'prepared' ? { kind: 'prepared', result: { ...honest.result, round: 7 } } : honest;
   gathered(wrongRound);
   assert.match(wrongRound.log.at(-1) ?? '', /fail: a prepared round 7 instead of 0/);
 
@@ -205,9 +242,10 @@ test('a stop during training commits the round in progress, writes a checkpoint 
   drive.answerOf = (_device, _message, honest) => honest;
   drive.input({ kind: 'answer', device: 'b', answer: { kind: 'prepared', result: result(0, 'b') } });
   // Round 1 was granted already.
-  assert.deepEqual(drive.log.filter((line) => /^(committed|write|finish)/.test(line)), [
-    'committed 0 loss 2', 'committed 1 loss 1', 'write-checkpoint 2', 'finish 2 stopped',
-  ]);
+  assert.deepEqual(
+    drive.log.filter((line) => /^(committed|write|finish)/.test(line)),
+    ['committed 0 loss 2', 'committed 1 loss 1', 'write-checkpoint 2', 'finish 2 stopped'],
+  );
 });
 
 test('a stop before training ends at once', () => {
@@ -225,6 +263,12 @@ test('a plan that leaves a device out releases it', () => {
   gathered(drive);
   const spare: MachineState = { ...drive.state, phase: 'planning', members: [...drive.state.members, { name: 'd', listenUrl: '' }] };
   const [next, effects] = step(config, spare, { kind: 'planned', plan });
-  assert.deepEqual(next.members.map(({ name }) => name), ['a', 'b', 'c']);
-  assert.deepEqual(effects.flatMap((effect) => (effect.kind === 'send' ? [`${effect.message}→${effect.device}`] : [])), ['end→d']);
+  assert.deepEqual(
+    next.members.map(({ name }) => name),
+    ['a', 'b', 'c'],
+  );
+  assert.deepEqual(
+    effects.flatMap((effect) => (effect.kind === 'send' ? [`${effect.message}→${effect.device}`] : [])),
+    ['end→d'],
+  );
 });

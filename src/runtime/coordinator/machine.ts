@@ -87,13 +87,14 @@ export type Answer =
   | { readonly kind: 'failed'; readonly message: string };
 
 export type MachineEffect =
-  | { [Kind in keyof ToWorker]: { readonly kind: 'send'; readonly device: string; readonly message: Kind; readonly control: ToWorker[Kind] } }[
-      | 'measure'
-      | 'profile'
-      | 'round'
-      | 'commit'
-      | 'snapshot'
-      | 'end']
+  | {
+      [Kind in keyof ToWorker]: {
+        readonly kind: 'send';
+        readonly device: string;
+        readonly message: Kind;
+        readonly control: ToWorker[Kind];
+      };
+    }['measure' | 'profile' | 'round' | 'commit' | 'snapshot' | 'end']
   /** Send the model (the shell holds its bytes). */
   | { readonly kind: 'send-model'; readonly device: string }
   | { readonly kind: 'send-peers'; readonly device: string; readonly members: readonly Member[] }
@@ -105,7 +106,14 @@ export type MachineEffect =
   | { readonly kind: 'deploy'; readonly plan: Plan; readonly epoch: number; readonly step: number }
   /** Send a round's inputs and labels; never more than one round ahead. */
   | { readonly kind: 'feed'; readonly round: number }
-  | { readonly kind: 'committed'; readonly round: number; readonly loss: number; readonly correctCount: number; readonly results: Readonly<Record<string, RoundResult>>; readonly learningRate: number }
+  | {
+      readonly kind: 'committed';
+      readonly round: number;
+      readonly loss: number;
+      readonly correctCount: number;
+      readonly results: Readonly<Record<string, RoundResult>>;
+      readonly learningRate: number;
+    }
   /** All weights of `round` committed rounds have arrived: write them. */
   | { readonly kind: 'write-checkpoint'; readonly round: number }
   | { readonly kind: 'phase'; readonly phase: Phase }
@@ -140,7 +148,9 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
     case 'left':
       return left(state, input.device, input.reason);
     case 'answer':
-      return state.members.some((member) => member.name === input.device) ? answered(config, state, input.device, input.answer) : [state, []];
+      return state.members.some((member) => member.name === input.device)
+        ? answered(config, state, input.device, input.answer)
+        : [state, []];
     case 'planned':
       return planned(state, input.plan);
     case 'checkpointed':
@@ -159,7 +169,11 @@ function joined(config: MachineConfig, state: MachineState, device: string): Ste
   if (members.length < config.workerCount) return [next, []];
   // By name, not by arrival: the same devices then always get the same plan.
   members.sort((a, b) => a.name.localeCompare(b.name, 'en', { numeric: true }));
-  return enter(next, 'preparing', members.map(({ name }) => ({ kind: 'send-model', device: name })));
+  return enter(
+    next,
+    'preparing',
+    members.map(({ name }) => ({ kind: 'send-model', device: name })),
+  );
 }
 
 function left(state: MachineState, device: string, reason: string): Step {
@@ -175,7 +189,9 @@ function whereText(state: MachineState): string {
 }
 
 function fail(state: MachineState, message: string): Step {
-  const effects = state.members.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason: message } }));
+  const effects = state.members.map(
+    ({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason: message } }),
+  );
   return [{ ...state, phase: 'ended' }, [...effects, { kind: 'fail', message }]];
 }
 
@@ -210,13 +226,20 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
 function absorb(state: MachineState, device: string, answer: Answer): Step {
   switch (answer.kind) {
     case 'ready':
-      return [{ ...state, members: state.members.map((member) => (member.name === device ? { ...member, listenUrl: answer.listenUrl } : member)) }, []];
+      return [
+        {
+          ...state,
+          members: state.members.map((member) => (member.name === device ? { ...member, listenUrl: answer.listenUrl } : member)),
+        },
+        [],
+      ];
     case 'measured':
       return [state, [{ kind: 'links-measured', device, links: answer.links }]];
     case 'profiled':
       return [state, [{ kind: 'profiled', device, profile: answer.profile }]];
     case 'prepared':
-      if (answer.result.round !== state.round) return fail(state, `${device} prepared round ${answer.result.round} instead of ${state.round}`);
+      if (answer.result.round !== state.round)
+        return fail(state, `${device} prepared round ${answer.result.round} instead of ${state.round}`);
       return [{ ...state, prepared: { ...state.prepared, [device]: answer.result } }, []];
     case 'snapshot-end':
       if (answer.round !== state.round) return fail(state, `${device} sent the weights of round ${answer.round} instead of ${state.round}`);
@@ -231,7 +254,11 @@ function advance(config: MachineConfig, state: MachineState): Step {
   const { members } = state;
   switch (state.phase) {
     case 'preparing':
-      return enter(state, 'connecting', members.map(({ name }) => ({ kind: 'send-peers', device: name, members })));
+      return enter(
+        state,
+        'connecting',
+        members.map(({ name }) => ({ kind: 'send-peers', device: name, members })),
+      );
     case 'connecting':
       return config.planGiven ? startPlanning(state) : measure(config, state, 0);
     case 'measuring':
@@ -239,7 +266,10 @@ function advance(config: MachineConfig, state: MachineState): Step {
     case 'profiling':
       return startPlanning(state);
     case 'deploying':
-      return startRound(config, { ...state, phase: 'training' }, [{ kind: 'phase', phase: 'training' }, { kind: 'feed', round: state.round }]);
+      return startRound(config, { ...state, phase: 'training' }, [
+        { kind: 'phase', phase: 'training' },
+        { kind: 'feed', round: state.round },
+      ]);
     case 'training':
       return commit(config, state);
     case 'snapshotting':
@@ -262,12 +292,22 @@ function measure(config: MachineConfig, state: MachineState, measurerIndex: numb
 /** All members profile at once: devices that share a machine then see each other's load, as they will in training. */
 function startProfiling(config: MachineConfig, state: MachineState): Step {
   const control = { batchSizes: config.batchSizesToProfile };
-  return enter(state, 'profiling', state.members.map(({ name }) => ({ kind: 'send', device: name, message: 'profile', control })));
+  return enter(
+    state,
+    'profiling',
+    state.members.map(({ name }) => ({ kind: 'send', device: name, message: 'profile', control })),
+  );
 }
 
 function startPlanning(state: MachineState): Step {
   const devices = state.members.map(({ name }) => name);
-  return [{ ...state, phase: 'planning', waitingFor: [] }, [{ kind: 'phase', phase: 'planning' }, { kind: 'plan', devices }]];
+  return [
+    { ...state, phase: 'planning', waitingFor: [] },
+    [
+      { kind: 'phase', phase: 'planning' },
+      { kind: 'plan', devices },
+    ],
+  ];
 }
 
 /** Members that the plan leaves out are released. */
@@ -277,7 +317,14 @@ function planned(state: MachineState, plan: Plan): Step {
   const unused = state.members.filter(({ name }) => !used.has(name));
   const members = state.members.filter(({ name }) => used.has(name));
   assert(members.length === used.size, 'the plan uses members only');
-  const releases = unused.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason: 'the plan is faster without this device' } }));
+  const releases = unused.map(
+    ({ name }): MachineEffect => ({
+      kind: 'send',
+      device: name,
+      message: 'end',
+      control: { reason: 'the plan is faster without this device' },
+    }),
+  );
   const next: MachineState = { ...state, members, plan, epoch: state.epoch + 1 };
   return enter(next, 'deploying', [...releases, { kind: 'deploy', plan, epoch: next.epoch, step: state.round }]);
 }
@@ -315,10 +362,15 @@ function commit(config: MachineConfig, state: MachineState): Step {
   const { round, prepared } = state;
   const results = Object.values(prepared);
   if (results.some((result) => !result.finite)) {
-    return fail(state, `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)`);
+    return fail(
+      state,
+      `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)`,
+    );
   }
   const gradientScale = config.gradientScale(sum(results, (result) => result.squaredNorm));
-  const commits = state.members.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'commit', control: { round, gradientScale } }));
+  const commits = state.members.map(
+    ({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'commit', control: { round, gradientScale } }),
+  );
   const record: MachineEffect = {
     kind: 'committed',
     round,
@@ -337,7 +389,14 @@ function commit(config: MachineConfig, state: MachineState): Step {
 function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
   const owners = new Set(defined(state.plan, 'the plan').stages.map((stage) => stage.devices[0]));
   const waitingFor = state.members.map(({ name }) => name);
-  const asks = waitingFor.map((device): MachineEffect => ({ kind: 'send', device, message: 'snapshot', control: { round: state.round, withState: owners.has(device) } }));
+  const asks = waitingFor.map(
+    (device): MachineEffect => ({
+      kind: 'send',
+      device,
+      message: 'snapshot',
+      control: { round: state.round, withState: owners.has(device) },
+    }),
+  );
   return [{ ...state, phase: 'snapshotting', waitingFor }, [...before, ...asks]];
 }
 

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRandom } from '../../random.ts';
 import { wrap } from '../../graph/tensor.ts';
+import { createRandom } from '../../random.ts';
 import { type RingPort, ringAllReduce } from './all-reduce.ts';
 import { Mailbox } from './mailbox.ts';
 
@@ -9,20 +9,35 @@ import { Mailbox } from './mailbox.ts';
 function ring(memberCount: number): { ports: RingPort[]; sentElements: number[] } {
   const mailboxes = Array.from({ length: memberCount }, () => new Mailbox(1e9));
   const sentElements = new Array<number>(memberCount).fill(0);
-  const ports = mailboxes.map((mailbox, index): RingPort => ({
-    async send(piece, data) {
-      sentElements[index] = (sentElements[index] as number) + data.length;
-      const next = mailboxes[(index + 1) % memberCount] as Mailbox;
-      next.put({ kind: 'all-reduce', round: 0, microBatch: piece, from: 'previous' }, {
-        kind: 'all-reduce', epoch: 0, round: 0, microBatch: piece, tensors: [wrap('float32', [data.length], data)],
-      });
-    },
-    receive: (piece) => mailbox.take({ kind: 'all-reduce', round: 0, microBatch: piece, from: 'previous' }),
-  }));
+  const ports = mailboxes.map(
+    (mailbox, index): RingPort => ({
+      async send(piece, data) {
+        sentElements[index] = (sentElements[index] as number) + data.length;
+        const next = mailboxes[(index + 1) % memberCount] as Mailbox;
+        next.put(
+          { kind: 'all-reduce', round: 0, microBatch: piece, from: 'previous' },
+          {
+            kind: 'all-reduce',
+            epoch: 0,
+            round: 0,
+            microBatch: piece,
+            tensors: [wrap('float32', [data.length], data)],
+          },
+        );
+      },
+      receive: (piece) => mailbox.take({ kind: 'all-reduce', round: 0, microBatch: piece, from: 'previous' }),
+    }),
+  );
   return { ports, sentElements };
 }
 
-for (const [memberCount, length] of [[2, 10], [3, 1], [3, 7], [4, 300_001], [5, 4096]] as const) {
+for (const [memberCount, length] of [
+  [2, 10],
+  [3, 1],
+  [3, 7],
+  [4, 300_001],
+  [5, 4096],
+] as const) {
   test(`${memberCount} members end with the same sum of ${length} elements, sending 2(n−1)/n of it each`, async () => {
     const random = createRandom(7, memberCount, length);
     const inputs = Array.from({ length: memberCount }, () => Float32Array.from({ length }, () => random.normal()));

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { ProtocolError } from '../../errors.ts';
 import { tensor } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
-import { type MailKey, Mailbox } from './mailbox.ts';
+import { Mailbox, type MailKey } from './mailbox.ts';
 
 const key = (microBatch: number): MailKey => ({ kind: 'activation', round: 0, microBatch, from: 'a' });
 const frame = (microBatch: number): Frame => ({

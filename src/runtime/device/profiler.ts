@@ -7,9 +7,9 @@ import type { Clock } from '../../clock.ts';
 import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import type { ValueInfo } from '../../graph/graph.ts';
-import { type LayerSequence, cutBytes, parameterBytes } from '../../graph/layers.ts';
+import { cutBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
-import { type Tensor, allocate, elementCount, isFloat } from '../../graph/tensor.ts';
+import { allocate, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { differentiableNames } from './stage-graphs.ts';
 
@@ -92,7 +92,9 @@ function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, frozen 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
 function layerKinds({ layers }: LayerSequence, frozen: readonly string[]): string[] {
   const isFrozen = new Set(frozen);
-  return layers.map(({ signature, parameters }) => `${signature} ${parameters.map((name) => (isFrozen.has(name) ? 'frozen' : 'trained')).join(' ')}`);
+  return layers.map(
+    ({ signature, parameters }) => `${signature} ${parameters.map((name) => (isFrozen.has(name) ? 'frozen' : 'trained')).join(' ')}`,
+  );
 }
 
 /** Another model's layers that compute the same, under the names of this one's. */
@@ -141,7 +143,9 @@ async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly 
   const forward = await engine.compile(graphs.forward);
   const hasBackward = graphs.inputGradients.length + graphs.parameterGradients.length > 0;
   const backward = hasBackward ? await engine.compile(graphs.backward) : undefined;
-  const forwardFeeds = Object.fromEntries(graphs.forward.inputs.filter(({ name }) => forward.inputs.includes(name)).map((input) => [input.name, feed(input)]));
+  const forwardFeeds = Object.fromEntries(
+    graphs.forward.inputs.filter(({ name }) => forward.inputs.includes(name)).map((input) => [input.name, feed(input)]),
+  );
   const results = forward.run(forwardFeeds);
   const forwardMs = await time(engine, forward, forwardFeeds, clock);
   let backwardMs = 0;
@@ -184,4 +188,3 @@ function madeUp(type: ValueInfo['type'], shape: readonly number[], uniform: () =
   if (isFloat(type)) for (let index = 0; index < data.length; index++) data[index] = 0.1 + uniform();
   return { type, shape: [...shape], data };
 }
-

@@ -6,7 +6,7 @@ import { assert, defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { CutTensor } from '../../graph/layers.ts';
-import { type Tensor, sameShape } from '../../graph/tensor.ts';
+import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import type { DeviceProgram, Instruction, Payload, SampleRange } from '../../schedule/program.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../failure.ts';
@@ -105,10 +105,18 @@ class RoundState {
       case 'forward':
         return this.#forward(instruction.microBatch);
       case 'backward':
-        this.#keep(this.#gradients, instruction.microBatch, this.#stage.backward(instruction.microBatch, this.#gradientsOf(instruction.microBatch)));
+        this.#keep(
+          this.#gradients,
+          instruction.microBatch,
+          this.#stage.backward(instruction.microBatch, this.#gradientsOf(instruction.microBatch)),
+        );
         return;
       case 'backward-input':
-        this.#keep(this.#gradients, instruction.microBatch, this.#stage.backwardInput(instruction.microBatch, this.#gradientsOf(instruction.microBatch)));
+        this.#keep(
+          this.#gradients,
+          instruction.microBatch,
+          this.#stage.backwardInput(instruction.microBatch, this.#gradientsOf(instruction.microBatch)),
+        );
         return;
       case 'backward-weight':
         this.#stage.backwardWeight(instruction.microBatch);
@@ -176,7 +184,14 @@ class RoundState {
     const pieces = defined(this.#pieces.get(key), `${payload} ${microBatch}`);
     this.#pieces.delete(key);
     pieces.sort((a, b) => a.samples[0] - b.samples[0]);
-    return expected.map((cut, index) => owned(joinSamples(pieces.map((piece) => defined(piece.tensors[index], cut.name)), cut.batchAxis)));
+    return expected.map((cut, index) =>
+      owned(
+        joinSamples(
+          pieces.map((piece) => defined(piece.tensors[index], cut.name)),
+          cut.batchAxis,
+        ),
+      ),
+    );
   }
 
   /** Files a result to be sent later; a failure is seen by `finished` or by the send, never as an unhandled rejection. */
@@ -220,7 +235,8 @@ function pieceKey(payload: Payload, microBatch: number): string {
 
 /** A peer's tensors must be exactly those that the plan says. Throws ProtocolError. */
 function checkPiece(tensors: readonly Tensor[], expected: readonly CutTensor[], samples: SampleRange, what: string): void {
-  if (tensors.length !== expected.length) throw new ProtocolError(`The ${what} should hold ${expected.length} tensors, not ${tensors.length}.`);
+  if (tensors.length !== expected.length)
+    throw new ProtocolError(`The ${what} should hold ${expected.length} tensors, not ${tensors.length}.`);
   for (const [index, cut] of expected.entries()) {
     const found = defined(tensors[index], 'tensor');
     const shape = cut.shape.map((dimension) => (dimension === 'N' ? samples[1] - samples[0] : dimension));

@@ -1,7 +1,7 @@
 // Cutting and joining tensors along their batch axis: what a device's neighbours own of a micro-batch.
 
 import { assert, defined } from '../../assert.ts';
-import { type ElementArray, type Tensor, allocate, elementCount } from '../../graph/tensor.ts';
+import { allocate, type ElementArray, elementCount, type Tensor } from '../../graph/tensor.ts';
 
 /** Samples [first, end) of a tensor. Along axis 0 a view without a copy, else a copy. */
 export function sliceSamples(value: Tensor, axis: number, first: number, end: number): Tensor {

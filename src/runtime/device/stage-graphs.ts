@@ -1,14 +1,14 @@
 // The graphs of one stage, compiled: forward and backward (whole or in two halves), loss, sums of gradients, their norm, update.
 
 import { defined } from '../../assert.ts';
-import { type StageGraphs, differentiate } from '../../autodiff/differentiate.ts';
+import { differentiate, type StageGraphs } from '../../autodiff/differentiate.ts';
 import { replaceDropouts } from '../../autodiff/dropout.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
-import { type StageGraph, extractStage } from '../../graph/stage.ts';
+import { extractStage, type StageGraph } from '../../graph/stage.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
-import { type OptimizerGraph, accumulateGraph, optimizerGraph } from '../../training/optimizers.ts';
+import { accumulateGraph, type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 
@@ -101,7 +101,9 @@ async function compilePass(engine: Engine, options: StageOptions, trained: reado
     backward: !splitBackward && (hasInputGradients || hasWeightGradients) ? await engine.compile(graphs.backward) : undefined,
     backwardInput: splitBackward && hasInputGradients ? await engine.compile(graphs.backwardInput) : undefined,
     backwardWeight: splitBackward && hasWeightGradients ? await engine.compile(graphs.backwardWeight) : undefined,
-    loss: isLast ? await engine.compile(lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels)) : undefined,
+    loss: isLast
+      ? await engine.compile(lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels))
+      : undefined,
   };
 }
 
@@ -115,7 +117,10 @@ function maskAxes({ dropouts }: StageGraphs, { sequence, layers, sampleCount }: 
   if (sequence.fixedBatch !== undefined) return dropouts.map(({ shape }) => first(shape, (dimension) => dimension === sampleCount));
   const larger = replaceDropouts(extractStage(sequence, layers[0], layers[1], sampleCount + 1)).dropouts;
   return dropouts.map(({ name, shape }) => {
-    const other = defined(larger.find((dropout) => dropout.name === name), name).shape;
+    const other = defined(
+      larger.find((dropout) => dropout.name === name),
+      name,
+    ).shape;
     return first(shape, (dimension, axis) => dimension !== other[axis]);
   });
 }

@@ -6,10 +6,10 @@ import { gradientName, outputGradientName } from '../../autodiff/differentiate.t
 import { dropoutMask } from '../../autodiff/dropout.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
-import { type Tensor, allocate, elementCount, scalar, wrap } from '../../graph/tensor.ts';
+import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
 import { owned } from './samples.ts';
-import { type CompiledPass, type CompiledStage, type StageOptions, compileStage } from './stage-graphs.ts';
+import { type CompiledPass, type CompiledStage, compileStage, type StageOptions } from './stage-graphs.ts';
 
 /** One named tensor of a stage's state. */
 export interface StateEntry {
@@ -251,17 +251,23 @@ export class Stage {
     const feeds: Values = { ...this.#stateValues() };
     const own: Values = {};
     for (const { name, shape } of trained) {
-      own[gradientName(name)] = this.#gradients[name] ?? this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape))));
+      own[gradientName(name)] =
+        this.#gradients[name] ?? this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape))));
     }
     this.#gradients = {};
     for (const { name, shape } of optimizer.state) {
-      if (!this.#state.optimizer.has(name)) this.load({ role: 'optimizer', name, value: wrap('float32', shape, allocate('float32', elementCount(shape))) });
+      if (!this.#state.optimizer.has(name))
+        this.load({ role: 'optimizer', name, value: wrap('float32', shape, allocate('float32', elementCount(shape))) });
       feeds[name] = defined(this.#state.optimizer.get(name), name);
     }
-    for (const [name, value] of Object.entries(optimizer.scalars({ learningRate, gradientScale, step }))) own[name] = this.#engine.upload(scalar('float32', value));
+    for (const [name, value] of Object.entries(optimizer.scalars({ learningRate, gradientScale, step })))
+      own[name] = this.#engine.upload(scalar('float32', value));
     const results = this.#run(update, { ...feeds, ...own });
     this.#releaseAll(own);
-    for (const [role, parts] of [['parameter', trained], ['optimizer', optimizer.state]] as const) {
+    for (const [role, parts] of [
+      ['parameter', trained],
+      ['optimizer', optimizer.state],
+    ] as const) {
       for (const { name } of parts) {
         this.#superseded.push({ role, name, value: defined(this.#state[role].get(name), name) });
         this.#state[role].set(name, defined(results[optimizer.updatedName(name)], name));
@@ -388,7 +394,10 @@ export class Stage {
       .filter((cut) => cut.differentiable)
       .map(({ name }): Promise<Tensor> => {
         const gradient = gradientName(name);
-        if (withGradient.has(name)) return keep.has(gradient) ? this.#engine.download(defined(results[gradient], name)) : this.#engine.take(defined(results[gradient], name));
+        if (withGradient.has(name))
+          return keep.has(gradient)
+            ? this.#engine.download(defined(results[gradient], name))
+            : this.#engine.take(defined(results[gradient], name));
         const { type, shape } = defined(stage.types.get(name), name);
         return Promise.resolve({ type, shape, data: allocate(type, elementCount(shape)) });
       });

@@ -2,15 +2,15 @@
 
 import { hostname } from 'node:os';
 import type { Clock } from '../../clock.ts';
-import { deviceFacts } from '../../engine/host-node.ts';
 import type { Engine } from '../../engine/engine.ts';
+import { deviceFacts } from '../../engine/host-node.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
 import { connect } from '../../transport/websocket.ts';
 import type { ProfileCache } from '../device/profiler.ts';
 import { addressTowards, createPeerNetwork } from './network.ts';
-import { type WorkerEnd, runWorker } from './worker.ts';
+import { runWorker, type WorkerEnd } from './worker.ts';
 
 export interface JoinOptions {
   readonly url: string;

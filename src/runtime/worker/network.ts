@@ -3,10 +3,10 @@
 import { createSocket } from 'node:dgram';
 import { isIP } from 'node:net';
 import { RunError } from '../../errors.ts';
-import type { Link } from '../../transport/link.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
 import { sameSecret } from '../../transport/join-code.ts';
+import type { Link } from '../../transport/link.ts';
 import { connect, listen } from '../../transport/websocket.ts';
 import type { PeerNetwork } from './peers.ts';
 

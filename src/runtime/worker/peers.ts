@@ -85,7 +85,8 @@ export class Peers {
 
   #received(link: Link, frame: Frame): void {
     if (pipelineKinds.has(frame.kind)) this.#onFrame(link.peer, frame);
-    else if (frame.kind === 'ping') void link.send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch }, 'pipeline').catch(() => {}); // a lost link reports itself
+    else if (frame.kind === 'ping')
+      void link.send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch }, 'pipeline').catch(() => {}); // a lost link reports itself
     else if (frame.kind === 'pong') this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(frame);
     else if (frame.kind !== 'ballast') throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
   }
@@ -104,7 +105,7 @@ export class Peers {
     trips.sort((a, b) => a - b);
     const roundTripMs = trips[7] as number;
     for (let mebibytes = 1; ; mebibytes *= 2) {
-      const elapsedMs = Math.max(await this.#roundTrip(peer, mebibytes) - roundTripMs, 1e-3);
+      const elapsedMs = Math.max((await this.#roundTrip(peer, mebibytes)) - roundTripMs, 1e-3);
       if (elapsedMs >= 40 || mebibytes >= 32) {
         return { peer, bandwidthMbps: (mebibytes * 2 ** 20 * 8) / (elapsedMs * 1e3), latencyMs: roundTripMs / 2 };
       }

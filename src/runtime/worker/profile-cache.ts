@@ -6,13 +6,15 @@ import { cpus, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
 import { cacheFolder } from '../../storage/digits-cache.ts';
-import { toCoordinatorSchemas } from '../messages.ts';
 import type { ProfileCache } from '../device/profiler.ts';
+import { toCoordinatorSchemas } from '../messages.ts';
 
 /** A cache for the device `slot` of this machine: several workers on one machine slow each other and keep profiles of their own. */
 export function profileCache(slot: string): ProfileCache {
   const pathOf = (key: string): string => {
-    const hash = createHash('sha256').update(JSON.stringify([key, slot, hostname(), cpus()[0]?.model, cpus().length])).digest('hex');
+    const hash = createHash('sha256')
+      .update(JSON.stringify([key, slot, hostname(), cpus()[0]?.model, cpus().length]))
+      .digest('hex');
     return join(cacheFolder(), 'profiles', `${hash.slice(0, 32)}.json`);
   };
   return {

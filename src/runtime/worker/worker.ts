@@ -6,20 +6,20 @@ import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { parsePlan } from '../../cluster/validate.ts';
-import { program } from '../../schedule/generate.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { layers } from '../../graph/layers.ts';
 import { sameShape } from '../../graph/tensor.ts';
+import { program } from '../../schedule/generate.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
-import { Failure } from '../failure.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { feedName, isTraced, runRound } from '../device/round.ts';
-import { type Stage, createStage } from '../device/stage.ts';
-import { type Message, type ModelMessage, type ToCoordinator, type ToWorker, message, parseMessage, toWorkerSchemas } from '../messages.ts';
+import { createStage, type Stage } from '../device/stage.ts';
+import { Failure } from '../failure.ts';
+import { type Message, type ModelMessage, message, parseMessage, type ToCoordinator, type ToWorker, toWorkerSchemas } from '../messages.ts';
 import { decodeModel } from '../model-transfer.ts';
 import { optimizedParameter } from '../run-state.ts';
 import { type PeerNetwork, Peers } from './peers.ts';
@@ -78,7 +78,8 @@ class Commits {
   }
 
   arrived(commit: ToWorker['commit']): void {
-    if (this.#resolve === undefined || commit.round !== this.#round) throw new ProtocolError(`The coordinator committed round ${commit.round}, which was not prepared.`);
+    if (this.#resolve === undefined || commit.round !== this.#round)
+      throw new ProtocolError(`The coordinator committed round ${commit.round}, which was not prepared.`);
     this.#resolve(commit);
     this.#resolve = undefined;
   }
@@ -107,7 +108,9 @@ class Worker {
       onEnd: (peer, reason) => this.#peerLost(peer, reason),
     });
     options.coordinator.receive((frame) => this.#received(frame));
-    void options.coordinator.ended.then((end) => this.#end({ clean: end.clean, reason: end.clean ? end.reason : `the coordinator is gone: ${end.reason}` }));
+    void options.coordinator.ended.then((end) =>
+      this.#end({ clean: end.clean, reason: end.clean ? end.reason : `the coordinator is gone: ${end.reason}` }),
+    );
   }
 
   async serve(): Promise<WorkerEnd> {
@@ -304,7 +307,8 @@ class Worker {
   /** The deployment, with all of its state in place. */
   #deployedFor(kind: 'round' | 'snapshot'): Deployment {
     const deployment = earlier(this.#deployment, kind, 'a plan');
-    if (deployment.missingCount > 0) throw new ProtocolError(`The coordinator sent "${kind}" before ${deployment.missingCount} pieces of the stage's state.`);
+    if (deployment.missingCount > 0)
+      throw new ProtocolError(`The coordinator sent "${kind}" before ${deployment.missingCount} pieces of the stage's state.`);
     return deployment;
   }
 
@@ -389,7 +393,8 @@ function checkedProgram(plan: Plan, sequence: LayerSequence, name: string): Devi
     throw new ProtocolError(`The coordinator sent a plan that cannot be run: ${error.message}`);
   }
   const end = plan.stages.at(-1)?.layers[1];
-  if (end !== sequence.layers.length) throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
+  if (end !== sequence.layers.length)
+    throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
   const device = devices.find((entry) => entry.device === name);
   if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
   return device;

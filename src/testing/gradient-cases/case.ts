@@ -2,8 +2,8 @@
 
 import fc from 'fast-check';
 import type { Attributes, Node } from '../../graph/graph.ts';
-import { type Tensor, elementCount, tensor } from '../../graph/tensor.ts';
-import { type Random, createRandom, permutation } from '../../random.ts';
+import { elementCount, type Tensor, tensor } from '../../graph/tensor.ts';
+import { createRandom, permutation, type Random } from '../../random.ts';
 import type { GradientCase } from '../gradient-check.ts';
 
 /** Random cases of one operator: a plain configuration (which a failing test prints) and the case built from it. */

@@ -2,9 +2,9 @@
 
 import fc from 'fast-check';
 import { type Attributes, float, int, string } from '../../graph/graph.ts';
-import { type Tensor, scalar, tensor } from '../../graph/tensor.ts';
+import { scalar, type Tensor, tensor } from '../../graph/tensor.ts';
 import type { Random } from '../../random.ts';
-import { type CaseGenerator, awayFromZero, between, broadcastShapes, cases, distinct, nodeOf, shapes } from './case.ts';
+import { awayFromZero, between, broadcastShapes, type CaseGenerator, cases, distinct, nodeOf, shapes } from './case.ts';
 
 type Values = (random: Random, shape: readonly number[]) => Tensor;
 

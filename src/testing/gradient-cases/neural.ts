@@ -2,8 +2,8 @@
 
 import fc from 'fast-check';
 import { type Attributes, float, int, ints, string } from '../../graph/graph.ts';
-import { type Tensor, scalar } from '../../graph/tensor.ts';
-import { type CaseGenerator, awayFromZero, between, broadcastShapes, cases, dimension, distinct, nodeOf, shapes } from './case.ts';
+import { scalar, type Tensor } from '../../graph/tensor.ts';
+import { awayFromZero, between, broadcastShapes, type CaseGenerator, cases, dimension, distinct, nodeOf, shapes } from './case.ts';
 
 const any = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor => between(random, shape, -2, 2);
 const positive = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor => between(random, shape, 0.5, 2);

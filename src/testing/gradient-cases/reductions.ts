@@ -2,9 +2,9 @@
 
 import fc from 'fast-check';
 import { int } from '../../graph/graph.ts';
-import { type Tensor, scalar } from '../../graph/tensor.ts';
+import { scalar, type Tensor } from '../../graph/tensor.ts';
 import type { Random } from '../../random.ts';
-import { type CaseGenerator, awayFromZero, between, cases, distinct, indices, nodeOf, shapes } from './case.ts';
+import { awayFromZero, between, type CaseGenerator, cases, distinct, indices, nodeOf, shapes } from './case.ts';
 
 type Values = (random: Random, shape: readonly number[]) => Tensor;
 

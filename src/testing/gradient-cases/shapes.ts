@@ -2,9 +2,9 @@
 
 import fc from 'fast-check';
 import { int, ints, string } from '../../graph/graph.ts';
-import { type Tensor, elementCount, int64s, scalar, tensor } from '../../graph/tensor.ts';
+import { elementCount, int64s, scalar, type Tensor, tensor } from '../../graph/tensor.ts';
 import { permutation } from '../../random.ts';
-import { type CaseGenerator, between, cases, dimension, indices, nodeOf, shapes } from './case.ts';
+import { between, type CaseGenerator, cases, dimension, indices, nodeOf, shapes } from './case.ts';
 
 const any = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor => between(random, shape, -2, 2);
 
