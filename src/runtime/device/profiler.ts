@@ -136,8 +136,10 @@ async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly 
   const random = createRandom(1);
   const feeds = new Map<string, Value>();
   const feed = ({ name, type, shape }: ValueInfo): Value => {
-    let value = feeds.get(name);
-    if (value === undefined) feeds.set(name, (value = engine.upload(madeUp(type, shape as readonly number[], random.uniform))));
+    const known = feeds.get(name);
+    if (known !== undefined) return known;
+    const value = engine.upload(madeUp(type, shape as readonly number[], random.uniform));
+    feeds.set(name, value);
     return value;
   };
   const forward = await engine.compile(graphs.forward);
