@@ -1,6 +1,6 @@
 // asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. What touches this machine is in `asteroid-edge/node`.
 
-export { type DifferentiateOptions, differentiate, gradientName, outputGradientName, type StageGraphs } from './autodiff/differentiate.ts';
+export { type DifferentiateOptions, differentiate, outputGradientName, type StageGraphs } from './autodiff/differentiate.ts';
 export type { Cluster, DeviceSpec, LayerProfile, LinkSpeed, Plan, PlanLayout, Profile, StagePlan } from './cluster/cluster.ts';
 export { drawPlan } from './cluster/draw.ts';
 export { checkTogether, parseCluster, parsePlan, parseProfile } from './cluster/validate.ts';
@@ -8,6 +8,7 @@ export type { Engine, Executable, Value } from './engine/engine.ts';
 export { createReferenceEngine } from './engine/reference.ts';
 export { InputError, ProtocolError, RunError } from './errors.ts';
 export { GraphBuilder } from './graph/builder.ts';
+export { gradientName } from './graph/gradient-name.ts';
 export type { Graph, Node } from './graph/graph.ts';
 export {
   fanInUniform,

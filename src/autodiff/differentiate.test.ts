@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { InputError } from '../errors.ts';
 import { GraphBuilder } from '../graph/builder.ts';
+import { gradientName } from '../graph/gradient-name.ts';
 import { float, type Graph, int, type Node } from '../graph/graph.ts';
 import { fanInUniform, ones, zeros } from '../graph/initialization.ts';
 import { instantiate } from '../graph/static.ts';
@@ -11,7 +12,7 @@ import { evaluateGraph } from '../testing/evaluate-graph.ts';
 import { assertClose, checkGraph, inDoublePrecision, randomTensor, runBackward } from '../testing/gradient-check.ts';
 import { randomGraph } from '../testing/random-graph.ts';
 import { attentionNet, depthwiseNet, residualNet } from '../testing/small-nets.ts';
-import { differentiate, gradientName, outputGradientName } from './differentiate.ts';
+import { differentiate, outputGradientName } from './differentiate.ts';
 
 const names = (values: readonly { readonly name: string }[]): readonly string[] => values.map(({ name }) => name);
 const operatorsOf = (graph: Graph): readonly string[] => graph.nodes.map(({ operator }) => operator);

@@ -4,6 +4,7 @@
 
 import { assert } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
+import { gradientName } from '../graph/gradient-name.ts';
 import type { Graph, Node, ValueInfo } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { byteLength, isFloat, type ValueType } from '../graph/tensor.ts';
@@ -60,11 +61,6 @@ export interface StageGraphs {
   readonly parameterGradients: readonly string[];
   /** The inputs and parameters asked for to which no output has a path: their gradient is zero and no graph computes it. */
   readonly withoutGradient: readonly string[];
-}
-
-/** The backward graphs' name for the gradient of an input or parameter. */
-export function gradientName(value: string): string {
-  return `gradient(${value})`;
 }
 
 /** The backward graphs' name for the gradient that an output receives from outside. */

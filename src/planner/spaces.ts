@@ -22,7 +22,9 @@ export const planners: Readonly<Record<string, Spaces>> = {
     const dependent = problem.profile.layers.find((layer) => layer.batchDependent === true);
     if (dependent !== undefined && !problem.replicateBatchDependent && problem.devices.length > 1) {
       const what = `Planner "dp" replicates every layer, but the result of layer "${dependent.name}" depends on the whole batch`;
-      throw new InputError(`${what}; use another planner, such as asteroid, or allow it with replicateBatchDependent (--replicate-batch-norm).`);
+      throw new InputError(
+        `${what}; use another planner, such as asteroid, or allow it with replicateBatchDependent (--replicate-batch-norm).`,
+      );
     }
     return [{ order: places(problem), groupLimit: problem.devices.length, stageLimit: 1 }];
   },

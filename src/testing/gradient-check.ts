@@ -2,8 +2,9 @@
 // whole. Cases are one node (gradient-cases/) or any static graph.
 
 import assert from 'node:assert/strict';
-import { differentiate, gradientName, outputGradientName, type StageGraphs } from '../autodiff/differentiate.ts';
+import { differentiate, outputGradientName, type StageGraphs } from '../autodiff/differentiate.ts';
 import { Emitter } from '../graph/emitter.ts';
+import { gradientName } from '../graph/gradient-name.ts';
 import type { Graph, Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { type ElementType, isFloat, type Tensor, tensor, type ValueType } from '../graph/tensor.ts';

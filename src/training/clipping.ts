@@ -3,10 +3,11 @@
 
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
+import { gradientName } from '../graph/gradient-name.ts';
 import { type Graph, int } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { scalar } from '../graph/tensor.ts';
-import { gradientName, type Parameter } from './names.ts';
+import type { Parameter } from './names.ts';
 
 /** Inputs: `gradientName` of each parameter. Output: `squaredNorm`, a float32 scalar, the sum of the squares of all their elements. */
 export function squaredNormGraph(parameters: readonly Parameter[]): Graph {

@@ -9,8 +9,3 @@ export interface Parameter {
   /** float32 (the default) or float64. */
   readonly type?: ElementType;
 }
-
-/** The gradient of a parameter, as the backward graphs call it. */
-export function gradientName(parameter: string): string {
-  return `gradient(${parameter})`;
-}

@@ -2,15 +2,15 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
-import { gradientName as autodiffGradientName } from '../autodiff/differentiate.ts';
 import type { Engine } from '../engine/engine.ts';
 import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
 import { createReferenceEngine } from '../engine/reference.ts';
+import { gradientName } from '../graph/gradient-name.ts';
 import { allocate, type ElementType, elementCount, scalar, type Tensor, tensor, toNumbers, wrap } from '../graph/tensor.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 import { runGraph } from '../testing/run-graph.ts';
 import { clipScale, squaredNormGraph } from './clipping.ts';
-import { gradientName, type Parameter } from './names.ts';
+import type { Parameter } from './names.ts';
 import { accumulateGraph, type OptimizerKind, type OptimizerOptions, optimizerGraph, sumName } from './optimizers.ts';
 
 type Values = Readonly<Record<string, readonly number[]>>;
@@ -109,10 +109,6 @@ test('a stage without parameters has an empty update', () => {
   const { graph, state, scalars } = optimizerGraph('adam', []);
   assert.deepEqual([graph.inputs, graph.outputs, graph.nodes, state], [[], [], [], []]);
   assert.deepEqual(scalars({ learningRate: 1, gradientScale: 1, step: 1 }), {});
-});
-
-test('gradients have the names that the backward graphs give them', () => {
-  assert.equal(gradientName('conv.weight'), autodiffGradientName('conv.weight'));
 });
 
 test('accumulateGraph adds gradients to their sums', async () => {

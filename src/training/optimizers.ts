@@ -3,10 +3,11 @@
 
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
+import { gradientName } from '../graph/gradient-name.ts';
 import { type Attributes, float, type Graph, int } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
-import { gradientName, type Parameter } from './names.ts';
+import type { Parameter } from './names.ts';
 
 export type OptimizerKind = 'sgd' | 'adam' | 'adamw';
 

@@ -2,9 +2,10 @@
 // engine; calls queue work there and return. It knows nothing of links, other devices, or whether a round commits.
 
 import { assert, defined } from '../../assert.ts';
-import { gradientName, outputGradientName } from '../../autodiff/differentiate.ts';
+import { outputGradientName } from '../../autodiff/differentiate.ts';
 import { dropoutMask } from '../../autodiff/dropout.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
+import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
