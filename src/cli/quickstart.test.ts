@@ -13,7 +13,7 @@ import { type CommandEnd, jsonLines, runCommand, temporaryFolder } from '../test
 import { gather } from '../training/data/dataset.ts';
 
 const cwd = temporaryFolder();
-const roundCount = 1360;
+const roundCount = 1020;
 let end: CommandEnd;
 let tookMs = 0;
 let result: { readonly testAccuracy: number; readonly workerCount: number; readonly trainSeconds: number; readonly runFolder: string };

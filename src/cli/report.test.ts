@@ -119,7 +119,7 @@ test('on a terminal: who joined, the profile as it is measured, the plan, a bar 
   show([{ kind: 'profile-progress', device: 'laptop', done: 24, total: 24 }], 80);
   assert.deepEqual(stream.screen(), [
     ...opening,
-    'Profile    laptop    ██████████████████████████████ 24/24 measurements',
+    'Profiling  laptop    ██████████████████████████████ 24/24 measurements',
     '           board     ███████████████░░░░░░░░░░░░░░░ 12/24 measurements',
   ]);
   show(middle, 100);

@@ -153,16 +153,20 @@ class HumanReport {
 
   #profileProgress(device: string, done: number, total: number): void {
     this.#profiles.set(device, { done, total });
-    const lines = [...this.#profiles].map(([name, progress], index) => {
-      const count = `${progress.done}/${progress.total} measurements`;
-      return `${(index === 0 ? 'Profile' : '').padEnd(labelWidth)}${this.#name(name)}  ${bar(progress.done / progress.total, 30)} ${count}`;
+    this.#showProfiles();
+  }
+
+  #showProfiles(): void {
+    const lines = [...this.#profiles].map(([name, { done, total }], index) => {
+      const label = (index === 0 ? 'Profiling' : '').padEnd(labelWidth);
+      return `${label}${this.#name(name)}  ${bar(done / total, 30)} ${done}/${total} measurements`;
     });
     this.#terminal.live(lines);
   }
 
   #profiled(event: Extract<RunEvent, { kind: 'profiled' }>): void {
     this.#profiles.delete(event.device);
-    if (this.#profiles.size === 0) this.#terminal.live([]);
+    this.#showProfiles();
     const { colors } = this.#terminal;
     const speed = grouped(Math.round(1000 / event.sampleMs)).padStart(7);
     this.#section('Profile', `${this.#name(event.device)}  ${speed} samples/s alone${event.cached ? colors.dim('  measured before') : ''}`);
