@@ -115,7 +115,7 @@ function sessionKernel(
         const feeds: Record<string, RuntimeTensor> = {};
         for (const [index, { type, data }] of values.entries()) {
           const { name, shape } = defined(graph.inputs[index], 'an input');
-          feeds[name] = new runtime.Tensor(type, data, shape as readonly number[]);
+          feeds[name] = toRuntime(runtime, type, data, shape as readonly number[]);
         }
         const names = wanted.map((name) => defined(inside.get(name), name));
         const results = await session.run(feeds, names);
@@ -129,6 +129,15 @@ function sessionKernel(
     },
     release: () => session.release(),
   };
+}
+
+/**
+ * Where JavaScript has a Float16Array (Node 24), the runtime makes one of half-precision bits, which its native part then takes for empty: such a
+ * tensor is made of the bits as integers and called float16 afterwards.
+ */
+function toRuntime(runtime: OnnxRuntime, type: ElementType, data: ElementArray, shape: readonly number[]): RuntimeTensor {
+  if (type !== 'float16') return new runtime.Tensor(type, data, shape);
+  return Object.defineProperty(new runtime.Tensor('uint16', data, shape), 'type', { value: type });
 }
 
 /** Our tensor over the same memory. Runtimes with a Float16Array use it where we hold raw bits. */
