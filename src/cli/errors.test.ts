@@ -320,6 +320,14 @@ const cases: readonly Case[] = [
     says: `--host 192.0.2.99 is no address of this machine: ${dialled}.`,
   },
   {
+    name: 'an address of the network without consent',
+    args: changed('--workers', '1', '--host', ownAddresses()[0] ?? '192.0.2.99'),
+    says:
+      ownAddresses()[0] === undefined
+        ? `--host 192.0.2.99 is no address of this machine: ${dialled}.`
+        : `--host ${ownAddresses()[0]} would send everything unencrypted over the network: add --insecure if you trust that network, or use 127.0.0.1.`,
+  },
+  {
     name: 'an address that nobody can dial',
     args: changed('--workers', '1', '--host', '0.0.0.0', '--insecure'),
     says: `--host 0.0.0.0 is no address that other machines can dial: ${dialled}.`,

@@ -9,6 +9,7 @@ import { before, test } from 'node:test';
 import { defined } from '../assert.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
 import {
+  type CommandEnd,
   childrenOf,
   isAlive,
   jsonLines,
@@ -73,9 +74,9 @@ const allRounds = Array.from({ length: roundCount }, (_, round) => round);
 
 /** The folder's run is the one that was never interrupted: every round once, every loss and every weight. */
 async function checkIsWhole(folder: string): Promise<void> {
-  const [whole, found] = [await metricsOf('whole'), await metricsOf(folder)];
+  const [expected, found] = [await metricsOf('whole'), await metricsOf(folder)];
   assert.deepEqual(found.rounds, allRounds);
-  assert.deepEqual(found.losses, whole.losses);
+  assert.deepEqual(found.losses, expected.losses);
   assert.deepEqual(await readFile(at(folder, 'model.onnx')), await readFile(at('whole', 'model.onnx')));
 }
 
@@ -84,14 +85,21 @@ async function resume(folder: string): Promise<void> {
   assert.equal(end.code, 0, end.stderr);
 }
 
-before(() => writeFile(at('plan.json'), JSON.stringify(plan)));
+/** The run that nobody disturbs, with which the others are compared. */
+let whole: { readonly end: CommandEnd; readonly workers: readonly number[] };
 
-test('three processes train to the end; their main threads are never blocked for long', { timeout, skip }, async () => {
+before(async () => {
+  if (skip) return;
+  await writeFile(at('plan.json'), JSON.stringify(plan));
   const run = train('whole', ...overThree, '--steps', String(roundCount));
   await reached(run, 0);
   const workers = await childrenOf(pidOf(run));
+  whole = { end: await run.end, workers };
+});
+
+test('three processes train to the end; their main threads are never blocked for long', { timeout, skip }, async () => {
+  const { end, workers } = whole;
   assert.equal(workers.length, 3);
-  const end = await run.end;
   assert.equal(end.code, 0, end.stderr);
   assert.ok(await allGone(workers));
   assert.deepEqual((await metricsOf('whole')).rounds, allRounds);
@@ -165,6 +173,14 @@ test('a damaged checkpoint is told and passed over; the one before it is whole',
   const none = await runCommand(['train', '--resume', at('interrupted')], { cwd });
   assert.equal(none.code, 2);
   assert.match(none.stderr, /^asteroid: .*interrupted holds no whole checkpoint to go on from \(3 are damaged\): start a new run\.\n$/);
+});
+
+test('numbers that are not finite end a run with the mend and the way back', { timeout, skip }, async () => {
+  const end = await train('diverged', '--steps', '40', '--lr', '1e18', '--checkpoint-every', '1').end;
+  assert.equal(end.code, 1);
+  const mend = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
+  const saved = `the last checkpoint is after round 1; continue with: npx asteroid train --resume ${at('diverged')}`;
+  assert.equal(end.stderr, `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number: ${mend}; ${saved}\n`);
 });
 
 test('a second Ctrl-C ends the run at once, whatever a worker does', { timeout, skip }, async () => {

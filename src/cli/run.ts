@@ -43,8 +43,10 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
   if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
   let roundCount = 0;
+  let checkpointRound = run.machine.firstRound;
   const observe = (event: RunEvent): void => {
     if (event.kind === 'round') roundCount++;
+    if (event.kind === 'checkpoint') checkpointRound = event.round;
     recorder.observe(event);
     output.observe(event);
   };
@@ -60,9 +62,7 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
     // The first error is the one to tell.
     await leave().catch(() => {});
-    throw error instanceof RunError
-      ? new RunError(error.message.replace(/ --resume\.$/, `: ${command(`train --resume ${folder.path}`)}`))
-      : error;
+    throw error instanceof RunError && checkpointRound > 0 ? withMend(error, checkpointRound, folder.path) : error;
   }
   await leave();
   const isKept = roundCount > 0 || place.discard === undefined;
@@ -71,6 +71,14 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
   if (!output.isJson) printSummary(whole, output.terminal);
   if (result.stopped) process.exitCode = interruptedExitCode;
   return whole;
+}
+
+/** The same error, with what is saved and the command that goes on. */
+function withMend({ message }: RunError, checkpointRound: number, folder: string): RunError {
+  const what = message.replace(/; the last checkpoint is after round \d+; continue with --resume/, '').replace(/\.$/, '');
+  return new RunError(
+    `${what}; the last checkpoint is after round ${checkpointRound}; continue with: ${command(`train --resume ${folder}`)}`,
+  );
 }
 
 function summary({ evaluation, rounds, losses, trainSeconds, stopped, folder }: FolderResult): Record<string, unknown> {

@@ -31,8 +31,8 @@ async function verify(options: Record<string, unknown> & { json?: boolean; toler
   const settings = resolveSettings({ ...ours, ...flags }, {}, '');
   if (settings.workers + settings.remote === 0) throw new InputError('--workers 0 leaves nothing to compare: give at least 1.');
   const run = await readRun(settings, undefined, output);
-  if (!output.isJson) describeRun(run, output.terminal);
   const tolerance = toleranceOf(options.tolerance, run.model.graph.buffers.length > 0);
+  if (!output.isJson) describeRun(run, output.terminal);
   const environment = { clock: systemClock, observe: output.observe, signal };
   const comparison = await verifyRun({ ...run, test: undefined }, environment, (part) => {
     if (!output.isJson && part === 'single') output.terminal.section('Again', 'on one device, in this process');
