@@ -5,6 +5,7 @@ import assert from 'node:assert/strict';
 import { mkdtemp, readdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
+import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { before, test } from 'node:test';
 import { defined } from '../assert.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
@@ -24,7 +25,8 @@ import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 const cwd = temporaryFolder();
 const at = (...names: readonly string[]): string => join(cwd, ...names);
 const fixture = join(fixtureFolder('pytorch'), 'residual');
-const roundCount = 40;
+/** Enough that a run which is to be disturbed early is not done before, on a busy machine. */
+const roundCount = 80;
 /** Processes are looked for in /proc. */
 const skip = process.platform !== 'linux';
 const timeout = 120_000;
@@ -81,12 +83,12 @@ async function checkIsWhole(folder: string): Promise<void> {
 }
 
 async function resume(folder: string): Promise<void> {
-  const end = await runCommand(['train', '--resume', at(folder), '--json'], { cwd });
+  const end = await runCommand(['train', '--resume', at(folder), '--steps', String(roundCount), '--json'], { cwd });
   assert.equal(end.code, 0, end.stderr);
 }
 
 /** The run that nobody disturbs, with which the others are compared. */
-let whole: { readonly end: CommandEnd; readonly workers: readonly number[] };
+let whole: { readonly end: CommandEnd; readonly workers: readonly number[]; readonly idleDelayMs: number };
 
 before(async () => {
   if (skip) return;
@@ -94,7 +96,9 @@ before(async () => {
   const run = train('whole', ...overThree, '--steps', String(roundCount));
   await reached(run, 0);
   const workers = await childrenOf(pidOf(run));
-  whole = { end: await run.end, workers };
+  const delay = monitorEventLoopDelay({ resolution: 1 });
+  delay.enable();
+  whole = { end: await run.end, workers, idleDelayMs: delay.percentile(99) / 1e6 };
 });
 
 test('three processes train to the end; their main threads are never blocked for long', { timeout, skip }, async () => {
@@ -106,13 +110,18 @@ test('three processes train to the end; their main threads are never blocked for
   const events = await jsonLines(at('whole', 'events.jsonl'));
   const statistics = events.filter(({ event }) => event === 'statistics');
   assert.deepEqual(new Set(statistics.map(({ device }) => device)), new Set(['worker-1', 'worker-2', 'worker-3']));
+  // A machine that is too busy delays this process as well, which does nothing meanwhile.
+  const limitMs = 20 + whole.idleDelayMs;
   for (const { device, eventLoopDelayP99Ms } of statistics) {
-    assert.ok(Number(eventLoopDelayP99Ms) <= 20, `${device}: the 99th percentile of the event loop's delay is ${eventLoopDelayP99Ms} ms`);
+    assert.ok(
+      Number(eventLoopDelayP99Ms) <= limitMs,
+      `${device}: the 99th percentile of the event loop's delay is ${eventLoopDelayP99Ms} ms`,
+    );
   }
 });
 
 test('a worker is killed: told at once, nobody stays, and the run goes on from the last checkpoint', { timeout, skip }, async () => {
-  const run = train('killed', ...overThree, '--steps', String(roundCount));
+  const run = train('killed', ...overThree, '--steps', '100000');
   await reached(run, 14);
   const workers = await childrenOf(pidOf(run));
   const startMs = performance.now();
@@ -136,7 +145,7 @@ test('a worker is killed: told at once, nobody stays, and the run goes on from t
 });
 
 test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as if nothing had been', { timeout, skip }, async () => {
-  const run = train('interrupted', ...overThree, '--steps', String(roundCount));
+  const run = train('interrupted', ...overThree, '--steps', '100000');
   await reached(run, 12);
   const workers = await childrenOf(pidOf(run));
   // The terminal tells the whole group, and npm tells its child once more.
@@ -157,7 +166,7 @@ test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as 
 test('a damaged checkpoint is told and passed over; the one before it is whole', { timeout, skip }, async () => {
   const files = await readdir(at('interrupted', 'checkpoints'));
   const tensors = defined(
-    files.find((name) => name.startsWith('round-00000040') && name.endsWith('.safetensors')),
+    files.find((name) => name.startsWith(`round-000000${roundCount}`) && name.endsWith('.safetensors')),
     'the last checkpoint',
   );
   await truncate(at('interrupted', 'checkpoints', tensors), 1000);
@@ -165,7 +174,7 @@ test('a damaged checkpoint is told and passed over; the one before it is whole',
   assert.equal(end.code, 0, end.stderr);
   const first = JSON.parse(defined(end.stdout.split('\n')[0], 'a line')) as { event: string; message: string };
   assert.equal(first.event, 'warning');
-  assert.match(first.message, /^The checkpoint .*round-00000040\.json is passed over: .* has 1000 bytes, not the \d+ that were written\.$/);
+  assert.match(first.message, /^The checkpoint .*round-00000080\.json is passed over: .* has 1000 bytes, not the \d+ that were written\.$/);
   await checkIsWhole('interrupted');
   for (const name of await readdir(at('interrupted', 'checkpoints'))) {
     if (name.endsWith('.json')) await truncate(at('interrupted', 'checkpoints', name), 10);
