@@ -6,9 +6,14 @@
 
 import { ProtocolError } from '../errors.ts';
 import type { Priority } from './link.ts';
+import { type Acknowledgement, maxTrailingBytes } from './piece.ts';
 
-/** Acknowledge at the latest after so many bytes. */
-export const acknowledgeAfterBytes = 8_192;
+/** When a receiver acknowledges: not for less than `leastBytes`, at once for `mostBytes`, and otherwise not more often than every `intervalMs`. */
+export const acknowledging: { readonly leastBytes: number; readonly mostBytes: number; readonly intervalMs: number } = {
+  leastBytes: 8_192,
+  mostBytes: 2 ** 20,
+  intervalMs: 2,
+};
 /** No window is larger. */
 export const maxWindowBytes: number = 8 * 2 ** 20;
 /** Control frames may go beyond the windows by this much: they must overtake, and are small. */
@@ -20,26 +25,22 @@ const leastQueueBytes = { pipeline: 65_536, bulk: 32_768 } as const;
 /** A piece takes about this long, so that it delays an urgent frame no longer. */
 const pieceMs = 5;
 const minPieceBytes = 8_192;
-const maxPieceBytes = 262_144;
+const maxPieceBytes: number = maxTrailingBytes;
 /** The rate is an average over so much busy time, because messages are often received in bursts. */
 const averageMs = 200;
 /** Before the first measurement: 24 Mbps, which counts as much as this time. */
 const initialBytesPerMs = 3_000;
 const initialMs = 10;
-/** Computing goes on for so much longer than acknowledgements took of late, in case the link has stopped. */
+/** Computing without acknowledgements goes on for so much longer than they took of late, in case the link has stopped. */
 const extraMs = 10;
+/** And for so much longer at most than they take on an idle link: the other direction queues no longer either. */
+const maxExtraMs = 150;
+/** The path may become longer: what is least is forgotten at this rate. */
+const leastAgeCreepPerMs = 0.001;
 /** Timers and message loops are no more exact. */
 const toleranceMs = 0.1;
 /** Clocks run apart by up to 0.1 ms a second, so the least transit on record is not kept for ever. */
 const transitCreepPerMs = 0.000_2;
-
-/** What a receiver says of itself. */
-export interface Acknowledgement {
-  /** All bytes received so far. */
-  readonly byteCount: number;
-  /** When, on the receiver's monotonic clock. */
-  readonly atMs: number;
-}
 
 /** A piece under way. */
 interface Sent {
@@ -59,6 +60,7 @@ export class Pacer {
   #busyMs = initialMs;
   /** Age at which acknowledgements come, the highest of late; on an idle link a round trip. */
   #ageMs = 0;
+  #leastAgeMs = Number.POSITIVE_INFINITY;
   /** Least difference of the two clocks between sending and receiving, and when it was last looked at. */
   #leastTransitMs = Number.POSITIVE_INFINITY;
   #measuredAtMs = 0;
@@ -81,7 +83,7 @@ export class Pacer {
     const allowed = Math.max(this.#bytesPerMs * queueMs[kind], leastQueueBytes[kind]) + reserve;
     // On the sender's clock, the acknowledged bytes had left the queue at this time, but for the constant transit.
     const ageMs = this.#newest.byteCount === 0 ? 0 : nowMs - (this.#newest.atMs - this.#leastTransitMs);
-    const limitMs = this.#ageMs + extraMs;
+    const limitMs = Math.min(this.#ageMs + extraMs, this.#leastAgeMs + maxExtraMs);
     const queued = this.underWayBytes - this.#bytesPerMs * Math.min(ageMs, limitMs);
     if (queued < allowed) return 0;
     const waitMs = (queued - allowed) / this.#bytesPerMs;
@@ -119,19 +121,24 @@ export class Pacer {
 
   #measure(record: Sent, before: Acknowledgement, acknowledgement: Acknowledgement, nowMs: number): void {
     const transitMs = acknowledgement.atMs - record.atMs;
-    const crept = this.#leastTransitMs + (nowMs - this.#measuredAtMs) * transitCreepPerMs;
-    // Queueing cannot take longer than the whole loop; where it seems to, a machine slept and its clock stood still.
-    this.#leastTransitMs = Math.max(Math.min(transitMs, crept), transitMs - (nowMs - record.atMs));
+    const sinceMs = nowMs - this.#measuredAtMs;
     this.#measuredAtMs = nowMs;
+    // Queueing cannot take longer than the whole loop; where it seems to, a machine slept and its clock stood still.
+    const leastMs = transitMs - (nowMs - record.atMs);
+    this.#leastTransitMs = Math.max(Math.min(transitMs, this.#leastTransitMs + sinceMs * transitCreepPerMs), leastMs);
     const ageMs = nowMs - (acknowledgement.atMs - this.#leastTransitMs);
     this.#ageMs = Math.max(ageMs, this.#ageMs + (ageMs - this.#ageMs) / 16);
+    this.#leastAgeMs = Math.min(ageMs, this.#leastAgeMs + sinceMs * leastAgeCreepPerMs);
 
-    // On an idle link this piece would have come before the last acknowledgement: since then the link has been busy without a pause.
+    if (before.byteCount === 0) return;
     const busyMs = acknowledgement.atMs - before.atMs;
-    if (before.byteCount === 0 || record.atMs + this.#leastTransitMs > before.atMs + toleranceMs) return;
+    const byteCount = acknowledgement.byteCount - before.byteCount;
+    // On an idle link this piece would have come before the last acknowledgement: since then the link has been busy without a pause.
+    const isBusy = record.atMs + this.#leastTransitMs <= before.atMs + toleranceMs;
+    if (!isBusy && byteCount <= this.#bytesPerMs * busyMs) return;
     const fade = Math.exp(-busyMs / averageMs);
     this.#busyMs = this.#busyMs * fade + busyMs;
-    this.#busyBytes = this.#busyBytes * fade + (acknowledgement.byteCount - before.byteCount);
+    this.#busyBytes = this.#busyBytes * fade + byteCount;
   }
 
   get #bytesPerMs(): number {

@@ -9,7 +9,6 @@
 import { crc32 } from 'node:zlib';
 import { ProtocolError } from '../errors.ts';
 import type { Priority } from './link.ts';
-import type { Acknowledgement } from './pacer.ts';
 
 /** The lanes in the order of their urgency; a lane keeps its own order. */
 export const lanes: readonly Priority[] = ['control', 'pipeline', 'bulk'];
@@ -35,6 +34,14 @@ export interface Piece {
   readonly inline: readonly Uint8Array[];
   /** The raw bytes that follow in a message of their own; absent: none follows. */
   readonly trailing?: Uint8Array;
+}
+
+/** What a receiver says of itself. */
+export interface Acknowledgement {
+  /** All bytes received so far. */
+  readonly byteCount: number;
+  /** When the last of them came, on the receiver's monotonic clock. */
+  readonly atMs: number;
 }
 
 /** What the header of a message announces. */

@@ -5,7 +5,7 @@ import { assert } from '../assert.ts';
 import type { Priority } from './link.ts';
 import { lanes, maxMessageBytes, type Piece } from './piece.ts';
 
-/** Parts shorter than this are copied into the message with the header: below it a second message costs more than the copy (bench/transport.mjs). */
+/** Parts shorter than this are copied into the message with the header: below it a second message costs as much as the copy (bench/results). */
 const inlineBelowBytes = 16_384;
 /** Room for small parts in one message; the header needs a little. */
 const maxInlineBytes = maxMessageBytes - 1024;

@@ -6,7 +6,7 @@ import { ProtocolError, RunError } from '../errors.ts';
 import { Assembler } from './assembler.ts';
 import { defaultFrameLimits, encodeFrame, type FrameLimits } from './frame.ts';
 import type { Frame, Link, LinkEnd, Priority } from './link.ts';
-import { acknowledgeAfterBytes, controlReserveBytes, maxWindowBytes, Pacer } from './pacer.ts';
+import { acknowledging, controlReserveBytes, maxWindowBytes, Pacer } from './pacer.ts';
 import { type Announcement, checkTrailing, decodeMessage, encodeAcknowledgement, encodePiece } from './piece.ts';
 import { SendQueue } from './queue.ts';
 
@@ -43,7 +43,7 @@ export interface WireLinkOptions {
 /** What a peer may have sent beyond the last acknowledgement: its windows, and a little. */
 const maxUnacknowledgedBytes = 2 * (maxWindowBytes + controlReserveBytes);
 /** Bytes handed to the wire and not yet taken over by the operating system. */
-const maxUnflushedBytes = 2 ** 20;
+const maxUnflushedBytes = 2 ** 21;
 /** How long `close` waits for the queue. */
 const flushMs = 10_000;
 
@@ -72,7 +72,10 @@ export class WireLink implements Link {
   #receivedCount = 0;
   #unflushedBytes = 0;
   #receivedBytes = 0;
+  #receivedAtMs = 0;
   #acknowledgedBytes = 0;
+  #acknowledgedAtMs = Number.NEGATIVE_INFINITY;
+  #cancelAcknowledge: (() => void) | undefined;
   #announced: (Announcement & { kind: 'piece' }) | undefined;
   #handler: ((frame: Frame) => void) | undefined;
   #backlog: Backlogged[] = [];
@@ -158,6 +161,7 @@ export class WireLink implements Link {
     this.#end = end;
     this.#cancelFlush();
     this.#cancelPump();
+    this.#cancelAcknowledge?.();
     this.#assemblers.clear();
     this.#queue.clear(this.#endedError());
   }
@@ -231,6 +235,7 @@ export class WireLink implements Link {
   }
 
   #takePiece(piece: Announcement & { kind: 'piece' }, trailing?: Uint8Array): void {
+    this.#receivedAtMs = this.#clock.now();
     let current = this.#assemblers.get(piece.lane);
     if (piece.first !== (current === undefined))
       throw new ProtocolError(`a piece of the ${piece.lane} lane does not continue the one before`);
@@ -270,9 +275,20 @@ export class WireLink implements Link {
   }
 
   #acknowledge(): void {
+    const byteCount = this.#receivedBytes - this.#acknowledgedBytes;
     if (this.#state === 'ended' || this.#backlogBytes > this.#limits.backlogBytes) return;
-    if (this.#receivedBytes - this.#acknowledgedBytes < acknowledgeAfterBytes || this.#announced !== undefined) return;
+    if (byteCount < acknowledging.leastBytes || this.#announced !== undefined) return;
+    const atMs = this.#clock.now();
+    const waitMs = this.#acknowledgedAtMs + acknowledging.intervalMs - atMs;
+    if (waitMs > 0 && byteCount < acknowledging.mostBytes) {
+      this.#cancelAcknowledge ??= this.#clock.after(waitMs, () => {
+        this.#cancelAcknowledge = undefined;
+        this.#acknowledge();
+      });
+      return;
+    }
     this.#acknowledgedBytes = this.#receivedBytes;
-    this.#wire.send([encodeAcknowledgement({ byteCount: this.#receivedBytes, atMs: this.#clock.now() }, this.#nextSequence())], () => {});
+    this.#acknowledgedAtMs = atMs;
+    this.#wire.send([encodeAcknowledgement({ byteCount: this.#receivedBytes, atMs: this.#receivedAtMs }, this.#nextSequence())], () => {});
   }
 }
