@@ -192,11 +192,12 @@ test('numbers that are not finite end a run with the mend and the way back', { t
   assert.equal(end.stderr, `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number: ${mend}; ${saved}\n`);
 });
 
-test('a second Ctrl-C ends the run at once, whatever a worker does', { timeout, skip }, async () => {
+test('a second Ctrl-C ends the run at once, whatever a worker does', { timeout, skip }, async (context) => {
   const run = train('twice', ...overThree, '--steps', '100000');
   await reached(run, 1);
   const workers = await childrenOf(pidOf(run));
   const stuck = defined(workers[0], 'a worker');
+  context.after(() => isAlive(stuck).then((alive) => alive && process.kill(stuck, 'SIGKILL')));
   process.kill(stuck, 'SIGSTOP');
   process.kill(-pidOf(run), 'SIGINT');
   // Signals within 300 ms are one Ctrl-C. False: there is no process any more.
