@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createRandom, type Random } from '../random.ts';
 import { linkSuite } from '../testing/link-suite.ts';
+import { createVirtualClock } from '../testing/virtual-clock.ts';
 import type { Frame } from './link.ts';
 import { createMemoryLinks, type MemoryLinkOptions } from './memory.ts';
 
@@ -107,3 +108,24 @@ function createFault(random: Random): (message: Uint8Array) => Uint8Array[] {
   ];
   return faults[random.integer(faults.length)] as (message: Uint8Array) => Uint8Array[];
 }
+
+test('close waits for a slow link as long as it takes, and for a peer that takes nothing 10 s', async () => {
+  const clock = createVirtualClock();
+  const long: Frame = { ...frame, tensors: [{ type: 'uint8', shape: [12_500_000], data: new Uint8Array(12_500_000) }] };
+  const [a, b] = createMemoryLinks('a', 'b', { clock, bandwidthMbps: 5 });
+  let received = 0;
+  b.receive(() => received++);
+  void a.send(long);
+  await clock.runUntil(a.close('done'));
+  assert.deepEqual(await b.ended, { clean: true, reason: 'done' });
+  assert.equal(received, 1);
+  assert.ok(clock.now() > 20_000 && clock.now() < 21_000, `${clock.now()} ms`);
+
+  const startMs = clock.now();
+  const [c, d] = createMemoryLinks('c', 'd', { clock, bandwidthMbps: 1000 });
+  for (let index = 0; index < 3; index++) void c.send(long);
+  await clock.runUntil(c.close('done'));
+  const expected = { clean: false, reason: 'd took nothing of the rest of the queue for 10 s' };
+  assert.deepEqual([await c.ended, await d.ended], [expected, expected]);
+  assert.ok(clock.now() - startMs < 21_000, `${clock.now() - startMs} ms`);
+});

@@ -44,7 +44,7 @@ export interface WireLinkOptions {
 const maxUnacknowledgedBytes = 2 * (maxWindowBytes + controlReserveBytes);
 /** Bytes handed to the wire and not yet taken over by the operating system. */
 const maxUnflushedBytes = 2 ** 21;
-/** How long `close` waits for the queue. */
+/** How long `close` waits for the queue to become shorter. */
 const flushMs = 10_000;
 
 interface Backlogged {
@@ -122,12 +122,19 @@ export class WireLink implements Link {
     if (this.#state === 'open') {
       this.#state = 'closing';
       this.#closeReason = reason;
-      this.#cancelFlush = this.#clock.after(flushMs, () =>
-        this.#fail(`${this.peer} did not take the rest of the queue in ${flushMs / 1000} s`),
-      );
+      this.#watchFlush();
       this.#closeWhenFlushed();
     }
     await this.ended;
+  }
+
+  /** While the link is closing: the queue has to become shorter all the time. */
+  #watchFlush(): void {
+    const byteCount = this.#queue.bytes;
+    this.#cancelFlush = this.#clock.after(flushMs, () => {
+      if (this.#queue.bytes < byteCount) this.#watchFlush();
+      else this.#fail(`${this.peer} took nothing of the rest of the queue for ${flushMs / 1000} s`);
+    });
   }
 
   /** A message has come over the wire. */
