@@ -1,6 +1,6 @@
-// Pieces put together into frames again, one frame of a lane at a time. Each tensor ends up in memory of its own that nothing else shares, so that
-// its receiver may hand it on (detach it) freely: a message that holds exactly one tensor is taken over as it is, everything else is copied once.
-// Memory is allocated for a tensor when its first byte has come, never for an announced size alone.
+// Pieces put together into frames again, one frame of a lane at a time. Each tensor ends up in memory of its own that nothing else shares,
+// so that its receiver may hand it on (detach it) freely: a message that holds exactly one tensor is taken over as it is, everything else
+// is copied once. Memory is allocated for a tensor when its first byte has come, never for an announced size alone.
 
 import { assert } from '../assert.ts';
 import { ProtocolError } from '../errors.ts';

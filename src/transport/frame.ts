@@ -1,9 +1,9 @@
-// Frames as bytes: a small head (version, kind, epoch, round, micro-batch, tensor types and shapes, control JSON, lengths, checksums) and the
-// tensors' own bytes, each at a multiple of 8 from the frame's start. Nothing is copied either way, and nothing is allocated or read before
-// its size has been checked. Little-endian throughout, as every machine that Node runs on for us is.
+// Frames as bytes: a small head (version, kind, epoch, round, micro-batch, tensor types and shapes, control JSON, lengths, checksums) and
+// the tensors' own bytes, each at a multiple of 8 from the frame's start. Nothing is copied either way, and nothing is allocated or read
+// before its size has been checked. Little-endian throughout, as every machine that Node runs on for us is.
 //
 //   0 magic 'AST1'   4 version  5 kind's length  6 tensor count (16 bits)   8 epoch   12 round   16 micro-batch   20 bytes of the head
-//   24 bytes of control JSON   28 flags   32 total bytes (64 bits)   40 checksum of the tensors   44 checksum of the head without this field
+//   24 bytes of control JSON   28 flags   32 total bytes (64 bits)   40 checksum of the tensors   44 checksum of the rest of the head
 //   48 kind, then for each tensor: type, rank, dimensions (32 bits each), then control JSON, then zeros up to a multiple of 8
 
 import { crc32 } from 'node:zlib';
@@ -295,8 +295,8 @@ export interface DecodeOptions {
 }
 
 /**
- * Reads one whole frame. Its tensors are views into `bytes`, without a copy where `bytes` begins at a multiple of 8 of its buffer: they share
- * that buffer. Throws ProtocolError, and nothing else, whatever the bytes are.
+ * Reads one whole frame. Its tensors are views into `bytes`, without a copy where `bytes` begins at a multiple of 8 of its buffer: they
+ * share that buffer. Throws ProtocolError, and nothing else, whatever the bytes are.
  */
 export function decodeFrame(bytes: Uint8Array, limits: FrameLimits = defaultFrameLimits, options: DecodeOptions = {}): Frame {
   const head = decodeHead(bytes, limits);

@@ -1,5 +1,5 @@
-// The first words on a connection: the caller says hello with its credential, the server answers welcome or refused. JSON texts of at most 4 KiB,
-// validated here; after the welcome only frames follow.
+// The first words on a connection: the caller says hello with its credential, the server answers welcome or refused. JSON texts of at most
+// 4 KiB, validated here; after the welcome only frames follow.
 
 import { z } from 'zod';
 import { ProtocolError } from '../errors.ts';

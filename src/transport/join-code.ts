@@ -1,5 +1,5 @@
-// Join codes: what a person copies from one terminal to another so that a device may join. 80 random bits, readable, valid for an hour, revocable.
-// Only hashes are kept, comparisons take the same time whatever they find, and no code is ever part of a message or a log.
+// Join codes: what a person copies from one terminal to another so that a device may join. 80 random bits, readable, valid for an hour,
+// revocable. Only hashes are kept, comparisons take the same time whatever they find, and no code is ever part of a message or a log.
 
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { assert } from '../assert.ts';

@@ -1,5 +1,5 @@
-// JSON that comes from a peer: parsed only after its size and its nesting are known to be within limits. What the value means is for the caller
-// to validate. Not a schema library.
+// JSON that comes from a peer: parsed only after its size and its nesting are known to be within limits. What the value means is for the
+// caller to validate. Not a schema library.
 
 import { ProtocolError } from '../errors.ts';
 

@@ -38,14 +38,14 @@ export interface Link {
   /** The peer's name, for messages. */
   readonly peer: string;
   /**
-   * Queues a frame; the default priority is 'pipeline'. Resolves when its memory is no longer needed (copied, or handed to the operating system), so
-   * that awaiting it is back-pressure; until then its tensors must not change. Rejects with RunError when the link has ended, or the frame
-   * is beyond the link's limits. Who does not await it learns of a lost link from `ended`.
+   * Queues a frame; the default priority is 'pipeline'. Resolves when its memory is no longer needed (copied, or handed to the operating
+   * system), so that awaiting it is back-pressure; until then its tensors must not change. Rejects with RunError when the link has
+   * ended, or the frame is beyond the link's limits. Who does not await it learns of a lost link from `ended`.
    */
   send(frame: Frame, priority?: Priority): Promise<void>;
   /**
-   * Sets the one receiver, or replaces it. Frames that came before are kept (bounded: then the peer has to wait) and delivered first. It must not
-   * throw: a throw ends the link with the error's message as the reason.
+   * Sets the one receiver, or replaces it. Frames that came before are kept (bounded: then the peer has to wait) and delivered first. It
+   * must not throw: a throw ends the link with the error's message as the reason.
    */
   receive(handler: (frame: Frame) => void): void;
   /** Bytes accepted by send and not yet handed to the operating system. */

@@ -1,5 +1,5 @@
-// Two linked ends in one process, for tests and simulations: everything is encoded, copied and decoded as on a network, so that errors of ownership
-// and of the protocol show. With a clock, a bandwidth and a latency it behaves like a shaped full-duplex link.
+// Two linked ends in one process, for tests and simulations: everything is encoded, copied and decoded as on a network, so that errors of
+// ownership and of the protocol show. With a clock, a bandwidth and a latency it behaves like a shaped full-duplex link.
 
 import type { Clock } from '../clock.ts';
 import type { Link, LinkEnd } from './link.ts';

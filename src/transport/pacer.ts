@@ -1,14 +1,18 @@
-// When the next piece may go. A socket's own buffers take megabytes, which on a slow link is seconds of delay for whatever is urgent; so the receiver
-// acknowledges bytes, and no more are sent than keep the link busy. The link's rate is measured with the receiver's clock beside the sender's (as
-// LEDBAT does, RFC 6817), only over times in which the link was certainly busy; with it, what still queues on the way now is computed rather than
-// waited for. So neither pauses nor traffic in the other direction, which delays acknowledgements, look like a slow link. Also the end-to-end
-// back-pressure: a receiver that does not take its frames stops acknowledging. Pure state; times come in as parameters, in milliseconds.
+// When the next piece may go. A socket's own buffers take megabytes, which on a slow link is seconds of delay for whatever is urgent; so
+// the receiver acknowledges bytes, and no more are sent than keep the link busy. The link's rate is measured with the receiver's clock
+// beside the sender's (as LEDBAT does, RFC 6817), only over times in which the link was certainly busy; with it, what still queues on the
+// way now is computed rather than waited for. So neither pauses nor traffic in the other direction, which delays acknowledgements, look
+// like a slow link. Also the end-to-end back-pressure: a receiver that does not take its frames stops acknowledging. Pure state; times
+// come in as parameters, in milliseconds.
 
 import { ProtocolError } from '../errors.ts';
 import type { Priority } from './link.ts';
 import { type Acknowledgement, maxTrailingBytes } from './piece.ts';
 
-/** When a receiver acknowledges: not for less than `leastBytes`, at once for `mostBytes`, and otherwise not more often than every `intervalMs`. */
+/**
+ * When a receiver acknowledges: not for less than `leastBytes`, at once for `mostBytes`, and otherwise not more often than every
+ * `intervalMs`.
+ */
 export const acknowledging: { readonly leastBytes: number; readonly mostBytes: number; readonly intervalMs: number } = {
   leastBytes: 8_192,
   mostBytes: 2 ** 20,
@@ -19,7 +23,10 @@ export const maxWindowBytes: number = 8 * 2 ** 20;
 /** Control frames may go beyond the windows by this much: they must overtake, and are small. */
 export const controlReserveBytes: number = 2 ** 20;
 
-/** Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; less for bulk, since a micro-batch may come any moment. */
+/**
+ * Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; less for bulk, since a micro-batch may come
+ * any moment.
+ */
 const queueMs = { pipeline: 100, bulk: 20 } as const;
 const leastQueueBytes = { pipeline: 65_536, bulk: 32_768 } as const;
 /** A piece takes about this long, so that it delays an urgent frame no longer. */
@@ -75,7 +82,10 @@ export class Pacer {
     return Math.round(clamp(this.#bytesPerMs * pieceMs, minPieceBytes, maxPieceBytes));
   }
 
-  /** Milliseconds until another piece of this lane may go: 0, or a time after which to ask again; Infinity: not before an acknowledgement. */
+  /**
+   * Milliseconds until another piece of this lane may go: 0, or a time after which to ask again; Infinity: not before an
+   * acknowledgement.
+   */
   waitMs(lane: Priority, nowMs: number): number {
     const kind = lane === 'bulk' ? 'bulk' : 'pipeline';
     const reserve = lane === 'control' ? controlReserveBytes : 0;

@@ -1,9 +1,9 @@
-// Pieces: what really travels. A frame is cut into pieces, so that a long one never holds up a more urgent one for longer than a piece. A piece is
-// one message with a header and the frame's small parts, and, where `trailingBytes` says so, a second message: the raw bytes of (a part of) one
-// tensor, which so reaches the socket and leaves it without being copied. The checksum covers both; the sequence number makes a lost, doubled
-// or reordered message visible. A third kind of message acknowledges bytes.
+// Pieces: what really travels. A frame is cut into pieces, so that a long one never holds up a more urgent one for longer than a piece. A
+// piece is one message with a header and the frame's small parts, and, where `trailingBytes` says so, a second message: the raw bytes of
+// (a part of) one tensor, which so reaches the socket and leaves it without being copied. The checksum covers both; the sequence number
+// makes a lost, doubled or reordered message visible. A third kind of message acknowledges bytes.
 //
-//   0 checksum of everything after it, trailing message included   4 sequence number   8 magic   9 lane (3: acknowledgement)   10 flags   11 zero
+//   0 checksum of all after it, trailing message included   4 sequence number   8 magic   9 lane (3: acknowledgement)   10 flags   11 zero
 //   12 bytes of the trailing message   16 the frame's bytes (an acknowledgement: count and time as doubles)
 
 import { crc32 } from 'node:zlib';

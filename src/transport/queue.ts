@@ -1,11 +1,14 @@
-// The outgoing queue of a link: one lane for each priority, a limit in bytes, and frames cut into pieces as they leave. Pure state: it knows no
-// socket and no clock. The link (wire-link.ts) asks it for the next piece and tells it when a piece's memory is free again.
+// The outgoing queue of a link: one lane for each priority, a limit in bytes, and frames cut into pieces as they leave. Pure state: it
+// knows no socket and no clock. The link (wire-link.ts) asks it for the next piece and tells it when a piece's memory is free again.
 
 import { assert } from '../assert.ts';
 import type { Priority } from './link.ts';
 import { lanes, maxMessageBytes, type Piece } from './piece.ts';
 
-/** Parts shorter than this are copied into the message with the header: below it a second message costs as much as the copy (bench/results). */
+/**
+ * Parts shorter than this are copied into the message with the header: below it a second message costs as much as the copy
+ * (bench/results).
+ */
 const inlineBelowBytes = 16_384;
 /** Room for small parts in one message; the header needs a little. */
 const maxInlineBytes = maxMessageBytes - 1024;

@@ -1,5 +1,6 @@
-// WebSocket links for Node: `connect` dials, `listen` serves. Before a caller has shown a valid credential it costs the server a bounded little: one
-// message of 4 KiB, five seconds, one of a few places. Certificates and credentials are the caller's business; policy comes in as options.
+// WebSocket links for Node: `connect` dials, `listen` serves. Before a caller has shown a valid credential it costs the server a bounded
+// little: one message of 4 KiB, five seconds, one of a few places. Certificates and credentials are the caller's business; policy comes in
+// as options.
 
 import { randomFillSync } from 'node:crypto';
 import { createServer as createHttpServer, type IncomingMessage, type Server, STATUS_CODES } from 'node:http';
@@ -97,8 +98,8 @@ const maxErrorBodyBytes = 1024;
 const handshakeSlackBytes = 256;
 
 /**
- * Dials a server, says hello, and resolves to the link once welcome. Throws InputError when the URL or the credential is wrong, RunError when the
- * server cannot be reached, is another program, or asks to try later.
+ * Dials a server, says hello, and resolves to the link once welcome. Throws InputError when the URL or the credential is wrong, RunError
+ * when the server cannot be reached, is another program, or asks to try later.
  */
 export function connect(url: string, options: ConnectOptions): Promise<Connection> {
   return new Promise((resolve, reject) => {

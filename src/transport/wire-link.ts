@@ -1,5 +1,6 @@
-// The Link over anything that carries messages in order (a Wire): queueing, cutting into pieces, pacing, putting together, acknowledging, ending.
-// All adapters are a Wire plus this. Whatever the peer sends wrongly ends the link with ProtocolError's sentence as the reason, nothing more.
+// The Link over anything that carries messages in order (a Wire): queueing, cutting into pieces, pacing, putting together, acknowledging,
+// ending. All adapters are a Wire plus this. Whatever the peer sends wrongly ends the link with ProtocolError's sentence as the reason,
+// nothing more.
 
 import { type Clock, systemClock } from '../clock.ts';
 import { ProtocolError, RunError } from '../errors.ts';
