@@ -332,7 +332,8 @@ class Worker {
       },
     }).catch((error: unknown) => this.#waitForVerdict(error));
     const committed = this.#commits.expect(round);
-    await this.#send('prepared', outcome.result);
+    // Not waited for: the next round can begin. A link that fails ends the run by itself.
+    void this.#send('prepared', outcome.result);
     if (isClipped) stage.update({ learningRate, gradientScale: (await this.#guard(committed)).gradientScale, step });
     deployment.unsettled = committed;
     this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
