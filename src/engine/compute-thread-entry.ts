@@ -1,5 +1,6 @@
 // The thread's side of a compute thread: an engine that does what the messages say, in their order. Run as a worker by compute-thread.ts.
 
+import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, defined, unreachable } from '../assert.ts';
 import type { Tensor } from '../graph/tensor.ts';
@@ -8,6 +9,9 @@ import { type Reply, type Request, type ThreadOptions, toFailure } from './compu
 import type { Engine, Executable, Value } from './engine.ts';
 import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
 import { createReferenceEngine } from './reference.ts';
+
+/** A third of the weight of a normal thread while both want a core; nothing is lost while one is free. */
+const computePriority = 5;
 
 const port = defined(parentPort, 'the parent of the compute thread');
 
@@ -92,4 +96,13 @@ function send(reply: Reply): void {
   port.postMessage({ ...reply, tensor }, [tensor.data.buffer]);
 }
 
+/**
+ * Lets the threads that move bytes go first where cores are scarce: on Linux a priority belongs to the calling thread and to those that it starts.
+ * Elsewhere it would be the whole process's, and stays as it is.
+ */
+function yieldToOthers(): void {
+  if (process.platform === 'linux') setPriority(0, computePriority);
+}
+
+yieldToOthers();
 createEngine(workerData as ThreadOptions).then(serve, (error: unknown) => send({ id: 0, busyMs: 0, failure: toFailure(error) }));
