@@ -99,7 +99,7 @@ class Worker {
   #deployment: Deployment | undefined;
   readonly #commits = new Commits();
   #peakMemoryBytes = 0;
-  readonly #loopDelay = monitorEventLoopDelay({ resolution: loopSampleMs });
+  readonly #loopDelay = monitorEventLoopDelay({ resolution: 1 });
 
   constructor(options: WorkerOptions) {
     this.#options = options;
@@ -369,8 +369,8 @@ class Worker {
       await this.#send('state', { role: entry.role, name: entry.name }, [entry.value]);
     }
     await this.#send('statistics', {
-      eventLoopDelayP99Ms: beyondSample(this.#loopDelay.percentile(99)),
-      eventLoopDelayMaxMs: beyondSample(this.#loopDelay.max),
+      eventLoopDelayP99Ms: this.#loopDelay.percentile(99) / 1e6,
+      eventLoopDelayMaxMs: this.#loopDelay.max / 1e6,
       peakMemoryMiB: Math.max(this.#peakMemoryBytes, process.memoryUsage.rss()) / 2 ** 20,
     });
     await this.#send('snapshot-end', { round });
@@ -418,14 +418,6 @@ function stateShapes({ graph, layers: all }: LayerSequence, range: readonly [num
   const shapes = (names: readonly string[]): Map<string, readonly number[]> =>
     new Map(names.map((name) => [name, defined(graph.initializers.get(name), name).shape]));
   return { parameter: shapes(own.flatMap((layer) => layer.parameters)), buffer: shapes(own.flatMap((layer) => layer.buffers)) };
-}
-
-/** How often the event loop is looked at; more often would itself cost a percent of a core. */
-const loopSampleMs = 10;
-
-/** The delay in milliseconds of a look that came so many nanoseconds after the one before. */
-function beyondSample(nanoseconds: number): number {
-  return Math.max(0, nanoseconds / 1e6 - loopSampleMs);
 }
 
 function timeout(clock: Clock, delayMs: number): { promise: Promise<void>; cancel: () => void } {
