@@ -8,11 +8,15 @@ import { fail } from '../graph/operators/define.ts';
 import { toNumbers } from '../graph/tensor.ts';
 import type { ConvolutionForms } from './forms.ts';
 
-/** What a rule sees. */
-export interface RuleContext {
+/** A node of the forward pass, and where a rule writes. */
+export interface NodeContext {
   readonly node: Node;
   /** Holds the forward values' types and constants; the rule writes its nodes here. */
   readonly emitter: Emitter;
+}
+
+/** What a gradient rule sees. */
+export interface RuleContext extends NodeContext {
   /** dL/d(output), in the output's shape and type; undefined for an output that no loss depends on. At least one is there. */
   readonly outputGradients: readonly (string | undefined)[];
   /** Which inputs need a gradient; work for others is wasted. At least one does. */
@@ -35,29 +39,29 @@ export function gradientOf({ outputGradients, node }: RuleContext, index = 0): s
 }
 
 /** The name of input `index`, or undefined where it is absent. */
-export function optionalInput({ node }: RuleContext, index: number): string | undefined {
+export function optionalInput({ node }: NodeContext, index: number): string | undefined {
   const name = node.inputs[index];
   return name === undefined || name === '' ? undefined : name;
 }
 
 /** The name of an input that the operator requires. */
-export function inputOf(context: RuleContext, index = 0): string {
+export function inputOf(context: NodeContext, index = 0): string {
   return defined(optionalInput(context, index), `input ${index} of ${context.node.name}`);
 }
 
 /** The name of output `index`. */
-export function outputOf({ node }: RuleContext, index = 0): string {
+export function outputOf({ node }: NodeContext, index = 0): string {
   const name = node.outputs[index];
   return defined(name === '' ? undefined : name, `output ${index} of ${node.name}`);
 }
 
 /** The static shape of input `index`. */
-export function inputShape(context: RuleContext, index = 0): readonly number[] {
+export function inputShape(context: NodeContext, index = 0): readonly number[] {
   return context.emitter.shape(inputOf(context, index));
 }
 
 /** The numbers in a constant input; undefined where the input is absent. Throws InputError where it is not constant. */
-export function constantInput(context: RuleContext, index: number): readonly number[] | undefined {
+export function constantInput(context: NodeContext, index: number): readonly number[] | undefined {
   const name = optionalInput(context, index);
   if (name === undefined) return undefined;
   const value = context.emitter.constantValue(name);

@@ -31,6 +31,7 @@ import {
   gradientOf,
   inputOf,
   inputShape,
+  type NodeContext,
   optionalInput,
   outputOf,
   type RuleContext,
@@ -288,21 +289,29 @@ function clip(context: RuleContext): readonly (string | undefined)[] {
       const inside = above ?? below;
       return inside === undefined ? g : gated(e, g, inside);
     },
-    () => {
-      const bound = inputOf(context, 1);
-      const under = e.emit('Less', [inputOf(context), flat(bound)]);
-      return total(masked(e, g, high === undefined ? under : e.emit('And', [under, e.emit('Less', [flat(bound), flat(high)])])), bound);
-    },
-    () => {
-      const bound = inputOf(context, 2);
-      const raised = low === undefined ? inputOf(context) : e.emit('Max', [inputOf(context), flat(low)]);
-      return total(masked(e, g, e.emit('Greater', [raised, flat(bound)])), bound);
-    },
+    () => total(masked(e, g, clippedBelow(context)), inputOf(context, 1)),
+    () => total(masked(e, g, clippedAbove(context)), inputOf(context, 2)),
   );
 }
 
+/** Where Clip gives its lower bound, which is there: x < low < high. */
+export function clippedBelow(context: NodeContext): string {
+  const e = context.emitter;
+  const [low, high] = [reshape(e, inputOf(context, 1), []), finiteBound(context, 2)];
+  const under = e.emit('Less', [inputOf(context), low]);
+  return high === undefined ? under : e.emit('And', [under, e.emit('Less', [low, reshape(e, high, [])])]);
+}
+
+/** Where Clip gives its upper bound, which is there: max(x, low) > high. */
+export function clippedAbove(context: NodeContext): string {
+  const e = context.emitter;
+  const low = finiteBound(context, 1);
+  const raised = low === undefined ? inputOf(context) : e.emit('Max', [inputOf(context), reshape(e, low, [])]);
+  return e.emit('Greater', [raised, reshape(e, inputOf(context, 2), [])]);
+}
+
 /** A bound of Clip that may be active: none where it is absent or infinite. */
-function finiteBound(context: RuleContext, index: number): string | undefined {
+function finiteBound(context: NodeContext, index: number): string | undefined {
   const bound = optionalInput(context, index);
   const value = bound === undefined ? undefined : context.emitter.constantValue(bound);
   return value !== undefined && !Number.isFinite(toNumbers(value)[0]) ? undefined : bound;
@@ -339,7 +348,7 @@ function power(context: RuleContext): readonly (string | undefined)[] {
 }
 
 /** p · xᵖ⁻¹, without Pow for the exponents that models use; undefined for zero. */
-function powerSlope(e: Emitter, { x, p, y }: { readonly x: string; readonly p: string; readonly y: string }): string | undefined {
+export function powerSlope(e: Emitter, { x, p, y }: { readonly x: string; readonly p: string; readonly y: string }): string | undefined {
   const value = e.constantValue(p);
   const constant = value && elementCount(value.shape) === 1 ? toNumbers(value)[0] : undefined;
   if (constant === undefined) {

@@ -5,7 +5,7 @@ import { int, intAttribute, string, stringAttribute } from '../../graph/graph.ts
 import { fail } from '../../graph/operators/define.ts';
 import { tensor } from '../../graph/tensor.ts';
 import { cast, expand, full, padZeros, product, range, reshape, transpose } from '../expressions.ts';
-import { gradientOf, inputOf, inputShape, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
+import { gradientOf, inputOf, inputShape, type NodeContext, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
 
 /**
  * y[outer, i…, inner] = x[outer, indices[i…], inner]: dx = zeros, with the slices of g added at their indices.
@@ -109,7 +109,7 @@ export function scatterND(context: RuleContext): readonly (string | undefined)[]
 }
 
 /** True for reduction "add", false for "none"; the others have no rule. */
-function reductionAdds(context: RuleContext): boolean {
+export function reductionAdds(context: NodeContext): boolean {
   const reduction = stringAttribute(context.node, 'reduction', 'none');
   if (reduction !== 'none' && reduction !== 'add')
     fail(context.node, `has no gradient for reduction "${reduction}"; "none" and "add" have one`);

@@ -32,7 +32,7 @@ interface Statistics {
 }
 
 /** inv · (ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)) over the normalized axes. */
-function normalizedGradient(
+export function normalizedGradient(
   e: Emitter,
   { normalized, inverse, scaled, axes }: { normalized: string; inverse: string; scaled: string; axes: readonly number[] },
 ): string {
@@ -42,17 +42,17 @@ function normalizedGradient(
 }
 
 /** The statistics of x over some axes. */
-function statistics(e: Emitter, x: string, axes: readonly number[], epsilon: number): Statistics {
+export function statistics(e: Emitter, x: string, axes: readonly number[], epsilon: number): Statistics {
   const centered = sub(e, x, reduceMean(e, x, axes));
   return { centered, inverse: inverseDeviation(e, reduceMean(e, square(e, centered), axes), epsilon) };
 }
 
-function inverseDeviation(e: Emitter, variance: string, epsilon: number): string {
+export function inverseDeviation(e: Emitter, variance: string, epsilon: number): string {
   return apply(e, 'Reciprocal', apply(e, 'Sqrt', shift(e, variance, epsilon)));
 }
 
 /** A vector of one entry a channel, in the shape that broadcasts over [N, C, …]. */
-function perChannel(e: Emitter, vector: string, rank: number): string {
+export function perChannel(e: Emitter, vector: string, rank: number): string {
   return reshape(e, vector, [...e.shape(vector), ...range(rank - 2).map(() => 1)]);
 }
 
@@ -98,7 +98,7 @@ export function batchNormalization(context: RuleContext): readonly (string | und
 }
 
 /** Σ over all axes of [N, C, …] but the channels: images first, then samples, which runtimes do faster than both at once. */
-function channelSum(e: Emitter, x: string): string {
+export function channelSum(e: Emitter, x: string): string {
   const spatial = range(e.shape(x).length).slice(2);
   return reduceSum(e, reduceSum(e, x, spatial, false), [0], false);
 }
@@ -107,7 +107,7 @@ function channelSum(e: Emitter, x: string): string {
 const convolvedProduct = 512;
 
 /** Σ a·b over all axes of [N, C, …] but the channels. */
-function channelProduct(e: Emitter, a: string, b: string): string {
+export function channelProduct(e: Emitter, a: string, b: string): string {
   const [samples = 1, channels = 1, ...image] = e.shape(a);
   const size = product(image);
   if (size < convolvedProduct) return channelSum(e, mul(e, a, b));
@@ -117,7 +117,7 @@ function channelProduct(e: Emitter, a: string, b: string): string {
 }
 
 /** factor·x + offset per channel in one pass: batch normalization in inference mode with mean 0 and variance 1. */
-function channelAffine(e: Emitter, x: string, factor: string, offset: string): string {
+export function channelAffine(e: Emitter, x: string, factor: string, offset: string): string {
   const { type, shape } = e.type(factor);
   const [mean, variance] = [full(e, type, shape, 0), full(e, type, shape, 1)];
   return e.emit('BatchNormalization', [x, factor, offset, mean, variance], { epsilon: float(0) });

@@ -10,11 +10,49 @@ import {
   gradientOf,
   inputOf,
   inputShape,
+  type NodeContext,
   outputOf,
   positiveAxis,
-  type RuleContext,
   type RuleEntry,
 } from '../rule.ts';
+
+/** The reductions whose output is differentiable and has one element for many of x. */
+export type DifferentiableReduction = Exclude<ReductionName, 'ArgMax' | 'ArgMin' | 'CumSum'>;
+
+/** What the formulas read, in shapes that broadcast to x's. */
+export interface ReductionValues {
+  readonly x: string;
+  readonly y: () => string;
+  readonly axes: readonly number[];
+  /** Elements of x behind one of y. */
+  readonly count: number;
+}
+
+/**
+ * g · dy/dx element by element, for a g that broadcasts to x's shape. Both modes read it: backwards with g = dL/dy, and forwards with
+ * g = ẋ and a sum over the reduced axes behind it.
+ */
+export type ReductionDerivative = (e: Emitter, g: string, values: ReductionValues) => string;
+
+export const reductionDerivatives: Readonly<Record<DifferentiableReduction, ReductionDerivative>> = {
+  // g · sign(x)
+  ReduceL1: (e, g, { x }) => mul(e, g, apply(e, 'Sign', x)),
+  // g · x / y; 0 where y = 0
+  ReduceL2: (e, g, { x, y }) => mul(e, x, masked(e, div(e, g, y()), compare(e, 'Greater', y(), 0))),
+  // y = ln Σx: g / Σx = g · exp(−y)
+  ReduceLogSum: (e, g, { y }) => mul(e, g, apply(e, 'Exp', scale(e, y(), -1))),
+  // g · exp(x − y)
+  ReduceLogSumExp: (e, g, { x, y }) => mul(e, g, apply(e, 'Exp', sub(e, x, y()))),
+  ReduceMax: extremum,
+  // g / n
+  ReduceMean: (e, g, { count }) => scale(e, g, 1 / count),
+  ReduceMin: extremum,
+  ReduceProd: reduceProduct,
+  // g
+  ReduceSum: (_, g) => g,
+  // g · 2x
+  ReduceSumSquare: (e, g, { x }) => mul(e, scale(e, g, 2), x),
+};
 
 export const reductionRules: Readonly<Record<ReductionName, RuleEntry>> = {
   ArgMax: 'not-differentiable',
@@ -27,55 +65,47 @@ export const reductionRules: Readonly<Record<ReductionName, RuleEntry>> = {
     }),
     undefined,
   ],
-  // g · sign(x)
-  ReduceL1: reduction((e, { g, x }) => mul(e, g, apply(e, 'Sign', x))),
-  // g · x / y; 0 where y = 0
-  ReduceL2: reduction((e, { g, x, y }) => mul(e, x, masked(e, div(e, g, y()), compare(e, 'Greater', y(), 0)))),
-  // y = ln Σx: g / Σx = g · exp(−y)
-  ReduceLogSum: reduction((e, { g, y }) => mul(e, g, apply(e, 'Exp', scale(e, y(), -1)))),
-  // g · exp(x − y)
-  ReduceLogSumExp: reduction((e, { g, x, y }) => mul(e, g, apply(e, 'Exp', sub(e, x, y())))),
-  ReduceMax: reduction(extremum),
-  // g / n
-  ReduceMean: reduction((e, { g, count }) => scale(e, g, 1 / count)),
-  ReduceMin: reduction(extremum),
-  ReduceProd: reduction(reduceProduct),
-  // g
-  ReduceSum: reduction((_, { g }) => g),
-  // g · 2x
-  ReduceSumSquare: reduction((e, { g, x }) => mul(e, scale(e, g, 2), x)),
+  ReduceL1: reduction(reductionDerivatives.ReduceL1),
+  ReduceL2: reduction(reductionDerivatives.ReduceL2),
+  ReduceLogSum: reduction(reductionDerivatives.ReduceLogSum),
+  ReduceLogSumExp: reduction(reductionDerivatives.ReduceLogSumExp),
+  ReduceMax: reduction(reductionDerivatives.ReduceMax),
+  ReduceMean: reduction(reductionDerivatives.ReduceMean),
+  ReduceMin: reduction(reductionDerivatives.ReduceMin),
+  ReduceProd: reduction(reductionDerivatives.ReduceProd),
+  ReduceSum: reduction(reductionDerivatives.ReduceSum),
+  ReduceSumSquare: reduction(reductionDerivatives.ReduceSumSquare),
 };
 
-interface ReductionValues {
-  readonly g: string;
-  readonly x: string;
-  readonly y: () => string;
-  readonly axes: readonly number[];
-  /** Elements of x behind one of y. */
-  readonly count: number;
-}
-
-/** A formula on shapes that broadcast to x's shape. */
-function reduction(formula: (e: Emitter, values: ReductionValues) => string): GradientRule {
+function reduction(derivative: ReductionDerivative): GradientRule {
   return (context) => {
     const e = context.emitter;
-    const x = inputOf(context);
-    const shape = e.shape(x);
-    const axes = reducedAxes(context);
-    const kept = shape.map((dimension, axis) => (axes.includes(axis) ? 1 : dimension));
-    const values = {
-      g: reshape(e, gradientOf(context), kept),
-      x,
-      y: () => reshape(e, outputOf(context), kept),
-      axes,
-      count: product(axes.map((axis) => shape[axis] as number)),
-    };
-    return [expand(e, formula(e, values), shape), undefined];
+    const values = reductionValues(context);
+    const g = reshape(e, gradientOf(context), keptShape(e.shape(values.x), values.axes));
+    return [expand(e, derivative(e, g, values), e.shape(values.x)), undefined];
   };
 }
 
+/** What the derivative of a reduction reads. */
+export function reductionValues(context: NodeContext): ReductionValues {
+  const e = context.emitter;
+  const x = inputOf(context);
+  const shape = e.shape(x);
+  const axes = reducedAxes(context);
+  return {
+    x,
+    y: () => reshape(e, outputOf(context), keptShape(shape, axes)),
+    axes,
+    count: product(axes.map((axis) => shape[axis] as number)),
+  };
+}
+
+function keptShape(shape: readonly number[], axes: readonly number[]): readonly number[] {
+  return shape.map((dimension, axis) => (axes.includes(axis) ? 1 : dimension));
+}
+
 /** The axes that a reduction reduces, in [0, rank): its input 1, or all; none where it is told to join nothing without axes. */
-function reducedAxes(context: RuleContext): readonly number[] {
+function reducedAxes(context: NodeContext): readonly number[] {
   const rank = inputShape(context).length;
   const axes = constantInput(context, 1) ?? [];
   if (axes.length > 0) return axes.map((axis) => positiveAxis(axis, rank));
@@ -83,7 +113,7 @@ function reducedAxes(context: RuleContext): readonly number[] {
 }
 
 /** g to the elements that equal y, in equal shares where several do. */
-function extremum(e: Emitter, { g, x, y, axes }: ReductionValues): string {
+function extremum(e: Emitter, g: string, { x, y, axes }: ReductionValues): string {
   const hits = cast(e, e.emit('Equal', [x, y()]), e.type(g).type);
   return mul(e, hits, div(e, g, reduceSum(e, hits, axes)));
 }
@@ -92,7 +122,7 @@ function extremum(e: Emitter, { g, x, y, axes }: ReductionValues): string {
  * The product of the other elements times g. With p the product of those ≠ 0 and n the count of zeros:
  * p/x where n = 0; p at the zero where n = 1; else 0.
  */
-function reduceProduct(e: Emitter, { g, x, axes }: ReductionValues): string {
+function reduceProduct(e: Emitter, g: string, { x, axes }: ReductionValues): string {
   const one = e.scalarLike(x, 1);
   const isZero = compare(e, 'Equal', x, 0);
   const nonZero = select(e, isZero, one, x);
