@@ -183,7 +183,8 @@ function slowRound(
       const speeds = devices.flatMap((a, place) => devices.slice(place + 1).map((b) => speedOf(cluster, a, b)));
       const weights = profile.layers.slice(layers[0], layers[1]).reduce((sum, layer) => sum + layer.weightBytes, 0);
       const bandwidth = Math.min(...speeds.map((speed) => speed.bandwidth));
-      end += (2 * (devices.length - 1) * weights * 8) / (devices.length * bandwidth * 1000);
+      // The only duration of the random plans that is not on the simulator's grid already.
+      end += Math.round(((2 * (devices.length - 1) * weights * 8) / (devices.length * bandwidth * 1000)) * 2 ** 30) / 2 ** 30;
       end += 2 * (devices.length - 1) * Math.max(...speeds.map((speed) => speed.latency));
     }
     for (const node of nodes.filter((each) => each.stage === index)) {
@@ -202,20 +203,20 @@ function slowRound(
   };
 }
 
-test('the simulator equals the slow one on 300 random plans', () => {
-  for (let seed = 1000; seed < 1300; seed++) {
+test('the simulator equals the slow one exactly on 1000 random plans', () => {
+  for (let seed = 1000; seed < 2000; seed++) {
     const plan = randomPlan(seed);
     const cluster = randomCluster(seed, plan);
     const profile = randomProfile(seed, plan, cluster);
     const slow = slowRound(plan, profile, cluster);
     const fast = simulate(program(plan), plan, profile, cluster);
-    assert.ok(Math.abs(fast.roundMs - slow.round) < 1e-6, `seed ${seed}: ${fast.roundMs} ms, the slow one ${slow.round} ms`);
+    assert.equal(fast.roundMs, slow.round, `seed ${seed}`);
     for (const [name, busy] of Object.entries(slow.busy))
-      assert.ok(Math.abs((fast.devices[name]?.busyMs ?? Number.NaN) - busy) < 1e-6, `seed ${seed}: busy time of ${name}`);
+      assert.equal(fast.devices[name]?.busyMs, busy, `seed ${seed}: busy time of ${name}`);
     assert.deepEqual(Object.keys(fast.links).sort(), Object.keys(slow.links).sort(), `seed ${seed}: links`);
     for (const [name, [bytes, busy]] of Object.entries(slow.links)) {
       assert.equal(fast.links[name]?.bytes, bytes, `seed ${seed}: bytes of ${name}`);
-      assert.ok(Math.abs((fast.links[name]?.busyMs ?? Number.NaN) - busy) < 1e-6, `seed ${seed}: time of ${name}`);
+      assert.equal(fast.links[name]?.busyMs, busy, `seed ${seed}: time of ${name}`);
     }
   }
 });

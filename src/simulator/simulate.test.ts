@@ -5,7 +5,7 @@ import { checkTogether } from '../cluster/validate.ts';
 import { program } from '../schedule/generate.ts';
 import type { Program } from '../schedule/program.ts';
 import { randomCluster, randomPlan, randomProfile } from '../testing/random-plans.ts';
-import { type Simulation, simulate } from './simulate.ts';
+import { createSimulator, type Simulation, simulate } from './simulate.ts';
 
 const mib = 1024 * 1024;
 
@@ -203,13 +203,26 @@ test('a program that waits for ever is reported, not silently ended', () => {
   );
 });
 
-test('300 random rounds: nobody does two things at once, and bytes and busy times add up', () => {
+test('300 random rounds: each sample forward and backward once, nobody does two things at once, bytes and busy times add up', () => {
   for (let seed = 0; seed < 300; seed++) {
     const plan = randomPlan(seed);
     const cluster = randomCluster(seed, plan);
     const of = randomProfile(seed, plan, cluster);
     const { events, devices: used, links, roundMs } = simulate(program(plan), plan, of, cluster);
     const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+    for (const [stage, { devices: group, samples }] of plan.stages.entries()) {
+      for (const [place, device] of group.entries()) {
+        for (const kind of ['forward', 'backward'] as const) {
+          const computed = events.filter((event) => event.device === device && event.kind === kind && event.stage === stage);
+          const expected = samples[place] === 0 ? [] : Array.from({ length: plan.microBatchCount }, (_, microBatch) => microBatch);
+          assert.deepEqual(
+            computed.map((event) => event.microBatch),
+            expected,
+            `seed ${seed}: ${kind} on ${device}`,
+          );
+        }
+      }
+    }
     for (const [name, device] of Object.entries(used)) {
       const own = events.filter((event) => event.device === name && event.kind !== 'transfer');
       for (const [index, event] of own.entries())
@@ -231,4 +244,77 @@ test('300 random rounds: nobody does two things at once, and bytes and busy time
     const pipelined = events.filter((event) => event.payload === 'activation' || event.payload === 'gradient');
     assert.equal(sum(pipelined.map((event) => event.bytes ?? 0)), crossing, `seed ${seed}: every sample crosses every border twice`);
   }
+});
+
+test('energy is power over computing time, where the cluster gives the power', () => {
+  const stages = [{ layers: [0, 3] as const, devices: ['a'], samples: [2], inFlight: 1 }];
+  const cluster: Cluster = {
+    devices: [
+      { name: 'a', kind: 'board', memoryMiB: 100, powerW: 10 },
+      { name: 'b', kind: 'board', memoryMiB: 100, powerW: 5 },
+      { name: 'c', kind: 'board', memoryMiB: 100 },
+    ],
+    links: { default: { bandwidthMbps: 8 } },
+  };
+  const result = run({ schedule: '1f1b', batchSize: 4, microBatchSize: 2, microBatchCount: 2, stages }, cluster);
+  assert.deepEqual(
+    Object.values(result.devices).map((device) => device.energyJ),
+    [0.72, 0, undefined],
+    '10 W for 72 ms',
+  );
+});
+
+test('one simulator for many plans gives what simulate() gives', () => {
+  const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 8 } } };
+  const simulator = createSimulator(profile, cluster);
+  for (const samples of [1, 2]) {
+    const stages = [{ layers: [0, 3] as const, devices: ['a'], samples: [samples], inFlight: 1 }];
+    const plan: PlanLayout = {
+      planner: 'test',
+      schedule: '1f1b',
+      batchSize: 2 * samples,
+      microBatchSize: samples,
+      microBatchCount: 2,
+      stages,
+    };
+    assert.deepEqual(simulator(program(plan), plan), simulate(program(plan), plan, profile, cluster));
+  }
+});
+
+test('a million instructions take less than two seconds', () => {
+  const stageCount = 8;
+  const microBatchCount = 22_000;
+  const stages = Array.from({ length: stageCount }, (_, stage) => ({
+    layers: [stage, stage + 1] as const,
+    devices: [`d${stage}`],
+    samples: [4],
+    inFlight: 2 * (stageCount - stage) - 1,
+  }));
+  const many: PlanLayout = {
+    planner: 'test',
+    schedule: '1f1b',
+    batchSize: 4 * microBatchCount,
+    microBatchSize: 4,
+    microBatchCount,
+    stages,
+  };
+  const times = [Array.from({ length: stageCount }, (_, layer) => 3 + (layer % 3))];
+  const deep: Profile = {
+    ...profile,
+    layers: stages.map((_, layer) => ({ name: `l${layer}`, outputBytes: 4000, weightBytes: 0, savedBytes: 0, flops: 1 })),
+    devices: { board: { forwardMs: times, backwardMs: times } },
+    batchSizes: [4],
+  };
+  const cluster: Cluster = {
+    devices: stages.map((_, index) => ({ name: `d${index}`, kind: 'board', memoryMiB: 100 })),
+    links: { default: { bandwidthMbps: 100, latencyMs: 0.5 } },
+  };
+  const whole = program(many);
+  const instructionCount = whole.devices.reduce((sum, device) => sum + device.instructions.length, 0);
+  assert.ok(instructionCount > 1_000_000, `${instructionCount}`);
+  // CPU time of this process: other work on the machine does not count.
+  const before = process.cpuUsage();
+  simulate(whole, many, deep, cluster, { events: false });
+  const { user, system } = process.cpuUsage(before);
+  assert.ok(user + system < 2_000_000, `${(user + system) / 1000} ms`);
 });

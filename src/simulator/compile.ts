@@ -1,0 +1,262 @@
+// A Program in flat arrays, with all that the rules say of its durations and sizes worked out once, so that the clock (simulate.ts) only
+// adds and compares. Times are put on a grid of 2^-30 ms, on which sums are exact: two pieces that are ready at the same time by the
+// rules tie here too, whatever order their additions took.
+
+import { assert, defined } from '../assert.ts';
+import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
+import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
+import { type LayerSums, layerSums } from '../cluster/memory.ts';
+import { deviceTimes, type LayerTimes, layerTimes } from '../cluster/times.ts';
+import { effectiveInFlight } from '../schedule/generate.ts';
+import type { DeviceProgram, Instruction, Payload, Program, SampleRange } from '../schedule/program.ts';
+
+/** What does not depend on the plan, prepared once for many rounds. */
+export interface Ground {
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+  readonly table: LinkTable;
+  readonly sums: LayerSums;
+  /** Of the device at a place in cluster.devices. */
+  times(place: number): LayerTimes;
+}
+
+export function prepareGround(profile: Profile, cluster: Cluster): Ground {
+  const prepared = new Map<DeviceTimes, LayerTimes>();
+  const times = (place: number): LayerTimes => {
+    const measured = deviceTimes(profile, defined(cluster.devices[place], 'a device'));
+    const known = prepared.get(measured) ?? layerTimes(measured, profile.batchSizes);
+    prepared.set(measured, known);
+    return known;
+  };
+  return { profile, cluster, table: links(cluster), sums: layerSums(profile), times };
+}
+
+/** Instruction kinds as small numbers. */
+export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
+  receive: 0,
+  send: 1,
+  forward: 2,
+  backward: 3,
+  'backward-input': 4,
+  'backward-weight': 5,
+  'all-reduce': 6,
+  update: 7,
+};
+
+/** The kind of an opcode. */
+export const instructionKinds: readonly Instruction['kind'][] = Object.keys(opcodes) as Instruction['kind'][];
+
+/** A device with its program. */
+export interface Runner {
+  readonly program: DeviceProgram;
+  /** In cluster.devices. */
+  readonly place: number;
+  /** Milliseconds of an instruction, by opcode; 0 for those that do not compute. */
+  readonly durations: Float64Array;
+  /** K_p of its stage. */
+  readonly inFlight: number;
+  /** Flows of inputs and labels to it. */
+  readonly feeds: number[];
+}
+
+/** Pieces of one payload between two devices, one for each micro-batch. Piece m of flow f has the number f · microBatchCount + m. */
+export interface Flow {
+  readonly payload: Payload;
+  /** Rule 4's order among pieces that are ready at the same time and belong to the same micro-batch. */
+  readonly rank: number;
+  /** −1: the data is there already. */
+  readonly channel: number;
+  readonly receiver: number;
+  readonly senderStage: number;
+  readonly bytes: number;
+  /** For which a piece occupies the link. */
+  readonly durationMs: number;
+  readonly latencyMs: number;
+}
+
+/** One direction of a link, between places in cluster.devices. */
+export interface Channel {
+  readonly from: number;
+  readonly to: number;
+}
+
+/** The devices of an AllReduce. */
+export interface Group {
+  readonly size: number;
+  /** Eq. 5's time plus 2(|G| − 1) latencies. */
+  readonly durationMs: number;
+}
+
+export interface Compiled {
+  readonly microBatchCount: number;
+  readonly runners: readonly Runner[];
+  /** Instructions of runner r are those from firstInstruction[r] up to firstInstruction[r + 1]. */
+  readonly firstInstruction: Int32Array;
+  /** By instruction. */
+  readonly opcode: Uint8Array;
+  /** By instruction: the piece's number (receive, send), the micro-batch (computing), the group (all-reduce). */
+  readonly argument: Int32Array;
+  readonly flows: readonly Flow[];
+  readonly channels: readonly Channel[];
+  readonly groups: readonly Group[];
+}
+
+export function compile(program: Program, plan: PlanLayout, ground: Ground): Compiled {
+  return new Compiler(program, plan, ground).run();
+}
+
+const gridPerMs = 2 ** 30;
+
+function onGrid(ms: number): number {
+  return Math.round(ms * gridPerMs) / gridPerMs;
+}
+
+const payloadRank: Readonly<Record<Payload, number>> = { input: 0, activation: 1, gradient: 2, label: 3 };
+
+class Compiler {
+  readonly #program: Program;
+  readonly #plan: PlanLayout;
+  readonly #ground: Ground;
+  readonly #runners: readonly Runner[];
+  readonly #byName: ReadonlyMap<string, number>;
+  readonly #holder: number;
+  readonly #flows: Flow[] = [];
+  readonly #flowNumbers = new Map<number, number>();
+  readonly #channels: Channel[] = [];
+  readonly #channelNumbers = new Map<number, number>();
+  readonly #groups: Group[] = [];
+  readonly #groupNumbers = new Map<string, number>();
+
+  constructor(program: Program, plan: PlanLayout, ground: Ground) {
+    this.#program = program;
+    this.#plan = plan;
+    this.#ground = ground;
+    const { dataDevice } = ground.cluster;
+    this.#holder = dataDevice === undefined ? -1 : ground.table.deviceIndex(dataDevice);
+    this.#runners = program.devices.map((device) => this.#createRunner(device));
+    this.#byName = new Map(program.devices.map(({ device }, index) => [device, index]));
+  }
+
+  run(): Compiled {
+    const count = this.#runners.reduce((sum, { program }) => sum + program.instructions.length, 0);
+    const firstInstruction = new Int32Array(this.#runners.length + 1);
+    const opcode = new Uint8Array(count);
+    const argument = new Int32Array(count);
+    let next = 0;
+    for (const [index, runner] of this.#runners.entries()) {
+      firstInstruction[index] = next;
+      for (const step of runner.program.instructions) {
+        opcode[next] = opcodes[step.kind];
+        argument[next++] = this.#argument(step, runner, index);
+      }
+    }
+    firstInstruction[this.#runners.length] = next;
+    const { microBatchCount } = this.#program;
+    return {
+      microBatchCount,
+      runners: this.#runners,
+      firstInstruction,
+      opcode,
+      argument,
+      flows: this.#flows,
+      channels: this.#channels,
+      groups: this.#groups,
+    };
+  }
+
+  /** Rule 1's durations. The two halves of a split backward take half of the profile's time each. */
+  #createRunner(program: DeviceProgram): Runner {
+    const place = this.#ground.table.deviceIndex(program.device);
+    const times = this.#ground.times(place);
+    const [first, end] = program.layers;
+    const samples = program.samples[1] - program.samples[0];
+    const durations = new Float64Array(instructionKinds.length);
+    durations[opcodes.forward] = onGrid(times.forwardMs(first, end, samples));
+    const backwardMs = onGrid(times.backwardMs(first, end, samples));
+    durations[opcodes.backward] = backwardMs;
+    durations[opcodes['backward-input']] = onGrid(backwardMs / 2);
+    durations[opcodes['backward-weight']] = onGrid(backwardMs / 2);
+    durations[opcodes.update] = onGrid(times.updateMs(first, end));
+    return { program, place, durations, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
+  }
+
+  #argument(step: Instruction, runner: Runner, index: number): number {
+    if (step.kind === 'receive') {
+      const from = step.from === null ? this.#holder : this.#ground.table.deviceIndex(step.from);
+      return this.#piece(step, from, index, step.from === null);
+    }
+    if (step.kind === 'send') {
+      const receiver = this.#byName.get(step.to);
+      assert(receiver !== undefined, `"${runner.program.device}" sends to "${step.to}", which has no program`);
+      return this.#piece(step, runner.place, receiver, false);
+    }
+    if (step.kind === 'all-reduce') return this.#group(step.group, runner.program.layers);
+    return step.kind === 'update' ? 0 : step.microBatch;
+  }
+
+  #piece(
+    step: { readonly payload: Payload; readonly microBatch: number; readonly samples: SampleRange },
+    from: number,
+    receiver: number,
+    isFeed: boolean,
+  ): number {
+    const rank = payloadRank[step.payload];
+    const { microBatchSize, microBatchCount } = this.#program;
+    const key = (((from + 1) * this.#runners.length + receiver) * 4 + rank) * (microBatchSize + 1) + step.samples[0];
+    let flow = this.#flowNumbers.get(key);
+    if (flow === undefined) {
+      flow = this.#flows.push(this.#createFlow(step.payload, from, receiver, step.samples)) - 1;
+      this.#flowNumbers.set(key, flow);
+      if (isFeed) (this.#runners[receiver] as Runner).feeds.push(flow);
+    }
+    return flow * microBatchCount + step.microBatch;
+  }
+
+  #createFlow(payload: Payload, from: number, receiver: number, samples: SampleRange): Flow {
+    const { program, place: to } = this.#runners[receiver] as Runner;
+    const bytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
+    const senderStage = program.stage + (payload === 'activation' ? -1 : payload === 'gradient' ? 1 : 0);
+    const shared = { payload, rank: payloadRank[payload], receiver, senderStage, bytes };
+    if (from === -1 || from === to) return { ...shared, channel: -1, durationMs: 0, latencyMs: 0 };
+    const { table } = this.#ground;
+    return {
+      ...shared,
+      channel: this.#channel(from, to),
+      durationMs: onGrid(table.occupancyMs(from, to, bytes)),
+      latencyMs: onGrid(table.latencyMs(from, to)),
+    };
+  }
+
+  /** What one sample of a payload weighs on its way to a device with these layers. */
+  #bytesPerSample(payload: Payload, [first, end]: readonly [number, number]): number {
+    const { profile } = this.#ground;
+    if (payload === 'input') return profile.inputBytes;
+    if (payload === 'label') return profile.labelBytes;
+    const border = payload === 'activation' ? first - 1 : end - 1;
+    return defined(profile.layers[border], `layer ${border}`).outputBytes;
+  }
+
+  #channel(from: number, to: number): number {
+    const key = from * this.#ground.cluster.devices.length + to;
+    const known = this.#channelNumbers.get(key) ?? this.#channels.push({ from, to }) - 1;
+    this.#channelNumbers.set(key, known);
+    return known;
+  }
+
+  #group(names: readonly string[], layers: readonly [number, number]): number {
+    const key = JSON.stringify(names);
+    const known = this.#groupNumbers.get(key);
+    if (known !== undefined) return known;
+    const { table, sums } = this.#ground;
+    const size = names.length;
+    const slowest = slowestInGroup(
+      table,
+      names.map((name) => table.deviceIndex(name)),
+    );
+    const bytes = (2 * (size - 1) * sums.weightBytes(...layers)) / size;
+    const durationMs = size < 2 ? 0 : onGrid((bytes * 8) / (slowest.bandwidthMbps * 1000) + 2 * (size - 1) * slowest.latencyMs);
+    const number = this.#groups.push({ size, durationMs }) - 1;
+    this.#groupNumbers.set(key, number);
+    return number;
+  }
+}
