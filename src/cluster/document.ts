@@ -1,7 +1,7 @@
 // Reads the text of a JSON or YAML document into a value, and turns what a schema refuses into one sentence: what, where, the mend.
 // Not here: what the documents mean (validate.ts).
 
-import { LineCounter, parseDocument } from 'yaml';
+import { isMap, isScalar, isSeq, LineCounter, parseDocument } from 'yaml';
 import type { z } from 'zod';
 import { InputError } from '../errors.ts';
 
@@ -40,18 +40,53 @@ export function documentValue(document: unknown, where: string): unknown {
   return typeof document === 'string' ? readDocument(document, where) : document;
 }
 
+/** Where a document comes from, for the sentences of its errors. */
+export interface Source {
+  readonly name: string;
+  /** The text it was read from; of one with several lines, errors name the line. */
+  readonly text?: string;
+  /** The path in the text of what is checked. */
+  readonly within?: readonly PropertyKey[];
+}
+
+/** The source of a document that is either text or a value already. */
+export function sourceOf(document: unknown, name: string): Source {
+  return typeof document === 'string' ? { name, text: document } : { name };
+}
+
 /** Applies `schema`, whose messages each name what is expected ("a number above 0"), to a value. */
-export function applySchema<Output>(schema: z.ZodType<Output>, value: unknown, where: string): Output {
+export function applySchema<Output>(schema: z.ZodType<Output>, value: unknown, source: Source): Output {
   const result = schema.safeParse(value);
   if (result.success) return result.data;
   const issue = result.error.issues[0];
   const path = issue?.path ?? [];
-  return refuse(where, path, shown(value, path), `give ${issue?.message ?? 'another value'}`);
+  return refuse(source, path, shown(value, path), `give ${issue?.message ?? 'another value'}`);
 }
 
-/** Throws the sentence `where: path is what; mend.` */
-export function refuse(where: string, path: readonly PropertyKey[], what: string, mend: string): never {
-  throw new InputError(`${where}: ${pathText(path)} ${what}; ${mend}.`);
+/** Throws the sentence `source, line N: path is what; mend.` */
+export function refuse(source: Source, path: readonly PropertyKey[], what: string, mend: string): never {
+  const line = lineOf(source, path);
+  throw new InputError(`${source.name}${line === undefined ? '' : `, line ${line}`}: ${pathText(path)} ${what}; ${mend}.`);
+}
+
+/** The line of what stands at a path, or of the nearest that is there; undefined where all is on one line or there is no text. */
+function lineOf({ text, within = [] }: Source, path: readonly PropertyKey[]): number | undefined {
+  if (text === undefined || !text.trim().includes('\n')) return undefined;
+  const lines = new LineCounter();
+  let node: unknown = parseDocument(text, { lineCounter: lines }).contents;
+  let offset: number | undefined;
+  for (const key of [...within, ...path]) {
+    if (isMap(node)) {
+      const pair = node.items.find((item) => isScalar(item.key) && String(item.key.value) === String(key));
+      if (pair === undefined) break;
+      offset = isScalar(pair.key) ? pair.key.range?.[0] : offset;
+      node = pair.value;
+    } else if (isSeq(node)) {
+      node = node.items[Number(key)];
+      if (isMap(node) || isSeq(node) || isScalar(node)) offset = node.range?.[0] ?? offset;
+    } else break;
+  }
+  return offset === undefined ? undefined : lines.linePos(offset).line;
 }
 
 /** `devices[2].memoryMiB`; the empty path is the document itself. */

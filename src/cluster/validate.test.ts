@@ -306,3 +306,22 @@ test('a plan, a profile and a cluster must agree', () => {
     message: 'plan: stages[1].devices[0] names "c", which the cluster does not have; use one of "a", "b".',
   });
 });
+
+test('a mistake in a text of several lines is named with its line, in YAML and in JSON', () => {
+  const yaml = 'devices:\n  - { name: a, memoryMiB: 512 }\n  - name: b\n    memoryMiB: -1\nlinks: { default: { bandwidthMbps: 100 } }\n';
+  const sentence = 'my.yaml, line 4: devices[1].memoryMiB is -1; give a number above 0 (MiB of memory for training).';
+  assert.throws(() => parseCluster(yaml, 'my.yaml'), { name: 'InputError', message: sentence });
+  assert.throws(() => parseCluster(yaml.replace('    memoryMiB: -1\n', ''), 'my.yaml'), {
+    message: /^my\.yaml, line 3: devices\[1\]\.memoryMiB is missing; /,
+  });
+  assert.throws(() => parseCluster(yaml.replace('-1', '7').replace('name: b', 'name: a'), 'my.yaml'), {
+    message: 'my.yaml, line 3: devices[1].name repeats "a"; give each device a name of its own.',
+  });
+  const slow: Cluster = { ...cluster, links: { default: { bandwidthMbps: -100 } } };
+  assert.throws(() => parseCluster(JSON.stringify(slow, null, 2), 'my.json'), {
+    message: /^my\.json, line 16: links\.default\.bandwidthMbps is -100; /,
+  });
+  assert.throws(() => parseCluster(JSON.stringify(slow), 'my.json'), { message: /^my\.json: links\.default\.bandwidthMbps is -100; / });
+  const printed = `{\n "plan": {\n  "schedule": "1f1b",\n  "batchSize": 0\n } }`;
+  assert.throws(() => parsePlan(printed, 'plan.json'), { message: /^plan\.json, line 4: batchSize is 0; / });
+});

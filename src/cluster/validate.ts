@@ -4,7 +4,7 @@
 
 import { z } from 'zod';
 import type { Cluster, Plan, PlanLayout, Profile, StagePlan } from './cluster.ts';
-import { applySchema, documentValue, refuse } from './document.ts';
+import { applySchema, documentValue, refuse, type Source, sourceOf } from './document.ts';
 import { deviceTimes } from './times.ts';
 
 const aboveZero = (unit: string): z.ZodNumber => z.number(`a number above 0 (${unit})`).positive(`a number above 0 (${unit})`);
@@ -57,22 +57,24 @@ const clusterSchema = z.object(
 
 /** A cluster from JSON or YAML text, or from a value; `where` names the source in errors. Throws InputError. */
 export function parseCluster(document: unknown, where = 'cluster'): Cluster {
-  const cluster: Cluster = applySchema(clusterSchema, documentValue(document, where), where);
+  const source = sourceOf(document, where);
+  const cluster: Cluster = applySchema(clusterSchema, documentValue(document, where), source);
   const names = new Set<string>();
   for (const [index, device] of cluster.devices.entries()) {
-    if (names.has(device.name)) refuse(where, ['devices', index, 'name'], `repeats "${device.name}"`, 'give each device a name of its own');
+    if (names.has(device.name))
+      refuse(source, ['devices', index, 'name'], `repeats "${device.name}"`, 'give each device a name of its own');
     names.add(device.name);
   }
   const pairs = new Set<string>();
   for (const [index, { between }] of (cluster.links.pairs ?? []).entries()) {
     const path = ['links', 'pairs', index, 'between'];
     for (const name of between)
-      if (!names.has(name)) refuse(where, path, `names "${name}", which is no device`, `use one of ${some(names)}`);
-    if (between[0] === between[1]) refuse(where, path, `joins "${between[0]}" to itself`, 'name two different devices');
+      if (!names.has(name)) refuse(source, path, `names "${name}", which is no device`, `use one of ${some(names)}`);
+    if (between[0] === between[1]) refuse(source, path, `joins "${between[0]}" to itself`, 'name two different devices');
     const key = JSON.stringify([...between].sort());
     if (pairs.has(key))
       refuse(
-        where,
+        source,
         path,
         `repeats the link between "${between[0]}" and "${between[1]}"`,
         'keep one of them (a pair counts for both directions)',
@@ -81,7 +83,7 @@ export function parseCluster(document: unknown, where = 'cluster'): Cluster {
   }
   const holder = cluster.dataDevice;
   if (holder !== undefined && !names.has(holder))
-    refuse(where, ['dataDevice'], `names "${holder}", which is no device`, `use one of ${some(names)}`);
+    refuse(source, ['dataDevice'], `names "${holder}", which is no device`, `use one of ${some(names)}`);
   return cluster;
 }
 
@@ -122,26 +124,27 @@ const profileSchema = z.object(
 
 /** A profile from JSON or YAML text, or from a value; `where` names the source in errors. Throws InputError. */
 export function parseProfile(document: unknown, where = 'profile'): Profile {
-  const profile: Profile = applySchema(profileSchema, documentValue(document, where), where);
+  const source = sourceOf(document, where);
+  const profile: Profile = applySchema(profileSchema, documentValue(document, where), source);
   for (const [index, size] of profile.batchSizes.entries()) {
     if (index > 0 && size <= (profile.batchSizes[index - 1] as number)) {
-      refuse(where, ['batchSizes', index], `is ${size}, not above the one before it`, 'list the batch sizes in ascending order');
+      refuse(source, ['batchSizes', index], `is ${size}, not above the one before it`, 'list the batch sizes in ascending order');
     }
   }
   for (const [name, times] of Object.entries(profile.devices)) {
     for (const key of ['forwardMs', 'backwardMs'] as const) {
-      checkLength(where, ['devices', name, key], times[key], profile.batchSizes.length, 'batchSizes');
+      checkLength(source, ['devices', name, key], times[key], profile.batchSizes.length, 'batchSizes');
       for (const [index, row] of times[key].entries())
-        checkLength(where, ['devices', name, key, index], row, profile.layers.length, 'layers');
+        checkLength(source, ['devices', name, key, index], row, profile.layers.length, 'layers');
     }
-    if (times.updateMs !== undefined) checkLength(where, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
+    if (times.updateMs !== undefined) checkLength(source, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
   }
   return profile;
 }
 
-function checkLength(where: string, path: readonly PropertyKey[], values: readonly unknown[], length: number, of: string): void {
+function checkLength(source: Source, path: readonly PropertyKey[], values: readonly unknown[], length: number, of: string): void {
   if (values.length === length) return;
-  refuse(where, path, `has ${values.length} entries`, `give ${length}, one for each entry of ${of}`);
+  refuse(source, path, `has ${values.length} entries`, `give ${length}, one for each entry of ${of}`);
 }
 
 const planSchema = z.object(
@@ -188,19 +191,20 @@ export type WrittenPlan = PlanLayout & { readonly predicted?: Plan['predicted'] 
  */
 export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
   const outer = documentValue(document, where);
-  const inner = typeof outer === 'object' && outer !== null && 'plan' in outer ? outer.plan : outer;
-  const { predicted, ...plan } = applySchema(planSchema, inner, where);
+  const isPrinted = typeof outer === 'object' && outer !== null && 'plan' in outer;
+  const source: Source = { ...sourceOf(document, where), within: isPrinted ? ['plan'] : [] };
+  const { predicted, ...plan } = applySchema(planSchema, isPrinted ? outer.plan : outer, source);
   if (plan.microBatchSize * plan.microBatchCount !== plan.batchSize) {
     const what = `is ${plan.batchSize}, not microBatchSize × microBatchCount = ${plan.microBatchSize} × ${plan.microBatchCount}`;
-    refuse(where, ['batchSize'], what, 'make the three agree');
+    refuse(source, ['batchSize'], what, 'make the three agree');
   }
   let end = 0;
   const devices = new Set<string>();
   for (const [index, stage] of plan.stages.entries()) {
-    checkStage(stage, plan.microBatchSize, end, where, ['stages', index]);
+    checkStage(stage, plan.microBatchSize, end, source, ['stages', index]);
     for (const [place, device] of stage.devices.entries()) {
       if (devices.has(device))
-        refuse(where, ['stages', index, 'devices', place], `repeats "${device}"`, 'let each device stand in one stage, once');
+        refuse(source, ['stages', index, 'devices', place], `repeats "${device}"`, 'let each device stand in one stage, once');
       devices.add(device);
     }
     end = stage.layers[1];
@@ -208,18 +212,18 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
   return predicted === undefined ? plan : { ...plan, predicted };
 }
 
-function checkStage(stage: StagePlan, microBatchSize: number, start: number, where: string, path: readonly PropertyKey[]): void {
+function checkStage(stage: StagePlan, microBatchSize: number, start: number, source: Source, path: readonly PropertyKey[]): void {
   const [first, end] = stage.layers;
   if (first !== start)
-    refuse(where, [...path, 'layers'], `starts at layer ${first}`, `start it at ${start}, so that each layer is in exactly one stage`);
-  if (end <= first) refuse(where, [...path, 'layers'], `is [${first}, ${end}], which holds no layer`, 'end it after its first layer');
+    refuse(source, [...path, 'layers'], `starts at layer ${first}`, `start it at ${start}, so that each layer is in exactly one stage`);
+  if (end <= first) refuse(source, [...path, 'layers'], `is [${first}, ${end}], which holds no layer`, 'end it after its first layer');
   if (stage.samples.length !== stage.devices.length) {
     const what = `has ${stage.samples.length} entries for ${stage.devices.length} devices`;
-    refuse(where, [...path, 'samples'], what, 'give one for each device');
+    refuse(source, [...path, 'samples'], what, 'give one for each device');
   }
   const sum = stage.samples.reduce((total, share) => total + share, 0);
   if (sum !== microBatchSize)
-    refuse(where, [...path, 'samples'], `adds up to ${sum}`, `make it add up to microBatchSize, ${microBatchSize}`);
+    refuse(source, [...path, 'samples'], `adds up to ${sum}`, `make it add up to microBatchSize, ${microBatchSize}`);
 }
 
 /** Checks what the three documents must agree on: the plan's devices, the model's layers, times for every device. Throws InputError. */
@@ -230,7 +234,7 @@ export function checkTogether(plan: PlanLayout, profile: Profile, cluster: Clust
       const device = specs.get(name);
       if (device === undefined) {
         refuse(
-          'plan',
+          { name: 'plan' },
           ['stages', index, 'devices', place],
           `names "${name}", which the cluster does not have`,
           `use one of ${some(specs.keys())}`,
@@ -242,7 +246,7 @@ export function checkTogether(plan: PlanLayout, profile: Profile, cluster: Clust
   const end = plan.stages.at(-1)?.layers[1] ?? 0;
   if (end !== profile.layers.length) {
     refuse(
-      'plan',
+      { name: 'plan' },
       ['stages', plan.stages.length - 1, 'layers', 1],
       `is ${end}`,
       `end the last stage at ${profile.layers.length}, the number of the profile's layers`,
