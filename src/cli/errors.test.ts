@@ -5,6 +5,7 @@ import { mkdir, mkdtemp, readdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { before, describe, test } from 'node:test';
 import { int64s, tensor } from '../graph/tensor.ts';
+import { zoo } from '../models/zoo.ts';
 import { ownAddresses } from '../runtime/addresses.ts';
 import { runCommand, temporaryFolder } from '../testing/command.ts';
 import { onnxModel } from '../testing/onnx-models.ts';
@@ -159,7 +160,7 @@ const cases: readonly Case[] = [
   {
     name: 'an unknown built-in model',
     args: ['train', '--model', 'digit', ...data],
-    says: 'There is no built-in model "digit" (there are: digits); give the path of an .onnx file.',
+    says: `There is no built-in model "digit" (there are: ${zoo.map(({ name }) => name).join(', ')}); give the path of an .onnx file.`,
   },
   {
     name: 'a model that is text',

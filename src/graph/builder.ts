@@ -8,13 +8,13 @@ import { type Attributes, batchSymbol, type Dimension, float, type Graph, int, i
 import { fanInUniform, fans, type Initialization, initialize, normal, ones, zeros } from './initialization.ts';
 import { neededNodes, usedValues } from './liveness.ts';
 import { TypeWalk } from './static.ts';
-import { type ElementType, int64s, scalar, type Tensor, type ValueType } from './tensor.ts';
+import { byteLength, type ElementType, int64s, scalar, type Tensor, type ValueType, viewBytes, wrap } from './tensor.ts';
 
 /** Options of a {@link GraphBuilder}. */
 export interface BuilderOptions {
   /** Seeds all initial weights (each also by its own name). Default 0. */
   readonly seed?: number;
-  /** False leaves weights zero: for planning, where only sizes matter and hundreds of megabytes need not be drawn. Default true. */
+  /** False leaves weights zero, in memory that they share: for planning, where only sizes matter and gigabytes need not be drawn. Default true. */
   readonly initialize?: boolean;
 }
 
@@ -31,7 +31,9 @@ export interface Conv2dOptions {
   readonly groups?: number;
   /** Default true. */
   readonly bias?: boolean;
+  /** Default for both: PyTorch's, uniform within 1 / √fanIn. */
   readonly weightInitialization?: Initialization;
+  readonly biasInitialization?: Initialization;
 }
 
 /** A pool. */
@@ -48,7 +50,9 @@ export interface LinearOptions {
   readonly outFeatures: number;
   /** Default true. */
   readonly bias?: boolean;
+  /** Default for both: PyTorch's, uniform within 1 / √fanIn. */
   readonly weightInitialization?: Initialization;
+  readonly biasInitialization?: Initialization;
 }
 
 /** The two batch sizes at which shapes are inferred: where they differ is the batch. */
@@ -65,6 +69,8 @@ export class GraphBuilder {
   readonly #nodes: Node[] = [];
   readonly #walks = probeSizes.map(() => new TypeWalk());
   readonly #counts = new Map<string, number>();
+  /** The largest array of zeros so far, of which smaller ones are views. */
+  #zeros = new ArrayBuffer(0);
 
   constructor(name: string, options: BuilderOptions = {}) {
     this.#name = name;
@@ -136,7 +142,7 @@ export class GraphBuilder {
     const shape = [outChannels, this.size(x, 1) / groups, ...kernel];
     const { fanIn } = fans(shape);
     const inputs = [x, this.parameter(`${name}.weight`, shape, options.weightInitialization ?? fanInUniform(fanIn))];
-    if (options.bias ?? true) inputs.push(this.parameter(`${name}.bias`, [outChannels], fanInUniform(fanIn)));
+    if (options.bias ?? true) inputs.push(this.parameter(`${name}.bias`, [outChannels], options.biasInitialization ?? fanInUniform(fanIn)));
     const pads = padding === 'same' ? this.#samePads(x, kernel, stride, dilation) : [padding, padding, padding, padding];
     return this.node('Conv', inputs, {
       kernel_shape: ints(kernel),
@@ -181,7 +187,8 @@ export class GraphBuilder {
     const { name, outFeatures } = options;
     const inFeatures = this.size(x, -1);
     const weight = this.parameter(`${name}.weight`, [outFeatures, inFeatures], options.weightInitialization ?? fanInUniform(inFeatures));
-    const bias = (options.bias ?? true) ? this.parameter(`${name}.bias`, [outFeatures], fanInUniform(inFeatures)) : undefined;
+    const biasInitialization = options.biasInitialization ?? fanInUniform(inFeatures);
+    const bias = (options.bias ?? true) ? this.parameter(`${name}.bias`, [outFeatures], biasInitialization) : undefined;
     if (this.shape(x).length === 2) return this.node('Gemm', bias === undefined ? [x, weight] : [x, weight, bias], { transB: int(1) });
     const product = this.node('MatMul', [x, this.transpose(weight, [1, 0])]);
     return bias === undefined ? product : this.add(product, bias);
@@ -324,7 +331,10 @@ export class GraphBuilder {
   }
 
   #initial(name: string, shape: readonly number[], rule: Initialization, type: ElementType): Tensor {
-    return initialize(name, shape, this.#options.initialize ? rule : zeros, { seed: this.#options.seed, type });
+    if (this.#options.initialize) return initialize(name, shape, rule, { seed: this.#options.seed, type });
+    const bytes = byteLength({ type, shape });
+    if (this.#zeros.byteLength < bytes) this.#zeros = new ArrayBuffer(bytes);
+    return wrap(type, shape, viewBytes(type, new Uint8Array(this.#zeros, 0, bytes)));
   }
 
   #samePads(x: string, kernel: readonly number[], stride: number, dilation: number): number[] {

@@ -43,8 +43,9 @@ export function initialize(
   const count = elementCount(shape);
   const values = new Float64Array(type === 'float64' ? count : 0);
   const data = type === 'float64' ? values : new Float32Array(count);
-  if (rule.kind === 'constant') data.fill(rule.value);
-  else {
+  if (rule.kind === 'constant') {
+    if (rule.value !== 0) data.fill(rule.value); // new arrays are zero, and pages that nobody touches take no memory
+  } else {
     const draw = sampler(name, rule, seed);
     for (let index = 0; index < count; index++) data[index] = draw();
   }

@@ -10,7 +10,7 @@ import type { ExternalLoader } from '../graph/onnx/external.ts';
 import { type ImportedModel, importModel } from '../graph/onnx/import.ts';
 import { inferenceMode, trainingMode } from '../graph/onnx/modes.ts';
 import type { Tensor } from '../graph/tensor.ts';
-import { zoo, zooModel } from '../models/zoo.ts';
+import { buildModel, isZooSpec } from '../models/zoo.ts';
 
 /** A loaded model. */
 export interface LoadedModel {
@@ -23,13 +23,13 @@ export interface LoadedModel {
   write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
 }
 
-/** Loads `spec`: an .onnx file, or the name of a built-in model, whose weights the seed draws. Throws InputError. */
+/** Loads `spec`: an .onnx file, or the name of a built-in model (with options after a colon), whose weights the seed draws. Throws InputError. */
 export async function loadModel(spec: string, seed: number): Promise<LoadedModel> {
-  if (Object.hasOwn(zoo, spec)) {
-    const graph = zooModel(spec, seed);
+  if (isZooSpec(spec)) {
+    const { graph } = buildModel(spec, { seed });
     return { name: spec, graph: trainingMode(graph), notes: [], write: (trained) => exportGraph(inferenceMode(graph), trained) };
   }
-  if (!spec.includes('.') && !spec.includes('/')) zooModel(spec, seed); // names the built-in ones
+  if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
   const imported = await readModel(spec);
   const graph = trainingMode(imported.graph);
   if (graph.parameters.length === 0) {

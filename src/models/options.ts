@@ -1,0 +1,72 @@
+// The options of built-in models, and the way they are written: `NAME`, or `NAME:OPTION=VALUE,OPTION=VALUE`.
+
+import { InputError } from '../errors.ts';
+
+/** What may be chosen of a built-in model. Each model takes some of these; src/models/zoo.ts holds its defaults. */
+export interface ModelOptions {
+  /** Side of the square images, in pixels. */
+  readonly input: number;
+  /** Colours of the images. */
+  readonly channels: number;
+  /** Outputs of the head. */
+  readonly classes: number;
+  /** Probability with which dropout zeroes elements in training; 0 leaves its nodes out. */
+  readonly dropout: number;
+  /** Tokens of a sequence. */
+  readonly sequence: number;
+  readonly activation: 'relu' | 'tanh';
+}
+
+/** Names of options. */
+export type OptionName = keyof ModelOptions;
+
+type Reader<T> = { readonly takes: string; readonly read: (text: string) => T | undefined };
+
+const wholeNumber = (highest: number): Reader<number> => ({
+  takes: `a whole number from 1 to ${highest}`,
+  read: (text) => (/^\d{1,9}$/.test(text) && Number(text) >= 1 && Number(text) <= highest ? Number(text) : undefined),
+});
+
+const readers: { readonly [K in OptionName]: Reader<ModelOptions[K]> } = {
+  input: wholeNumber(4096),
+  channels: wholeNumber(1024),
+  classes: wholeNumber(1_000_000),
+  dropout: {
+    takes: 'a number from 0 to below 1',
+    read: (text) => (/^\d*\.?\d+$/.test(text) && Number(text) < 1 ? Number(text) : undefined),
+  },
+  sequence: wholeNumber(512),
+  activation: { takes: 'relu or tanh', read: (text) => (text === 'relu' || text === 'tanh' ? text : undefined) },
+};
+
+/** A spec's parts: the name as it was written, and the text after the colon. */
+export function splitSpec(spec: string): { readonly name: string; readonly options: string } {
+  const colon = spec.indexOf(':');
+  return colon < 0 ? { name: spec, options: '' } : { name: spec.slice(0, colon), options: spec.slice(colon + 1) };
+}
+
+/** Reads `OPTION=VALUE,…` for a model that takes the options `names`. Throws InputError that names them. */
+export function parseOptions(model: string, text: string, names: readonly OptionName[]): Partial<ModelOptions> {
+  const found = new Map<OptionName, number | string>();
+  for (const part of text === '' ? [] : text.split(',')) {
+    const equals = part.indexOf('=');
+    const name = names.find((candidate) => candidate === part.slice(0, Math.max(equals, 0)));
+    if (name === undefined) {
+      const takes = names.length === 0 ? 'takes no options' : `takes ${names.map((known) => `${known}=…`).join(', ')}`;
+      throw new InputError(`The built-in model ${model} has no option ${JSON.stringify(part)}; it ${takes}.`);
+    }
+    if (found.has(name)) throw new InputError(`The option ${name} of the built-in model ${model} is given twice; give it once.`);
+    found.set(name, checkedOption(model, name, part.slice(equals + 1)));
+  }
+  return Object.fromEntries(found);
+}
+
+/** An option's value from its text. Throws InputError that says what it may be. */
+function checkedOption(model: string, name: OptionName, text: string): number | string {
+  const { takes, read } = readers[name];
+  const value = read(text);
+  if (value === undefined) {
+    throw new InputError(`The option ${name} of the built-in model ${model} is ${JSON.stringify(text)}; it must be ${takes}.`);
+  }
+  return value;
+}
