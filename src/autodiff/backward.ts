@@ -1,14 +1,12 @@
 // Backpropagation: walks the forward nodes in reverse and lets each operator's rule write the gradients of its inputs.
 
 import { assert } from '../assert.ts';
-import { InputError } from '../errors.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import type { Node } from '../graph/graph.ts';
-import { isOperator } from '../graph/operators/index.ts';
 import { sameShape } from '../graph/tensor.ts';
 import { sum } from './expressions.ts';
 import type { ConvolutionForms } from './forms.ts';
-import type { GradientRule } from './rule.ts';
+import { differentiableOperator, type GradientRule } from './rule.ts';
 import { gradientRules } from './rules.ts';
 
 /**
@@ -58,13 +56,7 @@ export function backpropagate(
 }
 
 function ruleOf(node: Node): GradientRule {
-  const rule = node.domain === '' && isOperator(node.operator) ? gradientRules[node.operator] : undefined;
-  if (rule === undefined) {
-    const operator = node.domain === '' ? node.operator : `${node.domain}.${node.operator}`;
-    throw new InputError(
-      `Node "${node.name}" uses the operator ${operator}, which has no gradient rule; train only layers after it, or express it by operators that have one.`,
-    );
-  }
+  const rule = gradientRules[differentiableOperator(node)];
   assert(rule !== 'not-differentiable', `a gradient reached ${node.operator}`);
   return rule;
 }

@@ -1,10 +1,10 @@
 // The forward pass as differentiation wants it: parameters and buffers become graph inputs, and a few nodes are rewritten so that they
 // also give what their gradient rules need (a maximum's place, a batch's mean), which costs them nothing.
 
-import { defined } from '../assert.ts';
+import { assert, defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { gradientOutputs } from '../graph/gradient-paths.ts';
-import { float, floatAttribute, int, intAttribute, type Node } from '../graph/graph.ts';
+import { float, floatAttribute, type Graph, int, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
 import { isOperator } from '../graph/operators/index.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { isFloat, type ValueType } from '../graph/tensor.ts';
@@ -54,6 +54,18 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
   return { emitter, bufferUpdates, moved };
 }
 
+/** Asserts that the names are those of inputs, parameters and outputs of a graph. */
+export function checkNames(
+  graph: Graph,
+  { inputs, parameters, outputs }: Readonly<Record<'inputs' | 'parameters' | 'outputs', readonly string[]>>,
+): void {
+  const names = (values: readonly ValueInfo[]): readonly string[] => values.map(({ name }) => name);
+  const within = (some: readonly string[], all: readonly string[]): boolean => some.every((name) => all.includes(name));
+  assert(within(inputs, names(graph.inputs)), `[${inputs}] are not all inputs of ${graph.name}`);
+  assert(within(parameters, graph.parameters), `[${parameters}] are not all parameters of ${graph.name}`);
+  assert(within(outputs, names(graph.outputs)), `[${outputs}] are not all outputs of ${graph.name}`);
+}
+
 function typeOf(types: ReadonlyMap<string, ValueType>, name: string): ValueType {
   return defined(types.get(name), `the type of "${name}"`);
 }
@@ -63,7 +75,8 @@ function isDifferentiable(node: Node): boolean {
   return node.domain !== '' || !isOperator(node.operator) || gradientRules[node.operator] !== 'not-differentiable';
 }
 
-function isTrainingBatchNormalization(node: Node): boolean {
+/** True for batch normalization with the batch's own statistics. */
+export function isTrainingBatchNormalization(node: Node): boolean {
   return node.domain === '' && node.operator === 'BatchNormalization' && intAttribute(node, 'training_mode', 0) !== 0;
 }
 

@@ -2,9 +2,12 @@
 // (vector–Jacobian products). Rules may read the node's inputs and outputs by name; what they read is what the forward pass saves.
 
 import { defined } from '../assert.ts';
+import { InputError } from '../errors.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import type { Node } from '../graph/graph.ts';
 import { fail } from '../graph/operators/define.ts';
+import { isOperator } from '../graph/operators/index.ts';
+import type { OperatorName } from '../graph/operators/names.ts';
 import { toNumbers } from '../graph/tensor.ts';
 import type { ConvolutionForms } from './forms.ts';
 
@@ -32,6 +35,15 @@ export type GradientRule = (context: RuleContext) => readonly (string | undefine
 
 /** A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that no gradient passes. */
 export type RuleEntry = GradientRule | 'not-differentiable';
+
+/** The operator of a node that a derivative has to pass. Throws InputError where it is none of the built-in ones, which have rules. */
+export function differentiableOperator(node: Node): OperatorName {
+  if (node.domain === '' && isOperator(node.operator)) return node.operator;
+  const operator = node.domain === '' ? node.operator : `${node.domain}.${node.operator}`;
+  throw new InputError(
+    `Node "${node.name}" uses the operator ${operator}, which has no gradient rule; train only layers after it, or express it by operators that have one.`,
+  );
+}
 
 /** The gradient of output `index`, which the rule knows to be there. */
 export function gradientOf({ outputGradients, node }: RuleContext, index = 0): string {

@@ -161,7 +161,8 @@ export function randomTensor(random: Random, { type, shape }: ValueType): Tensor
   );
 }
 
-function dot(a: Tensor, b: Tensor): number {
+/** Σ a·b over all elements. */
+export function dot(a: Tensor, b: Tensor): number {
   let total = 0;
   for (let index = 0; index < a.data.length; index++) total += Number(a.data[index]) * Number(b.data[index]);
   return total;

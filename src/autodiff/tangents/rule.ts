@@ -1,0 +1,100 @@
+// What a tangent rule is: given the tangents ẋ of a node's inputs (how fast they move), it writes nodes that compute the tangents ẏ = J·ẋ
+// of its outputs (Jacobian–vector products). Also the rules that many operators share, because of what their Jacobian is like.
+
+import { assert, defined } from '../../assert.ts';
+import type { Emitter } from '../../graph/emitter.ts';
+import { isOperator } from '../../graph/operators/index.ts';
+import { tensor } from '../../graph/tensor.ts';
+import { expand, full, product, sum } from '../expressions.ts';
+import { plainForms } from '../forms.ts';
+import { inputShape, type NodeContext, outputOf } from '../rule.ts';
+import { gradientRules } from '../rules.ts';
+
+/** What a tangent rule sees. */
+export interface TangentContext extends NodeContext {
+  /** ẋ by input, in the input's shape and type; undefined where it is zero. At least one is there. */
+  readonly tangents: readonly (string | undefined)[];
+}
+
+/** Tangents by output, each in its output's shape and type; undefined for zero. Rules read the node's inputs and outputs by name. */
+export type TangentRule = (context: TangentContext) => readonly (string | undefined)[];
+
+/** A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that none of them moves. */
+export type TangentEntry = TangentRule | 'not-differentiable';
+
+/**
+ * The rule of operators that are linear in the inputs at `positions` (taken together; default: in all of them) while the others stay:
+ * ẏ = f(ẋ), the operator itself with the tangents, or zeros, in their places.
+ */
+export function linear(...positions: readonly number[]): TangentRule {
+  return ({ node, emitter: e, tangents }) => {
+    const moves = (index: number): boolean => positions.length === 0 || positions.includes(index);
+    const inputs = node.inputs.map((input, index) => (input === '' || !moves(index) ? input : (tangents[index] ?? zeros(e, input))));
+    return e.emitAll(node.operator, inputs, node.outputs.length, node.attributes);
+  };
+}
+
+/** Zeros in a value's type and shape. */
+export function zeros(e: Emitter, like: string): string {
+  const { type, shape } = e.type(like);
+  return product(shape) === 1 ? e.constant(tensor(type, shape, [0])) : full(e, type, shape);
+}
+
+/**
+ * The rule of operators whose Jacobian for the first input is symmetric, as it is for all functions of one element: J·ẋ = Jᵀ·ẋ, which is
+ * what the gradient rule computes when it is given ẋ for the gradient of the output. The other inputs have no tangent.
+ */
+export const symmetric: TangentRule = (context) => {
+  const { node, tangents } = context;
+  const rule = isOperator(node.operator) ? gradientRules[node.operator] : undefined;
+  assert(typeof rule === 'function', `no gradient rule for ${node.operator}`);
+  const needs = node.inputs.map((_, index) => index === 0);
+  return [rule({ ...context, outputGradients: [tangents[0]], needs, producer: () => undefined, forms: plainForms })[0]];
+};
+
+/**
+ * The rule of operators of two factors, and perhaps an addend: y = f(a, b) + c, f linear in each of the two. ẏ = f(ȧ, b) + f(a, ḃ) + ċ.
+ * `addend` gives the addend's tangent in y's shape, where nothing else moves; f takes it as its third input otherwise.
+ */
+export function bilinear(addend: (context: TangentContext, tangent: string) => string = expanded): TangentRule {
+  return (context) => {
+    const { node, emitter: e, tangents } = context;
+    const [a = '', b = ''] = node.inputs;
+    const [movedA, movedB, movedC] = tangents;
+    const apply = (...inputs: readonly string[]): string => e.emit(node.operator, inputs, node.attributes);
+    const [first, second] = [movedA && [movedA, b], movedB && [a, movedB]].filter((factors) => factors !== undefined);
+    if (first === undefined) return [addend(context, defined(movedC, `a tangent of an input of ${node.name}`))];
+    const terms = [apply(...first, ...(movedC === undefined ? [] : [movedC])), ...(second === undefined ? [] : [apply(...second)])];
+    return [sum(e, terms)];
+  };
+}
+
+/** The sum of terms that broadcast to y's shape, in that shape; undefined terms are zero, and at least one is not. */
+export function total(context: NodeContext, terms: readonly (string | undefined)[]): string {
+  const e = context.emitter;
+  return expanded(
+    context,
+    sum(
+      e,
+      terms.filter((term) => term !== undefined),
+    ),
+  );
+}
+
+/** A value in y's shape. */
+export function expanded(context: NodeContext, value: string): string {
+  return expand(context.emitter, value, context.emitter.shape(outputOf(context)));
+}
+
+/** A term for an input's tangent where it moves: f(ẋ). */
+export function term({ tangents }: TangentContext, index: number, formula: (tangent: string) => string | undefined): string | undefined {
+  const tangent = tangents[index];
+  return tangent === undefined ? undefined : formula(tangent);
+}
+
+/** The axes after the first two. */
+export function spatialAxes(context: NodeContext): readonly number[] {
+  return inputShape(context)
+    .map((_, axis) => axis)
+    .slice(2);
+}

@@ -1,0 +1,43 @@
+// Tangents of the operators that move, repeat, cut and join elements: all are linear in the elements that they move.
+
+import type { ShapeName } from '../../graph/operators/names.ts';
+import { reductionAdds } from '../rules/indexing.ts';
+import { linear, type TangentEntry, type TangentRule } from './rule.ts';
+
+export const shapeTangents: Readonly<Record<ShapeName, TangentEntry>> = {
+  Concat: linear(),
+  Constant: 'not-differentiable',
+  ConstantOfShape: 'not-differentiable',
+  DepthToSpace: linear(0),
+  Expand: linear(0),
+  EyeLike: 'not-differentiable',
+  Flatten: linear(0),
+  Gather: linear(0),
+  GatherElements: linear(0),
+  GatherND: linear(0),
+  OneHot: 'not-differentiable',
+  // the padding's value moves with input 2
+  Pad: linear(0, 2),
+  Range: 'not-differentiable',
+  Reshape: linear(0),
+  ScatterElements: scatter,
+  ScatterND: scatter,
+  Shape: 'not-differentiable',
+  Size: 'not-differentiable',
+  Slice: linear(0),
+  SpaceToDepth: linear(0),
+  Split: linear(0),
+  Squeeze: linear(0),
+  Tile: linear(0),
+  Transpose: linear(0),
+  Trilu: linear(0),
+  Unsqueeze: linear(0),
+};
+
+const scattered: TangentRule = linear(0, 2);
+
+/** Linear in data and updates, put or added; other reductions have no rule. */
+function scatter(context: Parameters<TangentRule>[0]): readonly (string | undefined)[] {
+  reductionAdds(context); // refuses the others
+  return scattered(context);
+}
