@@ -13,7 +13,8 @@ import type { Output } from './output.ts';
 
 /** A run from its settings; `resume` is the folder of the run to go on with. */
 export async function readRun(settings: TrainSettings, resume: string | undefined, output: Output): Promise<PreparedRun> {
-  const model = await loadModel(settings.model, settings.seed);
+  const { headClasses } = settings;
+  const model = await loadModel(settings.model, settings.seed, headClasses === undefined ? {} : { headClasses });
   const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
   const evaluation = settings.evalData === undefined ? test : await evaluationData(settings.evalData, settings.seed);
   const plan = settings.plan === undefined ? undefined : await readPlan(settings.plan);
@@ -28,7 +29,7 @@ export async function readRun(settings: TrainSettings, resume: string | undefine
     ...(cluster === undefined ? {} : { cluster }),
     ...(checkpoint === undefined ? {} : { checkpoint }),
   });
-  for (const message of model.notes) output.observe({ kind: 'note', message });
+  for (const message of run.notes) output.observe({ kind: 'note', message });
   return run;
 }
 

@@ -33,6 +33,7 @@ test('defaults', () => {
     epsilon: 1e-8,
     loss: 'cross-entropy',
     freeze: [],
+    freezeAllBut: [],
     planner: 'asteroid',
     schedule: '1f1b',
     useAll: false,
@@ -53,6 +54,7 @@ test('flags arrive as numbers, switches and lists', () => {
   const flags = parsed(
     ...['--model', 'a', '--data', 'b', '--micro-batch', '8', '--lr', '1e-3', '--momentum', '0.9', '--nesterov', '--no-shuffle'],
     ...['--freeze', 'stem.*', '--freeze', 'head.bias', '--eval-data', 'c', '--checkpoint-every', '7'],
+    ...['--head-classes', '5', '--eval-every', '0', '--freeze-all-but', 'head.*'],
   );
   const settings = resolveSettings(flags, {}, '');
   assert.equal(settings.microBatch, 8);
@@ -62,6 +64,7 @@ test('flags arrive as numbers, switches and lists', () => {
   assert.deepEqual(settings.freeze, ['stem.*', 'head.bias']);
   assert.equal(settings.evalData, 'c');
   assert.equal(settings.checkpointEvery, 7);
+  assert.deepEqual([settings.headClasses, settings.evalEvery, settings.freezeAllBut], [5, 0, ['head.*']]);
 });
 
 test('what is not given as a flag comes from the file, then from the defaults', () => {

@@ -40,10 +40,20 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: text,
     isRequired: true,
   },
+  headClasses: {
+    argument: 'N',
+    description: 'replace the classifier at the end by a new one with N classes',
+    schema: numeric(z.number().int('must be a whole number').min(2, 'must be at least 2').max(1e6, 'must be at most 1e6')),
+  },
   evalData: {
     argument: 'SPEC',
-    description: 'data to test on after training (default: the test part of --data, if it has one)',
+    description: 'data to test on (default: the test part of --data, if it has one)',
     schema: text,
+  },
+  evalEvery: {
+    argument: 'N',
+    description: 'updates between tests; 0 tests at the end only (default: one epoch)',
+    schema: wholeOrZero,
   },
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
   microBatch: {
@@ -72,6 +82,13 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   freeze: {
     argument: 'PATTERN',
     description: 'parameters that stay as they are ("features.*"); may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
+  freezeAllBut: {
+    argument: 'PATTERN',
+    description: 'the only parameters that are trained ("classifier.*"); may be repeated',
     schema: z.array(text),
     default: [],
     isList: true,

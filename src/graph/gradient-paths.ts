@@ -81,13 +81,19 @@ export function leadsTo(outputs: Iterable<string>, nodes: readonly Node[]): Set<
   return reached;
 }
 
-/** The float values that a parameter has a gradient path to, and that have one to the graph's first output: what gradients travel for. */
-export function gradientValues(graph: Graph, type: (name: string) => ElementType): Set<string> {
-  const moved = new Set(graph.parameters);
-  for (const node of graph.nodes) {
+/** `sources` and the values to which a gradient path leads from one of them. `isCounted` leaves values out, and what only they lead to. */
+export function movedBy(sources: Iterable<string>, nodes: readonly Node[], isCounted: (name: string) => boolean = () => true): Set<string> {
+  const moved = new Set(sources);
+  for (const node of nodes) {
     if (!gradientInputs(node).some((input) => moved.has(input))) continue;
-    for (const output of gradientOutputs(node)) if (isFloat(type(output))) moved.add(output);
+    for (const output of gradientOutputs(node)) if (isCounted(output)) moved.add(output);
   }
+  return moved;
+}
+
+/** The float values that one of `trained` has a gradient path to, and that have one to the graph's first output: what gradients travel for. */
+export function gradientValues(graph: Graph, trained: readonly string[], type: (name: string) => ElementType): Set<string> {
+  const moved = movedBy(trained, graph.nodes, (name) => isFloat(type(name)));
   const first = graph.outputs[0];
   const reached = leadsTo(first === undefined ? [] : [first.name], graph.nodes);
   return new Set([...moved].filter((name) => reached.has(name)));

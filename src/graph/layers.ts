@@ -21,7 +21,7 @@ export interface CutTensor {
   readonly shape: readonly (number | 'N')[];
   /** The axis of 'N'. */
   readonly batchAxis: number;
-  /** True where a gradient travels back: a float tensor on a gradient path from a parameter to the first output. */
+  /** True where a gradient travels back: a float tensor on a gradient path from a trained parameter to the first output. */
   readonly differentiable: boolean;
 }
 
@@ -68,20 +68,27 @@ const heavyOperators: ReadonlySet<string> = new Set([
   'GlobalMaxPool',
 ]);
 
+/** How a model is split. */
+export interface LayersOptions {
+  /** Parameters that are not trained; others' names are ignored. Cuts before which nothing is trained have no differentiable tensor. */
+  readonly frozen?: readonly string[];
+}
+
 /**
  * Splits a model into layers. A layer begins at each heavy node (convolution, matrix product, pool, embedding), at the legal cut since
  * the heavy node before where the fewest bytes live (the last such cut among equals); where there is none, the layers are one.
  * Takes a graph with an open batch ('N'); one with numbers only is freed from its batch size first, or keeps it (`fixedBatch`).
  * Throws InputError for graphs that cannot be instantiated, and for an input or first output without a batch dimension.
  */
-export function layers(graph: Graph): LayerSequence {
+export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): LayerSequence {
   const opened = graph.fixedBatch !== undefined || hasOpenBatch(graph) ? graph : rebatch(graph);
   const first: Graph = { ...opened, outputs: opened.outputs.slice(0, 1) };
   const look = probe(first);
   const { parameters, buffers } = look.static.graph;
   const model: Graph = { ...first, parameters, buffers };
   const cuts = findCuts(look);
-  const gradients = gradientValues(look.static.graph, (name) => typeOf(look, name));
+  const trained = without(parameters, frozen);
+  const gradients = gradientValues(look.static.graph, trained, (name) => typeOf(look, name));
   const inputs = model.inputs.map(({ name }) => cutTensor(name, look, gradients, `Input "${name}"`));
   const output = defined(model.outputs[0], 'the first output').name;
   cutTensor(output, look, gradients, `Output "${output}"`);
@@ -117,6 +124,17 @@ export function cutBefore(sequence: LayerSequence, index: number): readonly CutT
 
 function initializerBytes(graph: Graph, names: readonly string[]): number {
   return names.reduce((bytes, name) => bytes + defined(graph.initializers.get(name), `initializer "${name}"`).data.byteLength, 0);
+}
+
+/** The leading layers through which no gradient passes: nothing in them is trained, and they only run forward. Never all layers. */
+export function forwardOnlyCount({ layers: all }: LayerSequence): number {
+  const count = all.findIndex(({ outputs }) => outputs.some(({ differentiable }) => differentiable));
+  return count === -1 ? all.length - 1 : count;
+}
+
+function without(names: readonly string[], some: readonly string[]): readonly string[] {
+  const left = new Set(some);
+  return names.filter((name) => !left.has(name));
 }
 
 interface LayerContext {

@@ -5,13 +5,14 @@ import { createComputeThread } from '../engine/compute-thread.ts';
 import type { Engine, Executable } from '../engine/engine.ts';
 import type { Graph } from '../graph/graph.ts';
 import { type LayerSequence, layers } from '../graph/layers.ts';
+import { withLogits } from '../graph/logits.ts';
 import { inferenceMode } from '../graph/onnx/modes.ts';
 import { instantiate } from '../graph/static.ts';
 import { scalar } from '../graph/tensor.ts';
 import { type Dataset, gather, gatherField } from '../training/data/dataset.ts';
 import { lossGraph } from '../training/losses.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
-import { bindToModel } from './subject.ts';
+import { bindToModel, sizedByData } from './subject.ts';
 
 export interface EvaluateOptions {
   readonly loss: 'cross-entropy' | 'mse';
@@ -33,7 +34,8 @@ const batchSize = 100;
 
 /** Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws InputError where they do not fit. */
 export async function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
-  const sequence = layers(inferenceMode(model));
+  const graph = sizedByData(inferenceMode(model), dataset);
+  const sequence = layers(options.loss === 'cross-entropy' ? withLogits(graph).graph : graph);
   const data = bindToModel(dataset, sequence, options.loss);
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
   try {

@@ -9,7 +9,7 @@ import { RunError } from '../errors.ts';
 import { program } from '../schedule/generate.ts';
 import type { Instruction } from '../schedule/program.ts';
 import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordinator.ts';
-import type { MachineConfig } from './coordinator/machine.ts';
+import { isBoundary, type MachineConfig } from './coordinator/machine.ts';
 import { Mailbox } from './device/mailbox.ts';
 import { feedName, isTraced, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
@@ -82,8 +82,7 @@ export async function trainHere(
     if (isClipped) stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step });
     stage.confirmUpdate();
     hooks.onCommitted(round, result.lossSum / config.batchSize, result.correctCount, learningRate, { [localDevice]: result });
-    const isLast = round + 1 === config.endRound || signal.aborted;
-    if (isLast || (round + 1) % config.checkpointEvery === 0) await hooks.onCheckpoint(round + 1, await stateOf(stage));
+    if (signal.aborted || isBoundary(config, round + 1)) await hooks.onCheckpoint(round + 1, await stateOf(stage));
     if (signal.aborted) return { round: round + 1, stopped: round + 1 < config.endRound };
   }
   return { round: config.endRound, stopped: false };

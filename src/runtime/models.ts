@@ -9,6 +9,7 @@ import { exportGraph, exportModel } from '../graph/onnx/export.ts';
 import type { ExternalLoader } from '../graph/onnx/external.ts';
 import { type ImportedModel, importModel } from '../graph/onnx/import.ts';
 import { inferenceMode, trainingMode } from '../graph/onnx/modes.ts';
+import { replaceHead } from '../graph/onnx/replace-head.ts';
 import type { Tensor } from '../graph/tensor.ts';
 import { buildModel, isZooSpec } from '../models/zoo.ts';
 
@@ -23,24 +24,42 @@ export interface LoadedModel {
   write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
 }
 
+/** How a model is changed when it is loaded. */
+export interface LoadModelOptions {
+  /** Replaces the classifier by a new one with this many classes, its weights drawn by the seed. */
+  readonly headClasses?: number;
+}
+
 /** Loads `spec`: an .onnx file, or the name of a built-in model (with options after a colon), whose weights the seed draws. Throws InputError. */
-export async function loadModel(spec: string, seed: number): Promise<LoadedModel> {
+export async function loadModel(spec: string, seed: number, { headClasses }: LoadModelOptions = {}): Promise<LoadedModel> {
   if (isZooSpec(spec)) {
     const { graph } = buildModel(spec, { seed });
+    if (headClasses !== undefined) return fromFile(spec, withNewHead(importModel(exportGraph(graph)), headClasses, seed));
     return { name: spec, graph: trainingMode(graph), notes: [], write: (trained) => exportGraph(inferenceMode(graph), trained) };
   }
   if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
   const imported = await readModel(spec);
-  const graph = trainingMode(imported.graph);
-  if (graph.parameters.length === 0) {
+  if (imported.graph.parameters.length === 0) {
     throw new InputError(`${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`);
   }
+  const name = spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
+  return fromFile(name, headClasses === undefined ? imported : named(spec, () => withNewHead(imported, headClasses, seed)));
+}
+
+function fromFile(name: string, imported: ImportedModel): LoadedModel {
   return {
-    name: spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, ''),
-    graph,
+    name,
+    graph: trainingMode(imported.graph),
     notes: imported.notes,
     write: (trained) => exportModel(imported, trained, { mode: 'inference' }),
   };
+}
+
+function withNewHead(imported: ImportedModel, classCount: number, seed: number): ImportedModel {
+  const { model, head } = replaceHead(imported, classCount, seed);
+  const names = [head.weight, ...(head.bias === undefined ? [] : [head.bias])].map(({ name }) => name).join(' and ');
+  const note = `The classifier is new: ${names} have fresh weights for ${classCount} classes instead of ${head.classCount}.`;
+  return { ...model, notes: [...model.notes, note] };
 }
 
 /** Reads an .onnx file, with weights that lie in files beside it. Throws InputError that names it. */

@@ -5,7 +5,7 @@ import { defined } from '../assert.ts';
 import { differentiate } from '../autodiff/differentiate.ts';
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
-import { type LayerSequence, layers } from '../graph/layers.ts';
+import type { LayerSequence } from '../graph/layers.ts';
 import { extractStage } from '../graph/stage.ts';
 import { sameShape, type Tensor } from '../graph/tensor.ts';
 import { plannerSpaces } from '../planner/spaces.ts';
@@ -21,11 +21,12 @@ import { checkHost } from './addresses.ts';
 import type { RunSubject } from './coordinator/coordinator.ts';
 import type { MachineConfig } from './coordinator/machine.ts';
 import { differentiableNames } from './device/stage-graphs.ts';
+import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './models.ts';
 import { profilePoints } from './profile-points.ts';
 import type { RunState } from './run-state.ts';
 import type { TrainSettings } from './settings.ts';
-import { bindToModel, frozenNames, labelCut } from './subject.ts';
+import { bindToModel, labelCut, sizedByData } from './subject.ts';
 import type { TrainingSpec } from './training-spec.ts';
 
 /** What a session works on. Files have been read and checked. */
@@ -47,37 +48,45 @@ export interface PreparedRun extends SessionInput {
   readonly dataset: Dataset;
   readonly order: BatchOrder;
   readonly machine: MachineConfig;
+  /** What the user should know of how the model is trained, one sentence each. */
+  readonly notes: readonly string[];
 }
 
 /** Fits settings, model and data together. Throws InputError where they do not fit. */
 export function prepareRun(input: SessionInput): PreparedRun {
   const { settings, model, checkpoint, test } = input;
-  const sequence = layers(model.graph);
+  const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings);
   const dataset = bindToModel(input.train, sequence, settings.loss);
   if (test !== undefined) bindToModel(test, sequence, settings.loss);
   const order = { sampleCount: dataset.sampleCount, batchSize: settings.batch, seed: settings.seed, shuffle: settings.shuffle };
-  const training = trainingSpec(settings, sequence);
+  const training = trainingSpec(settings, frozen);
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
   const machine = machineConfig(input, order, subject);
   checkFixedBatch(sequence, settings);
   checkTrainable(subject, settings);
   checkDistribution(input, sequence);
-  return { ...input, subject, dataset, order, machine };
+  return { ...input, subject, dataset, order, machine, notes: [...model.notes, ...notes] };
 }
 
-function machineConfig({ settings, checkpoint, plan }: SessionInput, order: BatchOrder, { sequence, training }: RunSubject): MachineConfig {
+function machineConfig(
+  { settings, checkpoint, plan, test }: SessionInput,
+  order: BatchOrder,
+  { sequence, training }: RunSubject,
+): MachineConfig {
   const perEpoch = roundsPerEpoch(order);
   const endRound = settings.steps ?? (settings.epochs ?? 1) * perEpoch;
   const firstRound = checkpoint?.round ?? 0;
   if (firstRound >= endRound) throw new InputError(`The run has done its ${endRound} rounds already: give more with --epochs or --steps.`);
   const { clipNorm } = training;
   const schedule = parseSchedule(settings.lrSchedule);
+  const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch);
   return {
     workerCount: settings.workers + settings.remote,
     firstRound,
     endRound,
     checkpointEvery: settings.checkpointEvery ?? Math.min(perEpoch, 500),
+    ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
     batchSize: settings.batch,
     batchSizesToProfile: profilePoints(settings.microBatch ?? Math.min(settings.batch, 64), sequence.fixedBatch),
     planGiven: plan !== undefined,
@@ -86,7 +95,7 @@ function machineConfig({ settings, checkpoint, plan }: SessionInput, order: Batc
   };
 }
 
-function trainingSpec(settings: TrainSettings, sequence: LayerSequence): TrainingSpec {
+function trainingSpec(settings: TrainSettings, frozen: readonly string[]): TrainingSpec {
   const { optimizer: kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon } = settings;
   return {
     batchSize: settings.batch,
@@ -94,7 +103,7 @@ function trainingSpec(settings: TrainSettings, sequence: LayerSequence): Trainin
     optimizer: { kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon },
     clipNorm: settings.clipNorm ?? null,
     seed: settings.seed,
-    frozen: frozenNames(sequence, settings.freeze),
+    frozen,
   };
 }
 

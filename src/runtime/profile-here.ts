@@ -3,8 +3,9 @@
 import type { Clock } from '../clock.ts';
 import type { Profile } from '../cluster/cluster.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
-import { cutBytes, layers } from '../graph/layers.ts';
+import { cutBytes } from '../graph/layers.ts';
 import { profileLayers } from './device/profiler.ts';
+import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './models.ts';
 import { profilePoints } from './profile-points.ts';
 
@@ -14,6 +15,9 @@ export interface MeasureOptions {
   readonly device: string;
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** Patterns as --freeze and --freeze-all-but take them; default: all is trained. */
+  readonly freeze?: readonly string[];
+  readonly freezeAllBut?: readonly string[];
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
 }
@@ -23,13 +27,14 @@ const labelBytes = 8;
 
 /** Measures all layers here. */
 export async function measureHere(model: LoadedModel, options: MeasureOptions): Promise<Profile> {
-  const sequence = layers(model.graph);
+  const { freeze = [], freezeAllBut = [] } = options;
+  const { sequence, frozen } = trainedLayers(model.graph, { loss: 'cross-entropy', freeze, freezeAllBut });
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
   try {
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
     const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
       batchSizes,
-      frozen: [],
+      frozen,
       clock: options.clock,
       onProgress: options.onProgress,
     });

@@ -63,6 +63,7 @@ class Session {
   #state: RunState;
   #lastCommitMs = 0;
   #planReadyMs = 0;
+  #evaluationMs = 0;
 
   constructor(run: PreparedRun, environment: SessionEnvironment, folder: RunFolder | undefined) {
     this.#prepared = run;
@@ -73,14 +74,14 @@ class Session {
   }
 
   async run(): Promise<SessionResult> {
-    const { model, machine } = this.#prepared;
+    const { machine } = this.#prepared;
     const { clock } = this.#environment;
     this.#planReadyMs = clock.now();
     const { round, stopped } = await this.#train();
-    const trainSeconds = (clock.now() - this.#planReadyMs) / 1000;
+    const trainSeconds = (clock.now() - this.#planReadyMs - this.#evaluationMs) / 1000;
     if (stopped) this.#observe({ kind: 'stopped', round });
     // Stopped before the first round: there is nothing that was not there before.
-    const bytes = round > machine.firstRound ? model.write(new Map([...this.#state.parameter, ...this.#state.buffer])) : undefined;
+    const bytes = round > machine.firstRound ? this.#trainedModel() : undefined;
     if (bytes !== undefined) await this.#folder?.write('model.onnx', bytes);
     const evaluation = stopped || bytes === undefined ? undefined : await this.#evaluate(bytes, round);
     return { rounds: round, stopped, losses: this.#losses, trainSeconds, state: this.#state, evaluation, plan: this.#plan };
@@ -207,6 +208,14 @@ class Session {
 
   async #checkpoint(round: number, state: RunState): Promise<void> {
     this.#state = state;
+    await this.#save(round, state);
+    const { evaluateEvery, endRound } = this.#prepared.machine;
+    const isTested = evaluateEvery !== undefined && round % evaluateEvery === 0 && round < endRound && !this.#environment.signal.aborted;
+    if (isTested) await this.#evaluate(this.#trainedModel(), round);
+    this.#lastCommitMs = this.#environment.clock.now();
+  }
+
+  async #save(round: number, state: RunState): Promise<void> {
     const { settings, model } = this.#prepared;
     const folder = this.#folder;
     if (folder === undefined) return;
@@ -218,17 +227,22 @@ class Session {
       state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
     });
     this.#observe({ kind: 'checkpoint', round, path });
-    this.#lastCommitMs = this.#environment.clock.now();
+  }
+
+  #trainedModel(): Uint8Array {
+    return this.#prepared.model.write(new Map([...this.#state.parameter, ...this.#state.buffer]));
   }
 
   async #evaluate(bytes: Uint8Array, round: number): Promise<Evaluation | undefined> {
     const { test, settings } = this.#prepared;
     if (test === undefined) return undefined;
+    const startMs = this.#environment.clock.now();
     const evaluation = await evaluate(importModel(bytes).graph, test, {
       loss: settings.loss,
       engine: settings.engine,
       threads: settings.threads,
     });
+    this.#evaluationMs += this.#environment.clock.now() - startMs;
     this.#observe({ kind: 'evaluated', round, ...evaluation });
     return evaluation;
   }

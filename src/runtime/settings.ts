@@ -3,8 +3,12 @@
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings {
   readonly model: string;
+  /** Gives the model a new classifier head with this many classes. */
+  readonly headClasses?: number;
   readonly data: string;
   readonly evalData?: string;
+  /** Updates between tests; 0: only at the end. Absent: one epoch. */
+  readonly evalEvery?: number;
   readonly batch: number;
   readonly microBatch?: number;
   readonly epochs?: number;
@@ -21,6 +25,7 @@ export interface TrainSettings {
   readonly clipNorm?: number;
   readonly loss: 'cross-entropy' | 'mse';
   readonly freeze: readonly string[];
+  readonly freezeAllBut: readonly string[];
   readonly planner: string;
   readonly schedule: string;
   /** Every device computes, even where fewer would be faster. */

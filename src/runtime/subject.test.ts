@@ -5,7 +5,7 @@ import { GraphBuilder } from '../graph/builder.ts';
 import { type LayerSequence, layers } from '../graph/layers.ts';
 import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
 import { createDataset, type Dataset, inputField, labelField } from '../training/data/dataset.ts';
-import { bindToModel, frozenNames, labelCut } from './subject.ts';
+import { bindToModel, labelCut, sizedByData } from './subject.ts';
 
 /** Input x [N, 4], output [N, …outputShape], by one linear layer. */
 function model(outputShape: readonly number[]): LayerSequence {
@@ -104,23 +104,12 @@ test('a model that does not have its batch first is refused: data and labels com
   );
 });
 
-test('--freeze takes names and patterns, in the model’s order, each once', () => {
-  const b = new GraphBuilder('net', { seed: 1 });
-  let x = b.input('x', 'float32', ['N', 4]);
-  for (const name of ['a.1', 'a.2', 'b']) x = b.linear(x, { name, outFeatures: 4 });
-  const sequence = layers(b.build([x]));
-  assert.deepEqual(frozenNames(sequence, []), []);
-  assert.deepEqual(frozenNames(sequence, ['b.bias', 'a.1.weight']), ['a.1.weight', 'b.bias']);
-  assert.deepEqual(frozenNames(sequence, ['a.*', '*.1.*']), ['a.1.weight', 'a.1.bias', 'a.2.weight', 'a.2.bias']);
-  assert.deepEqual(frozenNames(sequence, ['*bias']), ['a.1.bias', 'a.2.bias', 'b.bias']);
-  // A dot is a dot, and other signs of regular expressions are themselves.
-  for (const pattern of ['aX1.weight', 'a.1', 'b', '(', '[a-b]*', 'a.1.weight|b.bias', '']) {
-    assert.throws(
-      () => frozenNames(sequence, [pattern]),
-      (error) =>
-        error instanceof InputError &&
-        error.message === `--freeze ${pattern} matches no parameter: the model has a.1.weight, a.1.bias, a.2.weight, a.2.bias, ….`,
-    );
-  }
-  assert.throws(() => frozenNames(sequence, ['*']), /^InputError: --freeze leaves no parameter to train: freeze fewer\.$/);
+test('sizes that a model leaves open are those of the data, the batch and sizes it gives are not touched', () => {
+  const b = new GraphBuilder('open', { seed: 1 });
+  const graph = b.build([b.relu(b.input('x', 'float32', ['N', 'channels', 'height', 7]))]);
+  const images = inputField('pictures', tensor('float32', [1, 3, 5, 6], new Array(90).fill(0)), 'x.npy');
+  const dataset = createDataset('data', [images], labelField(tensor('int64', [1], [0]), 'y.npy'));
+  assert.deepEqual(sizedByData(graph, dataset).inputs, [{ name: 'x', type: 'float32', shape: ['N', 3, 5, 7] }]);
+  const flat = createDataset('data', [inputField('x', tensor('float32', [1, 90], new Array(90).fill(0)), 'x.npy')], dataset.labels);
+  assert.deepEqual(sizedByData(graph, flat).inputs[0]?.shape, ['N', 'channels', 'height', 7]);
 });

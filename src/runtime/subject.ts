@@ -1,11 +1,27 @@
-// Fits data and settings to a model: inputs, labels, classes, frozen parameters. What does not fit is the user's mistake, named.
+// Fits data to a model: inputs, labels, classes. What does not fit is the user's mistake, named.
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
+import { batchSymbol, type Graph } from '../graph/graph.ts';
 import type { CutTensor, LayerSequence } from '../graph/layers.ts';
+import { bindDimensions } from '../graph/static.ts';
 import { isFloat } from '../graph/tensor.ts';
 import { bindDataset } from '../training/data/bind.ts';
 import { checkLabels, type Dataset } from '../training/data/dataset.ts';
+
+/** The graph with sizes that it leaves open (an image's height, a sentence's length) as the data have them: by name where all inputs' names agree, else by position. */
+export function sizedByData(graph: Graph, { inputs }: Dataset): Graph {
+  const isNamed = graph.inputs.every(({ name }) => inputs.some((field) => field.name === name));
+  const sizes: Record<string, number> = {};
+  for (const [index, { name, shape }] of graph.inputs.entries()) {
+    const field = isNamed ? inputs.find((candidate) => candidate.name === name) : inputs[index];
+    const found = field?.values.shape;
+    if (found?.length !== shape.length) continue;
+    for (const [axis, dimension] of shape.entries())
+      if (typeof dimension === 'string' && dimension !== batchSymbol) sizes[dimension] ??= found[axis] as number;
+  }
+  return bindDimensions(graph, sizes);
+}
 
 /** The data set with one field for each input of the model and labels that the loss takes; labels are checked against the output's classes. */
 export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cross-entropy' | 'mse'): Dataset {
@@ -52,23 +68,4 @@ function classCount(output: readonly (number | 'N')[], dataset: Dataset): number
 export function labelCut(dataset: Dataset): CutTensor {
   const { type, values } = dataset.labels;
   return { name: 'label', type, shape: ['N', ...values.shape.slice(1)], batchAxis: 0, differentiable: false };
-}
-
-/** The parameters that match one of the patterns (`*` stands for any text). Throws InputError for a pattern that matches none. */
-export function frozenNames(sequence: LayerSequence, patterns: readonly string[]): string[] {
-  const { parameters } = sequence.graph;
-  const frozen = new Set<string>();
-  for (const pattern of patterns) {
-    const expression = new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
-    const matches = parameters.filter((name) => expression.test(name));
-    if (matches.length === 0) {
-      throw new InputError(
-        `--freeze ${pattern} matches no parameter: the model has ${parameters.slice(0, 4).join(', ')}${parameters.length > 4 ? ', …' : ''}.`,
-      );
-    }
-    for (const name of matches) frozen.add(name);
-  }
-  if (parameters.length > 0 && frozen.size === parameters.length)
-    throw new InputError('--freeze leaves no parameter to train: freeze fewer.');
-  return parameters.filter((name) => frozen.has(name));
 }

@@ -12,15 +12,15 @@ export async function modelOfRun(
   folder: string,
   onWarning: (warning: string) => void = () => {},
 ): Promise<{ bytes: Uint8Array; round: number }> {
-  const { model, seed } = await readSettings(folder);
+  const { model, seed, ...head } = await readSettings(folder);
   const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'));
   warnings.forEach(onWarning);
   if (checkpoint === undefined) throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
-  const loaded = await loadModel(model, seed);
+  const loaded = await loadModel(model, seed, head);
   return { bytes: loaded.write(new Map([...checkpoint.parameters, ...checkpoint.buffers])), round: checkpoint.round };
 }
 
-async function readSettings(folder: string): Promise<{ model: string; seed: number }> {
+async function readSettings(folder: string): Promise<{ model: string; seed: number; headClasses?: number }> {
   let text: string;
   try {
     text = await readFile(join(folder, 'config.yaml'), 'utf8');
@@ -33,5 +33,7 @@ async function readSettings(folder: string): Promise<{ model: string; seed: numb
   if (typeof settings !== 'object' || settings === null || !('model' in settings) || typeof settings.model !== 'string') {
     throw new InputError(`${join(folder, 'config.yaml')} does not name the model of the run.`);
   }
-  return { model: settings.model, seed: 'seed' in settings && typeof settings.seed === 'number' ? settings.seed : 0 };
+  const seed = 'seed' in settings && typeof settings.seed === 'number' ? settings.seed : 0;
+  const head = 'head-classes' in settings && typeof settings['head-classes'] === 'number' ? { headClasses: settings['head-classes'] } : {};
+  return { model: settings.model, seed, ...head };
 }

@@ -2,6 +2,7 @@
 // may go wrong when a net is cut, replicated or fed in pieces.
 
 import { GraphBuilder } from '../graph/builder.ts';
+import { freezeBatchNormalization } from '../graph/freeze.ts';
 import { type Graph, int } from '../graph/graph.ts';
 import { type CutTensor, layers } from '../graph/layers.ts';
 import { elementCount, int64s, type Tensor, tensor } from '../graph/tensor.ts';
@@ -95,7 +96,8 @@ export function batchNormNet(): TestNet {
 
 /** What is trained, from the net's own initial weights, with SGD and momentum unless said otherwise. */
 export function subjectOf(net: TestNet, batchSize: number, training: Partial<TrainingSpec> = {}): RunSubject {
-  const sequence = layers(net.graph);
+  const frozen = training.frozen ?? [];
+  const sequence = layers(freezeBatchNormalization(net.graph, frozen), { frozen });
   const { graph } = sequence;
   const pick = (names: readonly string[]): Map<string, Tensor> =>
     new Map(

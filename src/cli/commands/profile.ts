@@ -8,6 +8,7 @@ import { loadModel } from '../../runtime/models.ts';
 import { measureHere } from '../../runtime/profile-here.ts';
 import { checkWritable, writeJson } from '../files.ts';
 import { createOutput, type Output } from '../output.ts';
+import { addSettingFlags } from '../settings.ts';
 import { bar, command, counted, labelWidth, type Terminal } from '../terminal.ts';
 
 interface ProfileCommandOptions {
@@ -17,12 +18,15 @@ interface ProfileCommandOptions {
   readonly output?: string;
   readonly threads: string;
   readonly engine: string;
+  readonly headClasses?: string;
+  readonly freeze?: readonly string[];
+  readonly freezeAllBut?: readonly string[];
   readonly json?: boolean;
 }
 
 /** Adds the command. */
 export function addProfile(program: Command): Command {
-  return program
+  const command = program
     .command('profile')
     .description("measure a model's layers on this device")
     .option('--model <FILE>', 'an ONNX model, or the name of a built-in one')
@@ -30,7 +34,9 @@ export function addProfile(program: Command): Command {
     .option('--device <NAME>', 'how the device, or its kind, is called in the profile', 'this-device')
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
-    .option('-o, --output <FILE>', 'write the profile as JSON')
+    .option('-o, --output <FILE>', 'write the profile as JSON');
+  addSettingFlags(command, ['headClasses', 'freeze', 'freezeAllBut']);
+  return command
     .addHelpText('after', '\nExample:\n  $ asteroid profile --model net.onnx --batch 32 -o profile.json')
     .action((options: ProfileCommandOptions) => profile(options));
 }
@@ -39,12 +45,19 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
   const output = createOutput(options);
   if (options.model === undefined) throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
   if (options.output !== undefined) await checkWritable(options.output);
-  const model = await loadModel(options.model, 0);
+  const { headClasses, freeze = [], freezeAllBut = [] } = options;
+  const model = await loadModel(
+    options.model,
+    0,
+    headClasses === undefined ? {} : { headClasses: positive('--head-classes', headClasses) },
+  );
   const measured = await measureHere(model, {
     largestBatch: positive('--batch', options.batch),
     device: options.device,
     threads: positive('--threads', options.threads),
     engine: engineName(options.engine),
+    freeze,
+    freezeAllBut,
     clock: systemClock,
     onProgress: progress(output),
   });

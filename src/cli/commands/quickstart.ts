@@ -19,6 +19,7 @@ const settings = {
   useAll: true,
   batch: 50,
   epochs: 6,
+  evalEvery: 0,
   optimizer: 'adam',
   lr: 0.003,
   lrSchedule: 'cosine',

@@ -19,7 +19,7 @@ interface TrainOptions extends Record<string, unknown> {
 }
 
 /** What a run is: with another one of these it would be another run. */
-const fixedOnResume = ['model', 'data', 'batch', 'seed', 'optimizer', 'loss', 'shuffle'] as const;
+const fixedOnResume = ['model', 'headClasses', 'data', 'batch', 'seed', 'optimizer', 'loss', 'shuffle'] as const;
 
 /** Adds the command. */
 export function addTrain(program: Command): Command {

@@ -34,6 +34,8 @@ export interface MachineConfig {
   readonly endRound: number;
   /** A checkpoint after every so many rounds, and at the end. */
   readonly checkpointEvery: number;
+  /** Further checkpoints after every so many rounds: where the run is tested. Absent: none. */
+  readonly evaluateEvery?: number;
   readonly batchSize: number;
   readonly batchSizesToProfile: readonly number[];
   /** True when the plan is given: nothing is measured. */
@@ -330,8 +332,8 @@ function planned(state: MachineState, plan: Plan): Step {
 }
 
 /** True when training pauses after `round` committed rounds, for a checkpoint or the end. */
-function isBoundary(config: MachineConfig, round: number): boolean {
-  return round >= config.endRound || round % config.checkpointEvery === 0;
+export function isBoundary({ endRound, checkpointEvery, evaluateEvery }: MachineConfig, round: number): boolean {
+  return round >= endRound || round % checkpointEvery === 0 || (evaluateEvery !== undefined && round % evaluateEvery === 0);
 }
 
 /** Lets all members begin a round. */

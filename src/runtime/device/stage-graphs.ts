@@ -4,6 +4,7 @@ import { defined } from '../../assert.ts';
 import { differentiate, type StageGraphs } from '../../autodiff/differentiate.ts';
 import { replaceDropouts } from '../../autodiff/dropout.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
+import { replacedBuffers } from '../../graph/freeze.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { extractStage, type StageGraph } from '../../graph/stage.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
@@ -47,6 +48,8 @@ export interface CompiledStage {
   /** All parameters of the stage, frozen ones included, and its buffers. */
   readonly parameters: readonly TensorSpec[];
   readonly buffers: readonly TensorSpec[];
+  /** The buffers that a forward pass replaces: replicas average them. */
+  readonly statistics: readonly TensorSpec[];
   /** The parameters that an update changes. */
   readonly trained: readonly TensorSpec[];
   /** Undefined for a device without samples. */
@@ -61,6 +64,8 @@ export interface CompiledStage {
 export async function compileStage(engine: Engine, options: StageOptions): Promise<CompiledStage> {
   const { sequence, layers, training, sampleCount } = options;
   const own = sequence.layers.slice(...layers);
+  const replaced = new Set(replacedBuffers(sequence.graph));
+  const buffers = own.flatMap((layer) => layer.buffers);
   const specs = (names: readonly string[]): TensorSpec[] =>
     names.map((name) => ({ name, shape: defined(sequence.graph.initializers.get(name), name).shape }));
   const parameters = specs(own.flatMap((layer) => layer.parameters));
@@ -70,7 +75,8 @@ export async function compileStage(engine: Engine, options: StageOptions): Promi
   const isTrained = trained.length > 0;
   return {
     parameters,
-    buffers: specs(own.flatMap((layer) => layer.buffers)),
+    buffers: specs(buffers),
+    statistics: specs(buffers.filter((name) => replaced.has(name))),
     trained,
     pass: sampleCount > 0 ? await compilePass(engine, options, trained) : undefined,
     optimizer,

@@ -181,14 +181,14 @@ export class Stage {
     this.#accumulate(pass, results);
   }
 
-  /** The round's weight gradients (and, weighted by this device's samples, its buffers) in one vector, for AllReduce. They are gone from here until they are put back. */
+  /** The round's weight gradients (and, weighted by this device's samples, its running statistics) in one vector, for AllReduce. They are gone from here until they are put back. */
   async takeGradients(): Promise<Float32Array> {
-    const { trained, buffers } = this.#compiled;
-    const values = new Float32Array([...trained, ...buffers].reduce((sum, { shape }) => sum + elementCount(shape), 0));
+    const { trained, statistics } = this.#compiled;
+    const values = new Float32Array([...trained, ...statistics].reduce((sum, { shape }) => sum + elementCount(shape), 0));
     const gradients = this.#gradients;
     this.#gradients = {};
     const parts = trained.map(({ name }) => (gradients[name] === undefined ? undefined : this.#engine.take(gradients[name])));
-    const averages = buffers.map(({ name }) => this.#engine.download(defined(this.#state.buffer.get(name), name)));
+    const averages = statistics.map(({ name }) => this.#engine.download(defined(this.#state.buffer.get(name), name)));
     let offset = 0;
     for (const [index, { shape }] of trained.entries()) {
       const part = await parts[index];
@@ -203,9 +203,9 @@ export class Stage {
     return values;
   }
 
-  /** Puts the group's sums in place of the own gradients and buffers. Copies of many megabytes let other work in between. */
+  /** Puts the group's sums in place of the own gradients and statistics. Copies of many megabytes let other work in between. */
   async putGradients(values: Float32Array): Promise<void> {
-    const { trained, buffers } = this.#compiled;
+    const { trained, statistics } = this.#compiled;
     let [offset, sinceYield] = [0, 0];
     const next = async (shape: readonly number[]): Promise<Tensor> => {
       const end = offset + elementCount(shape);
@@ -219,7 +219,7 @@ export class Stage {
       return part;
     };
     for (const { name, shape } of trained) this.#gradients[name] = this.#engine.upload(await next(shape));
-    for (const { name, shape } of buffers) this.load({ role: 'buffer', name, value: await next(shape) });
+    for (const { name, shape } of statistics) this.load({ role: 'buffer', name, value: await next(shape) });
   }
 
   /**

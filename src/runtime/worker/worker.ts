@@ -220,7 +220,7 @@ class Worker {
   }
 
   async #setModel(control: ModelMessage, frame: Frame): Promise<void> {
-    const sequence = layers(decodeModel(control, frame));
+    const sequence = layers(decodeModel(control, frame), { frozen: control.training.frozen });
     const names = sequence.layers.map((layer) => layer.name);
     if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
       throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');

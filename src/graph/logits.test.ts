@@ -1,0 +1,51 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { onnxModel } from '../testing/onnx-models.ts';
+import { GraphBuilder } from './builder.ts';
+import { int } from './graph.ts';
+import { withLogits } from './logits.ts';
+import { importModel } from './onnx/import.ts';
+import { instantiate } from './static.ts';
+import { tensor } from './tensor.ts';
+
+test('the Softmax of classes goes, its input becomes the output', () => {
+  const b = new GraphBuilder('net', { seed: 1 });
+  const logits = b.linear(b.input('x', 'float32', ['N', 4]), { name: 'head', outFeatures: 3 });
+  const { graph, softmax } = withLogits(b.build([b.softmax(logits)]));
+  assert.equal(softmax, 'Softmax_1');
+  assert.deepEqual(graph.outputs, [{ name: logits, type: 'float32', shape: ['N', 3] }]);
+  assert.deepEqual(
+    graph.nodes.map(({ operator }) => operator),
+    ['Gemm'],
+  );
+});
+
+test('an old Softmax over the flattened input, as the importer writes it, goes too', () => {
+  const bytes = onnxModel({
+    opset: 9,
+    inputs: [{ name: 'x', type: 'float32', shape: ['N', 4] }],
+    nodes: [
+      { operator: 'MatMul', name: 'product', inputs: ['x', 'w'], outputs: ['logits'] },
+      { operator: 'Softmax', name: 'probabilities', inputs: ['logits'], outputs: ['y'], attributes: { axis: int(1) } },
+    ],
+    outputs: ['y'],
+    initializers: { w: tensor('float32', [4, 3], new Array(12).fill(1)) },
+  });
+  const { graph, softmax } = withLogits(importModel(bytes).graph);
+  assert.notEqual(softmax, undefined);
+  const { graph: fixed } = instantiate(graph, 2);
+  assert.deepEqual([fixed.outputs[0]?.name, fixed.outputs[0]?.shape], ['y', [2, 3]]);
+  assert.equal(
+    fixed.nodes.some(({ operator }) => operator === 'Softmax'),
+    false,
+  );
+});
+
+test('attention’s Softmax, one over another axis, and one that something stands behind stay', () => {
+  const b = new GraphBuilder('net', { seed: 1 });
+  const x = b.input('x', 'float32', ['N', 2, 3, 4]);
+  for (const output of [b.relu(b.softmax(x)), b.node('Softmax', [x], { axis: int(2) }), x]) {
+    const graph = b.build([output]);
+    assert.deepEqual(withLogits(graph), { graph, softmax: undefined });
+  }
+});
