@@ -13,6 +13,7 @@ import { mobileNetV3Small } from './mobilenet-v3.ts';
 import { type ModelOptions, type OptionName, parseOptions, splitSpec } from './options.ts';
 import { resNet, resNet18Config, resNet50Config } from './resnet.ts';
 import { shuffleNetV2, shuffleNetV2HalfConfig } from './shufflenet-v2.ts';
+import { twoConvolutions } from './two-convolutions.ts';
 import { deitSmallConfig, deitTinyConfig, type VitConfig, vit, vitBaseConfig, vitHugeConfig, vitLargeConfig } from './vit.ts';
 
 /** What a built-in model takes in. */
@@ -68,6 +69,15 @@ const entries: ReadonlyMap<string, Entry> = new Map<string, Entry>([
       defaults: {},
       input: () => ({ name: 'image', type: 'float32', shape: [1, 28, 28] }),
       build: digits,
+    },
+  ],
+  [
+    'fashion',
+    {
+      summary: 'two wider convolutions for 28x28 grey images of clothes',
+      defaults: {},
+      input: () => ({ name: 'image', type: 'float32', shape: [1, 28, 28] }),
+      build: twoConvolutions,
     },
   ],
   [
