@@ -19,7 +19,13 @@ export function backpropagate(
     moved,
     seeds,
     forms,
-  }: { readonly moved: ReadonlySet<string>; readonly seeds: ReadonlyMap<string, string>; readonly forms: ConvolutionForms },
+    deferred = false,
+  }: {
+    readonly moved: ReadonlySet<string>;
+    readonly seeds: ReadonlyMap<string, string>;
+    readonly forms: ConvolutionForms;
+    readonly deferred?: boolean;
+  },
 ): ReadonlyMap<string, string> {
   const contributions = new Map<string, string[]>();
   const contribute = (value: string, gradient: string): void => {
@@ -42,7 +48,7 @@ export function backpropagate(
     const needs = node.inputs.map((input) => moved.has(input));
     const outputGradients = node.outputs.map((output) => (moved.has(output) ? total(output) : undefined));
     if (!needs.includes(true) || outputGradients.every((gradient) => gradient === undefined)) continue;
-    const gradients = ruleOf(node)({ node, emitter, outputGradients, needs, producer, forms });
+    const gradients = ruleOf(node)({ node, emitter, outputGradients, needs, producer, forms, deferred });
     node.inputs.forEach((input, index) => {
       const gradient = gradients[index];
       if (!needs[index] || gradient === undefined) return;

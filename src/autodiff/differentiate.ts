@@ -2,16 +2,15 @@
 // what the backward ones read (`saved`, counted in bytes); the backward pass comes whole and split into its two halves, because
 // zero-bubble schedules compute input gradients first and weight gradients when there is time.
 
-import { assert } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
-import type { Graph, Node, ValueInfo } from '../graph/graph.ts';
+import type { Graph, Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { byteLength, isFloat, type ValueType } from '../graph/tensor.ts';
 import { backpropagate } from './backward.ts';
 import { type DropoutInput, replaceDropouts } from './dropout.ts';
 import { type ConvolutionForms, plainForms } from './forms.ts';
-import { type BufferUpdate, loadForward } from './forward.ts';
+import { type BufferUpdate, checkNames, isTrainingBatchNormalization, loadForward } from './forward.ts';
 import { assemble, mergeEqualNodes, NodeList, type Selection } from './subgraph.ts';
 
 /** What to differentiate. */
@@ -22,10 +21,23 @@ export interface DifferentiateOptions {
   readonly parameters?: readonly string[];
   /** Float outputs that receive gradients from outside. Default: all of them. */
   readonly outputs?: readonly string[];
-  /** Values of the forward pass that the backward pass computes again instead of reading them from `saved`. Default: none. */
-  readonly recompute?: Iterable<string>;
+  /** Values of the forward pass that the backward pass computes again instead of reading them from `saved`, or what chooses them. Default: none. */
+  readonly recompute?: Iterable<string> | ((pass: ForwardPass) => Iterable<string>);
   /** Chooses the forms of convolutions' gradients. Default: those that ONNX Runtime's plain kernels compute fastest. */
   readonly forms?: ConvolutionForms;
+  /** Only names the gradients of convolutions and batch normalizations, for lowering to write out (deferred.ts). Default false. */
+  readonly deferred?: boolean;
+}
+
+/** What there is to choose from, when values are computed again. */
+export interface ForwardPass {
+  /** The nodes that depend on a micro-batch, in order, as they would run again. */
+  readonly nodes: readonly Node[];
+  /** Bytes of the values that can be kept: outputs of `nodes` (Infinity for views, which are never kept), inputs, a batch's mean and variance. */
+  readonly bytes: ReadonlyMap<string, number>;
+  /** Those that the backward pass reads. */
+  readonly required: readonly string[];
+  type(value: string): ValueType;
 }
 
 /** A value that is kept from one graph to another. */
@@ -80,14 +92,14 @@ export function differentiate(stage: StaticGraph, options: DifferentiateOptions)
   const { graph } = masked;
   const parameters = options.parameters ?? graph.parameters;
   const outputs = options.outputs ?? graph.outputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
-  checkNames(graph, options.inputs, parameters, outputs);
+  checkNames(graph, { inputs: options.inputs, parameters, outputs });
   const isFloatValue = (name: string): boolean => isFloat((masked.types.get(name) as ValueType).type);
   const sources = [...options.inputs, ...parameters].filter(isFloatValue);
   const { emitter, bufferUpdates, moved } = loadForward(masked, sources);
   const forwardCount = emitter.nodes.length;
   const seeds = new Map<string, string>();
   for (const output of outputs) if (moved.has(output)) seeds.set(output, declareSeed(emitter, output));
-  const gradients = backpropagate(emitter, { moved, seeds, forms: options.forms ?? plainForms });
+  const gradients = backpropagate(emitter, { moved, seeds, forms: options.forms ?? plainForms, deferred: options.deferred ?? false });
   const roles = rolesOf(graph, bufferUpdates, seeds);
   const halves = splitBackward(emitter, {
     forwardCount,
@@ -95,7 +107,7 @@ export function differentiate(stage: StaticGraph, options: DifferentiateOptions)
     inputs: options.inputs,
     parameters,
     roles,
-    recompute: new Set(options.recompute ?? []),
+    recompute: options.recompute ?? [],
   });
   return {
     ...assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts, forwardCount }),
@@ -105,14 +117,6 @@ export function differentiate(stage: StaticGraph, options: DifferentiateOptions)
     parameterGradients: parameters.filter((name) => gradients.has(name)),
     withoutGradient: [...options.inputs, ...parameters].filter((name) => !gradients.has(name)),
   };
-}
-
-function checkNames(graph: Graph, inputs: readonly string[], parameters: readonly string[], outputs: readonly string[]): void {
-  const names = (values: readonly ValueInfo[]): readonly string[] => values.map(({ name }) => name);
-  const within = (some: readonly string[], all: readonly string[]): boolean => some.every((name) => all.includes(name));
-  assert(within(inputs, names(graph.inputs)), `[${inputs}] are not all inputs of ${graph.name}`);
-  assert(within(parameters, graph.parameters), `[${parameters}] are not all parameters of ${graph.name}`);
-  assert(within(outputs, names(graph.outputs)), `[${outputs}] are not all outputs of ${graph.name}`);
 }
 
 function declareSeed(emitter: Emitter, output: string): string {
@@ -142,6 +146,8 @@ function rolesOf(graph: Graph, bufferUpdates: readonly BufferUpdate[], seeds: Re
 /** The backward nodes, in one list with the forward ones, and which of them belong to which half. */
 interface Halves {
   readonly list: NodeList;
+  /** The same list with the nodes as they run again. The selections are from this one. */
+  readonly again: NodeList;
   /** Input gradients, and parameter gradients, as values of the list. */
   readonly inputTargets: readonly string[];
   readonly parameterTargets: readonly string[];
@@ -158,7 +164,7 @@ interface SplitRequest {
   readonly inputs: readonly string[];
   readonly parameters: readonly string[];
   readonly roles: Roles;
-  readonly recompute: ReadonlySet<string>;
+  readonly recompute: Iterable<string> | ((pass: ForwardPass) => Iterable<string>);
 }
 
 /** The input half is all that the input gradients need; the weight half is the rest, given the first half's values. */
@@ -182,40 +188,75 @@ function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
   };
   const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
   const inputTargets = inputs.filter((name) => gradients.has(name)).map((name) => target(name, new Set()));
-  const before = new NodeList([...forwardNodes, ...backwardNodes]);
-  const isRecomputed = recomputation(before, request);
+  const forwardAgain = forwardNodes.map(runAgain);
+  const before = new NodeList([...forwardAgain, ...backwardNodes]);
   const isForward = (value: string): boolean => (before.producer(value) ?? forwardCount) < forwardCount;
+  const totals = [...gradients].filter(([name]) => inputs.includes(name) || parameters.includes(name)).map(([, total]) => total);
+  const read = before.select(
+    totals.map((total) => merged.aliases.get(total) ?? total),
+    isForward,
+    isConstant,
+  ).leaves;
+  const isRecomputed = recomputation(emitter, before, read, request);
   const isSaved = (value: string): boolean => isForward(value) && !isRecomputed(value);
   const inputHalf = before.select(inputTargets, isSaved, isConstant);
   const inInputHalf = new Set(
     [...inputHalf.nodes].filter((index) => index >= forwardCount).flatMap((index) => (before.nodes[index] as Node).outputs),
   );
   const parameterTargets = parameters.filter((name) => gradients.has(name)).map((name) => target(name, inInputHalf));
-  const list = new NodeList([...forwardNodes, ...backwardNodes]);
+  const again = new NodeList([...forwardAgain, ...backwardNodes]);
   return {
-    list,
+    list: new NodeList([...forwardNodes, ...backwardNodes]),
+    again,
     inputTargets,
     parameterTargets,
     rename,
     inputHalf,
-    weightHalf: list.select(parameterTargets, (value) => isSaved(value) || (inInputHalf.has(value) && !isRecomputed(value)), isConstant),
-    whole: list.select([...inputTargets, ...parameterTargets], isSaved, isConstant),
+    weightHalf: again.select(parameterTargets, (value) => isSaved(value) || (inInputHalf.has(value) && !isRecomputed(value)), isConstant),
+    whole: again.select([...inputTargets, ...parameterTargets], isSaved, isConstant),
   };
+}
+
+/**
+ * The node as it runs a second time. The batch's mean and variance are known then (they are always kept, being small): normalizing with them
+ * takes one pass less.
+ */
+function runAgain(node: Node): Node {
+  if (!isTrainingBatchNormalization(node)) return node;
+  const { training_mode: _, momentum: __, ...attributes } = node.attributes;
+  const [y, mean, variance] = node.outputs as [string, string, string];
+  return { ...node, inputs: [...node.inputs.slice(0, 3), mean, variance], outputs: [y], attributes };
 }
 
 /**
  * Tells the values that a backward graph computes again instead of reading them: those asked for, views of other values,
  * and what depends on parameters and constants alone (a transposed weight), which would otherwise be kept once a micro-batch.
  */
-function recomputation(list: NodeList, { roles, recompute }: SplitRequest): (value: string) => boolean {
+function recomputation(
+  emitter: Emitter,
+  list: NodeList,
+  read: readonly string[],
+  { forwardCount, roles, recompute }: SplitRequest,
+): (value: string) => boolean {
   const varying = new Set([...roles.inputs, ...roles.seeds]);
+  const statistics = emitter.nodes
+    .slice(0, forwardCount)
+    .flatMap((node) => (isTrainingBatchNormalization(node) ? node.outputs.slice(1) : []));
+  for (const value of statistics) varying.add(value);
   for (const node of list.nodes) {
     if (node.inputs.some((input) => varying.has(input))) for (const output of node.outputs) varying.add(output);
   }
-  return (value) => {
-    const index = list.producer(value);
-    return index !== undefined && (recompute.has(value) || views.has((list.nodes[index] as Node).operator) || !varying.has(value));
+  const isView = (value: string): boolean => views.has(list.nodes[list.producer(value) ?? -1]?.operator ?? '');
+  const choose = (): Iterable<string> => {
+    if (typeof recompute !== 'function') return recompute;
+    const nodes = list.nodes.slice(0, forwardCount).filter((node) => node.outputs.some((output) => varying.has(output)));
+    const type = (value: string): ValueType => emitter.type(value);
+    const values = [...roles.inputs, ...statistics, ...nodes.flatMap((node) => node.outputs.filter((output) => output !== ''))];
+    const bytes = new Map(values.map((value) => [value, isView(value) ? Number.POSITIVE_INFINITY : byteLength(type(value))]));
+    return recompute({ nodes, bytes, required: read.filter((value) => bytes.has(value)), type });
   };
+  const chosen = new Set(choose());
+  return (value) => list.producer(value) !== undefined && (chosen.has(value) || isView(value) || !varying.has(value));
 }
 
 interface AssemblyRequest {
@@ -240,7 +281,7 @@ type AssembledGraphs = Pick<
 >;
 
 function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts, forwardCount }: AssemblyRequest): AssembledGraphs {
-  const { list, rename, inputTargets, parameterTargets, inputHalf, weightHalf, whole } = halves;
+  const { list, again, rename, inputTargets, parameterTargets, inputHalf, weightHalf, whole } = halves;
   const kind = (value: string): ValueKind => {
     const producer = list.producer(value);
     if (producer !== undefined) return producer < forwardCount ? 'forward' : 'backward';
@@ -250,18 +291,12 @@ function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts
     const { type, shape } = emitter.type(value);
     return { name: rename.get(value) ?? value, type, shape, bytes: byteLength({ type, shape }) };
   };
-  const graphOf = (part: string, nodes: Iterable<number>, inputs: readonly string[], outputs: readonly string[]): Graph =>
-    assemble(emitter, {
-      name: `${graph.name}.${part}`,
-      inputs,
-      nodes: Array.from(nodes, (index) => list.nodes[index] as Node),
-      outputs,
-      rename,
-    });
+  const graphOf = (part: string, nodes: readonly Node[], inputs: readonly string[], outputs: readonly string[]): Graph =>
+    assemble(emitter, { name: `${graph.name}.${part}`, inputs, nodes, outputs, rename });
   const backwardOf = (part: string, { nodes, leaves }: Selection, outputs: readonly string[]): Graph =>
     graphOf(
       part,
-      nodes,
+      Array.from(nodes, (index) => again.nodes[index] as Node),
       [...leaves].sort((a, b) => inputOrder.indexOf(kind(a)) - inputOrder.indexOf(kind(b))),
       outputs,
     );
@@ -270,11 +305,9 @@ function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts
   const masks = dropouts.map(({ name }) => name);
   const data = graph.inputs.map(({ name }) => name).filter((name) => !masks.includes(name));
   const forwardOutputs = [...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output), ...saved])];
-  const forwardNodes = list.select(
-    forwardOutputs,
-    () => false,
-    (value) => emitter.constantValue(value) !== undefined,
-  ).nodes;
+  const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
+  const { nodes } = list.select(forwardOutputs, () => false, isConstant);
+  const forwardNodes = Array.from(nodes, (index) => list.nodes[index] as Node);
   return {
     forward: graphOf('forward', forwardNodes, [...data, ...graph.parameters, ...graph.buffers, ...masks], forwardOutputs),
     backward: backwardOf('backward', whole, [...inputTargets, ...parameterTargets]),

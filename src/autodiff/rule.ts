@@ -28,6 +28,8 @@ export interface RuleContext extends NodeContext {
   readonly producer: (value: string) => Node | undefined;
   /** Chooses among the forms of convolutions. */
   readonly forms: ConvolutionForms;
+  /** True: the gradients of convolutions and batch normalizations are named only (deferred.ts). */
+  readonly deferred: boolean;
 }
 
 /** Gradients by input, each in its input's shape and type; undefined for zero or not needed. */

@@ -3,6 +3,7 @@
 
 import { intAttribute, intsAttribute, type Node, stringAttribute } from '../../graph/graph.ts';
 import { explicitPads, splitPadding, windowOf, windowSteps } from '../../graph/operators/windows.ts';
+import { deferInputGradient, deferWeightGradient } from '../deferred.ts';
 import { range, reduceSum } from '../expressions.ts';
 import type { ConvolutionSize, Sliding } from '../forms.ts';
 import { gradientOf, inputOf, inputShape, outputOf, type RuleContext, whereNeeded } from '../rule.ts';
@@ -15,6 +16,15 @@ export function conv(context: RuleContext): readonly (string | undefined)[] {
   const [x, w] = [inputOf(context, 0), inputOf(context, 1)];
   const window = windowOf(node, e.shape(x).slice(2), e.shape(w).slice(2));
   const sliding: Sliding = { ...window, group: intAttribute(node, 'group', 1) };
+  // Bias and anything that is not an image's convolution has no other form.
+  if (context.deferred && sliding.input.length === 2) {
+    return whereNeeded(
+      context,
+      () => deferInputGradient(e, { g, w, x, sliding }),
+      () => deferWeightGradient(e, { g, w, x, sliding }),
+      () => biasGradient(context),
+    );
+  }
   return whereNeeded(
     context,
     () => inputGradient(e, { g, w, sliding, form: context.forms.inputGradient(sizeOf(context, x, g, sliding)) }),

@@ -3,6 +3,7 @@
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { float, floatAttribute, int, intAttribute } from '../../graph/graph.ts';
+import { deferNormalization, type NormalizationParts } from '../deferred.ts';
 import {
   add,
   apply,
@@ -61,39 +62,62 @@ function otherThanChannels(rank: number): readonly number[] {
   return range(rank).filter((axis) => axis !== 1);
 }
 
-/**
- * Training: the statistics are the batch's, which the forward node gives as outputs 1 and 2 (see forward.ts); in terms of the channel's
- * s = Σ g and t = Σ g·(x − mean):  dx = a·g − (x − mean)·a·inv²·t/m − a·s/m,  dscale = t·inv,  dbias = s,  a = scale·inv.
- * Inference: mean and variance are inputs:  dx = a·g,  dscale and dbias as above,  dmean = −a·s,  dvariance = −½·a·inv²·t.
- */
+/** The gradients through the statistics of the batch, or through mean and variance that are inputs. */
 export function batchNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node, needs } = context;
-  const g = gradientOf(context);
-  const x = inputOf(context);
-  const shape = e.shape(x);
   const training = intAttribute(node, 'training_mode', 0) !== 0;
   const [mean, variance] = training ? [outputOf(context, 1), outputOf(context, 2)] : [inputOf(context, 3), inputOf(context, 4)];
-  const inverse = inverseDeviation(e, variance, floatAttribute(node, 'epsilon', 1e-5));
-  const gain = mul(e, inputOf(context, 1), inverse);
-  const spread = (vector: string): string => perChannel(e, vector, shape.length);
-  const needsProduct = needs[1] || needs[4] || (training && needs[0]);
-  const centered = needsProduct ? sub(e, x, spread(mean)) : x;
+  const epsilon = floatAttribute(node, 'epsilon', 1e-5);
+  const parts = { g: gradientOf(context), x: inputOf(context), scale: inputOf(context, 1), mean, variance, epsilon };
+  if (!training) return givenStatistics(context, parts);
+  return context.deferred && e.shape(parts.x).length === 4 ? deferNormalization(e, parts, needs) : trainingGradients(e, parts, needs);
+}
+
+/** The vectors of one entry a channel that the gradients are made of: s = Σ g, t = Σ g·(x − mean), inv, a = scale·inv. */
+interface ChannelSums {
+  readonly centered: string;
+  readonly inverse: string;
+  readonly gain: string;
+  readonly s: string;
+  readonly t: string;
+  /** a·inv²·t */
+  steepness(): string;
+}
+
+function channelSums(e: Emitter, { g, x, scale, mean, variance, epsilon }: NormalizationParts, needsProduct: boolean): ChannelSums {
+  const inverse = inverseDeviation(e, variance, epsilon);
+  const gain = mul(e, scale, inverse);
+  const centered = needsProduct ? sub(e, x, perChannel(e, mean, e.shape(x).length)) : x;
   const s = channelSum(e, g);
   const t = needsProduct ? channelProduct(e, g, centered) : g;
-  const steepness = (): string => mul(e, mul(e, gain, square(e, inverse)), t);
+  return { centered, inverse, gain, s, t, steepness: () => mul(e, mul(e, gain, square(e, inverse)), t) };
+}
+
+/** The statistics are the batch's: dx = a·g − (x − mean)·a·inv²·t/m − a·s/m, dscale = t·inv, dbias = s. */
+export function trainingGradients(e: Emitter, parts: NormalizationParts, needs: readonly boolean[]): readonly (string | undefined)[] {
+  const { g, x } = parts;
+  const shape = e.shape(x);
+  const { centered, inverse, gain, s, t, steepness } = channelSums(e, parts, needs[0] === true || needs[1] === true);
+  const gradient = (): string => {
+    const count = product(shape) / (shape[1] as number);
+    const slope = perChannel(e, scale(e, steepness(), -1 / count), shape.length);
+    const offset = scale(e, mul(e, gain, s), -1 / count);
+    return add(e, channelAffine(e, g, gain, offset), mul(e, centered, slope));
+  };
+  return [needs[0] ? gradient() : undefined, needs[1] ? mul(e, t, inverse) : undefined, needs[2] ? s : undefined];
+}
+
+/** Mean and variance are inputs: dx = a·g, dscale and dbias as in training, dmean = −a·s, dvariance = −½·a·inv²·t. */
+function givenStatistics(context: RuleContext, parts: NormalizationParts): readonly (string | undefined)[] {
+  const { emitter: e, needs } = context;
+  const { inverse, gain, s, t, steepness } = channelSums(e, parts, needs[1] === true || needs[4] === true);
   return whereNeeded(
     context,
-    () => {
-      if (!training) return mul(e, g, spread(gain));
-      const count = product(shape) / (shape[1] as number);
-      const slope = spread(scale(e, steepness(), -1 / count));
-      const offset = scale(e, mul(e, gain, s), -1 / count);
-      return add(e, channelAffine(e, g, gain, offset), mul(e, centered, slope));
-    },
+    () => mul(e, parts.g, perChannel(e, gain, e.shape(parts.x).length)),
     () => mul(e, t, inverse),
     () => s,
-    () => (training ? undefined : scale(e, mul(e, gain, s), -1)),
-    () => (training ? undefined : scale(e, steepness(), -0.5)),
+    () => scale(e, mul(e, gain, s), -1),
+    () => scale(e, steepness(), -0.5),
   );
 }
 

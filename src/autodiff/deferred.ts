@@ -1,0 +1,83 @@
+// Gradients that are named first and written out later: the backward pass of a convolution or a batch normalization as one node, so that
+// lowering can choose its form by the layout of the values around it. write-out.ts gives the plain forms. No file and no engine knows these nodes.
+
+import { defined } from '../assert.ts';
+import type { Emitter } from '../graph/emitter.ts';
+import { float, int, intAttribute, ints, intsAttribute, type Node } from '../graph/graph.ts';
+import type { Sliding } from './forms.ts';
+
+export const deferredDomain = 'asteroid';
+
+/** ConvInputGradient(g, w) → dx, ConvWeightGradient(x, g) → dw, BatchNormalizationGradient(g, x, scale, mean, variance) → dx, dscale, dbias. */
+export type DeferredOperator = 'ConvInputGradient' | 'ConvWeightGradient' | 'BatchNormalizationGradient';
+
+/** The operator of a deferred node; undefined for all others. */
+export function deferredOperator(node: Node): DeferredOperator | undefined {
+  return node.domain === deferredDomain ? (node.operator as DeferredOperator) : undefined;
+}
+
+/** dx of shape `shape`, from g [N, K, output…] and w [K, C/group, kernel…]. */
+export function deferInputGradient(e: Emitter, { g, w, x, sliding }: { g: string; w: string; x: string; sliding: Sliding }): string {
+  return append(e, 'ConvInputGradient', [g, w], sliding, x);
+}
+
+/** dw from x [N, C, input…] and g [N, K, output…]. */
+export function deferWeightGradient(e: Emitter, { g, w, x, sliding }: { g: string; w: string; x: string; sliding: Sliding }): string {
+  return append(e, 'ConvWeightGradient', [x, g], sliding, w);
+}
+
+function append(e: Emitter, operator: DeferredOperator, inputs: readonly string[], sliding: Sliding, like: string): string {
+  const name = e.fresh(operator);
+  const attributes = {
+    input: ints(sliding.input),
+    output: ints(sliding.output),
+    kernel: ints(sliding.kernel),
+    strides: ints(sliding.strides),
+    dilations: ints(sliding.dilations),
+    pads: ints(sliding.padsBegin),
+    group: int(sliding.group),
+  };
+  e.appendTyped({ operator, domain: deferredDomain, name, inputs, outputs: [name], attributes }, [e.type(like)]);
+  return name;
+}
+
+/** How the convolution of a deferred gradient slides. */
+export function slidingOf(node: Node): Sliding {
+  const numbers = (name: string): readonly number[] => defined(intsAttribute(node, name), name);
+  return {
+    input: numbers('input'),
+    output: numbers('output'),
+    kernel: numbers('kernel'),
+    strides: numbers('strides'),
+    dilations: numbers('dilations'),
+    padsBegin: numbers('pads'),
+    group: intAttribute(node, 'group', 1),
+  };
+}
+
+/** The gradients of a batch normalization in training mode; mean and variance are the batch's. Those that are not needed are absent. */
+export interface NormalizationParts {
+  readonly g: string;
+  readonly x: string;
+  readonly scale: string;
+  readonly mean: string;
+  readonly variance: string;
+  readonly epsilon: number;
+}
+
+/** [dx, dscale, dbias]; `needs` tells which. */
+export function deferNormalization(e: Emitter, parts: NormalizationParts, needs: readonly boolean[]): readonly (string | undefined)[] {
+  const name = e.fresh('BatchNormalizationGradient');
+  const outputs = ['dx', 'dscale', 'dbias'].map((part, index) => (needs[index] ? `${name}:${part}` : ''));
+  const { g, x, scale, mean, variance, epsilon } = parts;
+  const node: Node = {
+    operator: 'BatchNormalizationGradient',
+    domain: deferredDomain,
+    name,
+    inputs: [g, x, scale, mean, variance],
+    outputs,
+    attributes: { epsilon: float(epsilon) },
+  };
+  e.appendTyped(node, [e.type(x), e.type(scale), e.type(scale)]);
+  return outputs.map((output) => (output === '' ? undefined : output));
+}
