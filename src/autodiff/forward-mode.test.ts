@@ -1,0 +1,337 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { InputError } from '../errors.ts';
+import { GraphBuilder } from '../graph/builder.ts';
+import type { Graph, Node } from '../graph/graph.ts';
+import { fanInUniform, ones } from '../graph/initialization.ts';
+import { type LayerSequence, layers } from '../graph/layers.ts';
+import { extractStage, type StageGraph } from '../graph/stage.ts';
+import { instantiate, type StaticGraph } from '../graph/static.ts';
+import { elementCount, type Tensor, tensor, toNumbers, type ValueType } from '../graph/tensor.ts';
+import { createRandom } from '../random.ts';
+import { evaluateGraph } from '../testing/evaluate-graph.ts';
+import { assertClose, inDoublePrecision, randomTensor } from '../testing/gradient-check.ts';
+import { randomGraph } from '../testing/random-graph.ts';
+import { attentionNet, depthwiseNet, residualNet } from '../testing/small-nets.ts';
+import { checkTangents, runTangents } from '../testing/tangent-check.ts';
+import {
+  batchNormNet,
+  dropoutNet,
+  regressionNet,
+  sequenceFirstNet,
+  residualNet as trainedResidualNet,
+  transformerNet,
+} from '../testing/training-subjects.ts';
+import { differentiate } from './differentiate.ts';
+import { replaceDropouts } from './dropout.ts';
+import { tangentGraph, tangentName } from './forward-mode.ts';
+
+const names = (values: readonly { readonly name: string }[]): readonly string[] => values.map(({ name }) => name);
+const operatorsOf = (graph: Graph): readonly string[] => graph.nodes.map(({ operator }) => operator);
+
+/** x [N, 3] → Gemm(first) → Relu → Gemm(second) … → y; each but the last with a Relu behind it. */
+function perceptron(...widths: readonly number[]): Graph {
+  const builder = new GraphBuilder('mlp');
+  let x = builder.input('x', 'float32', ['N', 3]);
+  widths.forEach((width, index) => {
+    if (index > 0) x = builder.relu(x);
+    x = builder.linear(x, { name: `layer${index}`, outFeatures: width, bias: false });
+  });
+  return builder.build([x]);
+}
+
+/** Values for a graph's inputs: uniform, and whole numbers below 5 for integers. */
+function feedsFor({ graph, types }: StaticGraph, seed: number): Map<string, Tensor> {
+  const random = createRandom(seed);
+  return new Map(
+    graph.inputs.map(({ name }) => {
+      const value = types.get(name) as ValueType;
+      if (value.type.startsWith('float')) return [name, randomTensor(random, value)];
+      const count = elementCount(value.shape);
+      return [
+        name,
+        tensor(
+          value.type,
+          value.shape,
+          Array.from({ length: count }, () => random.integer(5)),
+        ),
+      ];
+    }),
+  );
+}
+
+test('the first stage: parameters move, the data do not; each tangent stands behind its value', () => {
+  const found = tangentGraph(instantiate(perceptron(4, 2), 5), { inputs: [] });
+  assert.deepEqual(found.tangentInputs, []);
+  assert.deepEqual(found.tangentParameters, ['layer0.weight', 'layer1.weight']);
+  assert.deepEqual(found.tangentOutputs, ['Gemm_2']);
+  assert.deepEqual(found.withoutTangent, []);
+  assert.deepEqual(names(found.graph.inputs), ['x', 'layer0.weight', 'layer1.weight', 'tangent(layer0.weight)', 'tangent(layer1.weight)']);
+  assert.deepEqual(names(found.graph.outputs), ['Gemm_2', 'tangent(Gemm_2)']);
+  assert.deepEqual(operatorsOf(found.graph), ['Gemm', 'Gemm', 'Relu', 'Cast', 'Cast', 'Mul', 'Gemm', 'Gemm', 'Gemm', 'Add']);
+});
+
+test('a later stage: its input moves as well', () => {
+  const found = tangentGraph(instantiate(perceptron(4), 5), { inputs: ['x'] });
+  assert.deepEqual(found.tangentInputs, ['x']);
+  assert.deepEqual(names(found.graph.inputs), ['x', 'layer0.weight', 'tangent(x)', 'tangent(layer0.weight)']);
+  assert.deepEqual(operatorsOf(found.graph), ['Gemm', 'Gemm', 'Gemm', 'Add']);
+});
+
+test('what stays costs nothing: frozen layers are computed as in the forward pass', () => {
+  const stage = instantiate(perceptron(4, 4, 2), 5);
+  const last = tangentGraph(stage, { inputs: [], parameters: ['layer2.weight'] });
+  assert.deepEqual(operatorsOf(last.graph), ['Gemm', 'Relu', 'Gemm', 'Relu', 'Gemm', 'Gemm']);
+  assert.deepEqual(names(last.graph.inputs).slice(4), ['tangent(layer2.weight)']);
+  const none = tangentGraph(stage, { inputs: [], parameters: [] });
+  assert.deepEqual(operatorsOf(none.graph), operatorsOf(stage.graph));
+  assert.deepEqual(none.withoutTangent, names(stage.graph.outputs));
+  assert.deepEqual(names(none.graph.outputs), names(stage.graph.outputs));
+});
+
+test('a tangent that reaches no output is not asked for', () => {
+  const builder = new GraphBuilder('cut');
+  const x = builder.input('x', 'float32', ['N', 2]);
+  const floor = builder.node('Floor', [builder.mul(x, builder.parameter('w', [2], ones))]);
+  const y = builder.mul(floor, builder.parameter('v', [2], ones));
+  const found = tangentGraph(instantiate(builder.build([y, floor]), 1), { inputs: ['x'] });
+  assert.deepEqual([found.tangentInputs, found.tangentParameters], [[], ['v']]);
+  assert.deepEqual([found.tangentOutputs, found.withoutTangent], [[y], [floor]]);
+});
+
+test('an input that passes through hands on its tangent, and an output may be given twice', () => {
+  const builder = new GraphBuilder('skip');
+  const x = builder.input('x', 'float32', ['N', 2]);
+  const y = builder.node('Identity', [x]);
+  const stage = instantiate(builder.build([x, y]), 1, { simplify: false });
+  const found = tangentGraph(stage, { inputs: ['x'] });
+  const value = tensor('float32', [1, 2], [3, 4]);
+  const tangents = runTangents(found, new Map([['x', value]]), new Map([['x', tensor('float32', [1, 2], [10, 20])]]));
+  assert.deepEqual(toNumbers(tangents.get(x) as Tensor), [10, 20]);
+  assert.deepEqual(toNumbers(tangents.get(y) as Tensor), [10, 20]);
+});
+
+test('only the outputs asked for have tangents', () => {
+  const builder = new GraphBuilder('two');
+  const x = builder.input('x', 'float32', ['N', 2]);
+  const outputs = [builder.tanh(x), builder.sigmoid(x)];
+  const found = tangentGraph(instantiate(builder.build(outputs), 1), { inputs: ['x'], outputs: outputs.slice(1) });
+  assert.deepEqual(names(found.graph.outputs), [...outputs, `tangent(${outputs[1]})`]);
+  assert.deepEqual(operatorsOf(found.graph).includes('Tanh'), true);
+  assert.equal(found.graph.nodes.length, 2 + 3);
+});
+
+test('running statistics are replaced as in the forward pass of training, and do not move', () => {
+  const stage = instantiate(inDoublePrecision(batchNormNet().graph), 4);
+  const [forward, found] = [differentiate(stage, { inputs: [] }), tangentGraph(stage, { inputs: [] })];
+  assert.deepEqual(
+    found.bufferUpdates.map(({ buffer }) => buffer),
+    forward.bufferUpdates.map(({ buffer }) => buffer),
+  );
+  assert.equal(found.bufferUpdates.length, 6);
+  const values = new Map([...stage.graph.initializers, ...feedsFor(stage, 1)]);
+  const random = createRandom(2);
+  for (const name of found.tangentParameters) values.set(tangentName(name), randomTensor(random, stage.types.get(name) as ValueType));
+  const [expected, results] = [evaluateGraph(forward.forward, values), evaluateGraph(found.graph, values)];
+  found.bufferUpdates.forEach(({ output }, index) => {
+    assert.deepEqual(results.get(output), expected.get(forward.bufferUpdates[index]?.output as string));
+  });
+});
+
+test('dropout masks are inputs, the same as for reverse mode', () => {
+  const stage = instantiate(dropoutNet().graph, 2);
+  const [forward, found] = [differentiate(stage, { inputs: [] }), tangentGraph(stage, { inputs: [] })];
+  assert.equal(found.dropouts.length, 3);
+  assert.deepEqual(found.dropouts, forward.dropouts);
+  assert.deepEqual(names(found.graph.inputs).slice(0, forward.forward.inputs.length), names(forward.forward.inputs));
+});
+
+test('equal expressions are computed once', () => {
+  const builder = new GraphBuilder('twice');
+  const x = builder.input('x', 'float32', ['N', 3]);
+  const total = builder.add(builder.node('Sin', [x]), builder.node('Sin', [x]));
+  const found = tangentGraph(instantiate(builder.build([total]), 2, { simplify: false }), { inputs: ['x'] });
+  assert.deepEqual(operatorsOf(found.graph), ['Sin', 'Cos', 'Mul', 'Sin', 'Add', 'Add']);
+});
+
+/** The most values that are alive at once when the nodes run in order. */
+function mostAlive({ inputs, nodes, outputs }: Graph): number {
+  const last = new Map<string, number>();
+  nodes.forEach((node, index) => node.inputs.forEach((input) => last.set(input, index)));
+  for (const { name } of [...inputs, ...outputs]) last.set(name, nodes.length);
+  let [alive, most] = [0, 0];
+  nodes.forEach((node, index) => {
+    alive += node.outputs.filter((output) => output !== '').length;
+    most = Math.max(most, alive);
+    const read = new Set([...node.inputs, ...node.outputs]);
+    for (const value of read) if (value !== '' && last.get(value) === index && !names(inputs).includes(value)) alive -= 1;
+  });
+  return most;
+}
+
+test('memory does not grow with depth, and work grows in proportion to it', () => {
+  const [shallow, deep] = [8, 64].map((depth) => {
+    const stage = instantiate(perceptron(...new Array<number>(depth).fill(3)), 2);
+    return { depth, graph: tangentGraph(stage, { inputs: ['x'] }).graph };
+  }) as [{ depth: number; graph: Graph }, { depth: number; graph: Graph }];
+  assert.equal(mostAlive(shallow.graph), 4);
+  assert.equal(mostAlive(deep.graph), 4);
+  const perLayer = (deep.graph.nodes.length - shallow.graph.nodes.length) / (deep.depth - shallow.depth);
+  assert.equal(perLayer, 8);
+});
+
+test('an operator without a rule on the way of a tangent is refused by name, elsewhere it is not', () => {
+  const foreign: Node = { operator: 'Mystery', domain: 'org.example', name: 'm1', inputs: ['h'], outputs: ['y'], attributes: {} };
+  const product: Node = { operator: 'Mul', domain: '', name: 'p', inputs: ['x', 'w'], outputs: ['h'], attributes: {} };
+  const value = { type: 'float32', shape: [2] } as const;
+  const graph: Graph = {
+    name: 'foreign',
+    inputs: [{ name: 'x', ...value }],
+    outputs: [{ name: 'y', ...value }],
+    initializers: new Map([['w', tensor('float32', [2], [1, 1])]]),
+    parameters: ['w'],
+    buffers: [],
+    nodes: [product, foreign],
+  };
+  const stage = { graph, types: new Map(['x', 'w', 'h', 'y'].map((name) => [name, value])) };
+  assert.throws(
+    () => tangentGraph(stage, { inputs: [] }),
+    (error: unknown) => {
+      assert.ok(error instanceof InputError);
+      assert.match(error.message, /"m1".*org\.example\.Mystery/);
+      return true;
+    },
+  );
+  assert.deepEqual(tangentGraph(stage, { inputs: [], parameters: [] }).withoutTangent, ['y']);
+});
+
+test('ties share the tangent evenly and kinks have the derivative 0, as in reverse mode', () => {
+  const tangentOf = (write: (builder: GraphBuilder, x: string) => string, values: readonly number[]): number[] => {
+    const builder = new GraphBuilder('kink');
+    const x = builder.input('x', 'float32', [values.length]);
+    const y = write(builder, x);
+    const found = tangentGraph(instantiate(builder.build([y]), 1), { inputs: ['x'] });
+    const value = tensor('float32', [values.length], values);
+    const direction = tensor(
+      'float32',
+      [values.length],
+      values.map((_, index) => index + 1),
+    );
+    return toNumbers(runTangents(found, new Map([['x', value]]), new Map([['x', direction]])).get(y) as Tensor);
+  };
+  assert.deepEqual(
+    tangentOf((builder, x) => builder.relu(x), [-1, 0, 2]),
+    [0, 0, 3],
+  );
+  assert.deepEqual(
+    tangentOf((builder, x) => builder.relu6(x), [0, 3, 6, 7]),
+    [0, 2, 0, 0],
+  );
+  assert.deepEqual(
+    tangentOf((builder, x) => builder.node('Max', [x, builder.scalarLike(x, 1)]), [0, 1, 2]),
+    [0, 1, 3],
+  );
+  assert.deepEqual(
+    tangentOf((builder, x) => builder.node('ReduceMax', [x]), [3, 1, 3]),
+    [2],
+  );
+});
+
+for (const [graph, inputs] of [
+  [residualNet(), ['x']],
+  [attentionNet(), []],
+  [depthwiseNet(), ['x']],
+  [batchNormNet().graph, ['x']],
+  [dropoutNet().graph, ['x']],
+  [sequenceFirstNet().graph, ['x']],
+  [regressionNet().graph, ['x']],
+  [trainedResidualNet().graph, ['x']],
+  [transformerNet().graph, []],
+] as const) {
+  test(`the tangents of the net ${graph.name} (${graph.nodes.length} nodes) agree with central differences and with its gradients`, () => {
+    const { stage } = replaceDropouts(instantiate(inDoublePrecision(graph), 2));
+    checkTangents({ stage, feeds: feedsFor(stage, 7), inputs }, createRandom(8));
+  });
+}
+
+/** The tangents of the outputs along the directions, stage after stage; each hands on its outputs and those of their tangents that it has. */
+function throughStages(
+  stages: readonly StageGraph[],
+  feeds: ReadonlyMap<string, Tensor>,
+  directions: ReadonlyMap<string, Tensor>,
+): ReadonlyMap<string, Tensor> {
+  let values = new Map(feeds);
+  let moving: ReadonlyMap<string, Tensor> = new Map();
+  for (const stage of stages) {
+    const { graph, inputs, outputs } = stage;
+    const found = tangentGraph(stage, {
+      inputs: inputs.filter(({ name }) => moving.has(name)).map(({ name }) => name),
+      outputs: outputs.filter(({ differentiable }) => differentiable).map(({ name }) => name),
+    });
+    const known = new Map([...graph.initializers, ...values]);
+    moving = runTangents(found, known, new Map([...directions, ...moving]));
+    values = new Map([...feeds, ...evaluateGraph(graph, known)]);
+  }
+  return moving;
+}
+
+for (const net of [trainedResidualNet(), transformerNet(), batchNormNet()]) {
+  test(`the tangents of the net ${net.graph.name} cut anywhere are those of the whole`, () => {
+    const sequence: LayerSequence = layers(inDoublePrecision(net.graph));
+    const count = sequence.layers.length;
+    const whole = extractStage(sequence, 0, count, 2);
+    const feeds = feedsFor(replaceDropouts(whole).stage, 3);
+    const random = createRandom(4);
+    const directions = new Map(
+      whole.graph.parameters.map((name) => [name, randomTensor(random, whole.types.get(name) as ValueType)] as const),
+    );
+    const masked = (stage: StageGraph): StageGraph => ({ ...stage, ...replaceDropouts(stage).stage });
+    const expected = throughStages([masked(whole)], feeds, directions);
+    for (let cut = 1; cut < count; cut++) {
+      const stages = [extractStage(sequence, 0, cut, 2), extractStage(sequence, cut, count, 2)].map(masked);
+      const found = throughStages(stages, feeds, directions);
+      assert.deepEqual([...found.keys()], [...expected.keys()]);
+      for (const [name, value] of expected)
+        assertClose(found.get(name)?.data as Float64Array, value.data as Float64Array, `"${name}" cut before layer ${cut}`, 1e-12);
+    }
+  });
+}
+
+test('a weight that is used twice moves both times', () => {
+  const builder = new GraphBuilder('tied');
+  const x = builder.input('x', 'float32', ['N', 3]);
+  const w = builder.parameter('w', [3, 3], fanInUniform(3));
+  const once = builder.tanh(builder.matMul(x, w));
+  const stage = instantiate(
+    inDoublePrecision(builder.build([builder.matMul(builder.tanh(builder.matMul(once, w)), builder.transpose(w, [1, 0]))])),
+    2,
+  );
+  checkTangents({ stage, feeds: feedsFor(stage, 1), inputs: ['x'] }, createRandom(2));
+});
+
+test('the tangents of random graphs agree with central differences and with their gradients', () => {
+  let checkedCount = 0;
+  for (let seed = 1000; seed < 1120; seed++) {
+    const { graph, inputs } = randomGraph(seed);
+    const statistics = new Set(graph.nodes.flatMap(({ operator, outputs }) => (operator === 'BatchNormalization' ? outputs.slice(1) : [])));
+    const read = [...graph.nodes.flatMap((node) => node.inputs), ...names(graph.outputs)];
+    if (read.some((name) => statistics.has(name))) continue;
+    checkedCount++;
+    const parameters = ['matrix', 'scalar'];
+    const wide = inDoublePrecision({ ...graph, initializers: new Map([...graph.initializers, ...inputs]) });
+    const model: Graph = {
+      ...wide,
+      inputs: wide.inputs.filter(({ name }) => name === 'image'),
+      initializers: new Map([...wide.initializers].filter(([name]) => name !== 'image')),
+      parameters,
+    };
+    const stage = instantiate(model, 1, { simplify: seed % 2 === 0, keep: parameters });
+    const feeds = new Map([['image', wide.initializers.get('image') as Tensor]]);
+    try {
+      checkTangents({ stage, feeds, inputs: ['image'] }, createRandom(seed, 1));
+    } catch (error) {
+      throw new Error(`random graph ${seed}`, { cause: error });
+    }
+  }
+  assert.ok(checkedCount > 80);
+});
