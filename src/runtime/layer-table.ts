@@ -1,0 +1,50 @@
+// A model's layers as planning sees them, without running anything: sizes from shapes, and what is kept for the backward pass from
+// differentiating each layer. Times come from a profile (measured) or from device kinds (cluster/kinds.ts).
+
+import { defined } from '../assert.ts';
+import { differentiate } from '../autodiff/differentiate.ts';
+import type { ModelTable } from '../cluster/kinds.ts';
+import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../graph/layers.ts';
+import { type StageGraph, stageExtractor } from '../graph/stage.ts';
+import { differentiableNames } from './device/stage-graphs.ts';
+
+/** Saved bytes are counted for this many samples, so that what does not grow with the batch hardly counts. */
+const probeBatch = 8;
+
+/** A label is taken for one int64. */
+const labelBytes = 8;
+
+/** The table of a model. `savedBytes` holds for layers that are cut apart; fused into one stage they keep less at most. */
+export function layerTable(model: string, sequence: LayerSequence): ModelTable {
+  const batchSize = sequence.fixedBatch ?? probeBatch;
+  const extract = stageExtractor(sequence, batchSize);
+  const saved = new Map<string, number>();
+  const savedBytes = (layer: Layer, index: number): number => {
+    const known = saved.get(layer.signature) ?? Math.ceil(savedBatchBytes(extract(index, index + 1)) / batchSize);
+    saved.set(layer.signature, known);
+    return known;
+  };
+  return {
+    model,
+    inputBytes: cutBytes(sequence.inputs),
+    labelBytes,
+    layers: sequence.layers.map((layer, index) => ({
+      name: layer.name,
+      outputBytes: cutBytes(layer.outputs),
+      weightBytes: parameterBytes(sequence, layer),
+      savedBytes: savedBytes(layer, index),
+      flops: layer.flops,
+      batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
+    })),
+  };
+}
+
+function savedBatchBytes(stage: StageGraph): number {
+  const outputs = differentiableNames(stage.outputs);
+  const { saved, savedInputs } = differentiate(stage, {
+    inputs: differentiableNames(stage.inputs),
+    parameters: stage.graph.parameters,
+    outputs: outputs.length > 0 ? outputs : [defined(stage.outputs[0], 'an output').name],
+  });
+  return [...saved, ...savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
+}
