@@ -13,6 +13,7 @@ import type { Graph } from '../graph/graph.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
 import type { ElementArray, ElementType, Tensor } from '../graph/tensor.ts';
 import { tensorBytes, viewBytes } from '../graph/tensor.ts';
+import { withStatistics } from './batch-statistics.ts';
 import { type PeeledGraph, peelReshapes } from './border-reshapes.ts';
 import type { Engine } from './engine.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
@@ -73,7 +74,7 @@ export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRunti
       const describe = (error: unknown, what: string): string => `${name} ${what} graph "${graph.name}": ${messageOf(error)}`;
       try {
         const peeled = peelReshapes(graph);
-        const session = await createSession(runtime, exportGraph(peeled.graph), sessionOptions);
+        const session = await createSession(runtime, exportGraph(withStatistics(peeled.graph)), sessionOptions);
         return sessionKernel(runtime, session, graph, peeled, (error) => new RunError(describe(error, 'failed in'), { cause: error }));
       } catch (error) {
         if (error instanceof InputError) throw error;
