@@ -1,9 +1,10 @@
 // Holds the graphs that differentiation writes against ONNX Runtime: they must load, and give in float32 what the reference gives.
 
 import { differentiate, outputGradientName } from '../autodiff/differentiate.ts';
+import { tangentGraph, tangentName } from '../autodiff/forward-mode.ts';
 import type { Engine } from '../engine/engine.ts';
 import { type Graph, int, type Node } from '../graph/graph.ts';
-import { isFloat, type Tensor, tensor } from '../graph/tensor.ts';
+import { isFloat, type Tensor, tensor, type ValueType } from '../graph/tensor.ts';
 import type { Random } from '../random.ts';
 import { evaluateGraph } from './evaluate-graph.ts';
 import { assertClose, type GradientCase, type GraphCase, randomTensor, stageOfNode } from './gradient-check.ts';
@@ -30,6 +31,20 @@ export async function checkGraphOnEngine(engine: Engine, { stage, feeds, inputs,
     if (graph.outputs.length === 0) continue;
     for (const [name, value] of await compare(engine, graph, values)) values.set(name, value);
   }
+}
+
+/** Runs the graph of a node's tangents on the engine and compares every output with the reference. */
+export async function checkNodeTangentsOnEngine(engine: Engine, gradientCase: GradientCase, random: Random): Promise<void> {
+  await checkTangentsOnEngine(engine, stageOfNode(inSinglePrecision(gradientCase)), random);
+}
+
+/** Runs the graph of a graph's outputs and their tangents on the engine and compares every output with the reference. */
+export async function checkTangentsOnEngine(engine: Engine, { stage, feeds, inputs, outputs }: GraphCase, random: Random): Promise<void> {
+  const { graph, tangentInputs, tangentParameters } = tangentGraph(stage, { inputs, ...(outputs ? { outputs } : {}) });
+  const values = new Map([...stage.graph.initializers, ...feeds]);
+  for (const name of [...tangentInputs, ...tangentParameters])
+    values.set(tangentName(name), randomTensor(random, stage.types.get(name) as ValueType));
+  await compare(engine, graph, values);
 }
 
 /** The reference's outputs, after comparing the engine's with them. */
