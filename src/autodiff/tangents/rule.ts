@@ -49,7 +49,7 @@ export const symmetric: TangentRule = (context) => {
   const rule = isOperator(node.operator) ? gradientRules[node.operator] : undefined;
   assert(typeof rule === 'function', `no gradient rule for ${node.operator}`);
   const needs = node.inputs.map((_, index) => index === 0);
-  return [rule({ ...context, outputGradients: [tangents[0]], needs, producer: () => undefined, forms: plainForms })[0]];
+  return [rule({ ...context, outputGradients: [tangents[0]], needs, producer: () => undefined, forms: plainForms, deferred: false })[0]];
 };
 
 /**
