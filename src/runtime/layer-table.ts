@@ -1,12 +1,15 @@
-// A model's layers as planning sees them, without running anything: sizes from shapes, and what is kept for the backward pass from
-// differentiating each layer. Times come from a profile (measured) or from device kinds (cluster/kinds.ts).
+// A model's layers as planning sees them, without running anything and without its weights: sizes from shapes, and what is kept for the
+// backward pass from differentiating each layer. Times come from a profile (measured) or from device kinds (cluster/kinds.ts).
 
 import { defined } from '../assert.ts';
 import { differentiate } from '../autodiff/differentiate.ts';
 import type { ModelTable } from '../cluster/kinds.ts';
 import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../graph/stage.ts';
+import { buildModel, isZooSpec } from '../models/zoo.ts';
 import { differentiableNames } from './device/stage-graphs.ts';
+import { trainedLayers } from './fine-tuning.ts';
+import { loadModel } from './models.ts';
 
 /** Saved bytes are counted for this many samples, so that what does not grow with the batch hardly counts. */
 const probeBatch = 8;
@@ -14,8 +17,14 @@ const probeBatch = 8;
 /** A label is taken for one int64. */
 const labelBytes = 8;
 
+/** The table of `spec`: an .onnx file, or the name of a built-in model, whose weights are not drawn. All of it is trained. Throws InputError. */
+export async function modelTable(spec: string): Promise<ModelTable> {
+  const graph = isZooSpec(spec) ? buildModel(spec, { initialize: false }).graph : (await loadModel(spec, 0)).graph;
+  return layerTable(spec, trainedLayers(graph, { loss: 'cross-entropy', freeze: [], freezeAllBut: [] }).sequence);
+}
+
 /** The table of a model. `savedBytes` holds for layers that are cut apart; fused into one stage they keep less at most. */
-export function layerTable(model: string, sequence: LayerSequence): ModelTable {
+function layerTable(model: string, sequence: LayerSequence): ModelTable {
   const batchSize = sequence.fixedBatch ?? probeBatch;
   const extract = stageExtractor(sequence, batchSize);
   const saved = new Map<string, number>();

@@ -1,21 +1,25 @@
 // asteroid simulate: one round of a plan on a virtual clock.
 
 import type { Command } from 'commander';
-import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
+import { checkTogether, parseCluster, parsePlan } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { checkProgram } from '../../schedule/check.ts';
+import { ganttSvg } from '../../schedule/gantt.ts';
 import { program as makeProgram } from '../../schedule/generate.ts';
 import { traceJson } from '../../schedule/trace.ts';
 import { simulate as runSimulation, type Simulation } from '../../simulator/simulate.ts';
-import { readText, writeJson, writeText } from '../files.ts';
+import { checkWritable, readText, writeJson, writeText } from '../files.ts';
 import { createOutput } from '../output.ts';
+import { planningProfile } from '../planning-profile.ts';
 import { bar, memory, type Terminal } from '../terminal.ts';
 
 interface SimulateCommandOptions {
   readonly cluster?: string;
   readonly profile?: string;
+  readonly model?: string;
   readonly plan?: string;
   readonly trace?: string;
+  readonly gantt?: string;
   readonly output?: string;
   readonly json?: boolean;
 }
@@ -27,8 +31,10 @@ export function addSimulate(program: Command): Command {
     .description('simulate one round of a plan')
     .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
     .option('--profile <FILE>', 'the layers and their times')
+    .option('--model <FILE>', 'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices')
     .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
     .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
+    .option('--gantt <FILE>', 'write a chart of the round as SVG')
     .option('-o, --output <FILE>', 'write what --json prints')
     .addHelpText(
       'after',
@@ -39,26 +45,22 @@ export function addSimulate(program: Command): Command {
 
 async function simulate(options: SimulateCommandOptions): Promise<void> {
   const output = createOutput(options);
-  const [clusterPath, profilePath, planPath] = (['cluster', 'profile', 'plan'] as const).map((name) => {
-    const path = options[name];
-    if (path === undefined) throw new InputError(`--${name} is missing: give the file.`);
-    return path;
-  }) as [string, string, string];
+  const { cluster: clusterPath, plan: planPath, trace, gantt } = options;
+  if (clusterPath === undefined) throw new InputError('--cluster is missing: give the file.');
+  if (planPath === undefined) throw new InputError('--plan is missing: give the file.');
+  for (const path of [options.output, trace, gantt]) if (path !== undefined) await checkWritable(path);
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
-  const profile = parseProfile(await readText(profilePath), profilePath);
   const plan = parsePlan(await readText(planPath), planPath);
+  const profile = await planningProfile({ ...options, largestBatch: plan.microBatchSize }, cluster, output);
   checkTogether(plan, profile, cluster);
   const program = makeProgram(plan);
   checkProgram(program, plan);
-  const { events, roundMs, samplesPerS, devices, links } = runSimulation(program, plan, profile, cluster);
-  if (options.trace !== undefined)
-    await writeText(
-      options.trace,
-      traceJson(
-        events,
-        cluster.devices.map((device) => device.name),
-      ),
-    );
+  const { events, roundMs, samplesPerS, devices, links } = runSimulation(program, plan, profile, cluster, {
+    events: trace !== undefined || gantt !== undefined,
+  });
+  const names = cluster.devices.map((device) => device.name);
+  if (trace !== undefined) await writeText(trace, traceJson(events, names));
+  if (gantt !== undefined) await writeText(gantt, ganttSvg(events, names, { title: `${profile.model}: ${roundMs.toFixed(1)} ms a round` }));
   const document = { roundMs, samplesPerS, devices, links };
   if (options.output !== undefined) await writeJson(options.output, document);
   output.json(document);
@@ -72,9 +74,10 @@ function print(
 ): void {
   terminal.section('Round', `${roundMs.toFixed(3)} ms, ${samplesPerS.toFixed(1)} samples/s`);
   const width = Math.max(...Object.keys(devices).map((name) => name.length));
-  for (const [name, { idleFraction, peakMemoryMiB }] of Object.entries(devices)) {
+  for (const [name, { idleFraction, peakMemoryMiB, energyJ }] of Object.entries(devices)) {
     const busy = `${((1 - idleFraction) * 100).toFixed(0)} %`.padStart(5);
-    terminal.section('Devices', `${name.padEnd(width)}  ${bar(1 - idleFraction, 30)} ${busy} busy  ${memory(peakMemoryMiB)}`);
+    const energy = energyJ === undefined ? '' : `  ${energyJ.toFixed(1)} J`;
+    terminal.section('Devices', `${name.padEnd(width)}  ${bar(1 - idleFraction, 30)} ${busy} busy  ${memory(peakMemoryMiB)}${energy}`);
   }
   for (const [name, link] of Object.entries(links)) {
     terminal.section('Links', `${name}  ${(link.bytes / 2 ** 20).toFixed(2)} MiB, busy ${link.busyMs.toFixed(2)} ms`);

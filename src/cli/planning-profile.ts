@@ -1,0 +1,50 @@
+// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, where the cluster names no kinds, measured here.
+
+import { systemClock } from '../clock.ts';
+import type { Cluster, Profile } from '../cluster/cluster.ts';
+import { profileOfKinds } from '../cluster/kinds.ts';
+import { parseProfile } from '../cluster/validate.ts';
+import { InputError } from '../errors.ts';
+import { modelTable } from '../runtime/layer-table.ts';
+import { loadModel } from '../runtime/models.ts';
+import { measureHere } from '../runtime/profile-here.ts';
+import { progress } from './commands/profile.ts';
+import { readText } from './files.ts';
+import type { Output } from './output.ts';
+
+export interface PlanningProfileOptions {
+  readonly model?: string;
+  readonly profile?: string;
+  /** Of a measurement. */
+  readonly largestBatch: number;
+}
+
+/** Throws InputError unless exactly one of `model` and `profile` is given. */
+export async function planningProfile(options: PlanningProfileOptions, cluster: Cluster, output: Output): Promise<Profile> {
+  const { profile, model } = options;
+  if (profile !== undefined && model !== undefined) throw new InputError('--profile and --model cannot both be given: choose one.');
+  if (profile !== undefined) return parseProfile(await readText(profile), profile);
+  if (model === undefined) throw new InputError('--profile or --model is missing: give a profile, or a model to measure here.');
+  if (cluster.devices.some(({ kind }) => kind !== undefined)) {
+    if (!output.isJson) output.terminal.section('Note', "times are those of the devices' kinds, not measured");
+    return profileOfKinds(await modelTable(model), cluster);
+  }
+  return measured(model, cluster, options.largestBatch, output);
+}
+
+async function measured(model: string, cluster: Cluster, largestBatch: number, output: Output): Promise<Profile> {
+  const device = 'this-device';
+  if (!output.isJson) output.terminal.section('Note', 'the cluster names no kinds: every device is taken for one like this');
+  const here = await measureHere(await loadModel(model, 0), {
+    largestBatch,
+    device,
+    threads: 1,
+    engine: 'onnxruntime',
+    clock: systemClock,
+    onProgress: progress(output),
+  });
+  output.terminal.live([]);
+  const times = here.devices[device];
+  if (times === undefined) return here;
+  return { ...here, devices: Object.fromEntries(cluster.devices.map(({ name }) => [name, times])) };
+}
