@@ -1,0 +1,100 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Graph } from '../graph/graph.ts';
+import { instantiate, type StaticGraph } from '../graph/static.ts';
+import { isFloat, type Tensor, tensor, type ValueType } from '../graph/tensor.ts';
+import { createRandom } from '../random.ts';
+import { assertClose, inDoublePrecision, randomTensor, runBackward } from '../testing/gradient-check.ts';
+import { randomGraph } from '../testing/random-graph.ts';
+import { attentionNet, depthwiseNet, residualNet } from '../testing/small-nets.ts';
+import { differentiate } from './differentiate.ts';
+import { type Recomputation, recomputationFront } from './recompute.ts';
+import { recomputationProblem } from './saving.ts';
+
+/** The inputs of a stage that need gradients. */
+const floats = ({ graph }: StaticGraph): readonly string[] => graph.inputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
+
+function gradients(stage: StaticGraph, recompute: Iterable<string>, seed: number): { values: Map<string, Tensor>; savedBytes: number } {
+  const random = createRandom(seed);
+  const draw = (name: string): readonly [string, Tensor] => {
+    const type = stage.types.get(name) as ValueType;
+    return [name, isFloat(type.type) ? randomTensor(random, type) : tensor(type.type, type.shape, [0, 3, 1, 4, 2, 0])];
+  };
+  const values = new Map([...stage.graph.initializers, ...stage.graph.inputs.map(({ name }) => draw(name))]);
+  const seeds = new Map(stage.graph.outputs.map(({ name }) => draw(name)));
+  const graphs = differentiate(stage, { inputs: floats(stage), recompute });
+  for (const mask of graphs.dropouts) values.set(mask.name, randomTensor(random, mask));
+  const savedBytes = [...graphs.saved, ...graphs.savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
+  return { values: runBackward(graphs, values, seeds), savedBytes };
+}
+
+function frontOf(stage: StaticGraph): readonly Recomputation[] {
+  let front: readonly Recomputation[] = [];
+  const choose = (pass: Parameters<typeof recomputationProblem>[0]): Iterable<string> => {
+    front = recomputationFront(recomputationProblem(pass));
+    return [];
+  };
+  differentiate(stage, { inputs: floats(stage), recompute: choose });
+  return front;
+}
+
+/** Gradients are the same (but for rounding) and bytes as promised, everywhere on the front. Returns the front's length. */
+function checkFront(stage: StaticGraph, seed: number): number {
+  const front = frontOf(stage);
+  const plain = gradients(stage, [], seed);
+  for (const { recompute, savedBytes } of front) {
+    const again = gradients(stage, recompute, seed);
+    assert.equal(again.savedBytes, savedBytes);
+    for (const [name, value] of plain.values) {
+      assertClose(again.values.get(name)?.data as Float64Array, Array.from(value.data as Float64Array), `${name} of ${stage.graph.name}`);
+    }
+  }
+  assert.equal(front[0]?.savedBytes, plain.savedBytes);
+  return front.length;
+}
+
+test('nets with recomputation have the gradients of those without, and keep the bytes that the front says', () => {
+  for (const net of [residualNet(), attentionNet(), depthwiseNet()]) {
+    const front = checkFront(instantiate(inDoublePrecision(net), 2), 1);
+    assert.ok(front > 4, `${net.name}: ${front}`);
+  }
+});
+
+test('random graphs with recomputation have the gradients of those without', () => {
+  let [checkedCount, pointCount] = [0, 0];
+  for (let seed = 0; seed < 60; seed++) {
+    const { graph, inputs } = randomGraph(seed, 16);
+    const wide = inDoublePrecision({ ...graph, initializers: new Map([...graph.initializers, ...inputs]) });
+    const parameters = ['matrix', 'scalar'];
+    const model: Graph = {
+      ...wide,
+      inputs: wide.inputs.filter(({ name }) => name === 'image'),
+      initializers: new Map([...wide.initializers].filter(([name]) => name !== 'image')),
+      parameters,
+    };
+    try {
+      const front = checkFront(instantiate(model, 1, { keep: parameters }), seed);
+      checkedCount++;
+      pointCount += front;
+    } catch (error) {
+      throw new Error(`random graph ${seed}`, { cause: error });
+    }
+  }
+  assert.ok(checkedCount > 50 && pointCount > 100, `${checkedCount} graphs, ${pointCount} points`);
+});
+
+test('batch normalization runs again with the mean and variance of the first time', () => {
+  const stage = instantiate(residualNet(), 2);
+  const front = frontOf(stage);
+  const graphs = differentiate(stage, { inputs: floats(stage), recompute: front.at(-1)?.recompute ?? [] });
+  const again = graphs.backward.nodes.filter(({ operator, name }) => operator === 'BatchNormalization' && !name.startsWith('grad.'));
+  assert.equal(again.length, 2);
+  for (const { inputs, attributes } of again) {
+    assert.equal(inputs.length, 5);
+    assert.ok(
+      inputs.slice(3).every((name) => graphs.saved.some((saved) => saved.name === name)),
+      inputs.join(),
+    );
+    assert.equal(attributes['training_mode'], undefined);
+  }
+});
