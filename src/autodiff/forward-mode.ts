@@ -62,7 +62,7 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const sources = [...options.inputs, ...parameters].filter((name) => isFloat((masked.types.get(name) as ValueType).type));
   const { emitter, bufferUpdates, moved } = loadForward(masked, sources);
   const tangents = new Map(sources.map((name) => [name, declareTangent(emitter, name)]));
-  const nodes = propagate(emitter, { moved, tangents });
+  const nodes = propagate(emitter, { moved, tangents, inputs: graph.inputs.map(({ name }) => name) });
   const tangentOutputs = outputs.filter((name) => tangents.has(name));
   const { list, targets, rename } = nameTangents(emitter, nodes, { outputs: tangentOutputs, tangents });
   const results = [...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)])];
@@ -101,37 +101,51 @@ function declareTangent(emitter: Emitter, name: string): string {
 
 /**
  * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it. Returns all nodes,
- * each forward node with its tangents' right behind it: once both have run, nothing that only they read is needed any more.
+ * those that wait for an activation's tangent behind all others. An engine that runs nodes on demand, the latest in the list first, as ONNX
+ * Runtime does, then follows the tangents to the first layer before it computes anything, and each value right before its tangent: few
+ * are alive at a time. In any other order it computes the whole forward pass first and keeps it.
  */
 function propagate(
   emitter: Emitter,
-  { moved, tangents }: { readonly moved: ReadonlySet<string>; readonly tangents: Map<string, string> },
+  {
+    moved,
+    tangents,
+    inputs,
+  }: { readonly moved: ReadonlySet<string>; readonly tangents: Map<string, string>; readonly inputs: readonly string[] },
 ): readonly Node[] {
   const forward = [...emitter.nodes];
-  /** By the count of tangent nodes before it, for each forward node. */
-  const starts = forward.map((node) => {
-    const start = emitter.nodes.length - forward.length;
+  /** The inputs and what depends on them; not, say, a transposed weight. */
+  const activations = new Set(inputs);
+  const waitedFor = new Set(inputs.flatMap((name) => tangents.get(name) ?? []));
+  for (const node of forward) {
+    if (node.inputs.some((input) => activations.has(input))) for (const output of node.outputs) activations.add(output);
     const results = node.outputs.filter((output) => moved.has(output));
-    const inputs = node.inputs.map((input) => tangents.get(input));
-    if (results.length > 0 && inputs.some((tangent) => tangent !== undefined)) {
-      const found = ruleOf(node)({ node, emitter, tangents: inputs });
-      for (const output of results) {
-        const tangent = found[node.outputs.indexOf(output)];
-        if (tangent === undefined) continue;
-        checkType(emitter, node, output, tangent);
-        tangents.set(output, tangent);
-      }
+    const found = node.inputs.map((input) => tangents.get(input));
+    if (results.length === 0 || found.every((tangent) => tangent === undefined)) continue;
+    const written = ruleOf(node)({ node, emitter, tangents: found });
+    for (const output of results) {
+      const tangent = written[node.outputs.indexOf(output)];
+      if (tangent === undefined) continue;
+      checkType(emitter, node, output, tangent);
+      tangents.set(output, tangent);
+      if (activations.has(output)) waitedFor.add(tangent);
     }
-    return start;
+  }
+  const { nodes, aliases } = mergeEqualNodes(emitter.nodes.slice(forward.length));
+  for (const [value, tangent] of tangents) tangents.set(value, aliases.get(tangent) ?? tangent);
+  for (const [repeated, first] of aliases) if (waitedFor.has(repeated)) waitedFor.add(first);
+  return [...forward, ...waitingLast(nodes, waitedFor)];
+}
+
+/** The nodes that wait for some values, or for others that do, behind those that do not. */
+function waitingLast(nodes: readonly Node[], values: Iterable<string>): readonly Node[] {
+  const waitedFor = new Set(values);
+  const waits = nodes.map(({ inputs, outputs }) => {
+    const waiting = inputs.some((input) => waitedFor.has(input));
+    if (waiting) for (const output of outputs) waitedFor.add(output);
+    return waiting;
   });
-  const written = emitter.nodes.slice(forward.length);
-  const merged = mergeEqualNodes(written);
-  for (const [value, tangent] of tangents) tangents.set(value, merged.aliases.get(tangent) ?? tangent);
-  const kept = new Map(merged.nodes.map((node) => [node.outputs[0], node]));
-  return forward.flatMap((node, index) => [
-    node,
-    ...written.slice(starts[index], starts[index + 1]).flatMap(({ outputs }) => kept.get(outputs[0]) ?? []),
-  ]);
+  return [...nodes.filter((_, index) => !waits[index]), ...nodes.filter((_, index) => waits[index])];
 }
 
 /** All nodes and the outputs' tangents under the names that these get; one that cannot be renamed is copied. */
