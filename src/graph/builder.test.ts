@@ -4,7 +4,7 @@ import { GraphBuilder } from './builder.ts';
 import { evaluateGraph } from './evaluate.ts';
 import { ones, truncatedNormal, zeros } from './initialization.ts';
 import { instantiate } from './static.ts';
-import { type Tensor, tensor, toNumbers } from './tensor.ts';
+import { byteLength, isUnread, type Tensor, tensor, toNumbers } from './tensor.ts';
 
 test('shapes are known while building, the batch as N', () => {
   const b = new GraphBuilder('shapes');
@@ -116,6 +116,17 @@ test('a model for planning has no weights to draw', () => {
   const y = b.linear(b.input('x', 'float32', ['N', 100]), { name: 'a', outFeatures: 100 });
   const weight = b.build([y]).initializers.get('a.weight') as Tensor;
   assert.deepEqual(toNumbers(weight), Array(10_000).fill(0));
+});
+
+test('random weights are drawn when they are read, and once', () => {
+  const b = new GraphBuilder('large');
+  const y = b.linear(b.input('x', 'float32', ['N', 100]), { name: 'a', outFeatures: 100 });
+  const weight = b.build([y]).initializers.get('a.weight') as Tensor;
+  assert.equal(isUnread(weight), true);
+  assert.equal(byteLength(weight), 40_000);
+  assert.equal(weight.data.length, 10_000);
+  assert.equal(isUnread(weight), false);
+  assert.equal(weight.data, weight.data);
 });
 
 test('a name is used once', () => {

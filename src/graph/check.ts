@@ -3,7 +3,7 @@
 
 import { InputError } from '../errors.ts';
 import type { Graph, Node } from './graph.ts';
-import { elementCount } from './tensor.ts';
+import { elementCount, isUnread } from './tensor.ts';
 
 /** Throws InputError with the first broken promise. Does not know operators. */
 export function checkGraph(graph: Graph): void {
@@ -17,7 +17,7 @@ export function checkGraph(graph: Graph): void {
   graph.inputs.forEach((input, index) => define(input.name, `input ${index}`));
   for (const [name, value] of graph.initializers) {
     define(name, 'an initializer');
-    if (elementCount(value.shape) !== value.data.length) {
+    if (!isUnread(value) && elementCount(value.shape) !== value.data.length) {
       throw new InputError(`Initializer "${name}" ${where} has ${value.data.length} elements for shape [${value.shape.join(', ')}].`);
     }
   }

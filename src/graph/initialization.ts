@@ -1,7 +1,7 @@
 // How parameters start: seeded, so that the same name and seed give the same weights on every machine.
 
 import { createRandom, hashString } from '../random.ts';
-import { type ElementType, elementCount, type Tensor, tensor, wrap } from './tensor.ts';
+import { type ElementType, elementCount, lazyTensor, type Tensor, tensor, wrap } from './tensor.ts';
 
 /** A rule for initial values, as data. */
 export type Initialization =
@@ -32,7 +32,7 @@ export function fans(shape: readonly number[]): { fanIn: number; fanOut: number 
   return { fanIn: (shape[1] ?? 1) * kernel, fanOut: (shape[0] ?? 1) * kernel };
 }
 
-/** The initial values of the parameter called `name`. */
+/** The initial values of the parameter called `name`; random ones are drawn when they are first read. */
 export function initialize(
   name: string,
   shape: readonly number[],
@@ -40,16 +40,18 @@ export function initialize(
   options: { seed?: number; type?: ElementType } = {},
 ): Tensor {
   const { seed = 0, type = 'float32' } = options;
-  const count = elementCount(shape);
-  const values = new Float64Array(type === 'float64' ? count : 0);
-  const data = type === 'float64' ? values : new Float32Array(count);
-  if (rule.kind === 'constant') {
-    if (rule.value !== 0) data.fill(rule.value); // new arrays are zero, and pages that nobody touches take no memory
-  } else {
+  const make = (): Tensor['data'] => values(name, elementCount(shape), rule, { seed, type });
+  return rule.kind === 'constant' ? wrap(type, shape, make()) : lazyTensor(type, shape, make);
+}
+
+function values(name: string, count: number, rule: Initialization, { seed, type }: { seed: number; type: ElementType }): Tensor['data'] {
+  const data = type === 'float32' ? new Float32Array(count) : new Float64Array(count);
+  if (rule.kind === 'constant') data.fill(rule.value);
+  else {
     const draw = sampler(name, rule, seed);
     for (let index = 0; index < count; index++) data[index] = draw();
   }
-  return type === 'float64' || type === 'float32' ? wrap(type, shape, data) : tensor(type, shape, data);
+  return type === 'float64' || type === 'float32' ? data : tensor(type, [count], data).data;
 }
 
 function sampler(name: string, rule: Exclude<Initialization, { kind: 'constant' }>, seed: number): () => number {

@@ -11,7 +11,7 @@ import type { Graph, Node } from './graph.ts';
 import { LayerNamer } from './layer-names.ts';
 import { rebatch } from './rebatch.ts';
 import { layerSignature, type SignatureContext } from './signature.ts';
-import { type ElementType, elementBytes } from './tensor.ts';
+import { byteLength, type ElementType, elementBytes } from './tensor.ts';
 
 /** A tensor alive across a cut between two layers. */
 export interface CutTensor {
@@ -123,7 +123,7 @@ export function cutBefore(sequence: LayerSequence, index: number): readonly CutT
 }
 
 function initializerBytes(graph: Graph, names: readonly string[]): number {
-  return names.reduce((bytes, name) => bytes + defined(graph.initializers.get(name), `initializer "${name}"`).data.byteLength, 0);
+  return names.reduce((bytes, name) => bytes + byteLength(defined(graph.initializers.get(name), `initializer "${name}"`)), 0);
 }
 
 /** The leading layers through which no gradient passes: nothing in them is trained, and they only run forward. Never all layers. */

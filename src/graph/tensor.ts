@@ -122,6 +122,33 @@ export function wrap<T extends ElementType>(type: T, shape: readonly number[], d
   return { type, shape: [...shape], data };
 }
 
+/** Tensors that {@link lazyTensor} made and nobody has read. */
+const unread = new WeakSet<Tensor>();
+
+/** A tensor whose elements are made when they are first read, and kept: for weights that a plan needs only the sizes of. `make` must give as many as the shape has. */
+export function lazyTensor<T extends ElementType>(type: T, shape: readonly number[], make: () => ElementArray<T>): Tensor {
+  let data: ElementArray<T> | undefined;
+  const lazy: Tensor = {
+    type,
+    shape: [...shape],
+    get data(): ElementArray<T> {
+      if (data === undefined) {
+        data = make();
+        assert(elementCount(shape) === data.length, `shape [${shape.join(', ')}] does not hold ${data.length} elements`);
+        unread.delete(lazy);
+      }
+      return data;
+    },
+  };
+  unread.add(lazy);
+  return lazy;
+}
+
+/** True for a lazy tensor whose elements do not exist yet. */
+export function isUnread(value: Tensor): boolean {
+  return unread.has(value);
+}
+
 /** A scalar (shape []) of the given type. */
 export function scalar(type: ElementType, value: number): Tensor {
   return tensor(type, [], [value]);
