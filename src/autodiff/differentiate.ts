@@ -25,8 +25,20 @@ export interface DifferentiateOptions {
   readonly recompute?: Iterable<string> | ((pass: ForwardPass) => Iterable<string>);
   /** Chooses the forms of convolutions' gradients. Default: those that ONNX Runtime's plain kernels compute fastest. */
   readonly forms?: ConvolutionForms;
-  /** Only names the gradients of convolutions and batch normalizations, for lowering to write out (deferred.ts). Default false. */
-  readonly deferred?: boolean;
+  /** Rewrites the whole pass before it is cut into its graphs; gets the gradients deferred. Default: nothing, and gradients written out. */
+  readonly lower?: (pass: TrainingPass) => TrainingPass;
+}
+
+/** A forward pass with its backward pass behind it, in one list of nodes. */
+export interface TrainingPass {
+  /** Holds the nodes, with all types and constants. */
+  readonly emitter: Emitter;
+  /** How many of the nodes are the forward pass. */
+  readonly forwardCount: number;
+  /** The results of the forward pass, each under its own name: the stage's outputs and new buffers. */
+  readonly results: readonly string[];
+  /** The gradients by the value that they belong to. */
+  readonly gradients: ReadonlyMap<string, string>;
 }
 
 /** What there is to choose from, when values are computed again. */
@@ -95,11 +107,17 @@ export function differentiate(stage: StaticGraph, options: DifferentiateOptions)
   checkNames(graph, { inputs: options.inputs, parameters, outputs });
   const isFloatValue = (name: string): boolean => isFloat((masked.types.get(name) as ValueType).type);
   const sources = [...options.inputs, ...parameters].filter(isFloatValue);
-  const { emitter, bufferUpdates, moved } = loadForward(masked, sources);
-  const forwardCount = emitter.nodes.length;
+  const forward = loadForward(masked, sources);
+  const { bufferUpdates, moved } = forward;
+  const written = forward.emitter.nodes.length;
   const seeds = new Map<string, string>();
-  for (const output of outputs) if (moved.has(output)) seeds.set(output, declareSeed(emitter, output));
-  const gradients = backpropagate(emitter, { moved, seeds, forms: options.forms ?? plainForms, deferred: options.deferred ?? false });
+  for (const output of outputs) if (moved.has(output)) seeds.set(output, declareSeed(forward.emitter, output));
+  const { forms = plainForms, lower } = options;
+  const all = backpropagate(forward.emitter, { moved, seeds, forms, deferred: lower !== undefined });
+  const wanted = new Map([...all].filter(([name]) => options.inputs.includes(name) || parameters.includes(name)));
+  const results = [...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)];
+  const pass: TrainingPass = { emitter: forward.emitter, forwardCount: written, results, gradients: wanted };
+  const { emitter, forwardCount, gradients } = lower === undefined ? pass : lower(pass);
   const roles = rolesOf(graph, bufferUpdates, seeds);
   const halves = splitBackward(emitter, {
     forwardCount,
@@ -191,9 +209,8 @@ function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
   const forwardAgain = forwardNodes.map(runAgain);
   const before = new NodeList([...forwardAgain, ...backwardNodes]);
   const isForward = (value: string): boolean => (before.producer(value) ?? forwardCount) < forwardCount;
-  const totals = [...gradients].filter(([name]) => inputs.includes(name) || parameters.includes(name)).map(([, total]) => total);
   const read = before.select(
-    totals.map((total) => merged.aliases.get(total) ?? total),
+    [...gradients.values()].map((total) => merged.aliases.get(total) ?? total),
     isForward,
     isConstant,
   ).leaves;

@@ -15,10 +15,13 @@ export class Emitter {
   readonly #shared = new Map<string, string>();
   #counter = 0;
   readonly #prefix: string;
+  /** Results of the nodes that `emit` wrote, by what they compute; undefined where equal nodes are not shared. */
+  readonly #written: Map<string, string> | undefined;
 
-  /** `prefix` starts the names that the emitter makes up. */
-  constructor(prefix = '') {
+  /** `prefix` starts the names that the emitter makes up. `shareNodes`: `emit` returns the result of an equal node that it wrote before. */
+  constructor(prefix = '', { shareNodes = false }: { readonly shareNodes?: boolean } = {}) {
     this.#prefix = prefix;
+    this.#written = shareNodes ? new Map() : undefined;
   }
 
   /** Declares a graph input. */
@@ -58,7 +61,25 @@ export class Emitter {
 
   /** Writes a node with one output and returns that output's name. */
   emit(operator: string, inputs: readonly string[], attributes: Attributes = {}, domain = ''): string {
-    return defined(this.emitAll(operator, inputs, 1, attributes, domain)[0], 'the output');
+    const write = (): string => defined(this.emitAll(operator, inputs, 1, attributes, domain)[0], 'the output');
+    return this.#sharing(operator, inputs, attributes, domain, write);
+  }
+
+  /** As `emit`, for a node of any domain whose result's type the caller knows. */
+  emitTyped(operator: string, inputs: readonly string[], type: ValueType, attributes: Attributes = {}, domain = ''): string {
+    return this.#sharing(operator, inputs, attributes, domain, () => {
+      const name = this.fresh(operator);
+      this.appendTyped({ operator, domain, name, inputs, outputs: [name], attributes }, [type]);
+      return name;
+    });
+  }
+
+  #sharing(operator: string, inputs: readonly string[], attributes: Attributes, domain: string, write: () => string): string {
+    if (this.#written === undefined) return write();
+    const key = JSON.stringify([domain, operator, inputs, Object.entries(attributes).sort(([a], [b]) => (a < b ? -1 : 1))]);
+    const known = this.#written.get(key) ?? write();
+    this.#written.set(key, known);
+    return known;
   }
 
   /** Writes a node with `outputCount` outputs. */
@@ -112,6 +133,16 @@ export class Emitter {
     do name = `${this.#prefix}${stem}_${this.#counter++}`;
     while (this.#types.has(name));
     return name;
+  }
+
+  /** The inputs declared so far. */
+  get inputs(): readonly ValueInfo[] {
+    return this.#inputs;
+  }
+
+  /** The constants added so far. */
+  get initializers(): ReadonlyMap<string, Tensor> {
+    return this.#initializers;
   }
 
   /** The nodes written so far. */

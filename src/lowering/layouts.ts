@@ -1,0 +1,173 @@
+// Where the values of a graph under lowering stand: in ONNX's row-major order (plain), in the blocked layout of ONNX Runtime's CPU kernels, or with
+// channels last (rows). A value is brought to another layout when somebody first asks for it there, once.
+//
+// Blocked: [N, C, H, W] lies in memory as [N, C/B, H, W, B], C rounded up to blocks of B. What is in the channels that were added is finite and
+// never counts: filters have zeros there. ONNX Runtime calls the shape of such a value [N, C rounded up, H, W].
+
+import { assert, defined } from '../assert.ts';
+import type { Emitter } from '../graph/emitter.ts';
+import { type Attributes, int } from '../graph/graph.ts';
+import { dataTypeCode } from '../graph/operators/data-types.ts';
+import { elementCount, sameShape, type ValueType } from '../graph/tensor.ts';
+
+/** The domain of ONNX Runtime's operators on blocked values. */
+export const blockedDomain = 'com.microsoft.nchwc';
+
+/** The values of the graph that is lowered, by their names there; `emitter` writes the lowered graph. */
+export class Layouts {
+  readonly emitter: Emitter;
+  /** B: channels of a block. */
+  readonly block: number;
+  readonly #type: (value: string) => ValueType;
+  readonly #plain = new Map<string, string>();
+  readonly #blocked = new Map<string, string>();
+  readonly #rows = new Map<string, string>();
+  /** Values [N, C, H, W] that repeat one element of [N, C, 1, 1]; written when somebody reads them. */
+  readonly #spread = new Map<string, string>();
+
+  constructor(emitter: Emitter, type: (value: string) => ValueType, block: number) {
+    this.emitter = emitter;
+    this.#type = type;
+    this.block = block;
+  }
+
+  /** The value's type in the graph that is lowered. */
+  type(value: string): ValueType {
+    return this.#type(value);
+  }
+
+  shape(value: string): readonly number[] {
+    return this.type(value).shape;
+  }
+
+  /** True where blocked and plain are the same bytes. */
+  #isSame(value: string): boolean {
+    const { shape } = this.type(value);
+    return shape.length === 4 && shape[2] === 1 && shape[3] === 1 && (shape[1] as number) % this.block === 0;
+  }
+
+  /** True for a value that is in the blocked layout already, or is there for nothing. */
+  isBlocked(value: string): boolean {
+    return this.#blocked.has(value) || (this.#isSame(value) && this.#plain.has(value));
+  }
+
+  /** The value [N, C, 1, 1] that this one repeats, if it is such a one. */
+  spreadSource(value: string): string | undefined {
+    return this.#spread.get(value);
+  }
+
+  setPlain(value: string, name: string = value): void {
+    this.#plain.set(value, name);
+  }
+
+  setBlocked(value: string, name: string): void {
+    this.#blocked.set(value, name);
+  }
+
+  setSpread(value: string, source: string): void {
+    this.#spread.set(value, source);
+  }
+
+  /** C rounded up to whole blocks. */
+  padded(channels: number): number {
+    return Math.ceil(channels / this.block) * this.block;
+  }
+
+  /** The shape that the runtime gives to [N, C, H, W] when it is blocked. */
+  paddedShape([samples, channels, ...image]: readonly number[]): readonly number[] {
+    return [samples as number, this.padded(channels as number), ...image];
+  }
+
+  /** The value's name in row-major order. */
+  plain(value: string): string {
+    const known = this.#plain.get(value);
+    if (known !== undefined) return known;
+    const source = this.#spread.get(value);
+    const name = source === undefined ? this.#unblock(value) : this.#expand(value, source);
+    this.#plain.set(value, name);
+    return name;
+  }
+
+  /** The value's name in the blocked layout. */
+  blocked(value: string): string {
+    const known = this.#blocked.get(value);
+    if (known !== undefined) return known;
+    const plain = this.plain(value);
+    const name = this.#isSame(value) ? plain : this.#reorderInput(plain, value);
+    this.#blocked.set(value, name);
+    return name;
+  }
+
+  /** The value's name as [N, H, W, C]. */
+  rows(value: string): string {
+    const known = this.#rows.get(value);
+    if (known !== undefined) return known;
+    const [samples = 1, channels = 1, height = 1, width = 1] = this.shape(value);
+    const shape = [samples, height, width, channels];
+    const name =
+      height * width === 1
+        ? this.reshape(this.plain(value), shape)
+        : this.emit('ReorderOutput', [this.blocked(value)], shape, { channels: int(channels), channels_last: int(1) });
+    this.#rows.set(value, name);
+    return name;
+  }
+
+  /** Writes a node of the runtime's own, whose result has the element type of its first input. */
+  emit(
+    operator: string,
+    inputs: readonly string[],
+    shape: readonly number[],
+    attributes: Attributes = {},
+    domain: string = blockedDomain,
+  ): string {
+    const { type } = this.emitter.type(inputs[0] as string);
+    return this.emitter.emitTyped(operator, inputs, { type, shape }, attributes, domain);
+  }
+
+  /** The same bytes in another shape. */
+  reshape(name: string, shape: readonly number[]): string {
+    const e = this.emitter;
+    if (sameShape(e.shape(name), shape)) return name;
+    assert(elementCount(e.shape(name)) === elementCount(shape), `[${e.shape(name)}] as [${shape}]`);
+    return e.emit('Reshape', [name, e.int64s(shape)]);
+  }
+
+  /** Row-major [N, C, H, W] to blocked, under a name of its own; channels that are missing to whole blocks are zeros. */
+  #reorderInput(plain: string, value: string): string {
+    const { type, shape } = this.type(value);
+    const cast = (name: string, to: ValueType['type']): string => this.emitter.emit('Cast', [name], { to: int(dataTypeCode(to)) });
+    const floats = type === 'float32' ? plain : cast(plain, 'float32');
+    const blocked = this.emit('ReorderInput', [floats], this.paddedShape(shape));
+    return type === 'float32' ? blocked : cast(blocked, type);
+  }
+
+  #unblock(value: string): string {
+    const e = this.emitter;
+    const blocked = defined(this.#blocked.get(value), `the value of ${value}`);
+    const { type, shape } = this.type(value);
+    if (this.#isSame(value)) return blocked;
+    const channels = { channels: int(shape[1] as number) };
+    if (type === 'float32') {
+      const name = this.emitter.fresh('ReorderOutput');
+      e.appendTyped({ operator: 'ReorderOutput', domain: blockedDomain, name, inputs: [blocked], outputs: [value], attributes: channels }, [
+        { type, shape },
+      ]);
+      return value;
+    }
+    const floats = e.emit('Cast', [blocked], { to: int(dataTypeCode('float32')) });
+    return e.emit('Cast', [this.emit('ReorderOutput', [floats], shape, channels)], { to: int(dataTypeCode(type)) });
+  }
+
+  #expand(value: string, source: string): string {
+    const e = this.emitter;
+    e.append({
+      operator: 'Expand',
+      domain: '',
+      name: e.fresh('Expand'),
+      inputs: [this.plain(source), e.int64s(this.shape(value))],
+      outputs: [value],
+      attributes: {},
+    });
+    return value;
+  }
+}

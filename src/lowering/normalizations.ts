@@ -1,0 +1,103 @@
+// Batch normalization of blocked images by the batch's statistics. Sums over places are dot products of whole images, in one convolution each; what
+// is applied to every element is one factor and one offset a channel, fused with what follows. m: elements of a channel.
+
+import { mul, product, reduceSum, scale, shift, slice, sub } from '../autodiff/expressions.ts';
+import { type Activation, channelAffine, imageDots, imageMeans } from './convolutions.ts';
+import { channelVector } from './filters.ts';
+import type { Layouts } from './layouts.ts';
+
+/** Names of values in the lowered graph; vectors have C entries, padded ones whole blocks. */
+export interface Normalized {
+  /** scale·(x − mean)·inv + bias (+ sum), activated: blocked. */
+  readonly y: string;
+  /** [C] */
+  readonly mean: string;
+  readonly variance: string;
+}
+
+/** Writes a batch normalization in training mode. `x` is blocked, `scale` and `bias` plain. */
+export function batchNormalization(
+  l: Layouts,
+  {
+    x,
+    channels,
+    scale: gamma,
+    bias,
+    epsilon,
+    sum,
+    activation,
+  }: {
+    readonly x: string;
+    readonly channels: number;
+    readonly scale: string;
+    readonly bias: string;
+    readonly epsilon: number;
+    readonly sum: string | undefined;
+    readonly activation: Activation | undefined;
+  },
+): Normalized {
+  const e = l.emitter;
+  const [samples = 1, , ...image] = e.shape(x);
+  const mean = scale(e, reduceSum(e, imageMeans(l, x), [0], false), 1 / samples);
+  const meanSquare = scale(e, reduceSum(e, imageDots(l, x, x), [0], false), 1 / (samples * product(image)));
+  // Rounding must not make it negative.
+  const variance = e.emit('Relu', [sub(e, meanSquare, mul(e, mean, mean))]);
+  const gain = gainOf(l, gamma, variance, epsilon);
+  const offset = sub(e, channelVector(l, bias), mul(e, mean, gain));
+  const y = channelAffine(l, { x, factor: gain, offset, ...(sum === undefined ? {} : { sum }), activation });
+  return { y, mean: trimmed(l, mean, channels), variance: trimmed(l, variance, channels) };
+}
+
+/** scale·inv, padded to whole blocks; `variance` is padded. */
+function gainOf(l: Layouts, gamma: string, variance: string, epsilon: number): string {
+  return mul(l.emitter, channelVector(l, gamma), inverseOf(l, variance, epsilon));
+}
+
+function inverseOf(l: Layouts, variance: string, epsilon: number): string {
+  const e = l.emitter;
+  return e.emit('Reciprocal', [e.emit('Sqrt', [shift(e, variance, epsilon)])]);
+}
+
+function trimmed(l: Layouts, vector: string, channels: number): string {
+  return slice(l.emitter, vector, [0], [0], [channels]);
+}
+
+/**
+ * dx (blocked), dscale and dbias (plain, [C]): with s = Σ g, t = Σ g·(x − mean) = Σ g·x − mean·s, a = scale·inv and k = −a·inv²·t/m,
+ * dx = a·g + k·x − a·s/m − k·mean, dscale = t·inv, dbias = s.
+ */
+export function batchNormalizationGradient(
+  l: Layouts,
+  {
+    g,
+    x,
+    channels,
+    scale: gamma,
+    mean: plainMean,
+    variance,
+    epsilon,
+  }: {
+    readonly g: string;
+    readonly x: string;
+    readonly channels: number;
+    readonly scale: string;
+    readonly mean: string;
+    readonly variance: string;
+    readonly epsilon: number;
+  },
+): readonly [dx: string, dscale: string, dbias: string] {
+  const e = l.emitter;
+  const [samples = 1, , ...image] = e.shape(x);
+  const count = samples * product(image);
+  const mean = channelVector(l, plainMean);
+  const inverse = inverseOf(l, channelVector(l, variance), epsilon);
+  const gain = mul(e, channelVector(l, gamma), inverse);
+  const s = scale(e, reduceSum(e, imageMeans(l, g), [0], false), product(image));
+  const t = sub(e, reduceSum(e, imageDots(l, g, x), [0], false), mul(e, mean, s));
+  const dscale = mul(e, t, inverse);
+  const slope = scale(e, mul(e, mul(e, gain, inverse), dscale), -1 / count);
+  const offset = sub(e, scale(e, mul(e, gain, s), -1 / count), mul(e, slope, mean));
+  const linear = channelAffine(l, { x, factor: slope, offset });
+  const dx = channelAffine(l, { x: g, factor: gain, sum: linear });
+  return [dx, trimmed(l, dscale, channels), trimmed(l, s, channels)];
+}
