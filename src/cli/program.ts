@@ -1,6 +1,7 @@
 // The command line's grammar: all commands with their flags, help and actions. Errors are thrown, not printed.
 
 import { Command } from 'commander';
+import { addCurve } from './commands/curve.ts';
 import { addEval } from './commands/eval.ts';
 import { addExport } from './commands/export.ts';
 import { addPlan } from './commands/plan.ts';
@@ -23,7 +24,7 @@ export function createProgram(): Command {
     .exitOverride()
     .addHelpText('after', '\nThe first five minutes:\n  $ asteroid quickstart\n\nEvery command has --help with an example.');
 
-  for (const add of [addQuickstart, addTrain, addWorker, addProfile, addPlan, addSimulate, addEval, addExport, addVerify]) {
+  for (const add of [addQuickstart, addTrain, addWorker, addProfile, addPlan, addSimulate, addCurve, addEval, addExport, addVerify]) {
     add(program)
       .option('--json', 'print JSON on stdout; everything else goes to stderr')
       .option('--verbose', 'show where an error comes from');

@@ -30,7 +30,7 @@ export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: Fine
   const notes: string[] = [];
   const { graph: open, softmax } = loss === 'cross-entropy' ? withLogits(graph) : { graph, softmax: undefined };
   if (softmax !== undefined)
-    notes.push(`The model ends in a Softmax (${softmax}); the loss takes the logits before it, and the trained model keeps it.`);
+    notes.push('The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.');
   const frozen = frozenNames(open.parameters, { freeze, freezeAllBut });
   const sequence = layers(freezeBatchNormalization(open, frozen), { frozen });
   const { parameters } = sequence.graph;

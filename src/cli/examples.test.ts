@@ -1,0 +1,127 @@
+// The examples as they stand in their READMEs, with fewer rounds. Each needs data of a package and is skipped, with the reason, where that is not installed.
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { test } from 'node:test';
+import { InferenceSession } from 'onnxruntime-node';
+import { defined } from '../assert.ts';
+import { importModel } from '../graph/onnx/import.ts';
+import { type CommandEvent, runCommand, temporaryFolder } from '../testing/command.ts';
+
+const cwd = temporaryFolder();
+const repository = folderOf('README.md');
+const timeout = 240_000;
+const fashion = '/usr/share/datasets/fashion-mnist';
+const classifier = join(
+  repository,
+  'examples',
+  'fine-tune',
+  'node_modules',
+  '@gutenye',
+  'ocr-models',
+  'assets',
+  'ch_ppocr_mobile_v2.0_cls_infer.onnx',
+);
+
+/** The folder above this file that holds `name`. */
+function folderOf(name: string, below: string = import.meta.dirname): string {
+  if (existsSync(join(below, name))) return below;
+  assert.notEqual(below, dirname(below), `${name} is nowhere above`);
+  return folderOf(name, dirname(below));
+}
+
+/** The arguments of the README's command with this beginning, without `npx asteroid`. */
+async function args(example: string, beginning: string): Promise<string[]> {
+  const text = await readFile(join(repository, 'examples', example, 'README.md'), 'utf8');
+  const line = text
+    .replace(/\\\n\s*/g, '')
+    .split('\n')
+    .find((candidate) => candidate.startsWith(`npx asteroid ${beginning}`));
+  return defined(line, `a line "npx asteroid ${beginning}" in the README of ${example}`).split(/\s+/).slice(2);
+}
+
+/** The arguments with other values of some flags; undefined leaves a flag out. */
+function changed(all: readonly string[], values: Readonly<Record<string, string | undefined>>): string[] {
+  const result: string[] = [];
+  for (let index = 0; index < all.length; index++) {
+    const word = all[index] as string;
+    if (!Object.hasOwn(values, word)) result.push(word);
+    else index++;
+  }
+  return [...result, ...Object.entries(values).flatMap(([flag, value]) => (value === undefined ? [] : [flag, value]))];
+}
+
+/** The JSON lines that a command printed. */
+function events(stdout: string): CommandEvent[] {
+  return stdout
+    .trimEnd()
+    .split('\n')
+    .map((line) => JSON.parse(line) as CommandEvent);
+}
+
+const noFashion = existsSync(fashion) ? false : `${fashion} is not there: install Debian's dataset-fashion-mnist`;
+
+test('Fashion-MNIST: the example’s command learns, is tested while it does, and its curve is drawn', {
+  timeout,
+  skip: noFashion,
+}, async () => {
+  const train = changed(await args('fashion-mnist', 'train'), { '--epochs': undefined, '--steps': '60', '--eval-every': '30' });
+  const end = await runCommand([...train, '--json'], { cwd });
+  assert.equal(end.code, 0, end.stderr);
+  const tests = events(end.stdout).filter(({ event }) => event === 'evaluated');
+  assert.deepEqual(
+    tests.map(({ round, sampleCount }) => [round, sampleCount]),
+    [
+      [30, 10_000],
+      [60, 10_000],
+    ],
+  );
+  assert.ok(Number(tests[1]?.['accuracy']) > 0.6, JSON.stringify(tests));
+  const curve = await runCommand(await args('fashion-mnist', 'curve'), { cwd });
+  assert.equal(curve.code, 0, curve.stderr);
+  assert.match(curve.stdout, /^Loss {7}.*test, [\d.]+ at the end/);
+  assert.match(await readFile(join(cwd, 'runs', 'fashion', 'curve.svg'), 'utf8'), /^<svg [\s\S]*<\/svg>\n$/);
+});
+
+const noClassifier = existsSync(classifier) ? false : `${classifier} is not there: run npm install in examples/fine-tune`;
+
+test('fine-tuning: the published classifier becomes better on handwriting, and takes a new head', {
+  timeout,
+  skip: noClassifier,
+}, async () => {
+  const dist = join(import.meta.dirname, '..');
+  // The example's own script, beside the build that is tested.
+  const script = await readFile(join(repository, 'examples', 'fine-tune', 'make-data.mjs'), 'utf8');
+  const made = spawnSync(process.execPath, ['--input-type=module', '-', 'directions', 'data', '320', '100'], {
+    cwd,
+    input: script.replace('../../dist/node.js', join(dist, 'node.js')),
+    encoding: 'utf8',
+  });
+  assert.equal(made.status, 0, made.stderr);
+  const data = (part: string): string => `npy:data/${part}-strips.npy,data/${part}-directions.npy`;
+  const before = await runCommand(['eval', '--model', classifier, '--data', data('test'), '--json'], { cwd });
+  assert.equal(before.code, 0, before.stderr);
+  const settings = ['--batch', '16', '--epochs', '2', '--optimizer', 'adam', '--lr', '0.001', '--lr-schedule', 'cosine'];
+  const train = ['train', '--model', classifier, '--data', data('train'), '--eval-data', data('test'), '--eval-every', '0', '--json'];
+  const tuned = await runCommand([...train, ...settings, '--out', 'tuned'], { cwd });
+  assert.equal(tuned.code, 0, tuned.stderr);
+  const [first, last] = [Number(JSON.parse(before.stdout).accuracy), Number(events(tuned.stdout).at(-1)?.['testAccuracy'])];
+  assert.ok(last >= first + 0.08, `${first} before, ${last} after`);
+
+  const frozen = ['--head-classes', '10', '--freeze-all-but', 'fc_0.*', '--steps', '2', '--out', 'head'];
+  const head = await runCommand([...train, '--batch', '16', ...frozen], { cwd });
+  assert.equal(head.code, 0, head.stderr);
+  const bytes = await readFile(join(cwd, 'head', 'model.onnx'));
+  const [old, now] = [importModel(await readFile(classifier)), importModel(bytes)];
+  assert.deepEqual([...now.graph.initializers.keys()], [...old.graph.initializers.keys()]);
+  assert.deepEqual(now.proto.opsetImport, old.proto.opsetImport);
+  assert.deepEqual(now.graph.initializers.get('fc_0.w_0')?.shape, [200, 10]);
+  for (const name of [...old.graph.parameters, ...old.graph.buffers].filter((candidate) => !candidate.startsWith('fc_0.')))
+    assert.deepEqual(now.graph.initializers.get(name), old.graph.initializers.get(name), name);
+  const session = await InferenceSession.create(bytes);
+  assert.deepEqual([session.inputNames, session.outputNames], [['x'], ['softmax_0.tmp_0']]);
+  await session.release();
+});
