@@ -144,7 +144,7 @@ const cases: readonly Case[] = [
   {
     name: 'data of an unknown kind',
     args: ['train', ...model, '--data', 'parquet:x'],
-    says: 'The data spec "parquet:x" cannot be read: its kind is unknown; valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]].',
+    says: 'The data spec "parquet:x" cannot be read: its kind is unknown; valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
   },
 
   {

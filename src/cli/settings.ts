@@ -33,10 +33,16 @@ const toggle = z.boolean();
 const text = z.string().min(1, 'must not be empty');
 
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
-  model: { argument: 'FILE', description: 'an ONNX model, or the name of a built-in one', schema: text, isRequired: true },
+  model: {
+    argument: 'FILE',
+    description: 'an ONNX model, or a built-in one such as resnet-18:input=32,classes=10',
+    schema: text,
+    isRequired: true,
+  },
   data: {
     argument: 'SPEC',
-    description: 'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE',
+    description:
+      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
     schema: text,
     isRequired: true,
   },

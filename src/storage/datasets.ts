@@ -14,6 +14,7 @@ import { readNpz } from '../training/data/npz.ts';
 import { gunzip, type Source } from '../training/data/source.ts';
 import { type DataSpec, parseDataSpec } from '../training/data/spec.ts';
 import { makeSynthetic } from '../training/data/synthetic.ts';
+import { makeSyntheticTokens } from '../training/data/synthetic-tokens.ts';
 import { readTokens } from '../training/data/tokens.ts';
 import { type DigitOptions, loadDigits } from './digits-cache.ts';
 import { type Disk, nodeDisk, readError } from './disk.ts';
@@ -66,6 +67,8 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
       return readTokens(await read(spec.file, disk), spec.blockLength);
     case 'synthetic':
       return makeSynthetic(spec, seed);
+    case 'synthetic-tokens':
+      return makeSyntheticTokens(spec, seed);
   }
 }
 

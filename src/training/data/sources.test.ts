@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { InputError } from '../../errors.ts';
-import { elementCount, tensor, toNumbers } from '../../graph/tensor.ts';
+import { elementCount, type Tensor, tensor, toNumbers } from '../../graph/tensor.ts';
 import { fuzz } from '../../testing/mutations.ts';
 import { readCifar10 } from './cifar10.ts';
 import { type Dataset, gather } from './dataset.ts';
@@ -11,6 +11,7 @@ import { convertDigits } from './digits.ts';
 import { writeNpy } from './npy.ts';
 import type { Source } from './source.ts';
 import { makeSynthetic } from './synthetic.ts';
+import { makeSyntheticTokens } from './synthetic-tokens.ts';
 import { readTokens } from './tokens.ts';
 
 const all = (dataset: Dataset): Uint32Array => Uint32Array.from({ length: dataset.sampleCount }, (_, index) => index);
@@ -168,4 +169,36 @@ test('files that are no digits are refused', () => {
     assert.throws(() => convert(text), new InputError(message));
   const wrong = (value: unknown): string => JSON.stringify({ data: [...new Array<number>(783).fill(0), value] });
   for (const value of [2, -1, null, '1']) assert.throws(() => convert(wrong(value)), /0.json holds a pixel outside 0…1 at position 783/);
+});
+
+test('synthetic tokens: below the vocabulary, never padding, the same for the same seed, and their classes can be told apart', () => {
+  const description = { length: 40, vocabularySize: 100, classCount: 3, sampleCount: 30 };
+  const { train, test: held = train } = makeSyntheticTokens(description, 5);
+  const samples = gather(train, all(train));
+  assert.deepEqual([train.sampleCount, held.sampleCount, train.classCount], [30, 7, 3]);
+  assert.deepEqual([samples.inputs[0]?.type, samples.inputs[0]?.shape, samples.labels.shape], ['int64', [30, 40], [30]]);
+  const tokens = toNumbers(samples.inputs[0] as Tensor);
+  assert.ok(tokens.every((token) => token >= 1 && token < 100));
+  assert.deepEqual(makeSyntheticTokens(description, 5).train, train);
+  assert.notDeepEqual(makeSyntheticTokens(description, 6).train, train);
+  // How many tokens of a test sample occur in half of a class's training samples: most in its own.
+  const common = [0, 1, 2].map((label) => {
+    const rows = Array.from({ length: 10 }, (_, row) => new Set(tokens.slice((3 * row + label) * 40, (3 * row + label + 1) * 40)));
+    return (token: number): boolean => rows.filter((row) => row.has(token)).length >= 5;
+  });
+  const unseen = gather(held, all(held));
+  const guesses = Array.from({ length: 7 }, (_, row) => {
+    const own = toNumbers(unseen.inputs[0] as Tensor).slice(row * 40, (row + 1) * 40);
+    const scores = common.map((isCommon) => own.filter(isCommon).length);
+    return scores.indexOf(Math.max(...scores));
+  });
+  assert.deepEqual(guesses, toNumbers(unseen.labels));
+  assert.throws(
+    () => makeSyntheticTokens({ ...description, vocabularySize: 1 }, 0),
+    new InputError('Synthetic tokens need a vocabulary of at least 2: token 0 is for padding and does not occur.'),
+  );
+  assert.throws(
+    () => makeSyntheticTokens({ ...description, length: 2 ** 16, sampleCount: 2 ** 16 }, 0),
+    new InputError('The synthetic tokens [65536, 65536] are larger than 4 GiB; choose a shorter sequence or fewer samples.'),
+  );
 });

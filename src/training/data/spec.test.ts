@@ -19,6 +19,8 @@ test('every form is understood', () => {
       'synthetic:3x32x32',
       'synthetic:8:3',
       'synthetic:1x4:2:500',
+      'synthetic-tokens:128:30522',
+      'synthetic-tokens:16:50:3:64',
     ].map(parseDataSpec),
     [
       { kind: 'mnist' },
@@ -34,6 +36,8 @@ test('every form is understood', () => {
       { kind: 'synthetic', shape: [3, 32, 32], classCount: 10 },
       { kind: 'synthetic', shape: [8], classCount: 3 },
       { kind: 'synthetic', shape: [1, 4], classCount: 2, sampleCount: 500 },
+      { kind: 'synthetic-tokens', length: 128, vocabularySize: 30522, classCount: 2, sampleCount: 1024 },
+      { kind: 'synthetic-tokens', length: 16, vocabularySize: 50, classCount: 3, sampleCount: 64 },
     ],
   );
 });
@@ -59,6 +63,8 @@ test('anything else is refused with the list of forms', () => {
     'synthetic:3:2:0': 'the number of samples "0" is no positive integer',
     'synthetic:3:2:1:1': 'SHAPE, CLASSES and SAMPLES are all it takes',
     'synthetic:999999999x999999999': 'the shape is too large',
+    'synthetic-tokens:16': 'the vocabulary "" is no positive integer',
+    'synthetic-tokens:16:9:2:8:1': 'LENGTH, VOCABULARY, CLASSES and SAMPLES are all it takes',
   };
   for (const [text, problem] of Object.entries(problems)) {
     assert.throws(

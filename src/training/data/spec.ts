@@ -3,6 +3,7 @@
 import { InputError } from '../../errors.ts';
 import { safeProduct } from './source.ts';
 import type { SyntheticShape } from './synthetic.ts';
+import type { SyntheticTokens } from './synthetic-tokens.ts';
 import { defaultBlockLength } from './tokens.ts';
 
 /** A parsed data spec; paths as they were written. */
@@ -15,7 +16,8 @@ export type DataSpec =
   | { readonly kind: 'npz'; readonly file: string }
   | { readonly kind: 'csv'; readonly file: string; readonly labelColumn?: string }
   | { readonly kind: 'tokens'; readonly file: string; readonly blockLength: number }
-  | ({ readonly kind: 'synthetic' } & SyntheticShape);
+  | ({ readonly kind: 'synthetic' } & SyntheticShape)
+  | ({ readonly kind: 'synthetic-tokens' } & SyntheticTokens);
 
 /** The forms, for help texts and errors. */
 export const dataSpecForms: readonly string[] = [
@@ -28,6 +30,7 @@ export const dataSpecForms: readonly string[] = [
   'csv:FILE[,LABELCOLUMN]',
   'tokens:FILE[,BLOCKLENGTH]',
   'synthetic:SHAPE[:CLASSES[:SAMPLES]]',
+  'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]]',
 ];
 
 /** Parses a data spec. Throws InputError that lists the valid forms. */
@@ -62,6 +65,8 @@ export function parseDataSpec(text: string): DataSpec {
     }
     case 'synthetic':
       return { kind, ...parseShape(text, rest) };
+    case 'synthetic-tokens':
+      return { kind, ...parseTokens(text, rest) };
     default:
       throw wrongSpec(text, 'its kind is unknown');
   }
@@ -92,4 +97,15 @@ function parseShape(text: string, rest: string): SyntheticShape {
   if (shape.length > 8 || safeProduct(shape, 4) === undefined) throw wrongSpec(text, 'the shape is too large');
   const classCount = classes === undefined ? 10 : count(text, classes, 'number of classes');
   return samples === undefined ? { shape, classCount } : { shape, classCount, sampleCount: count(text, samples, 'number of samples') };
+}
+
+function parseTokens(text: string, rest: string): SyntheticTokens {
+  const [length = '', vocabulary = '', classes = '2', samples = '1024', ...more] = rest.split(':');
+  if (more.length > 0) throw wrongSpec(text, 'LENGTH, VOCABULARY, CLASSES and SAMPLES are all it takes');
+  return {
+    length: count(text, length, 'length'),
+    vocabularySize: count(text, vocabulary, 'vocabulary'),
+    classCount: count(text, classes, 'number of classes'),
+    sampleCount: count(text, samples, 'number of samples'),
+  };
 }
