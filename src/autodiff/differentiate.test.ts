@@ -325,17 +325,6 @@ test('an operator without a rule on the way of a gradient is refused by name, el
   assert.deepEqual(differentiate(stage, { inputs: [], parameters: [] }).backward.nodes, []);
 });
 
-test('a reduction that has no rule is refused with the node and the ones that have', () => {
-  const builder = new GraphBuilder('scatter');
-  const x = builder.input('x', 'float32', ['N', 2]);
-  const places = builder.constant(tensor('int64', [1, 1], [0]));
-  const y = builder.node('ScatterElements', [x, places, builder.parameter('w', [1, 1], ones)], {
-    reduction: { type: 'string', value: 'mul' },
-  });
-  const stage = instantiate(builder.build([y]), 1);
-  assert.throws(() => differentiate(stage, { inputs: ['x'] }), { name: 'InputError', message: /ScatterElements.*"mul".*"none" and "add"/ });
-});
-
 test('inference mode batch normalization reads its buffers as parameters and replaces nothing', () => {
   const builder = new GraphBuilder('frozen');
   const x = builder.input('x', 'float32', ['N', 2, 3]);

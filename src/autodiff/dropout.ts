@@ -1,15 +1,21 @@
-// Dropout made reproducible: its mask becomes an input of the graph, and the mask's value is a pure function of the seed, the round,
-// the dropout and the sample, so that a batch split in any way over devices and micro-batches drops the same elements.
+// Dropout and all else that draws at random made reproducible: what is drawn becomes an input of the graph, and its value is a pure
+// function of the seed, the round, the node and the sample, so that a batch split in any way over devices and micro-batches draws the
+// same numbers.
 
 import { assert } from '../assert.ts';
-import { int, type Node, type ValueInfo } from '../graph/graph.ts';
+import { floatAttribute, int, type Node, type ValueInfo } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { fail } from '../graph/operators/define.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { type ElementType, elementCount, type ValueType } from '../graph/tensor.ts';
 import { hash32, hashString } from '../random.ts';
 
-/** A mask that the runtime must feed: 0 where an element is dropped, 1/(1 − ratio) where it stays. */
+/** Numbers drawn in place of a mask: uniform in [low, high), or normal. */
+export type Distribution =
+  | { readonly kind: 'uniform'; readonly low: number; readonly high: number }
+  | { readonly kind: 'normal'; readonly mean: number; readonly deviation: number };
+
+/** A mask that the runtime must feed: 0 where an element is dropped, 1/(1 − ratio) where it stays. Or other random numbers. */
 export interface DropoutInput {
   /** The graph input's name. */
   readonly name: string;
@@ -19,31 +25,86 @@ export interface DropoutInput {
   readonly ratio: number;
   /** Tells this dropout from the others of the model (a hash of its node's name): the same however the model is cut into stages. */
   readonly index: number;
+  /** What to draw in place of a mask; `ratio` is 1 then and means nothing. */
+  readonly distribution?: Distribution;
 }
 
 /**
- * Replaces every Dropout that drops by Mul(x, mask) with the mask a new graph input (after the others). Dropouts in inference mode or of
- * ratio 0 stay as they are. Throws InputError where the ratio or the training mode is not a constant.
+ * Replaces every Dropout that drops by Mul(x, mask) with the mask a new graph input (after the others), and every node that draws random
+ * numbers by an input that brings them. Dropouts in inference mode or of ratio 0 stay as they are. Throws InputError where the ratio or
+ * the training mode is not a constant.
  */
 export function replaceDropouts(stage: StaticGraph): { readonly stage: StaticGraph; readonly dropouts: readonly DropoutInput[] } {
   const { graph } = stage;
   const types = new Map(stage.types);
   const dropouts: DropoutInput[] = [];
   const nodes = graph.nodes.flatMap((node) => {
-    const ratio = node.domain === '' && node.operator === 'Dropout' ? dropRatio(node, stage) : 0;
-    if (ratio === 0) return [node];
-    const dropout = {
-      name: `dropout(${node.name})`,
-      ...(types.get(node.outputs[0] as string) as ValueType),
-      ratio,
-      index: hashString(node.name),
-    };
+    const drawn = node.domain === '' ? drawnBy(node, stage) : undefined;
+    if (drawn === undefined) return [node];
+    const { shape } = types.get(node.outputs[0] as string) as ValueType;
+    const type = node.operator === 'Dropout' ? (types.get(node.outputs[0] as string) as ValueType).type : 'float32';
+    const dropout = { name: `dropout(${node.name})`, type, shape, ...drawn, index: hashString(node.name) };
     dropouts.push(dropout);
-    types.set(dropout.name, { type: dropout.type, shape: dropout.shape });
-    return maskedProduct(node, dropout.name);
+    types.set(dropout.name, { type, shape });
+    if (node.operator === 'Dropout') return maskedProduct(node, dropout.name);
+    return drawnValue(node, { drawn: dropout.name, type: (types.get(node.outputs[0] as string) as ValueType).type, types });
   });
   const inputs: readonly ValueInfo[] = [...graph.inputs, ...dropouts.map(({ name, type, shape }) => ({ name, type, shape }))];
   return { stage: { graph: { ...graph, nodes, inputs }, types }, dropouts };
+}
+
+/** What a node draws; undefined where it draws nothing. */
+function drawnBy(node: Node, stage: StaticGraph): Pick<DropoutInput, 'ratio' | 'distribution'> | undefined {
+  switch (node.operator) {
+    case 'Dropout': {
+      const ratio = dropRatio(node, stage);
+      return ratio === 0 ? undefined : { ratio };
+    }
+    case 'Bernoulli':
+      return { ratio: 1, distribution: { kind: 'uniform', low: 0, high: 1 } };
+    case 'RandomUniform':
+    case 'RandomUniformLike':
+      return { ratio: 1, distribution: { kind: 'uniform', low: floatAttribute(node, 'low', 0), high: floatAttribute(node, 'high', 1) } };
+    case 'RandomNormal':
+    case 'RandomNormalLike':
+      return {
+        ratio: 1,
+        distribution: { kind: 'normal', mean: floatAttribute(node, 'mean', 0), deviation: floatAttribute(node, 'scale', 1) },
+      };
+    default:
+      return undefined;
+  }
+}
+
+interface DrawnOptions {
+  /** The input with the numbers, in float32. */
+  readonly drawn: string;
+  /** The element type of the node's output. */
+  readonly type: ElementType;
+  readonly types: Map<string, ValueType>;
+}
+
+/** The node's output from what was drawn: the numbers themselves, or for Bernoulli 1 where they are less than its probabilities. */
+function drawnValue(node: Node, { drawn, type, types }: DrawnOptions): readonly Node[] {
+  const [output = ''] = node.outputs;
+  const write = (operator: string, name: string, inputs: readonly string[], outputs: readonly string[], to?: ElementType): Node => ({
+    operator,
+    domain: '',
+    name,
+    inputs,
+    outputs,
+    attributes: to === undefined ? {} : { to: int(dataTypeCode(to)) },
+  });
+  if (node.operator !== 'Bernoulli') return [write('Cast', node.name, [drawn], [output], type)];
+  const { shape } = types.get(output) as ValueType;
+  const [chances, hits] = [`${node.name}.chances`, `${node.name}.hits`];
+  types.set(chances, { type: 'float32', shape });
+  types.set(hits, { type: 'bool', shape });
+  return [
+    write('Cast', chances, [node.inputs[0] as string], [chances], 'float32'),
+    write('Less', hits, [drawn, chances], [hits]),
+    write('Cast', node.name, [hits], [output], type),
+  ];
 }
 
 /** The ratio that a node drops with; 0 where it drops nothing. */
@@ -85,6 +146,8 @@ export interface DropoutMaskOptions {
   /** {@link DropoutInput.index} */
   readonly index: number;
   readonly ratio: number;
+  /** Draws numbers in place of a mask; `ratio` means nothing then. */
+  readonly distribution?: Distribution;
   /** The mask's shape. Its batch axis counts the samples, or a multiple of them where each sample has several consecutive entries. */
   readonly shape: readonly number[];
   /** The axis of the samples. Default 0. */
@@ -94,7 +157,8 @@ export interface DropoutMaskOptions {
 }
 
 /** The mask of a dropout for some samples. A sample's part depends on (seed, round, index, its id) only, not on its neighbours. */
-export function dropoutMask({ seed, round, index, ratio, shape, batchAxis = 0, sampleIds }: DropoutMaskOptions): Float32Array<ArrayBuffer> {
+export function dropoutMask(options: DropoutMaskOptions): Float32Array<ArrayBuffer> {
+  const { seed, round, index, shape, batchAxis = 0, sampleIds } = options;
   const axisLength = shape[batchAxis] ?? 0;
   assert(
     axisLength % sampleIds.length === 0,
@@ -103,18 +167,34 @@ export function dropoutMask({ seed, round, index, ratio, shape, batchAxis = 0, s
   const perSample = axisLength / sampleIds.length;
   const outer = elementCount(shape.slice(0, batchAxis));
   const run = perSample * elementCount(shape.slice(batchAxis + 1));
-  const kept = ratio < 1 ? 1 / (1 - ratio) : 0;
-  const threshold = Math.round(ratio * 2 ** 32);
+  const value = elementOf(options);
   const mask = new Float32Array(elementCount(shape));
   for (let sample = 0; sample < sampleIds.length; sample++) {
     const stream = hash32(seed, round, index, sampleIds[sample] as number);
     for (let block = 0; block < outer; block++) {
       const start = (block * sampleIds.length + sample) * run;
-      for (let element = 0; element < run; element++)
-        mask[start + element] = randomWord(stream, block * run + element) >= threshold ? kept : 0;
+      for (let element = 0; element < run; element++) mask[start + element] = value(stream, block * run + element);
     }
   }
   return mask;
+}
+
+/** The n-th number of a stream. */
+function elementOf({ ratio, distribution }: DropoutMaskOptions): (stream: number, n: number) => number {
+  if (distribution === undefined) {
+    const kept = ratio < 1 ? 1 / (1 - ratio) : 0;
+    const threshold = Math.round(ratio * 2 ** 32);
+    return (stream, n) => (randomWord(stream, n) >= threshold ? kept : 0);
+  }
+  // 24 bits, which float32 holds, so that nothing is rounded up to the end of the interval.
+  const uniform = (stream: number, n: number): number => (randomWord(stream, n) >>> 8) * 2 ** -24;
+  if (distribution.kind === 'uniform') {
+    const { low, high } = distribution;
+    return (stream, n) => low + (high - low) * uniform(stream, n);
+  }
+  const { mean, deviation } = distribution;
+  return (stream, n) =>
+    mean + deviation * Math.sqrt(-2 * Math.log(1 - uniform(stream, 2 * n))) * Math.cos(2 * Math.PI * uniform(stream, 2 * n + 1));
 }
 
 /** The n-th 32-bit word of a stream: a bijective mix of n (lowbias32's rounds) keyed by the stream before and between. */

@@ -1,7 +1,7 @@
 // The table of gradient rules: one entry an operator. An operator added to names.ts does not compile until it has its entry here.
 
 import { fail } from '../graph/operators/define.ts';
-import type { NeuralName, OperatorName } from '../graph/operators/names.ts';
+import type { NeuralName, OperatorName, RandomName } from '../graph/operators/names.ts';
 import { gradientOf, type RuleContext, type RuleEntry } from './rule.ts';
 import { conv, convTranspose } from './rules/convolution.ts';
 import { elementwiseRules } from './rules/elementwise.ts';
@@ -17,6 +17,7 @@ import {
 import { averagePool, globalAveragePool, globalMaxPool, maxPool } from './rules/pooling.ts';
 import { gemm, matMul } from './rules/products.ts';
 import { reductionRules } from './rules/reductions.ts';
+import { resize } from './rules/resize.ts';
 import { shapeRules } from './rules/shapes.ts';
 
 const neuralRules: Readonly<Record<NeuralName, RuleEntry>> = {
@@ -35,7 +36,17 @@ const neuralRules: Readonly<Record<NeuralName, RuleEntry>> = {
   LpNormalization: lpNormalization,
   MatMul: matMul,
   MaxPool: maxPool,
+  Resize: resize,
   Softmax: softmax,
+};
+
+/** Training replaces them by inputs (dropout.ts); no gradient passes to a probability. */
+const randomRules: Readonly<Record<RandomName, RuleEntry>> = {
+  Bernoulli: 'not-differentiable',
+  RandomNormal: 'not-differentiable',
+  RandomNormalLike: 'not-differentiable',
+  RandomUniform: 'not-differentiable',
+  RandomUniformLike: 'not-differentiable',
 };
 
 /** Every operator's gradient rule, or the statement that none passes. */
@@ -44,6 +55,7 @@ export const gradientRules: Readonly<Record<OperatorName, RuleEntry>> = {
   ...reductionRules,
   ...shapeRules,
   ...neuralRules,
+  ...randomRules,
 };
 
 /** dx = g: dropout that drops is replaced by a product with its mask before gradients are taken (see dropout.ts). */

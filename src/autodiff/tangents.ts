@@ -1,11 +1,19 @@
 // The table of tangent rules: one entry an operator. An operator added to names.ts does not compile until it has its entry here.
 
-import type { OperatorName } from '../graph/operators/names.ts';
+import type { OperatorName, RandomName } from '../graph/operators/names.ts';
 import { elementwiseTangents } from './tangents/elementwise.ts';
 import { neuralTangents } from './tangents/neural.ts';
 import { reductionTangents } from './tangents/reductions.ts';
 import type { TangentEntry } from './tangents/rule.ts';
 import { shapeTangents } from './tangents/shapes.ts';
+
+const randomTangents: Readonly<Record<RandomName, TangentEntry>> = {
+  Bernoulli: 'not-differentiable',
+  RandomNormal: 'not-differentiable',
+  RandomNormalLike: 'not-differentiable',
+  RandomUniform: 'not-differentiable',
+  RandomUniformLike: 'not-differentiable',
+};
 
 /** Every operator's tangent rule, or the statement that its outputs never move. */
 export const tangentRules: Readonly<Record<OperatorName, TangentEntry>> = {
@@ -13,4 +21,5 @@ export const tangentRules: Readonly<Record<OperatorName, TangentEntry>> = {
   ...reductionTangents,
   ...shapeTangents,
   ...neuralTangents,
+  ...randomTangents,
 };

@@ -9,10 +9,17 @@ const positions: Readonly<Record<string, readonly number[]>> = {
   ArgMax: [],
   ArgMin: [],
   BatchNormalization: [0, 1, 2],
+  Bernoulli: [],
+  BitwiseAnd: [],
+  BitwiseNot: [],
+  BitwiseOr: [],
+  BitwiseXor: [],
   Cast: [0],
   CastLike: [0],
   Ceil: [],
+  CenterCropPad: [0],
   Clip: [0],
+  Compress: [0],
   ConstantOfShape: [],
   CumSum: [0],
   Dropout: [0],
@@ -25,12 +32,17 @@ const positions: Readonly<Record<string, readonly number[]>> = {
   GatherND: [0],
   Greater: [],
   GreaterOrEqual: [],
+  Hardmax: [],
   IsInf: [],
   IsNaN: [],
   Less: [],
   LessOrEqual: [],
+  NegativeLogLikelihoodLoss: [0],
+  NonZero: [],
   OneHot: [],
   Pad: [0],
+  RandomNormalLike: [],
+  RandomUniformLike: [],
   Range: [],
   ReduceL1: [0],
   ReduceL2: [0],
@@ -43,6 +55,9 @@ const positions: Readonly<Record<string, readonly number[]>> = {
   ReduceSum: [0],
   ReduceSumSquare: [0],
   Reshape: [0],
+  Resize: [0],
+  ReverseSequence: [0],
+  RotaryEmbedding: [0],
   Round: [],
   ScatterElements: [0, 2],
   ScatterND: [0, 2],
@@ -50,13 +65,27 @@ const positions: Readonly<Record<string, readonly number[]>> = {
   Sign: [],
   Size: [],
   Slice: [0],
+  SoftmaxCrossEntropyLoss: [0],
   Split: [0],
   Squeeze: [0],
   Tile: [0],
+  TopK: [0],
   Trilu: [0],
   Unsqueeze: [0],
   Where: [1, 2],
 };
+
+/** Operators all of whose float outputs carry gradients. */
+const severalOutputs: ReadonlySet<string> = new Set([
+  'Attention',
+  'GRU',
+  'LSTM',
+  'RNN',
+  'SkipLayerNormalization',
+  'SkipSimplifiedLayerNormalization',
+  'SoftmaxCrossEntropyLoss',
+  'Split',
+]);
 
 /** The inputs of a node (by name) that a gradient of its outputs can reach, as far as the operator decides. */
 export function gradientInputs(node: Node): readonly string[] {
@@ -67,7 +96,7 @@ export function gradientInputs(node: Node): readonly string[] {
 
 /** The outputs of a node that carry gradients: not a mask, an index, or a running statistic. */
 export function gradientOutputs(node: Node): readonly string[] {
-  const names = node.operator === 'Split' ? node.outputs : node.outputs.slice(0, 1);
+  const names = severalOutputs.has(node.operator) ? node.outputs : node.outputs.slice(0, 1);
   return names.filter((name) => name !== '');
 }
 

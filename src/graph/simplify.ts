@@ -44,6 +44,12 @@ export class Simplifier {
     this.#readCounts = countReads(nodes);
   }
 
+  /** Takes note that these nodes will come in place of `node`. */
+  replace(node: Node, written: readonly Node[]): void {
+    for (const input of node.inputs) if (input !== '') this.#readCounts.set(input, this.#reads(input) - 1);
+    for (const [name, count] of countReads(written)) this.#readCounts.set(name, this.#reads(name) + count);
+  }
+
   /** The node reading the values that its inputs stand for. */
   resolve(node: Node): Node {
     if (!node.inputs.some((input) => this.#aliases.has(input))) return node;

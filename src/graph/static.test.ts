@@ -241,8 +241,8 @@ test('unsupported operators are named together, with a node and where the list i
   const graph = graphOf(
     [x],
     [
-      { operator: 'LSTM', inputs: ['x'], outputs: ['a'], name: 'encoder' },
-      { operator: 'Gelu', domain: 'com.microsoft', inputs: ['a'], outputs: ['b'] },
+      { operator: 'NonMaxSuppression', inputs: ['x'], outputs: ['a'], name: 'encoder' },
+      { operator: 'Inverse', domain: 'com.microsoft', inputs: ['a'], outputs: ['b'] },
       { operator: 'Loop', inputs: ['x'], outputs: ['unread'] },
     ],
     ['b'],
@@ -250,7 +250,7 @@ test('unsupported operators are named together, with a node and where the list i
   assert.throws(
     () => instantiate(graph, 2),
     new InputError(
-      'Operator LSTM (node "encoder") is not supported, nor com.microsoft.Gelu; docs/operators.md lists the operators that are.',
+      'Operator NonMaxSuppression (node "encoder") is not supported, nor com.microsoft.Inverse; docs/operators.md lists the operators that are.',
     ),
   );
 });

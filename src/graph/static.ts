@@ -4,6 +4,7 @@
 
 import { assert, defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
+import { expandComposite, isComposite, qualifiedName } from './composites/expand.ts';
 import { nodeFlops } from './flops.ts';
 import { batchSymbol, type Dimension, type Graph, intAttribute, type Node, type ValueInfo } from './graph.ts';
 import { neededNodes, usedValues } from './liveness.ts';
@@ -32,11 +33,20 @@ const operatorList = 'docs/operators.md';
 /** What helps with operators that models of a kind have. */
 const hints: Readonly<Record<string, string>> = {
   DequantizeLinear: 'export the model before it is quantized',
-  If: 'export the model without control flow, for shapes that are known',
+  If: 'its condition depends on data; export the model without control flow, for shapes that are known',
   Loop: 'export the model without control flow, for shapes that are known',
   QuantizeLinear: 'export the model before it is quantized',
-  RandomUniformLike: 'export the model with stochastic depth (drop path) off',
+  Scan: 'export the model without control flow, for shapes that are known',
 };
+/** Operators that give other values every time. */
+const drawing: ReadonlySet<string> = new Set([
+  'Bernoulli',
+  'Dropout',
+  'RandomNormal',
+  'RandomNormalLike',
+  'RandomUniform',
+  'RandomUniformLike',
+]);
 /** Values with more elements than this are not folded, however constant they are: a few numbers must not grow to gigabytes in a file. */
 const foldedElementLimit = 2 ** 22;
 /** Nodes with more floating point operations than this are not folded: the oracle that folds is slow. */
@@ -66,12 +76,19 @@ export function instantiate(graph: Graph, batchSize: number, options: Instantiat
   const keep = new Set([...outputNames, ...(options.keep ?? [])]);
   const simplifier = options.simplify === false ? undefined : new Simplifier(walk, keep, nodes);
   const kept: Node[] = [];
-  for (const original of nodes) {
+  const add = (original: Node): void => {
     const node = simplifier?.resolve(original) ?? original;
-    if (walk.visit(node)) continue;
+    if (isComposite(node)) {
+      const written = walk.writeOut(node);
+      simplifier?.replace(node, written);
+      written.forEach(add);
+      return;
+    }
+    if (walk.visit(node)) return;
     const simplified = simplifier === undefined ? node : simplifier.simplify(node);
     if (simplified !== undefined) kept.push(simplified);
-  }
+  };
+  nodes.forEach(add);
   return finish(graph, inputs, neededNodes(kept, outputNames), walk);
 }
 
@@ -88,14 +105,13 @@ export function bindDimensions(graph: Graph, dimensions: Readonly<Record<string,
 
 /** Throws InputError naming the operators that Asteroid does not know, if there are any. */
 export function refuseUnsupported(nodes: readonly Node[]): void {
-  const unknown = nodes.filter((node) => node.domain !== '' || !isOperator(node.operator));
+  const unknown = nodes.filter((node) => !isComposite(node) && (node.domain !== '' || !isOperator(node.operator)));
   const first = unknown[0];
   if (first === undefined) return;
   const hint = first.domain === '' ? hints[first.operator] : undefined;
-  const name = (node: Node): string => (node.domain === '' ? node.operator : `${node.domain}.${node.operator}`);
-  const others = [...new Set(unknown.map(name))].filter((other) => other !== name(first));
+  const others = [...new Set(unknown.map(qualifiedName))].filter((other) => other !== qualifiedName(first));
   throw new InputError(
-    `Operator ${name(first)} (node "${first.name}") is not supported${others.length > 0 ? `, nor ${others.join(', ')}` : ''}; ${hint === undefined ? '' : `${hint}; `}${operatorList} lists the operators that are.`,
+    `Operator ${qualifiedName(first)} (node "${first.name}") is not supported${others.length > 0 ? `, nor ${others.join(', ')}` : ''}; ${hint === undefined ? '' : `${hint}; `}${operatorList} lists the operators that are.`,
   );
 }
 
@@ -176,8 +192,24 @@ export class TypeWalk {
     this.constants.set(name, value);
   }
 
+  /** The nodes that a composite is written out to, their constants known to the walk. */
+  writeOut(node: Node): readonly Node[] {
+    const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
+    const { initializers, nodes } = expandComposite(
+      node,
+      types,
+      node.inputs.map((input) => this.constants.get(input)),
+    );
+    for (const [name, value] of initializers) this.setConstant(name, value);
+    return nodes;
+  }
+
   /** Infers a node's outputs and computes them where that is possible; returns true where it was. The operator must be supported. */
   visit(node: Node): boolean {
+    if (isComposite(node))
+      return this.writeOut(node)
+        .map((inner) => this.visit(inner))
+        .every((known) => known);
     const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
     if (node.operator === 'Shape' || node.operator === 'Size')
       return this.#foldShape(node, defined(types[0], `the input of node "${node.name}"`).shape);
@@ -218,7 +250,7 @@ function checkSize(node: Node, output: string, type: ValueType): ValueType {
 }
 
 function isFoldable(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): boolean {
-  if (node.operator === 'Dropout') return false; // random in training mode
+  if (drawing.has(node.operator)) return false;
   const elements = outputs.reduce((sum, output) => sum + elementCount(output.shape), 0);
   return elements <= foldedElementLimit && nodeFlops(node, inputs, outputs) <= foldedFlopLimit;
 }

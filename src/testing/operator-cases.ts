@@ -3,7 +3,7 @@
 
 import { type Attribute, type Attributes, float, int, ints, type Node, string, tensorAttribute } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
-import { anyType, arithmeticTypes, floatTypes, numericTypes, signedTypes, unsignedTypes } from '../graph/operators/define.ts';
+import { anyType, arithmeticTypes, floatTypes, integerTypes, numericTypes, signedTypes, unsignedTypes } from '../graph/operators/define.ts';
 import type { OperatorName } from '../graph/operators/names.ts';
 import { numberToHalf } from '../graph/operators/numbers.ts';
 import { type ElementType, elementCount, int64s, isFloat, scalar, type Tensor, tensor } from '../graph/tensor.ts';
@@ -139,12 +139,15 @@ class Draw {
 const generators: Readonly<Record<OperatorName, Generator>> = {
   Abs: unary(numericTypes),
   Acos: unary(),
+  Acosh: unary(),
   Add: binary(numericTypes),
   And: binary(['bool']),
   ArgMax: argument,
   ArgMin: argument,
   Asin: unary(),
+  Asinh: unary(),
   Atan: unary(),
+  Atanh: unary(),
   AveragePool: (draw) => pool(draw, floatTypes, { count_include_pad: draw.maybe(int(1)) }),
   BatchNormalization(draw) {
     const type = draw.type(floatTypes);
@@ -163,6 +166,7 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
       outputCount: training ? 3 : 1,
     };
   },
+  Bernoulli: (draw) => ({ inputs: [draw.positive(draw.type(floatTypes), draw.shape())], attributes: { dtype: draw.maybe(int(1)) } }),
   BitShift(draw) {
     const type = draw.type(unsignedTypes);
     const shape = draw.shape();
@@ -171,6 +175,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
       attributes: { direction: string(draw.pick(['LEFT', 'RIGHT'])) },
     };
   },
+  BitwiseAnd: binary(integerTypes),
+  BitwiseNot: unary(integerTypes),
+  BitwiseOr: binary(integerTypes),
+  BitwiseXor: binary(integerTypes),
   Cast: (draw) => ({
     inputs: [draw.positive(draw.type(numericTypes), draw.shape())],
     attributes: { to: int(dataTypeCode(draw.type(anyType))) },
@@ -403,6 +411,7 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   },
   Mul: binary(numericTypes),
   Neg: unary(signedTypes),
+  NonZero: (draw) => ({ inputs: [draw.tensor(draw.type(anyType), draw.shape())] }),
   Not: unary(['bool']),
   OneHot(draw) {
     const shape = draw.shape(1, 3);
@@ -438,6 +447,22 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
       ],
     };
   },
+  RandomNormal: (draw) => ({
+    inputs: [],
+    attributes: { shape: ints(draw.shape()), mean: draw.maybe(float(1.5)), scale: draw.maybe(float(2)) },
+  }),
+  RandomNormalLike: (draw) => ({
+    inputs: [draw.tensor(draw.type(floatTypes), draw.shape())],
+    attributes: { mean: draw.maybe(float(1.5)), dtype: draw.maybe(int(11)) },
+  }),
+  RandomUniform: (draw) => ({
+    inputs: [],
+    attributes: { shape: ints(draw.shape()), low: draw.maybe(float(-1)), high: draw.maybe(float(2)) },
+  }),
+  RandomUniformLike: (draw) => ({
+    inputs: [draw.tensor(draw.type(floatTypes), draw.shape())],
+    attributes: { low: draw.maybe(float(-1)), dtype: draw.maybe(int(11)) },
+  }),
   Range(draw) {
     const type = draw.type(['float32', 'float64', 'int16', 'int32', 'int64']);
     const delta = draw.pick([-2, -1, 1, 2, 3]);
@@ -462,6 +487,7 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     if (draw.flag()) target[draw.integer(0, target.length - 1)] = -1;
     return { inputs: [draw.tensor(draw.type(anyType), shape), int64s(target)], attributes: { allowzero: draw.maybe(int(1)) } };
   },
+  Resize: resize,
   Round: unary(),
   ScatterElements(draw) {
     const { shape, axis, indices } = elementIndices(draw);
@@ -540,6 +566,16 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const shape = draw.shape(1);
     return { inputs: [draw.tensor(draw.type(anyType), shape), int64s(draw.integers(shape.length, 0, 3))] };
   },
+  TopK(draw) {
+    const shape = draw.shape(1);
+    const axis = draw.axis(shape.length);
+    const x = draw.tensor(draw.type(['float32', 'float64', 'int32', 'int64']), shape);
+    return {
+      inputs: [x, int64s([draw.integer(1, shape.at(axis) as number)])],
+      attributes: { axis: int(axis), largest: draw.maybe(int(0)) },
+      outputCount: 2,
+    };
+  },
   Transpose(draw) {
     const shape = draw.shape();
     return { inputs: [draw.tensor(draw.type(anyType), shape)], attributes: { perm: draw.maybe(ints(draw.order(shape.length))) } };
@@ -611,6 +647,34 @@ function reduction(positive = false): Generator {
     const axes = draw.maybe(int64s(draw.axes(shape.length)));
     const x = positive ? draw.positive(type, shape) : draw.tensor(type, shape);
     return { inputs: [x, axes], attributes: { keepdims: draw.maybe(int(0)), noop_with_empty_axes: draw.maybe(int(1)) } };
+  };
+}
+
+function resize(draw: Draw): Drawn {
+  const mode = draw.pick(['nearest', 'linear', 'cubic']);
+  const shape = [...draw.integers(2, 1, 2), ...draw.integers(2, 1, 5)];
+  const type = draw.type(floatTypes);
+  const stated = draw.flag();
+  const listed = draw.flag();
+  const [low, high] = [draw.pick([0.5, 0.6, 1, 2]), draw.pick([0.7, 1.5, 2, 3])];
+  const scales = shape.map((size, axis) => (axis < 2 ? 1 : Math.max(axis === 2 ? low : high, 1 / size)));
+  const sizes = shape.map((size, axis) => (axis < 2 ? size : draw.integer(1, 8)));
+  const kept = (list: readonly number[]): readonly number[] => (listed ? list.slice(2) : list);
+  return {
+    inputs: [
+      draw.tensor(type, shape),
+      undefined,
+      stated ? tensor('float32', [kept(scales).length], kept(scales)) : undefined,
+      stated ? undefined : int64s(kept(sizes)),
+    ],
+    attributes: {
+      mode: string(mode),
+      axes: listed ? ints([2, 3]) : undefined,
+      coordinate_transformation_mode: draw.maybe(string(draw.pick(['half_pixel', 'pytorch_half_pixel', 'align_corners', 'asymmetric']))),
+      nearest_mode: mode === 'nearest' ? draw.maybe(string(draw.pick(['round_prefer_ceil', 'floor', 'ceil']))) : undefined,
+      cubic_coeff_a: mode === 'cubic' ? draw.maybe(float(-0.5)) : undefined,
+      exclude_outside: mode === 'cubic' ? draw.maybe(int(1)) : undefined,
+    },
   };
 }
 

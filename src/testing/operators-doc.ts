@@ -1,6 +1,7 @@
 // docs/operators.md as text, from the tables that the code itself uses. generate-operators-doc.ts writes it; a test compares.
 
 import { gradientRules } from '../autodiff/rules.ts';
+import { composites } from '../graph/composites/expand.ts';
 import { canonicalOpset } from '../graph/graph.ts';
 import { operators } from '../graph/operators/index.ts';
 import type { OperatorName } from '../graph/operators/names.ts';
@@ -17,7 +18,8 @@ export function operatorsDocument(): string {
 <!-- Generated: npm run build && node dist/testing/generate-operators-doc.js -->
 
 Asteroid knows ${names.length} operators of ONNX's default domain, in their form at opset ${canonicalOpset} (older and newer models are brought to that form
-when they are read). A gradient flows through ${differentiable} of them. A model with any other operator is refused with that operator's name.
+when they are read). A gradient flows through ${differentiable} of them. ${Object.keys(composites).length} more are written out in these when a model's shapes are known (see below). A model
+with any other operator is refused with that operator's name.
 
 - **Gradient**: "yes" where a loss can be differentiated through the operator; "none" where its outputs are integers, booleans or
   piecewise constant, so that no gradient passes.
@@ -25,11 +27,23 @@ when they are read). A gradient flows through ${differentiable} of them. A model
 - **Not in ONNX Runtime**: element types without a kernel in ONNX Runtime ${gapsVersion} on CPU; the reference engine runs them. float32 has all kernels.
 
 Element types: ${elementTypes.join(', ')}, as far as ONNX allows them for the operator. Models in float16 or bfloat16 are read as float32.
-Dropout that drops is made reproducible before training: its mask becomes an input.
+Dropout that drops, and the operators that draw random numbers, are made reproducible before training: what they draw becomes an input that
+follows from the seed, the round and the sample.
 
 | Operator | Gradient | Known before running | Not in ONNX Runtime |
 | --- | --- | --- | --- |
 ${names.map(row).join('\n')}
+
+## Written out in others
+
+Gradients flow through these as through what they are written out in.
+
+| Operator | Known before running | Limits |
+| --- | --- | --- |
+${Object.keys(composites).sort().map(compositeRow).join('\n')}
+
+An \`If\` whose condition follows from constants and shapes is replaced by the branch that is taken; \`Upsample\`, \`Swish\` and \`Scatter\` are read as operators
+of the table. \`If\` on data, \`Loop\` and \`Scan\` are refused.
 
 ## ONNX's own tests
 
@@ -48,6 +62,23 @@ ${Object.entries(excludedTests)
   .map(([name, reason]) => `- ${name} (${reason})`)
   .join('\n')}
 `;
+}
+
+/** What of an operator is not supported. */
+const limits: Readonly<Record<string, string>> = {
+  Attention: 'no nonpad_kv_seqlen, no qk_matmul_output',
+  'com.microsoft.Attention': 'no mask index, no past',
+  'com.microsoft.FusedMatMul': 'no transposed batch',
+  'com.microsoft.MultiHeadAttention': 'no key padding mask, no past; query, key and value apart',
+  GridSample: 'images; linear and nearest; padding with zeros or the border',
+  GRU: 'unrolled, up to 2048 steps; sequences of one length',
+  LSTM: 'unrolled, up to 2048 steps; sequences of one length',
+  ReverseSequence: 'batch and time on the first two axes',
+  RNN: 'unrolled, up to 2048 steps; sequences of one length',
+};
+
+function compositeRow(name: string): string {
+  return `| ${name} | ${(composites[name]?.constantInputs ?? []).join(', ')} | ${limits[name] ?? ''} |`;
 }
 
 function row(name: OperatorName): string {

@@ -44,14 +44,24 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Abs: unary((e, { g, x }) => mul(e, g, apply(e, 'Sign', x()))),
   // −g / √(1 − x²)
   Acos: unary((e, { g, x }) => scale(e, div(e, g, apply(e, 'Sqrt', oneMinus(e, square(e, x())))), -1)),
+  // g / √(x² − 1)
+  Acosh: unary((e, { g, x }) => div(e, g, apply(e, 'Sqrt', shift(e, square(e, x()), -1)))),
   // da = g, db = g
   Add: binary({ a: (_, { g }) => g, b: (_, { g }) => g }),
   And: 'not-differentiable',
   // g / √(1 − x²)
   Asin: unary((e, { g, x }) => div(e, g, apply(e, 'Sqrt', oneMinus(e, square(e, x()))))),
+  // g / √(x² + 1)
+  Asinh: unary((e, { g, x }) => div(e, g, apply(e, 'Sqrt', shift(e, square(e, x()), 1)))),
   // g / (1 + x²)
   Atan: unary((e, { g, x }) => div(e, g, shift(e, square(e, x()), 1))),
+  // g / (1 − x²)
+  Atanh: unary((e, { g, x }) => div(e, g, oneMinus(e, square(e, x())))),
   BitShift: 'not-differentiable',
+  BitwiseAnd: 'not-differentiable',
+  BitwiseNot: 'not-differentiable',
+  BitwiseOr: 'not-differentiable',
+  BitwiseXor: 'not-differentiable',
   // g in x's type
   Cast: unary((e, { g, x }) => cast(e, g, e.type(x()).type)),
   CastLike: (context) => [cast(context.emitter, gradientOf(context), context.emitter.type(inputOf(context)).type), undefined],

@@ -2,10 +2,9 @@
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, intAttribute, string, stringAttribute } from '../../graph/graph.ts';
-import { fail } from '../../graph/operators/define.ts';
 import { tensor } from '../../graph/tensor.ts';
-import { cast, expand, full, padZeros, product, range, reshape, transpose } from '../expressions.ts';
-import { gradientOf, inputOf, inputShape, type NodeContext, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
+import { cast, compare, div, expand, full, masked, mul, padZeros, product, range, reshape, select, transpose } from '../expressions.ts';
+import { gradientOf, inputOf, inputShape, type NodeContext, outputOf, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
 
 /**
  * y[outer, i…, inner] = x[outer, indices[i…], inner]: dx = zeros, with the slices of g added at their indices.
@@ -78,42 +77,78 @@ function withBatchCoordinates(e: Emitter, indices: string, batchRank: number): s
 
 /**
  * y = data with updates put (or added) at indices on an axis: dupdates = g read at the same places;
- * ddata = g with zeros at those places (put), or g (add).
+ * ddata = g with zeros at those places (put), or g (add). Other reductions: g times the weights of `scatterWeights`.
  */
-export function scatterElements(context: RuleContext): readonly (string | undefined)[] {
+export function scatter(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
-  const adds = reductionAdds(context);
-  const indices = inputOf(context, 1);
-  const axis = { axis: int(intAttribute(node, 'axis', 0)) };
+  const weights = scatterWeights(context);
+  const puts = stringAttribute(node, 'reduction', 'none') === 'none';
   return whereNeeded(
     context,
-    () => (adds ? g : e.emit('ScatterElements', [g, indices, full(e, e.type(g).type, inputShape(context, 2))], axis)),
+    () => {
+      if (weights !== undefined) return mul(e, g, weights.data());
+      return puts ? scatterWith(context, g, full(e, e.type(g).type, inputShape(context, 2)), 'none') : g;
+    },
     () => undefined,
-    () => e.emit('GatherElements', [g, indices], axis),
+    () => (weights === undefined ? readAt(context, g) : mul(e, readAt(context, g), weights.updates())),
   );
 }
 
-/** As `scatterElements`, with index tuples. */
-export function scatterND(context: RuleContext): readonly (string | undefined)[] {
-  const { emitter: e } = context;
-  const g = gradientOf(context);
-  const adds = reductionAdds(context);
-  const indices = inputOf(context, 1);
-  return whereNeeded(
-    context,
-    () => (adds ? g : e.emit('ScatterND', [g, indices, full(e, e.type(g).type, inputShape(context, 2))])),
-    () => undefined,
-    () => e.emit('GatherND', [g, indices]),
-  );
+/** The value with others put, added, … at the node's indices. */
+function scatterWith({ node, emitter: e }: NodeContext, data: string, updates: string, reduction: string): string {
+  return e.emit(node.operator, [data, node.inputs[1] as string, updates], { ...node.attributes, reduction: string(reduction) });
 }
 
-/** True for reduction "add", false for "none"; the others have no rule. */
-export function reductionAdds(context: NodeContext): boolean {
-  const reduction = stringAttribute(context.node, 'reduction', 'none');
-  if (reduction !== 'none' && reduction !== 'add')
-    fail(context.node, `has no gradient for reduction "${reduction}"; "none" and "add" have one`);
-  return reduction === 'add';
+/** The node's indices as places to add to, in zeros of y's shape. */
+export function scatteredAdd(context: NodeContext, updates: string): string {
+  const { type, shape } = context.emitter.type(inputOf(context));
+  return scatterWith(context, full(context.emitter, type, shape), updates, 'add');
+}
+
+/** The elements of a value of y's shape at the node's indices. */
+function readAt({ node, emitter: e }: NodeContext, value: string): string {
+  const indices = node.inputs[1] as string;
+  return node.operator === 'ScatterND'
+    ? e.emit('GatherND', [value, indices])
+    : e.emit('GatherElements', [value, indices], { axis: int(intAttribute(node, 'axis', 0)) });
+}
+
+/** dy/ddata and dy/dupdates (each update moves one element of y), written when they are asked for. */
+interface ScatterWeights {
+  readonly data: () => string;
+  readonly updates: () => string;
+}
+
+/**
+ * max, min: 1 for what equals y, in equal shares where several do. mul: the product of the other factors. With p the product of the
+ * factors of an element that are not 0 and n the count of those that are: p/x where n = 0; p at the zero where n = 1; else 0.
+ * Undefined for put and add.
+ */
+export function scatterWeights(context: NodeContext): ScatterWeights | undefined {
+  const { emitter: e, node } = context;
+  const [data, updates] = [inputOf(context, 0), inputOf(context, 2)];
+  const { type, shape } = e.type(data);
+  const reduction = stringAttribute(node, 'reduction', 'none');
+  if (reduction === 'none' || reduction === 'add') return undefined;
+  if (reduction !== 'mul') {
+    const y = outputOf(context);
+    const hits = cast(e, e.emit('Equal', [data, y]), type);
+    const updateHits = cast(e, e.emit('Equal', [updates, readAt(context, y)]), type);
+    const counts = scatterWith(context, hits, updateHits, 'add');
+    return { data: () => div(e, hits, counts), updates: () => div(e, updateHits, readAt(context, counts)) };
+  }
+  const nonZero = (x: string): string => select(e, compare(e, 'Equal', x, 0), e.scalarLike(x, 1), x);
+  const isZero = (x: string): string => cast(e, compare(e, 'Equal', x, 0), type);
+  const products = scatterWith(context, nonZero(data), nonZero(updates), 'mul');
+  const zeros = scatterWith(context, isZero(data), isZero(updates), 'add');
+  /** Zeros among the other factors of x make the weight 0. */
+  const others = (x: string, product: string, count: string): string =>
+    masked(e, div(e, product, nonZero(x)), e.emit('Equal', [count, isZero(x)]));
+  return {
+    data: () => reshape(e, others(data, products, zeros), shape),
+    updates: () => others(updates, readAt(context, products), readAt(context, zeros)),
+  };
 }
 
 /** ScatterND wants int64 where Gather takes int32 too. */

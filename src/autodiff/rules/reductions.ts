@@ -3,7 +3,23 @@
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, intAttribute } from '../../graph/graph.ts';
 import type { ReductionName } from '../../graph/operators/names.ts';
-import { apply, cast, compare, div, expand, masked, mul, product, range, reduceSum, reshape, scale, select, sub } from '../expressions.ts';
+import {
+  apply,
+  cast,
+  compare,
+  div,
+  expand,
+  full,
+  masked,
+  mul,
+  product,
+  range,
+  reduceSum,
+  reshape,
+  scale,
+  select,
+  sub,
+} from '../expressions.ts';
 import {
   constantInput,
   type GradientRule,
@@ -13,11 +29,12 @@ import {
   type NodeContext,
   outputOf,
   positiveAxis,
+  type RuleContext,
   type RuleEntry,
 } from '../rule.ts';
 
 /** The reductions whose output is differentiable and has one element for many of x. */
-export type DifferentiableReduction = Exclude<ReductionName, 'ArgMax' | 'ArgMin' | 'CumSum'>;
+export type DifferentiableReduction = Exclude<ReductionName, 'ArgMax' | 'ArgMin' | 'CumSum' | 'TopK'>;
 
 /** What the formulas read, in shapes that broadcast to x's. */
 export interface ReductionValues {
@@ -75,7 +92,16 @@ export const reductionRules: Readonly<Record<ReductionName, RuleEntry>> = {
   ReduceProd: reduction(reductionDerivatives.ReduceProd),
   ReduceSum: reduction(reductionDerivatives.ReduceSum),
   ReduceSumSquare: reduction(reductionDerivatives.ReduceSumSquare),
+  TopK: topK,
 };
+
+/** Zeros with each g at the place that its value came from. */
+function topK(context: RuleContext): readonly (string | undefined)[] {
+  const { emitter: e, node } = context;
+  const { type, shape } = e.type(inputOf(context));
+  const axis = { axis: int(intAttribute(node, 'axis', -1)) };
+  return [e.emit('ScatterElements', [full(e, type, shape), outputOf(context, 1), gradientOf(context)], axis), undefined];
+}
 
 function reduction(derivative: ReductionDerivative): GradientRule {
   return (context) => {

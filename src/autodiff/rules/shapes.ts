@@ -31,7 +31,7 @@ import {
   type RuleEntry,
   whereNeeded,
 } from '../rule.ts';
-import { gather, gatherElements, gatherND, scatterElements, scatterND } from './indexing.ts';
+import { gather, gatherElements, gatherND, scatter } from './indexing.ts';
 
 /** The gradient in x's shape: the adjoint of every operator that keeps the elements and their order. */
 const reshaped: GradientRule = (context) => [reshape(context.emitter, gradientOf(context), inputShape(context)), undefined];
@@ -48,12 +48,13 @@ export const shapeRules: Readonly<Record<ShapeName, RuleEntry>> = {
   Gather: gather,
   GatherElements: gatherElements,
   GatherND: gatherND,
+  NonZero: 'not-differentiable',
   OneHot: 'not-differentiable',
   Pad: pad,
   Range: 'not-differentiable',
   Reshape: reshaped,
-  ScatterElements: scatterElements,
-  ScatterND: scatterND,
+  ScatterElements: scatter,
+  ScatterND: scatter,
   Shape: 'not-differentiable',
   Size: 'not-differentiable',
   Slice: sliceGradient,

@@ -38,6 +38,7 @@ export const neuralTangents: Readonly<Record<NeuralName, TangentEntry>> = {
   // Ẏ = Ȧ·B + A·Ḃ
   MatMul: bilinear(),
   MaxPool: maxPool,
+  Resize: linear(0),
   // J = diag(y) − y·yᵀ
   Softmax: symmetric,
 };

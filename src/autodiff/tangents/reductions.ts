@@ -1,5 +1,6 @@
 // Tangents of the reductions: the derivative of each element (rules/reductions.ts) times ẋ, summed over the reduced axes.
 
+import { int, intAttribute } from '../../graph/graph.ts';
 import type { ReductionName } from '../../graph/operators/names.ts';
 import { reduceSum, reshape } from '../expressions.ts';
 import { outputOf } from '../rule.ts';
@@ -20,6 +21,13 @@ export const reductionTangents: Readonly<Record<ReductionName, TangentEntry>> = 
   ReduceProd: reduction(reductionDerivatives.ReduceProd),
   ReduceSum: linear(0),
   ReduceSumSquare: reduction(reductionDerivatives.ReduceSumSquare),
+  // ẋ at the same places
+  TopK: (context) => [
+    context.emitter.emit('GatherElements', [context.tangents[0] as string, outputOf(context, 1)], {
+      axis: int(intAttribute(context.node, 'axis', -1)),
+    }),
+    undefined,
+  ],
 };
 
 /** ẏ = Σ dy/dx · ẋ over the reduced axes */

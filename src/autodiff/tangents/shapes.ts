@@ -1,8 +1,9 @@
 // Tangents of the operators that move, repeat, cut and join elements: all are linear in the elements that they move.
 
 import type { ShapeName } from '../../graph/operators/names.ts';
-import { reductionAdds } from '../rules/indexing.ts';
-import { linear, type TangentEntry, type TangentRule } from './rule.ts';
+import { mul } from '../expressions.ts';
+import { scatteredAdd, scatterWeights } from '../rules/indexing.ts';
+import { linear, type TangentContext, type TangentEntry, type TangentRule, term, total } from './rule.ts';
 
 export const shapeTangents: Readonly<Record<ShapeName, TangentEntry>> = {
   Concat: linear(),
@@ -15,6 +16,7 @@ export const shapeTangents: Readonly<Record<ShapeName, TangentEntry>> = {
   Gather: linear(0),
   GatherElements: linear(0),
   GatherND: linear(0),
+  NonZero: 'not-differentiable',
   OneHot: 'not-differentiable',
   // the padding's value moves with input 2
   Pad: linear(0, 2),
@@ -36,8 +38,15 @@ export const shapeTangents: Readonly<Record<ShapeName, TangentEntry>> = {
 
 const scattered: TangentRule = linear(0, 2);
 
-/** Linear in data and updates, put or added; other reductions have no rule. */
-function scatter(context: Parameters<TangentRule>[0]): readonly (string | undefined)[] {
-  reductionAdds(context); // refuses the others
-  return scattered(context);
+/** Put or added: linear in data and updates. Otherwise the weights of rules/indexing.ts times the tangents. */
+function scatter(context: TangentContext): readonly (string | undefined)[] {
+  const e = context.emitter;
+  const weights = scatterWeights(context);
+  if (weights === undefined) return scattered(context);
+  return [
+    total(context, [
+      term(context, 0, (data) => mul(e, weights.data(), data)),
+      term(context, 2, (updates) => scatteredAdd(context, mul(e, weights.updates(), updates))),
+    ]),
+  ];
 }

@@ -22,6 +22,9 @@ import { dataTypeName, decodeTensor, elementTypeOf, isHalf } from './tensors.ts'
 /** No exporter writes longer names. */
 const nameLengthLimit = 4096;
 
+/** The key of such a note. */
+const kindKey = 'pkg.torch.export.graph_signature.InputSpec.kind';
+
 /** Where a tensor stands in the file: an initializer or the value of a Constant node. */
 export type TensorPlace =
   | { readonly kind: 'initializer'; readonly index: number }
@@ -41,6 +44,8 @@ export interface DecodedModel {
   readonly names: Set<string>;
   /** True where the file has half-precision tensors or values, which are now float32. */
   readonly hadHalf: boolean;
+  /** Of the tensors of which the exporter says what they were in the source: whether they were parameters (or else buffers, constants). */
+  readonly declared: ReadonlyMap<string, boolean>;
 }
 
 /** Reads the protobuf message. Throws InputError for bytes that are none, for a cut-off one, and for names that are no text. */
@@ -108,7 +113,29 @@ export function decodeModel(model: ModelProto): DecodedModel {
     ...inputs.map(({ name }) => name),
     ...nodes.flatMap(({ name, outputs: made }) => [name, ...made]),
   ]);
-  return { name: graph.name, opset: opsetOf(model), inputs, outputs, initializers, places, nodes, names, hadHalf };
+  return {
+    name: graph.name,
+    opset: opsetOf(model),
+    inputs,
+    outputs,
+    initializers,
+    places,
+    nodes,
+    names,
+    hadHalf,
+    declared: declaredKinds(graph),
+  };
+}
+
+/** PyTorch's newer exporter notes at a value what it was in the module: PARAMETER, BUFFER, CONSTANT_TENSOR. */
+function declaredKinds({ valueInfo, initializer }: GraphProto): ReadonlyMap<string, boolean> {
+  const tensors = new Set(initializer.map(({ name }) => name));
+  const kinds = new Map<string, boolean>();
+  for (const { name, metadataProps } of valueInfo) {
+    const kind = metadataProps.find(({ key }) => key === kindKey)?.value;
+    if (kind !== undefined && tensors.has(name)) kinds.set(name, kind === 'PARAMETER');
+  }
+  return kinds;
 }
 
 /** Names are printed: only text that stays on one line is one. Anything else comes from a damaged file. */

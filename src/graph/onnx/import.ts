@@ -9,6 +9,7 @@ import { freshName, neededNodes, usedValues } from '../liveness.ts';
 import { rebatch } from '../rebatch.ts';
 import { bindDimensions } from '../static.ts';
 import type { Tensor } from '../tensor.ts';
+import { foldBranches } from './branches.ts';
 import { type DecodedModel, decodeModel, opsetOf, parseModel, type TensorPlace } from './decode.ts';
 import { patchModel } from './encode.ts';
 import { type ExternalLoader, loadExternalTensors } from './external.ts';
@@ -16,6 +17,7 @@ import { inlineFunctions } from './functions.ts';
 import type { GraphProto, ModelProto } from './generated/onnx_pb.ts';
 import { producerName, readMetadata } from './metadata.ts';
 import { findWeights } from './parameters.ts';
+import { retieTransposes } from './retie.ts';
 import { untieVectors } from './untie.ts';
 import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
 
@@ -64,7 +66,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const outputs = decoded.outputs.map(({ name }) => name);
   const given = [...decoded.inputs.map(({ name }) => name), ...upgraded.initializers.keys()];
   const nodes = neededNodes(sortTopologically(upgraded.nodes, given), outputs);
-  const weights = findWeights({ nodes, outputs, initializers: upgraded.initializers, places: decoded.places });
+  const weights = findWeights({ nodes, outputs, initializers: upgraded.initializers, places: decoded.places, declared: decoded.declared });
   const used = usedValues(nodes, outputs);
   const graph: Graph = {
     name: decoded.name === '' ? 'model' : decoded.name,
@@ -83,10 +85,11 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
 }
 
 /** The file's graph with everything in one place and nothing but plain nodes. */
-function prepare(model: ModelProto, { loadExternal }: ImportOptions): GraphProto {
-  const graph = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
-  const whole = loadExternalTensors(graph, loadExternal);
-  return model.producerName === producerName ? whole : untieVectors(whole); // in files of ours, what is tied is meant to be
+function prepare(model: ModelProto, { loadExternal, dimensions = {} }: ImportOptions): GraphProto {
+  const plain = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
+  const whole = foldBranches(model, loadExternalTensors(plain, loadExternal), { upgrade, dimensions });
+  if (model.producerName === producerName) return whole; // in files of ours, what is tied is meant to be
+  return untieVectors(retieTransposes(whole));
 }
 
 function upgrade({ opset, nodes, initializers, names }: DecodedModel): {

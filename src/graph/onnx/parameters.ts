@@ -5,6 +5,7 @@ import type { Node } from '../graph.ts';
 import { producers } from '../liveness.ts';
 import type { Tensor } from '../tensor.ts';
 import type { TensorPlace } from './decode.ts';
+import { madeUpName } from './made-up-name.ts';
 
 /** What is known of a model when its weights are looked for. */
 export interface WeightSearch {
@@ -14,6 +15,8 @@ export interface WeightSearch {
   readonly initializers: ReadonlyMap<string, Tensor>;
   /** Where tensors stand in the file; those that upgrading added are missing. */
   readonly places: ReadonlyMap<string, TensorPlace>;
+  /** Whether the exporter calls a tensor a parameter; empty where it says nothing. */
+  readonly declared: ReadonlyMap<string, boolean>;
 }
 
 /** The inputs that hold weights by an operator's meaning. */
@@ -31,19 +34,18 @@ const weightPositions: Readonly<Record<string, readonly number[]>> = {
 };
 /** What may stand between a weight and its reader. */
 const rearranging: ReadonlySet<string> = new Set(['Identity', 'Transpose', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Expand', 'Cast']);
-/** Names that exporters make up for numbers in the source, such as a scale of attention scores. */
-const madeUpName = /^(val_\d+|onnx::.*|.*[Cc]onstant.*|\d+)$/;
 /** Numbers of this size are never weights: they mask attention scores. */
 const maskMagnitude = 1e9;
 
 /**
  * Splits the float tensors of a file: `buffers` are the running statistics of batch normalization; `parameters` are, of those with at
  * least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes where they stand in the
- * position of a weight, or anywhere where the file keeps no float initializers at all. Not counted: single elements in no weight's
- * position that are a Constant or have a made-up name; Constant scales of ones and biases of zeros (a normalization without any);
- * tensors that are masks (isMask). Both in file order.
+ * position of a weight, or anywhere where the file keeps no float initializers at all. Not counted: what the exporter declares to be no
+ * parameter; where it declares parameters or some weight has a name from the source, undeclared and made-up names in no weight's position
+ * (tables of rotary positions, masks, numbers of the formula); single elements in no weight's position that are a Constant or have a made-up
+ * name; Constant scales of ones and biases of zeros (a normalization without any); tensors that are masks (isMask). Both in file order.
  */
-export function findWeights({ nodes, outputs, initializers, places }: WeightSearch): {
+export function findWeights({ nodes, outputs, initializers, places, declared }: WeightSearch): {
   parameters: readonly string[];
   buffers: readonly string[];
 } {
@@ -57,10 +59,20 @@ export function findWeights({ nodes, outputs, initializers, places }: WeightSear
     (value.type === 'float32' || value.type === 'float64') && value.shape.length > 0 && value.data.length > 0;
   const inFile = [...initializers].filter(([name, value]) => places.has(name) && isTensor(value));
   const keepsInitializers = inFile.some(([name]) => places.get(name)?.kind === 'initializer' && reached.has(name));
+  const hasDeclared = [...declared.values()].includes(true);
+  const hasNamed = inFile.some(
+    ([name, value]) => places.get(name)?.kind === 'initializer' && !madeUpName.test(name) && isWeightPosition(value, weights.get(name)),
+  );
   const isWeight = (name: string, value: Tensor): boolean => {
-    if (buffers.has(name) || !reached.has(name) || isMask(value)) return false;
+    if (buffers.has(name) || !reached.has(name)) return false;
+    const isDeclared = declared.get(name);
+    if (isDeclared !== undefined) return isDeclared;
+    if (isMask(value)) return false;
     const inPosition = isWeightPosition(value, weights.get(name));
-    if (places.get(name)?.kind === 'initializer') return inPosition || value.data.length > 1 || !madeUpName.test(name);
+    if (places.get(name)?.kind === 'initializer') {
+      if (inPosition || hasDeclared) return inPosition;
+      return !madeUpName.test(name) || (value.data.length > 1 && !hasNamed);
+    }
     return keepsInitializers ? inPosition && !isNeutral(value, weights.get(name)) : inPosition || value.data.length > 1;
   };
   return {

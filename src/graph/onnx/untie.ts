@@ -6,14 +6,24 @@ import { create } from '@bufbuild/protobuf';
 import { freshName } from '../liveness.ts';
 import { normalDomain } from './decode.ts';
 import { patchGraph, patchNode } from './encode.ts';
-import { type GraphProto, type NodeProto, type TensorProto, TensorProto_DataType, TensorProtoSchema } from './generated/onnx_pb.ts';
+import {
+  type GraphProto,
+  type NodeProto,
+  type TensorProto,
+  TensorProto_DataType,
+  TensorProtoSchema,
+  type ValueInfoProto,
+  ValueInfoProtoSchema,
+} from './generated/onnx_pb.ts';
 
 /** Inputs in which every node has a vector of its own. */
 const vectorPositions: Readonly<Record<string, readonly number[]>> = {
   Add: [0, 1],
   BatchNormalization: [1, 2, 3, 4],
+  Clip: [0],
   Conv: [2],
   ConvTranspose: [2],
+  Exp: [0],
   Gemm: [2],
   GroupNormalization: [1, 2],
   InstanceNormalization: [1, 2],
@@ -32,7 +42,7 @@ interface Reader {
 
 /**
  * The graph with a vector of its own (the same values, another name) for every reader of a float vector of equal elements that several
- * nodes read as scale, bias or statistic. An Identity between takes its name along and disappears. Nothing else changes.
+ * nodes read as scale, bias or statistic; [C, 1, 1] counts as a vector, too. An Identity between takes its name along and disappears. Nothing else changes.
  */
 export function untieVectors(graph: GraphProto): GraphProto {
   if (graph.node.some(({ attribute }) => attribute.some(({ g, graphs }) => g !== undefined || graphs.length > 0))) return graph;
@@ -46,6 +56,8 @@ export function untieVectors(graph: GraphProto): GraphProto {
   const outputs = new Set(graph.output.map(({ name }) => name));
   const nodes = [...graph.node];
   const added: TensorProto[] = [];
+  const described: ValueInfoProto[] = [];
+  const infos = new Set(graph.valueInfo.map(({ name }) => name));
   const removed = new Set<string>();
   for (const tensor of graph.initializer) {
     const [first, ...others] = sortReaders(readers.get(tensor.name) ?? []);
@@ -58,13 +70,21 @@ export function untieVectors(graph: GraphProto): GraphProto {
       const isFirst = reader === first && alias === undefined;
       const name = isFirst ? tensor.name : alias !== undefined && !removed.has(alias) ? alias : freshName(alias ?? tensor.name, names);
       if (alias !== undefined) removed.add(alias);
-      if (!isFirst) added.push(renamed(tensor, name));
+      if (!isFirst) {
+        added.push(renamed(tensor, name));
+        const info = graph.valueInfo.find((entry) => entry.name === tensor.name);
+        if (info !== undefined && !infos.has(name)) described.push(Object.assign(create(ValueInfoProtoSchema), info, { name }));
+      }
       nodes[nodeIndex] = withInput(nodes[nodeIndex] as NodeProto, inputIndex, name);
     }
   }
   if (added.length === 0) return graph;
   const stays = ({ opType, output }: NodeProto): boolean => !(opType === 'Identity' && removed.has(output[0] ?? ''));
-  return patchGraph(graph, { node: nodes.filter(stays), initializer: [...graph.initializer, ...added] });
+  return patchGraph(graph, {
+    node: nodes.filter(stays),
+    initializer: [...graph.initializer, ...added],
+    valueInfo: [...graph.valueInfo, ...described],
+  });
 }
 
 /** Outputs of Identity nodes over initializers, with the initializer behind them. */
@@ -80,9 +100,10 @@ function aliasesOf(graph: GraphProto): ReadonlyMap<string, string> {
 
 function readersOf(graph: GraphProto, aliases: ReadonlyMap<string, string>): ReadonlyMap<string, readonly Reader[]> {
   const readers = new Map<string, Reader[]>();
-  graph.node.forEach(({ input, output }, nodeIndex) => {
+  graph.node.forEach(({ opType, input, output }, nodeIndex) => {
     if (aliases.has(output[0] ?? '')) return;
     input.forEach((name, inputIndex) => {
+      if (opType === 'CastLike' && inputIndex === 1) return; // it reads no element
       const source = aliases.get(name);
       const key = source ?? name;
       const list = readers.get(key) ?? [];
@@ -102,7 +123,8 @@ function hasOwnVector({ nodeIndex, inputIndex }: Reader, nodes: readonly NodePro
   const { opType, domain } = nodes[nodeIndex] as NodeProto;
   const positions = normalDomain(domain) === '' && Object.hasOwn(vectorPositions, opType) ? vectorPositions[opType] : undefined;
   if (positions === undefined || !positions.includes(inputIndex)) return false;
-  return (opType !== 'Add' && opType !== 'Mul') || tensor.dims[0] !== 1n; // a single element there is a number of the formula
+  // A single element there is a number of the formula.
+  return !['Add', 'Clip', 'Exp', 'Mul'].includes(opType) || tensor.dims.some((dimension) => dimension !== 1n);
 }
 
 function isUniformVector({ dims, dataType, rawData, floatData, doubleData }: TensorProto): boolean {
@@ -113,7 +135,7 @@ function isUniformVector({ dims, dataType, rawData, floatData, doubleData }: Ten
     [TensorProto_DataType.BFLOAT16]: 2,
   };
   const size = sizes[dataType];
-  if (size === undefined || dims.length !== 1) return false;
+  if (size === undefined || dims.length === 0 || dims.filter((dimension) => dimension !== 1n).length > 1) return false;
   const typed = floatData.length > 0 ? floatData : doubleData;
   if (rawData.length === 0) return typed.length > 0 && typed.every((value) => value === typed[0]);
   for (let index = size; index < rawData.length; index++) if (rawData[index] !== rawData[index - size]) return false;

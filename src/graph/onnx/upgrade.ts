@@ -1,8 +1,18 @@
 // Rewrites operators of other opsets (7 to the newest) into those of the canonical opset, with the same meaning. One rule an operator
 // that changed; operators without a rule mean the same everywhere.
 
-import { type Attribute, type Attributes, floatAttribute, int, intAttribute, intsAttribute, type Node } from '../graph.ts';
-import { int64s, scalar, type Tensor } from '../tensor.ts';
+import {
+  type Attribute,
+  type Attributes,
+  floatAttribute,
+  int,
+  intAttribute,
+  intsAttribute,
+  type Node,
+  string,
+  stringAttribute,
+} from '../graph.ts';
+import { int64s, scalar, type Tensor, tensor } from '../tensor.ts';
 
 /** What rules may use: the model's opset, and names for what they add. */
 export interface UpgradeContext {
@@ -130,29 +140,9 @@ const rules: Readonly<Record<string, Rule>> = {
   ReduceProd: axesToInput(18),
   ReduceSum: axesToInput(13),
   ReduceSumSquare: axesToInput(18),
-  RMSNormalization(node, context) {
-    // scale · x / √(mean(x²) + ε) over the axes from `axis` on; only negative axes are known without the rank.
-    const axis = intAttribute(node, 'axis', -1);
-    if (axis >= 0 || node.inputs.length !== 2) return [node];
-    const [x = '', scale = ''] = node.inputs;
-    const stems = ['square', 'mean', 'shifted', 'root', 'normalized'];
-    const [square, mean, shifted, root, normalized] = stems.map((stem) => context.fresh(`${node.name}.${stem}`)) as [
-      string,
-      string,
-      string,
-      string,
-      string,
-    ];
-    const axes = context.constant(int64s(Array.from({ length: -axis }, (_, index) => axis + index)), `${node.name}.axes`);
-    const epsilon = context.constant(scalar('float32', floatAttribute(node, 'epsilon', 1e-5)), `${node.name}.epsilon`);
-    return [
-      helper('Mul', square, [x, x]),
-      helper('ReduceMean', mean, [square, axes], { keepdims: int(1) }),
-      helper('Add', shifted, [mean, epsilon]),
-      helper('Sqrt', root, [shifted]),
-      helper('Div', normalized, [x, root]),
-      { ...node, operator: 'Mul', inputs: [normalized, scale], attributes: {} },
-    ];
+  Resize(node, { opset }) {
+    // Until opset 10 it is what Upsample was.
+    return opset >= 11 ? [node] : [upsampled(node, node.inputs[1] ?? '')];
   },
   Scatter: (node) => [{ ...node, operator: 'ScatterElements' }],
   Slice(node, { opset, constant }) {
@@ -190,7 +180,28 @@ const rules: Readonly<Record<string, Rule>> = {
     ];
   },
   Unsqueeze: axesToInput(13),
+  Upsample(node, { opset, constant }) {
+    if (opset >= 9) return [upsampled(node, node.inputs[1] ?? '')];
+    const scales = node.attributes['scales'];
+    const values = scales?.type === 'floats' ? scales.value : [];
+    return [upsampled(node, constant(tensor('float32', [values.length], values), `${node.name}.scales`))];
+  },
 };
+
+/** Places count from the corner: new · 1/scale, the nearest one below. */
+function upsampled(node: Node, scales: string): Node {
+  const mode = stringAttribute(node, 'mode', 'nearest');
+  return {
+    ...node,
+    operator: 'Resize',
+    inputs: [node.inputs[0] ?? '', '', scales],
+    attributes: {
+      coordinate_transformation_mode: string('asymmetric'),
+      mode: string(mode === 'bilinear' ? 'linear' : mode),
+      nearest_mode: string('floor'),
+    },
+  };
+}
 
 function helper(operator: string, name: string, inputs: readonly string[], attributes: Attributes = {}): Node {
   return { operator, domain: '', name, inputs, outputs: [name], attributes };

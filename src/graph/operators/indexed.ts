@@ -2,7 +2,7 @@
 // Indices are data, so a wrong one shows only when the graph runs; it is an InputError then.
 
 import { intAttribute, type Node, stringAttribute } from '../graph.ts';
-import { type ElementType, elementCount, isFloat, sameShape, type Tensor, type ValueType } from '../tensor.ts';
+import { type ElementType, elementCount, isFloat, sameShape, type Tensor, tensor, type ValueType } from '../tensor.ts';
 import {
   anyType,
   check,
@@ -20,7 +20,7 @@ import type { OperatorDefinition } from './definition.ts';
 import { gather, offsets, span, stridesOf } from './indexing.ts';
 import { type Numbers, numbers, plainNumbers, scratch, store } from './numbers.ts';
 
-type IndexedName = 'Gather' | 'GatherElements' | 'GatherND' | 'OneHot' | 'ScatterElements' | 'ScatterND';
+type IndexedName = 'Gather' | 'GatherElements' | 'GatherND' | 'NonZero' | 'OneHot' | 'ScatterElements' | 'ScatterND';
 
 export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
   Gather: define({
@@ -88,6 +88,30 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
         for (let index = 0; index < size; index++) table[tuple * size + index] = start + index;
       });
       return [gather(data, (result as ValueType).shape, table)];
+    },
+  }),
+  // The coordinates of what is not 0, one column each. Their number decides about the result's shape: only of known values.
+  NonZero: define({
+    inputs: [1, 1],
+    constantInputs: [0],
+    infer(node, inputs, constants) {
+      const x = required(inputs, 0);
+      const known = constants[0];
+      check(
+        known,
+        node,
+        () => `needs the value of its input "${node.inputs[0]}" before running, because the size of its result depends on it`,
+      );
+      return [{ type: 'int64', shape: [Math.max(1, x.shape.length), nonZeroPlaces(known).length] }];
+    },
+    evaluate(_node, inputs, [result]) {
+      const x = required(inputs, 0);
+      const { shape } = result as ValueType;
+      const places = nonZeroPlaces(x);
+      const strides = x.shape.length === 0 ? [1] : stridesOf(x.shape);
+      const sizes = x.shape.length === 0 ? [1] : x.shape;
+      const coordinates = strides.flatMap((stride, axis) => places.map((place) => Math.floor(place / stride) % (sizes[axis] as number)));
+      return [tensor('int64', shape, coordinates)];
     },
   }),
   OneHot: define({
@@ -167,6 +191,11 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
     },
   }),
 };
+
+/** The positions of the elements that are not 0, in row-major order. */
+function nonZeroPlaces(x: Tensor): readonly number[] {
+  return Array.from(plainNumbers(x)).flatMap((value, place) => (value === 0 ? [] : [place]));
+}
 
 function axisOf(node: Node, rank: number): number {
   return normalizeAxis(node, intAttribute(node, 'axis', 0), rank);

@@ -4,11 +4,18 @@
 export type ElementwiseName =
   | 'Abs'
   | 'Acos'
+  | 'Acosh'
   | 'Add'
   | 'And'
   | 'Asin'
+  | 'Asinh'
   | 'Atan'
+  | 'Atanh'
   | 'BitShift'
+  | 'BitwiseAnd'
+  | 'BitwiseNot'
+  | 'BitwiseOr'
+  | 'BitwiseXor'
   | 'Cast'
   | 'CastLike'
   | 'Ceil'
@@ -77,7 +84,8 @@ export type ReductionName =
   | 'ReduceMin'
   | 'ReduceProd'
   | 'ReduceSum'
-  | 'ReduceSumSquare';
+  | 'ReduceSumSquare'
+  | 'TopK';
 
 export type ShapeName =
   | 'Concat'
@@ -90,6 +98,7 @@ export type ShapeName =
   | 'Gather'
   | 'GatherElements'
   | 'GatherND'
+  | 'NonZero'
   | 'OneHot'
   | 'Pad'
   | 'Range'
@@ -123,6 +132,9 @@ export type NeuralName =
   | 'LpNormalization'
   | 'MatMul'
   | 'MaxPool'
+  | 'Resize'
   | 'Softmax';
 
-export type OperatorName = ElementwiseName | ReductionName | ShapeName | NeuralName;
+export type RandomName = 'Bernoulli' | 'RandomNormal' | 'RandomNormalLike' | 'RandomUniform' | 'RandomUniformLike';
+
+export type OperatorName = ElementwiseName | ReductionName | ShapeName | NeuralName | RandomName;

@@ -48,7 +48,9 @@ export function literal(type: ElementType, value: number): number {
 
 /** The tensor of `type` with these values, each rounded to the type: floats to the nearest, integers modulo 2^bits, bool to 0 or 1. */
 export function store(type: ElementType, shape: readonly number[], values: Numbers): Tensor {
-  if (isBig(type) || type === 'float64') return { type, shape, data: values };
+  if (isBig(type)) return { type, shape, data: values };
+  // `values` may be another tensor's own elements.
+  if (type === 'float64') return { type, shape, data: values instanceof Float64Array ? values : Float64Array.from(values) };
   const data = allocate(type, values.length) as Uint8Array;
   if (type === 'float16') for (let index = 0; index < data.length; index++) data[index] = numberToHalf(values[index] as number);
   else data.set(values);

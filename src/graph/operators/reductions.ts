@@ -20,6 +20,7 @@ import type { OperatorDefinition } from './definition.ts';
 import { offsets, span, stridesOf } from './indexing.ts';
 import type { ReductionName } from './names.ts';
 import { highest, literal, lowest, type Numbers, numbers, plainNumbers, scratch, store, storePlain } from './numbers.ts';
+import { topK } from './top-k.ts';
 
 export const reductions: Readonly<Record<ReductionName, OperatorDefinition>> = {
   ArgMax: argument((candidate, best) => candidate > best),
@@ -47,6 +48,7 @@ export const reductions: Readonly<Record<ReductionName, OperatorDefinition>> = {
   ReduceProd: reduce((x) => fold(x, 1, (total, value) => total * value)),
   ReduceSum: reduce((x) => fold(x, 0, (total, value) => total + value)),
   ReduceSumSquare: reduce((x) => fold(x, 0, (total, value) => total + value * value)),
+  TopK: topK,
 };
 
 /** What a reduction computes on: element i of `values` belongs to group `groups[i]` of the result. */

@@ -60,9 +60,12 @@ function variadic(operator: string): CaseGenerator {
 export const elementwiseCases: Readonly<Record<string, CaseGenerator>> = {
   Abs: unary('Abs', awayFromZero),
   Acos: unary('Acos', unit),
+  Acosh: unary('Acosh', (random, shape) => between(random, shape, 1.2, 4)),
   Add: binary('Add', any, any),
   Asin: unary('Asin', unit),
+  Asinh: unary('Asinh', any),
   Atan: unary('Atan', any),
+  Atanh: unary('Atanh', unit),
   Cast: cases(shapes(0, 3), (shape, random) => ({
     node: nodeOf('Cast', ['x'], { to: int(11) }),
     inputs: { x: any(random, shape) },

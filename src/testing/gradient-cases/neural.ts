@@ -2,7 +2,7 @@
 
 import fc from 'fast-check';
 import { type Attributes, float, int, ints, string } from '../../graph/graph.ts';
-import { scalar, type Tensor } from '../../graph/tensor.ts';
+import { int64s, scalar, type Tensor, tensor } from '../../graph/tensor.ts';
 import { awayFromZero, between, broadcastShapes, type CaseGenerator, cases, dimension, distinct, nodeOf, shapes } from './case.ts';
 
 const any = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor => between(random, shape, -2, 2);
@@ -304,6 +304,34 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
       return {
         node: nodeOf('MaxPool', ['x'], attributes, indices === 'none' ? 1 : 2),
         inputs: { x: distinct(random, [samples, channels, ...spatialSizes(pool, autoPad)])[0] as Tensor },
+        differentiable: ['x'],
+      };
+    },
+  ),
+  Resize: cases(
+    fc.record({
+      rank: fc.constantFrom(2, 4),
+      lengths: fc.tuple(dimension(5), dimension(5)),
+      sizes: fc.option(fc.tuple(dimension(8), dimension(8)), { nil: undefined }),
+      scales: fc.tuple(fc.constantFrom(1, 2, 3, 1.5, 0.7), fc.constantFrom(1, 2, 0.5, 1.3)),
+      mode: fc.constantFrom('nearest', 'linear', 'cubic'),
+      coordinates: fc.constantFrom('half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric'),
+      antialias: fc.constantFrom(0, 1),
+    }),
+    ({ rank, lengths, sizes, scales, mode, coordinates, antialias }, random) => {
+      const lead = rank === 2 ? [] : [2, 2];
+      const factors = scales.map((factor, axis) => Math.max(factor, 1 / (lengths[axis] as number)));
+      return {
+        node: nodeOf('Resize', ['x', '', sizes ? '' : 'scales', ...(sizes ? ['sizes'] : [])], {
+          mode: string(mode),
+          coordinate_transformation_mode: string(coordinates),
+          ...(mode === 'nearest' ? {} : { antialias: int(antialias) }),
+        }),
+        inputs: {
+          x: any(random, [...lead, ...lengths]),
+          ...(sizes ? { sizes: int64s([...lead, ...sizes]) } : { scales: tensor('float32', [rank], [...lead.map(() => 1), ...factors]) }),
+        },
+        constants: ['scales', 'sizes'],
         differentiable: ['x'],
       };
     },

@@ -73,4 +73,22 @@ export const reductionCases: Readonly<Record<string, CaseGenerator>> = {
   ReduceProd: reduction('ReduceProd', withZeros),
   ReduceSum: reduction('ReduceSum', any),
   ReduceSumSquare: reduction('ReduceSumSquare', any),
+  TopK: cases(
+    shapes(1, 3).chain((shape) =>
+      fc.integer({ min: -shape.length, max: shape.length - 1 }).chain((axis) =>
+        fc.record({
+          shape: fc.constant(shape),
+          axis: fc.constant(axis),
+          count: fc.integer({ min: 1, max: shape.at(axis) as number }),
+          largest: fc.constantFrom(0, 1),
+        }),
+      ),
+    ),
+    ({ shape, axis, count, largest }, random) => ({
+      node: nodeOf('TopK', ['x', 'k'], { axis: int(axis), largest: int(largest) }, 2),
+      inputs: { x: different(random, shape), k: indices([1], [count]) },
+      constants: ['k'],
+      differentiable: ['x'],
+    }),
+  ),
 };

@@ -3,8 +3,8 @@
 import fc from 'fast-check';
 import { int, ints, string } from '../../graph/graph.ts';
 import { elementCount, int64s, scalar, type Tensor, tensor } from '../../graph/tensor.ts';
-import { permutation } from '../../random.ts';
-import { between, type CaseGenerator, cases, dimension, indices, nodeOf, shapes } from './case.ts';
+import { permutation, type Random } from '../../random.ts';
+import { between, type CaseGenerator, cases, dimension, distinct, indices, nodeOf, shapes } from './case.ts';
 
 const any = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor => between(random, shape, -2, 2);
 
@@ -16,6 +16,24 @@ const shapeWithAxis = shapes(1, 3).chain((shape) =>
 /** The axis in [0, rank). */
 function fromStart(axis: number, shape: readonly number[]): number {
   return axis < 0 ? axis + shape.length : axis;
+}
+
+const reduction = fc.constantFrom('none', 'add', 'mul', 'max', 'min');
+
+/** Data and updates for a Scatter: without equal elements for max and min, with some zeros for mul. */
+function scattered(
+  random: Random,
+  way: string,
+  shape: readonly number[],
+  places: readonly number[],
+): { readonly data: Tensor; readonly updates: Tensor } {
+  if (way === 'max' || way === 'min') {
+    const [data, updates] = distinct(random, shape, places) as [Tensor, Tensor];
+    return { data, updates };
+  }
+  const zeroed = (x: Tensor): Tensor =>
+    way === 'mul' ? { ...x, data: (x.data as Float64Array).map((value) => (random.uniform() < 0.2 ? 0 : value)) } : x;
+  return { data: zeroed(any(random, shape)), updates: zeroed(any(random, places)) };
 }
 
 export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
@@ -187,22 +205,23 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
       fc.record({
         base: fc.constant(base),
         places: fc.tuple(...base.shape.map((size) => dimension(size))),
-        adds: fc.boolean(),
+        reduction,
         differentiable: fc.constantFrom(['data', 'updates'], ['data'], ['updates']),
       }),
     ),
-    ({ base: { shape, axis }, places, adds, differentiable }, random) => {
+    ({ base: { shape, axis }, places, reduction: way, differentiable }, random) => {
       const along = fromStart(axis, shape);
       const length = shape[along] as number;
-      // without "add" an element may be written once only: the index depends on the coordinate along the axis alone, one to one
+      // without a reduction an element may be written once only: the index depends on the coordinate along the axis alone, one to one
+      const adds = way !== 'none';
       const order = permutation(length, random);
       const inner = elementCount(places.slice(along + 1));
       const values = Array.from({ length: elementCount(places) }, (_, index) =>
         adds ? random.integer(2 * length) - length : (order[Math.floor(index / inner) % (places[along] as number)] as number),
       );
       return {
-        node: nodeOf('ScatterElements', ['data', 'indices', 'updates'], { axis: int(axis), reduction: string(adds ? 'add' : 'none') }),
-        inputs: { data: any(random, shape), indices: indices(places, values), updates: any(random, places) },
+        node: nodeOf('ScatterElements', ['data', 'indices', 'updates'], { axis: int(axis), reduction: string(way) }),
+        inputs: { indices: indices(places, values), ...scattered(random, way, shape, places) },
         differentiable,
       };
     },
@@ -213,11 +232,12 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
         shape: fc.constant(shape),
         depth: fc.integer({ min: 1, max: shape.length }),
         count: dimension(4),
-        adds: fc.boolean(),
+        reduction,
         differentiable: fc.constantFrom(['data', 'updates'], ['data'], ['updates']),
       }),
     ),
-    ({ shape, depth, count, adds, differentiable }, random) => {
+    ({ shape, depth, count, reduction: way, differentiable }, random) => {
+      const adds = way !== 'none';
       const slots = elementCount(shape.slice(0, depth));
       const written = adds ? count : Math.min(count, slots);
       const order = permutation(slots, random);
@@ -232,12 +252,8 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
         return tuple;
       });
       return {
-        node: nodeOf('ScatterND', ['data', 'indices', 'updates'], { reduction: string(adds ? 'add' : 'none') }),
-        inputs: {
-          data: any(random, shape),
-          indices: indices([written, depth], tuples.flat()),
-          updates: any(random, [written, ...shape.slice(depth)]),
-        },
+        node: nodeOf('ScatterND', ['data', 'indices', 'updates'], { reduction: string(way) }),
+        inputs: { indices: indices([written, depth], tuples.flat()), ...scattered(random, way, shape, [written, ...shape.slice(depth)]) },
         differentiable,
       };
     },

@@ -1,0 +1,16 @@
+// What a composite is: an operator that is written out in those of the table.
+
+import type { Attribute } from '../graph.ts';
+import type { Writer } from './writer.ts';
+
+/** An operator that is written out. */
+export interface Composite {
+  /** The least and the most inputs; the first `least` are required. */
+  readonly inputs: readonly [least: number, most: number];
+  /** The attributes that the operator has, with their types. */
+  readonly attributes?: Readonly<Record<string, Attribute['type']>>;
+  /** The inputs whose values must be known before running. */
+  readonly constantInputs?: readonly number[];
+  /** Writes the nodes; returns the values that are the node's outputs, undefined for those that nobody wants. */
+  readonly write: (writer: Writer) => readonly (string | undefined)[];
+}

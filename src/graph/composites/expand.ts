@@ -1,0 +1,107 @@
+// Composites: operators that are written out in those of the table when a model is instantiated, where all shapes are known. Gradients,
+// engines and passes then know nothing of them. The files beside this one hold one rule an operator.
+
+import { assert } from '../../assert.ts';
+import type { Node } from '../graph.ts';
+import { check } from '../operators/define.ts';
+import type { Tensor, ValueType } from '../tensor.ts';
+import { attentionComposites } from './attention.ts';
+import type { Composite } from './composite.ts';
+import { einsum } from './einsum.ts';
+import { fusions } from './fusions.ts';
+import { lossComposites } from './losses.ts';
+import { recurrentComposites } from './recurrent.ts';
+import { smallComposites } from './small.ts';
+import { Writer } from './writer.ts';
+
+/** What a node is written out to: constants, and nodes the last of which have the node's own outputs. */
+export interface Expansion {
+  readonly initializers: ReadonlyMap<string, Tensor>;
+  readonly nodes: readonly Node[];
+}
+
+/** By name, with the domain in front where it is not ONNX's own. */
+export const composites: Readonly<Record<string, Composite>> = {
+  ...attentionComposites,
+  ...fusions,
+  ...lossComposites,
+  ...recurrentComposites,
+  ...smallComposites,
+  Einsum: einsum,
+};
+
+/** The name of a node's operator, with its domain where that is not ONNX's own. */
+export function qualifiedName({ domain, operator }: Node): string {
+  return domain === '' ? operator : `${domain}.${operator}`;
+}
+
+/** True for a node that is written out when its model is instantiated. */
+export function isComposite(node: Node): boolean {
+  return Object.hasOwn(composites, qualifiedName(node));
+}
+
+/**
+ * Writes a composite node out. The names of what it adds begin with the node's. Throws InputError where the node does not fit its
+ * operator, or uses what of it is not supported.
+ */
+export function expandComposite(
+  node: Node,
+  types: readonly (ValueType | undefined)[],
+  constants: readonly (Tensor | undefined)[],
+): Expansion {
+  const composite = composites[qualifiedName(node)];
+  assert(composite, `${node.operator} is no composite`);
+  checkNode(node, composite);
+  const writer = new Writer(node, types, constants, `${node.name}/`);
+  const results = composite.write(writer);
+  const wanted = node.outputs.flatMap((output, index) => (output === '' ? [] : [[output, results[index]] as const]));
+  for (const [output, result] of wanted) check(result, node, () => `has the output "${output}", which is not supported`);
+  const built = writer.emitter.build(node.name, [...new Set(wanted.map(([, result]) => result as string))]);
+  // Names by position: the emitter's own depend on which constants happen to be equal, and so on the batch size.
+  const renamed = new Map<string, string>();
+  const made = new Set(built.nodes.flatMap(({ outputs }) => outputs));
+  const copies: Node[] = [];
+  for (const [output, result] of wanted as readonly (readonly [string, string])[]) {
+    if (made.has(result) && !renamed.has(result)) renamed.set(result, output);
+    else
+      copies.push({
+        operator: 'Identity',
+        domain: '',
+        name: `${node.name}/${output}`,
+        inputs: [renamed.get(result) ?? result],
+        outputs: [output],
+        attributes: {},
+      });
+  }
+  const nameOf = ({ operator }: Node, index: number): string => `${node.name}/${index}.${operator}`;
+  built.nodes.forEach((inner, index) => {
+    inner.outputs.forEach((output, position) => {
+      const name = nameOf(inner, index);
+      if (!renamed.has(output)) renamed.set(output, inner.outputs.length === 1 ? name : `${name}:${position}`);
+    });
+  });
+  const rename = (name: string): string => renamed.get(name) ?? name;
+  const nodes = built.nodes.map((inner, index) => ({
+    ...inner,
+    name: nameOf(inner, index),
+    inputs: inner.inputs.map(rename),
+    outputs: inner.outputs.map(rename),
+  }));
+  const given = new Set(node.inputs);
+  return { initializers: new Map([...built.initializers].filter(([name]) => !given.has(name))), nodes: [...nodes, ...copies] };
+}
+
+function checkNode(node: Node, { inputs: [least, most], attributes = {} }: Composite): void {
+  check(node.inputs.length <= most, node, () => `has ${node.inputs.length} inputs where the operator takes at most ${most}`);
+  for (let index = 0; index < least; index++)
+    check(node.inputs[index], node, () => `lacks input ${index}; the operator needs at least ${least} inputs`);
+  for (const [name, attribute] of Object.entries(node.attributes)) {
+    const type = Object.hasOwn(attributes, name) ? attributes[name] : undefined;
+    check(
+      type,
+      node,
+      () => `has the attribute "${name}", which is not supported (known are ${Object.keys(attributes).join(', ') || 'none'})`,
+    );
+    check(attribute.type === type, node, () => `has the attribute "${name}" of type ${attribute.type} where the operator wants ${type}`);
+  }
+}
