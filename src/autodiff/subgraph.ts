@@ -118,6 +118,18 @@ export function mergeEqualNodes(nodes: readonly Node[]): {
   return { nodes: kept, aliases };
 }
 
+/** The graph without nodes that repeat an earlier one. */
+export function mergeEqual(graph: Graph): Graph {
+  const { nodes, aliases } = mergeEqualNodes(graph.nodes);
+  const copies = graph.outputs.flatMap(({ name }): Node[] => {
+    const source = aliases.get(name);
+    return source === undefined
+      ? []
+      : [{ operator: 'Identity', domain: '', name: `${name}/copy`, inputs: [source], outputs: [name], attributes: {} }];
+  });
+  return { ...graph, nodes: [...nodes, ...copies] };
+}
+
 function attributeKey([name, { type, value }]: readonly [string, Attribute]): unknown {
   return type === 'tensor'
     ? [name, value.type, value.shape, Array.from(value.data as ArrayLike<number | bigint>, String)]

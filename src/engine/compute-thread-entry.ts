@@ -87,7 +87,7 @@ function serve(engine: Engine): void {
   port.on('message', (requests: readonly Request[]) => {
     for (const request of requests) handle(request);
   });
-  send({ id: 0, busyMs: 0, name: engine.name });
+  send({ id: 0, busyMs: 0, name: engine.name, blockSize: engine.blockSize });
 }
 
 function send(reply: Reply): void {

@@ -35,6 +35,8 @@ export interface Reply {
   readonly busyMs: number;
   /** With id 0: the engine's name. */
   readonly name?: string;
+  /** With id 0, where it has one. */
+  readonly blockSize?: number | undefined;
   readonly tensor?: Tensor;
   readonly failure?: Failure;
 }

@@ -24,8 +24,8 @@ export async function createComputeThread(options: ComputeThreadOptions = {}): P
   const worker = new Worker(new URL('./compute-thread-entry.js', import.meta.url), { workerData: threadOptions, name: 'compute' });
   const calls = new Calls(worker);
   try {
-    const { name } = await calls.ready;
-    return new ComputeThread(defined(name, "the engine's name"), calls);
+    const { name, blockSize } = await calls.ready;
+    return new ComputeThread(defined(name, "the engine's name"), blockSize, calls);
   } catch (error) {
     await worker.terminate();
     throw error;
@@ -139,13 +139,15 @@ class Calls {
 
 class ComputeThread implements Engine {
   readonly name: string;
+  readonly blockSize: number | undefined;
   readonly #calls: Calls;
   readonly #values = new ValueTable<undefined>();
   readonly #executables = new Set<number>();
   #closing: Promise<void> | undefined;
 
-  constructor(name: string, calls: Calls) {
+  constructor(name: string, blockSize: number | undefined, calls: Calls) {
     this.name = name;
+    this.blockSize = blockSize;
     this.#calls = calls;
   }
 

@@ -31,6 +31,8 @@ export interface Executable {
 export interface Engine {
   /** For people and caches, such as "onnxruntime-node 1.30.0 cpu (1 thread)". */
   readonly name: string;
+  /** Channels of a block, where the engine has kernels for the blocked layout (lowering/blocked.ts): graphs may use them then. */
+  readonly blockSize: number | undefined;
   /** Compiles a graph whose shapes are all static. Parameters that change are graph inputs; initializers are constants. */
   compile(graph: Graph): Promise<Executable>;
   /** Hands a tensor to the engine, which owns its buffer from here on: the caller's array may be detached (moved, not copied). */

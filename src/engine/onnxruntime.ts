@@ -9,13 +9,15 @@
 
 import { defined } from '../assert.ts';
 import { InputError, RunError } from '../errors.ts';
+import { Emitter } from '../graph/emitter.ts';
 import type { Graph } from '../graph/graph.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
-import type { ElementArray, ElementType, Tensor } from '../graph/tensor.ts';
+import type { ElementArray, ElementType, Tensor, ValueType } from '../graph/tensor.ts';
 import { tensorBytes, viewBytes } from '../graph/tensor.ts';
-import { withStatistics } from './batch-statistics.ts';
+import { blockedDomain } from '../lowering/layouts.ts';
 import { type PeeledGraph, peelReshapes } from './border-reshapes.ts';
 import type { Engine } from './engine.ts';
+import { prepareGraph } from './onnxruntime-memory.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
 
 /** ONNX Runtime's tensor, as far as it is used here. */
@@ -53,7 +55,7 @@ export interface OnnxRuntimeOptions {
 }
 
 /** An engine over the given ONNX Runtime, in the calling thread. `compile` throws InputError for graphs that it refuses. */
-export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRuntimeOptions): Engine {
+export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRuntimeOptions): Promise<Engine> {
   const { provider = 'cpu', threadCount = 1, arena = false } = options;
   const sessionOptions = {
     executionProviders: [provider],
@@ -67,14 +69,16 @@ export function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRunti
     logSeverityLevel: 4,
   };
   const name = `${options.name} ${provider} (${threadCount} ${threadCount === 1 ? 'thread' : 'threads'})`;
+  const blockSize = provider === 'cpu' ? await probeBlockSize(runtime, sessionOptions) : undefined;
   return createQueuedEngine({
     name,
+    blockSize,
     async compile(graph) {
       if (graph.outputs.length === 0) return nothing; // The runtime refuses such a graph.
       const describe = (error: unknown, what: string): string => `${name} ${what} graph "${graph.name}": ${messageOf(error)}`;
       try {
         const peeled = peelReshapes(graph);
-        const session = await createSession(runtime, exportGraph(withStatistics(peeled.graph)), sessionOptions);
+        const session = await createSession(runtime, exportGraph(prepareGraph(peeled.graph)), sessionOptions);
         return sessionKernel(runtime, session, graph, peeled, (error) => new RunError(describe(error, 'failed in'), { cause: error }));
       } catch (error) {
         if (error instanceof InputError) throw error;
@@ -94,6 +98,23 @@ async function createSession(runtime: OnnxRuntime, model: Uint8Array, options: R
     return await InferenceSession.create(model, { ...options, graphOptimizationLevel: 'all' });
   } catch {
     return await InferenceSession.create(model, { ...options, graphOptimizationLevel: 'disabled' });
+  }
+}
+
+/** Finds the channels of a block by blocking 64 channels of two places: what follows the first block is the first channel's second place. */
+async function probeBlockSize(runtime: OnnxRuntime, options: Readonly<Record<string, unknown>>): Promise<number | undefined> {
+  const e = new Emitter();
+  const type: ValueType = { type: 'float32', shape: [1, 64, 1, 2] };
+  const blocked = e.emitTyped('ReorderInput', [e.input('x', type.type, type.shape)], type, {}, blockedDomain);
+  try {
+    const session = await runtime.InferenceSession.create(exportGraph(e.build('probe', [blocked])), options);
+    const numbers = Float32Array.from({ length: 128 }, (_, index) => index);
+    const results = await session.run({ x: new runtime.Tensor('float32', numbers, type.shape) }, [blocked]);
+    await session.release();
+    const found = Array.from(defined(results[blocked], blocked).data as Float32Array).indexOf(1);
+    return found > 1 ? found : undefined;
+  } catch {
+    return undefined; // No such kernels on this processor: plain ones serve.
   }
 }
 

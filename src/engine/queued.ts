@@ -22,6 +22,8 @@ export interface Kernel {
 /** What computes. */
 export interface Backend {
   readonly name: string;
+  /** Default: none. */
+  readonly blockSize?: number | undefined;
   /** Throws InputError for a graph that it cannot run. */
   compile(graph: Graph): Promise<Kernel>;
 }
@@ -39,6 +41,7 @@ interface Slot {
 
 class QueuedEngine implements Engine {
   readonly name: string;
+  readonly blockSize: number | undefined;
   readonly #backend: Backend;
   readonly #values = new ValueTable<Slot>();
   readonly #kernels = new Set<Kernel>();
@@ -53,6 +56,7 @@ class QueuedEngine implements Engine {
 
   constructor(backend: Backend) {
     this.name = backend.name;
+    this.blockSize = backend.blockSize;
     this.#backend = backend;
   }
 

@@ -7,7 +7,7 @@ import type { Plan } from '../cluster/cluster.ts';
 import type { Engine } from '../engine/engine.ts';
 import { RunError } from '../errors.ts';
 import { program } from '../schedule/generate.ts';
-import type { Instruction } from '../schedule/program.ts';
+import { type Instruction, isBackwardImmediate } from '../schedule/program.ts';
 import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordinator.ts';
 import { isBoundary, type MachineConfig } from './coordinator/machine.ts';
 import { Mailbox } from './device/mailbox.ts';
@@ -53,6 +53,7 @@ export async function trainHere(
     label,
     microBatchSize: plan.microBatchSize,
     splitBackward: false,
+    immediateBackward: isBackwardImmediate(device),
   });
   for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
     // Copies: the engine keeps what it is given, and the caller goes on with its state.

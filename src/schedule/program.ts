@@ -45,6 +45,15 @@ export interface DeviceProgram {
   readonly instructions: readonly Instruction[];
 }
 
+/** True where every micro-batch's backward pass is the next thing that the device computes after its forward pass. */
+export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
+  const computed = instructions.filter(({ kind }) => ['forward', 'backward', 'backward-input', 'backward-weight'].includes(kind));
+  return computed.every((instruction, index) => {
+    const next = computed[index + 1];
+    return instruction.kind !== 'forward' || (next?.kind === 'backward' && next.microBatch === instruction.microBatch);
+  });
+}
+
 /** One round of a plan, for all devices. */
 export interface Program {
   readonly schedule: string;

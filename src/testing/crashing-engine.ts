@@ -22,6 +22,7 @@ export async function createEngine(): Promise<Engine> {
 function bound(engine: Engine): Engine {
   return {
     name: engine.name,
+    blockSize: engine.blockSize,
     compile: (graph) => engine.compile(graph),
     upload: (value) => engine.upload(value),
     download: (value) => engine.download(value),

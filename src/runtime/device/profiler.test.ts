@@ -27,6 +27,7 @@ function createFakeEngine(): FakeEngine {
   };
   return {
     name: 'fake',
+    blockSize: undefined,
     compiled,
     get runCount() {
       return runCount;

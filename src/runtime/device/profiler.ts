@@ -6,6 +6,7 @@ import { differentiate } from '../../autodiff/differentiate.ts';
 import type { Clock } from '../../clock.ts';
 import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
+import { loweringOf } from '../../engine/lowering.ts';
 import type { ValueInfo } from '../../graph/graph.ts';
 import { cutBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
@@ -132,6 +133,7 @@ async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly 
     inputs: differentiableNames(stage.inputs),
     parameters: stage.graph.parameters.filter((name) => !frozen.has(name)),
     outputs: differentiableOutputs(stage),
+    ...loweringOf(engine),
   });
   const random = createRandom(1);
   const feeds = new Map<string, Value>();

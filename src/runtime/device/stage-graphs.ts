@@ -1,10 +1,14 @@
 // The graphs of one stage, compiled: forward and backward (whole or in two halves), loss, sums of gradients, their norm, update.
 
 import { defined } from '../../assert.ts';
-import { differentiate, type StageGraphs } from '../../autodiff/differentiate.ts';
+import { differentiate, outputGradientName, type StageGraphs } from '../../autodiff/differentiate.ts';
 import { replaceDropouts } from '../../autodiff/dropout.ts';
+import { mergeEqual } from '../../autodiff/subgraph.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
+import { loweringOf } from '../../engine/lowering.ts';
 import { replacedBuffers } from '../../graph/freeze.ts';
+import type { Graph } from '../../graph/graph.ts';
+import { joinGraphs } from '../../graph/join.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { extractStage, type StageGraph } from '../../graph/stage.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
@@ -26,6 +30,8 @@ export interface StageOptions {
   readonly microBatchSize: number;
   /** Compile the backward pass in two halves, for schedules that split it. */
   readonly splitBackward: boolean;
+  /** On the last stage: every backward pass follows its forward pass at once, so that both can be one graph. Default false. */
+  readonly immediateBackward?: boolean;
 }
 
 /** The graphs that need samples. */
@@ -34,7 +40,9 @@ export interface CompiledPass {
   readonly graphs: StageGraphs;
   /** Where the samples are in each of `graphs.dropouts`; undefined for masks that do not depend on the samples. */
   readonly maskAxes: readonly (number | undefined)[];
-  readonly forward: Executable;
+  /** Forward pass, loss and backward pass in one: then the next five are undefined. Inputs and results of the loss are `stepNames`. */
+  readonly step: Executable | undefined;
+  readonly forward: Executable | undefined;
   /** Whole, or undefined where it is split. */
   readonly backward: Executable | undefined;
   readonly backwardInput: Executable | undefined;
@@ -87,30 +95,57 @@ export async function compileStage(engine: Engine, options: StageOptions): Promi
 }
 
 async function compilePass(engine: Engine, options: StageOptions, trained: readonly TensorSpec[]): Promise<CompiledPass> {
-  const { sequence, layers, sampleCount, training, label, splitBackward } = options;
+  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false } = options;
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
   const graphs = differentiate(stage, {
     inputs: differentiableNames(stage.inputs),
     parameters: trained.map(({ name }) => name),
     outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
+    ...loweringOf(engine),
   });
   const logits = defined(stage.graph.outputs[0], 'the output');
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
   const hasInputGradients = graphs.inputGradients.length > 0;
   const hasWeightGradients = graphs.parameterGradients.length > 0;
+  const loss = isLast ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels) : undefined;
+  const common = { stage, graphs, maskAxes: maskAxes(graphs, options) };
+  if (loss !== undefined && immediateBackward && !splitBackward && (hasInputGradients || hasWeightGradients)) {
+    const step = await engine.compile(stepGraph(graphs, loss, logits.name));
+    return {
+      ...common,
+      step,
+      forward: undefined,
+      backward: undefined,
+      backwardInput: undefined,
+      backwardWeight: undefined,
+      loss: undefined,
+    };
+  }
   return {
-    stage,
-    graphs,
-    maskAxes: maskAxes(graphs, options),
+    ...common,
+    step: undefined,
     forward: await engine.compile(graphs.forward),
     backward: !splitBackward && (hasInputGradients || hasWeightGradients) ? await engine.compile(graphs.backward) : undefined,
     backwardInput: splitBackward && hasInputGradients ? await engine.compile(graphs.backwardInput) : undefined,
     backwardWeight: splitBackward && hasWeightGradients ? await engine.compile(graphs.backwardWeight) : undefined,
-    loss: isLast
-      ? await engine.compile(lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels))
-      : undefined,
+    loss: loss === undefined ? undefined : await engine.compile(loss),
   };
+}
+
+/** What the inputs and outputs of the loss are called in a `step`, where the model may use the short names. */
+export const stepNames = { labels: 'step/labels', scale: 'step/scale', loss: 'step/loss', correct: 'step/correct' } as const;
+
+/** Forward pass, loss and backward pass as one graph: nothing is handed over, and what both passes compute is computed once. */
+function stepGraph({ forward, backward, bufferUpdates }: StageGraphs, loss: Graph, logits: string): Graph {
+  const rename = new Map([...Object.entries(stepNames), ['logits', logits], ['gradient', outputGradientName(logits)]]);
+  const sums = loss.outputs.map(({ name }) => name).filter((name) => name !== 'gradient');
+  const outputs = [
+    ...sums.map((name) => defined(rename.get(name), name)),
+    ...bufferUpdates.map(({ output }) => output),
+    ...backward.outputs.map(({ name }) => name),
+  ];
+  return mergeEqual(joinGraphs('step', [{ graph: forward }, { graph: loss, rename }, { graph: backward }], outputs));
 }
 
 /** Finds the samples' axis of each dropout mask as the one that grows with the batch. With a fixed batch all samples are here: the first axis of their number serves. */

@@ -10,7 +10,7 @@ import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
 import { owned } from './samples.ts';
-import { type CompiledPass, type CompiledStage, compileStage, type StageOptions } from './stage-graphs.ts';
+import { type CompiledPass, type CompiledStage, compileStage, type StageOptions, stepNames } from './stage-graphs.ts';
 
 /** One named tensor of a stage's state. */
 export interface StateEntry {
@@ -126,7 +126,7 @@ export class Stage {
 
   /**
    * Queues the forward pass of one micro-batch. `inputs` follow this.inputs and go to the engine; `firstSample` is the first of this device's samples
-   * in the micro-batch. The last stage takes labels and adds to the round's loss. Resolves with this.outputs, or nothing on the last stage.
+   * in the micro-batch. The last stage takes labels and adds to the round's loss; where backward passes follow at once, all is left to them. Resolves with this.outputs, or nothing on the last stage.
    */
   forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
     const pass = this.#pass();
@@ -136,7 +136,13 @@ export class Stage {
       feeds[cut.name] = this.#engine.upload(defined(inputs[index], cut.name));
     });
     Object.assign(feeds, this.#dropoutMasks(pass, microBatch, firstSample));
-    const results = this.#run(pass.forward, { ...this.#stateValues(), ...feeds });
+    if (pass.step !== undefined) {
+      feeds[stepNames.labels] = this.#engine.upload(defined(labels, 'the labels'));
+      feeds[stepNames.scale] = this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize));
+      this.#inFlight.set(microBatch, feeds);
+      return Promise.resolve([]);
+    }
+    const results = this.#run(defined(pass.forward, 'the forward pass'), { ...this.#stateValues(), ...feeds });
     const kept: Values = {};
     for (const { name } of graphs.savedInputs) {
       kept[name] = defined(feeds[name] ?? this.#state.buffer.get(name), name);
@@ -156,8 +162,19 @@ export class Stage {
     const pass = this.#pass();
     this.#seed(microBatch, outputGradients);
     const kept = this.#takeKept(microBatch);
+    if (pass.step !== undefined) return this.#step(pass, pass.step, kept);
     const results = pass.backward === undefined ? {} : this.#run(pass.backward, { ...this.#stateValues(), ...kept });
     this.#releaseAll(kept);
+    this.#accumulate(pass, results);
+    return this.#inputGradients(pass, results);
+  }
+
+  /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
+  #step(pass: CompiledPass, step: Executable, feeds: Values): Promise<readonly Tensor[]> {
+    const results = this.#run(step, { ...this.#stateValues(), ...feeds });
+    this.#releaseAll(feeds);
+    this.#replaceBuffers(pass, results, {});
+    this.#addSums(results[stepNames.loss], results[stepNames.correct]);
     this.#accumulate(pass, results);
     return this.#inputGradients(pass, results);
   }
@@ -316,11 +333,12 @@ export class Stage {
     const first = microBatch * microBatchSize;
     const samples = Array.from({ length: sampleCount }, (_, index) => first + firstSample + index);
     const masks: Values = {};
-    for (const [place, { name, shape, ratio, index }] of graphs.dropouts.entries()) {
+    for (const [place, { name, shape, ratio, index, distribution }] of graphs.dropouts.entries()) {
       const axis = maskAxes[place];
       // A mask that no sample owns is the same on all devices that compute the micro-batch.
       const owners = axis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: axis, sampleIds: samples };
-      const data = dropoutMask({ seed: training.seed, round: this.#round, index, ratio, shape, ...owners });
+      const drawn = { ratio, shape, ...(distribution === undefined ? {} : { distribution }) };
+      const data = dropoutMask({ seed: training.seed, round: this.#round, index, ...drawn, ...owners });
       masks[name] = this.#engine.upload(wrap('float32', shape, data));
     }
     return masks;
@@ -345,6 +363,11 @@ export class Stage {
     const { loss, correct, gradient } = this.#run(defined(pass.loss, 'the loss'), { ...feeds, logits: defined(results[output], output) });
     this.#releaseAll(feeds);
     kept[outputGradientName(output)] = defined(gradient, 'the gradient');
+    this.#addSums(loss, correct);
+  }
+
+  /** A micro-batch's share of the round's sums, when it is computed. */
+  #addSums(loss: Value | undefined, correct: Value | undefined): void {
     const sums = [loss, correct].map(async (value) => (value === undefined ? 0 : Number((await this.#engine.take(value)).data[0])));
     const totals = Promise.all(sums) as Promise<[number, number]>;
     totals.catch(() => {}); // seen by finishRound

@@ -9,10 +9,10 @@ import { parsePlan } from '../../cluster/validate.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
-import { layers } from '../../graph/layers.ts';
+import { forwardOnlyCount, layers } from '../../graph/layers.ts';
 import { sameShape } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
+import { type DeviceProgram, isBackwardImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
@@ -263,6 +263,7 @@ class Worker {
         label: { name: 'label', type: model.labelType, shape: ['N', ...model.labelShape], batchAxis: 0, differentiable: false },
         microBatchSize: plan.microBatchSize,
         splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
+        immediateBackward: isBackwardImmediate(device),
       }),
     );
     this.#epoch = epoch;
@@ -396,6 +397,8 @@ function checkedProgram(plan: Plan, sequence: LayerSequence, name: string): Devi
   const end = plan.stages.at(-1)?.layers[1];
   if (end !== sequence.layers.length)
     throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
+  if ((plan.forwardOnlyLayers ?? 0) > forwardOnlyCount(sequence))
+    throw new ProtocolError(`The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, some of which are to be trained.`);
   const device = devices.find((entry) => entry.device === name);
   if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
   return device;
