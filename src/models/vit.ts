@@ -2,7 +2,7 @@
 // 2021) without distillation is the same network in smaller widths.
 
 import type { GraphBuilder } from '../graph/builder.ts';
-import { truncatedNormal, zeros } from '../graph/initialization.ts';
+import { normal, zeros } from '../graph/initialization.ts';
 import { int64s } from '../graph/tensor.ts';
 import { firstPosition, selfAttention } from './attention.ts';
 import { dropoutOf } from './blocks.ts';
@@ -22,7 +22,8 @@ export const vitHugeConfig: VitConfig = { layerCount: 32, width: 1280, headCount
 export const deitTinyConfig: VitConfig = { layerCount: 12, width: 192, headCount: 3, patch: 16 };
 export const deitSmallConfig: VitConfig = { layerCount: 12, width: 384, headCount: 6, patch: 16 };
 
-const weightInitialization = truncatedNormal(0.02);
+/** transformers cuts it off at ±2, a hundred standard deviations away. */
+const weightInitialization = normal(0.02);
 const epsilon = 1e-12;
 
 /** Logits of images x [N, C, H, W], H and W multiples of the patch. */
