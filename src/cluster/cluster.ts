@@ -80,6 +80,11 @@ export interface Plan {
   readonly microBatchSize: number;
   readonly microBatchCount: number;
   readonly stages: readonly StagePlan[];
+  /**
+   * Leading layers that only run forward, because nothing in them is trained: their stages have no backward, and no gradient comes to them. Extension to the contract;
+   * absent means 0.
+   */
+  readonly forwardOnlyLayers?: number;
   readonly predicted: {
     readonly roundMs: number;
     readonly samplesPerS: number;

@@ -169,6 +169,7 @@ const planSchema = z.object(
       ),
       'stages',
     ),
+    forwardOnlyLayers: wholeFrom(0, 'leading layers that are not trained').exactOptional(),
     predicted: z
       .object({
         roundMs: z.number(),

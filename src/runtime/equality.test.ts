@@ -4,8 +4,12 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
+import type { PlanLayout } from '../cluster/cluster.ts';
 import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
 import type { Graph } from '../graph/graph.ts';
+import { forwardOnlyCount } from '../graph/layers.ts';
+import type { Tensor } from '../graph/tensor.ts';
+import { program } from '../schedule/generate.ts';
 import { type HandPlan, handPlan, randomHandPlan } from '../testing/hand-plans.ts';
 import { difference, type MemoryRun, type Outcome, runAlone, runCluster } from '../testing/memory-cluster.ts';
 import {
@@ -21,6 +25,7 @@ import {
   transformerNet,
 } from '../testing/training-subjects.ts';
 import { clipScale } from '../training/clipping.ts';
+import type { RunEvent } from './events.ts';
 import type { TrainingSpec } from './training-spec.ts';
 
 const timeout = 60_000;
@@ -114,6 +119,46 @@ test('a straight pipeline gives the very same bits, batch normalization included
     }
   }
 });
+
+test('frozen layers: what one device gives, bits of frozen weights and statistics untouched, nothing sent back to stages of them', {
+  timeout,
+}, async () => {
+  const cases: readonly [TestNet, readonly string[], Partial<HandPlan>, number][] = [
+    [
+      batchNormNet(),
+      ['stem.weight', 'stem.bn.weight', 'stem.bn.bias', 'a.weight', 'a.bn.weight', 'a.bn.bias'],
+      { cuts: [1, 2], shares: [[1, 3], [4], [4]] },
+      2,
+    ],
+    [residualNet(), ['stem.weight', 'stem.norm.weight', 'stem.norm.bias'], { cuts: [1, 3], shares: [[3, 1], [2, 2], [4]] }, 1],
+    [regressionNet(), ['b.weight', 'b.bias'], { cuts: [1, 2], shares: [[4], [1, 3], [4]] }, 0],
+  ];
+  for (const [net, frozen, plan, count] of cases) {
+    const run = runOf(net, { schedule: '1f1b', microBatchCount: 4, cuts: [], shares: [], ...plan }, { frozen });
+    assert.equal(forwardOnlyCount(run.subject.sequence), count, net.graph.name);
+    const layout = { ...(run.plan as PlanLayout), forwardOnlyLayers: count };
+    const times: string[] = [];
+    const observe = (event: RunEvent): void => {
+      if (event.kind !== 'trace') return;
+      const { instructions = [] } = program(layout).devices.find(({ device }) => device === event.device) ?? {};
+      for (const { instruction } of event.times) times.push(`${event.device} ${instructions[instruction]?.kind}`);
+    };
+    await compareWithOne({ ...run, plan: layout, observe }, 1e-5, net.graph.name);
+    assert.equal(times.includes('a forward'), true);
+    assert.equal(times.includes('a backward'), count === 0, net.graph.name);
+    const { state } = await runCluster({ ...run, plan: layout });
+    for (const name of frozen) assert.deepEqual(state.parameter.get(name)?.data, run.subject.state.parameter.get(name)?.data, name);
+    for (const [name, value] of state.buffer) {
+      const isFrozen = frozen.includes(name.replace(/running_.*/, 'weight'));
+      assert.equal(Buffer.compare(bytes(value), bytes(run.subject.state.buffer.get(name))) === 0, isFrozen, name);
+    }
+  }
+});
+
+function bytes(value: Tensor | undefined): Uint8Array {
+  const { buffer, byteOffset = 0, byteLength } = value?.data ?? new Uint8Array();
+  return new Uint8Array(buffer as ArrayBuffer, byteOffset, byteLength);
+}
 
 test('a model exported for one batch size trains in micro-batches of that size, straight through', { timeout }, async () => {
   const net = dropoutNet();

@@ -1,5 +1,6 @@
 // What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), and the layers that follow from that.
 
+import type { Plan } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
 import { freezeBatchNormalization } from '../graph/freeze.ts';
 import type { Graph } from '../graph/graph.ts';
@@ -40,6 +41,12 @@ export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: Fine
   if (used.length > 0 && forwardOnly > 0)
     notes.push(`${forwardOnly} of ${sequence.layers.length} layers are frozen before all others: they only run forward, and keep nothing.`);
   return { sequence, frozen: used, notes };
+}
+
+/** The plan, knowing which of the model's layers only run forward. */
+export function withForwardOnly(plan: Plan, sequence: LayerSequence): Plan {
+  const forwardOnlyLayers = forwardOnlyCount(sequence);
+  return forwardOnlyLayers === (plan.forwardOnlyLayers ?? 0) ? plan : { ...plan, forwardOnlyLayers };
 }
 
 function nothingLeft({ freezeAllBut }: { readonly freezeAllBut: readonly string[] }): InputError {

@@ -92,6 +92,7 @@ const plan: z.ZodType<Plan> = z.object({
   microBatchSize: size,
   microBatchCount: size,
   stages: z.array(stagePlan).min(1),
+  forwardOnlyLayers: count.exactOptional(),
   predicted: z.object({
     roundMs: z.number(),
     samplesPerS: z.number(),

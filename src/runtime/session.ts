@@ -17,6 +17,7 @@ import { runCluster } from './coordinator/cluster-run.ts';
 import type { CoordinatorEnd, RunHooks } from './coordinator/coordinator.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import type { Observer, RunEvent } from './events.ts';
+import { withForwardOnly } from './fine-tuning.ts';
 import { localPlan, trainHere } from './local.ts';
 import { checkPlanFits, type PreparedRun, prepareRun, type SessionInput } from './prepare.ts';
 import type { RunState } from './run-state.ts';
@@ -116,9 +117,9 @@ class Session {
   }
 
   #trainOverWorkers(hooks: RunHooks): Promise<CoordinatorEnd> {
-    const { settings, plan } = this.#prepared;
+    const { settings } = this.#prepared;
     const { clock, signal } = this.#environment;
-    if (plan !== undefined) this.#usePlan(plan, 0);
+    const plan = this.#prepared.plan === undefined ? undefined : this.#usePlan(this.#prepared.plan, 0);
     return runCluster(
       {
         machine: this.#prepared.machine,
@@ -157,16 +158,17 @@ class Session {
       },
       settings.useAll,
     );
-    this.#usePlan(plan, this.#environment.clock.now() - startMs);
-    return plan;
+    return this.#usePlan(plan, this.#environment.clock.now() - startMs);
   }
 
   /** Every plan is checked by machine before it runs, given ones too. */
-  #usePlan(plan: Plan, planningMs: number): void {
+  #usePlan(found: Plan, planningMs: number): Plan {
+    const plan = withForwardOnly(found, this.#sequence);
     checkPlanFits(plan, this.#sequence, this.#prepared.settings);
     checkProgram(program(plan), plan);
     this.#plan = plan;
     this.#observe({ kind: 'plan', plan, planningMs, layerNames: this.#sequence.layers.map((layer) => layer.name) });
+    return plan;
   }
 
   /** Events pass through here on their way out; documents of the run folder are written from them. */

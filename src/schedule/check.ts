@@ -4,7 +4,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import { effectiveInFlight } from './generate.ts';
+import { effectiveInFlight, isForwardOnly } from './generate.ts';
 import type { DeviceProgram, Instruction, Payload, Program, SampleRange } from './program.ts';
 
 /** Throws an Error naming the first violation of `program`, which claims to be a round of `plan`. Time and memory linear in its instructions. */
@@ -14,9 +14,10 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
   const owners = new Map(program.devices.map((device) => [device.device, device]));
   const groups = plan.stages.map((stage) => stage.devices);
   for (const device of program.devices) {
-    checkOrder(device, program, effectiveInFlight(plan, device.stage));
-    checkPieces(device, program, owners, feed);
-    checkEnd(device, groups[device.stage] ?? []);
+    const forwardOnly = isForwardOnly(plan, device.stage);
+    checkOrder(device, program, { limit: effectiveInFlight(plan, device.stage), forwardOnly });
+    checkPieces(device, program, { owners, feed, sendsGradients: device.layers[0] > (plan.forwardOnlyLayers ?? 0) });
+    checkEnd(device, forwardOnly ? [] : (groups[device.stage] ?? []));
   }
   checkMatching(program);
   checkProgress(program);
@@ -61,8 +62,8 @@ function checkLayout(program: Program, plan: PlanLayout): void {
   assert(seen.size === program.devices.length, 'a device stands in a stage that the plan does not have');
 }
 
-/** Each micro-batch forward once, then backward once (or its two halves), and at most `limit` between the two. */
-function checkOrder(device: DeviceProgram, program: Program, limit: number): void {
+/** Each micro-batch forward once, then backward once (or its two halves; never where nothing is trained), and at most `limit` between the two. */
+function checkOrder(device: DeviceProgram, program: Program, { limit, forwardOnly }: { limit: number; forwardOnly: boolean }): void {
   const name = title(device);
   const done = new Set<string>();
   let alive = 0;
@@ -94,15 +95,17 @@ function checkOrder(device: DeviceProgram, program: Program, limit: number): voi
     const forward = done.has(`forward ${at}`);
     const backward = done.has(`backward ${at}`) || done.has(`backward-weight ${at}`);
     assert(forward === expected > 0, `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the forward of micro-batch ${at}`);
-    assert(
-      backward === expected > 0,
-      `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the backward of micro-batch ${at}`,
-    );
+    const why = isIdle(device) ? 'has no samples but runs' : 'has nothing to train but runs';
+    assert(backward === (expected > 0 && !forwardOnly), `${name} ${backward ? why : 'never runs'} the backward of micro-batch ${at}`);
   }
 }
 
 /** Before each computation its pieces arrive, after it its results leave: each piece owned by both ends, together exactly this device's samples. */
-function checkPieces(device: DeviceProgram, program: Program, owners: ReadonlyMap<string, DeviceProgram>, feed: boolean): void {
+function checkPieces(
+  device: DeviceProgram,
+  program: Program,
+  { owners, feed, sendsGradients }: { owners: ReadonlyMap<string, DeviceProgram>; feed: boolean; sendsGradients: boolean },
+): void {
   const arrived = new Map<string, SampleRange[]>();
   const sent = new Map<string, SampleRange[]>();
   const done = new Set<string>();
@@ -142,10 +145,12 @@ function checkPieces(device: DeviceProgram, program: Program, owners: ReadonlyMa
       ['gradient', 0],
     ] as const) {
       if (device.stage === last) continue;
-      assert(
-        tile(sent.get(`${payload} ${at}`) ?? [], device.samples),
-        `${title(device)} does not send the ${payload} of micro-batch ${at} exactly once`,
-      );
+      const pieces = sent.get(`${payload} ${at}`) ?? [];
+      if (payload === 'gradient' && !sendsGradients) {
+        assert(pieces.length === 0, `${title(device)} sends the gradient of micro-batch ${at}, which nobody wants`);
+        continue;
+      }
+      assert(tile(pieces, device.samples), `${title(device)} does not send the ${payload} of micro-batch ${at} exactly once`);
     }
   }
 }

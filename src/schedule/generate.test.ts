@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
+import { checkProgram } from './check.ts';
 import { computations, effectiveInFlight, inFlight, program } from './generate.ts';
 import type { Instruction, Program } from './program.ts';
 
@@ -44,6 +45,41 @@ function drawTimeline(of: Program): string[] {
   }
   return states.map(({ device, row }) => `${device.device} |${row}`);
 }
+
+test('stages of layers that are not trained only run forward, and the first one behind them sends nothing back', () => {
+  // Layers 0 to 4 of 6: the first stage whole, the second one in part.
+  const plan: PlanLayout = { ...straightPlan('1f1b', 3, 3), forwardOnlyLayers: 2 };
+  assert.deepEqual(drawTimeline(program(plan)), [
+    'a | F0 F1 F2',
+    'b | .  F0 F1 F2 .  B0 B0 .  B1 B1 .  B2 B2',
+    'c | .  .  F0 B0 B0 F1 B1 B1 F2 B2 B2',
+  ]);
+  const kinds = (device: number): string[] =>
+    (program(plan).devices[device]?.instructions ?? []).map((step) => `${step.kind}${'payload' in step ? ` ${step.payload}` : ''}`);
+  assert.deepEqual(new Set(kinds(0)), new Set(['receive input', 'forward', 'send activation', 'update']));
+  assert.ok(kinds(1).includes('receive gradient') && !kinds(1).includes('send gradient'));
+  assert.ok(kinds(2).includes('send gradient'));
+  assert.equal(effectiveInFlight(plan, 0), 3);
+  // A cut inside of the untrained layers carries no gradient; a stage that has a trained layer at its end computes one.
+  const inside = program({ ...plan, forwardOnlyLayers: 3 }).devices.map(
+    ({ instructions }) => instructions.filter(({ kind }) => kind === 'backward').length,
+  );
+  assert.deepEqual(inside, [0, 3, 3]);
+  for (const forwardOnlyLayers of [0, 1, 2, 3, 4, 5]) checkProgram(program({ ...plan, forwardOnlyLayers }), { ...plan, forwardOnlyLayers });
+  assert.throws(
+    () => checkProgram(program({ ...plan, forwardOnlyLayers: 0 }), plan),
+    /"a" \(stage 0\) has nothing to train but runs the backward of micro-batch 0/,
+  );
+  const grouped: PlanLayout = {
+    ...plan,
+    stages: plan.stages.map((stage, index) => (index === 0 ? { ...stage, devices: ['a', 'x'], samples: [1, 1] } : stage)),
+  };
+  checkProgram(program(grouped), grouped);
+  assert.equal(
+    program(grouped).devices[0]?.instructions.some(({ kind }) => kind === 'all-reduce'),
+    false,
+  );
+});
 
 test('1f1b, two stages, four micro-batches: K = 3, 1', () => {
   assert.deepEqual(drawTimeline(program(straightPlan('1f1b', 2, 4))), [

@@ -42,8 +42,14 @@ export function inFlight(schedule: string, stage: number, stageCount: number, mi
   return Math.min(microBatchCount, scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount));
 }
 
-/** The K_p at which a plan's stage really runs: what the plan says, capped by M; always M for gpipe. */
+/** Whether nothing in a stage, nor before it, is trained: it runs forward, and no gradient comes to it. */
+export function isForwardOnly({ stages, forwardOnlyLayers = 0 }: PlanLayout, stage: number): boolean {
+  return (stages[stage]?.layers[1] ?? Number.POSITIVE_INFINITY) <= forwardOnlyLayers;
+}
+
+/** The K_p at which a plan's stage really runs: what the plan says, capped by M; always M for gpipe, and for a stage that has no backward to wait for. */
 export function effectiveInFlight(plan: PlanLayout, stage: number): number {
+  if (isForwardOnly(plan, stage)) return plan.microBatchCount;
   const schedule = scheduleOf(plan.schedule);
   const planned = plan.stages[stage]?.inFlight;
   if (schedule.fixed || planned === undefined) return inFlight(plan.schedule, stage, plan.stages.length, plan.microBatchCount);
@@ -93,19 +99,21 @@ export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}):
       const what = `Stage ${stage} of the plan has inFlight ${ahead}, more than the ${before} of stage ${stage - 1}, and both would wait for ever`;
       throw new InputError(`${what}; lower it to ${before}, or raise the other to ${ahead}.`);
     }
-    const order = computations(plan.microBatchCount, ahead);
+    const forwardOnly = isForwardOnly(plan, stage);
+    const order = computations(plan.microBatchCount, ahead).filter(({ kind }) => kind === 'forward' || !forwardOnly);
     for (const member of stages[stage] ?? []) {
       const instructions: Instruction[] = [];
       if (member.samples[1] > member.samples[0]) {
         const borders: Borders = {
           before: pieces(member, stages[stage - 1]),
+          isGradientWanted: layers[0] > (plan.forwardOnlyLayers ?? 0),
           after: pieces(member, stages[stage + 1]),
           input: feed && stage === 0,
           label: feed && stage === stages.length - 1,
         };
         for (const computation of order) pushComputation(instructions, computation, member, borders);
       }
-      if (group.length > 1) instructions.push({ kind: 'all-reduce', group });
+      if (group.length > 1 && !forwardOnly) instructions.push({ kind: 'all-reduce', group });
       instructions.push({ kind: 'update' });
       devices.push({ device: member.device, stage, layers, samples: member.samples, instructions });
     }
@@ -129,6 +137,8 @@ interface Borders {
   /** Its samples by the device of the stage before (after) that owns them; empty for the first (last) stage. */
   readonly before: readonly Member[];
   readonly after: readonly Member[];
+  /** Whether the stage before has anything to train. */
+  readonly isGradientWanted: boolean;
   /** Whether the data feed sends it inputs, labels. */
   readonly input: boolean;
   readonly label: boolean;
@@ -139,11 +149,11 @@ function pushComputation(
   into: Instruction[],
   { kind, microBatch }: Computation,
   { samples }: Member,
-  { before, after, input, label }: Borders,
+  { before, after, isGradientWanted, input, label }: Borders,
 ): void {
   const forward = kind === 'forward';
   const payload = forward ? 'activation' : 'gradient';
-  const [sources, targets] = forward ? [before, after] : [after, before];
+  const [sources, targets] = forward ? [before, after] : [after, isGradientWanted ? before : []];
   if (forward && input) into.push({ kind: 'receive', payload: 'input', microBatch, from: null, samples });
   if (forward && label) into.push({ kind: 'receive', payload: 'label', microBatch, from: null, samples });
   for (const piece of sources) into.push({ kind: 'receive', payload, microBatch, from: piece.device, samples: piece.samples });

@@ -398,7 +398,9 @@ function checkedProgram(plan: Plan, sequence: LayerSequence, name: string): Devi
   if (end !== sequence.layers.length)
     throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
   if ((plan.forwardOnlyLayers ?? 0) > forwardOnlyCount(sequence))
-    throw new ProtocolError(`The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, some of which are to be trained.`);
+    throw new ProtocolError(
+      `The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, some of which are to be trained.`,
+    );
   const device = devices.find((entry) => entry.device === name);
   if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
   return device;
