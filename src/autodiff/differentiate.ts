@@ -198,8 +198,10 @@ function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
     const total = gradients.get(name) as string;
     let value = merged.aliases.get(total) ?? total;
     if (!computed.has(value) || rename.has(value) || excluded.has(value)) {
-      value = emitter.emit('Identity', [value]);
+      const copy = emitter.fresh('Identity');
+      emitter.append({ operator: 'Identity', domain: '', name: copy, inputs: [value], outputs: [copy], attributes: {} });
       backwardNodes.push(emitter.nodes.at(-1) as Node);
+      value = copy;
     }
     rename.set(value, gradientName(name));
     return value;
