@@ -11,6 +11,7 @@ import { type DropoutInput, replaceDropouts } from './dropout.ts';
 import { type BufferUpdate, checkNames, loadForward } from './forward.ts';
 import { differentiableOperator } from './rule.ts';
 import { assemble, mergeEqualNodes, NodeList } from './subgraph.ts';
+import { arrange } from './tangents/arrange.ts';
 import type { TangentRule } from './tangents/rule.ts';
 import { tangentRules } from './tangents.ts';
 
@@ -100,10 +101,8 @@ function declareTangent(emitter: Emitter, name: string): string {
 }
 
 /**
- * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it. Returns all nodes,
- * those that wait for an activation's tangent behind all others. An engine that runs nodes on demand, the latest in the list first, as ONNX
- * Runtime does, then follows the tangents to the first layer before it computes anything, and each value right before its tangent: few
- * are alive at a time. In any other order it computes the whole forward pass first and keeps it.
+ * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it. Returns all nodes, in
+ * the order that lets them run in little memory.
  */
 function propagate(
   emitter: Emitter,
@@ -116,9 +115,9 @@ function propagate(
   const forward = [...emitter.nodes];
   /** The inputs and what depends on them; not, say, a transposed weight. */
   const activations = new Set(inputs);
-  const waitedFor = new Set(inputs.flatMap((name) => tangents.get(name) ?? []));
+  const moving = new Set(inputs.flatMap((name) => tangents.get(name) ?? []));
   for (const node of forward) {
-    if (node.inputs.some((input) => activations.has(input))) for (const output of node.outputs) activations.add(output);
+    if (node.inputs.some((input) => activations.has(input))) for (const output of node.outputs) if (output !== '') activations.add(output);
     const results = node.outputs.filter((output) => moved.has(output));
     const found = node.inputs.map((input) => tangents.get(input));
     if (results.length === 0 || found.every((tangent) => tangent === undefined)) continue;
@@ -128,24 +127,13 @@ function propagate(
       if (tangent === undefined) continue;
       checkType(emitter, node, output, tangent);
       tangents.set(output, tangent);
-      if (activations.has(output)) waitedFor.add(tangent);
+      if (activations.has(output)) moving.add(tangent);
     }
   }
   const { nodes, aliases } = mergeEqualNodes(emitter.nodes.slice(forward.length));
   for (const [value, tangent] of tangents) tangents.set(value, aliases.get(tangent) ?? tangent);
-  for (const [repeated, first] of aliases) if (waitedFor.has(repeated)) waitedFor.add(first);
-  return [...forward, ...waitingLast(nodes, waitedFor)];
-}
-
-/** The nodes that wait for some values, or for others that do, behind those that do not. */
-function waitingLast(nodes: readonly Node[], values: Iterable<string>): readonly Node[] {
-  const waitedFor = new Set(values);
-  const waits = nodes.map(({ inputs, outputs }) => {
-    const waiting = inputs.some((input) => waitedFor.has(input));
-    if (waiting) for (const output of outputs) waitedFor.add(output);
-    return waiting;
-  });
-  return [...nodes.filter((_, index) => !waits[index]), ...nodes.filter((_, index) => waits[index])];
+  for (const [repeated, first] of aliases) if (moving.has(repeated)) moving.add(first);
+  return arrange(emitter, { forward, tangent: nodes, activations, tangents: moving });
 }
 
 /** All nodes and the outputs' tangents under the names that these get; one that cannot be renamed is copied. */
