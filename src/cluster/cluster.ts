@@ -30,6 +30,8 @@ export interface LayerProfile {
   /** Per sample: every tensor alive across the cut after this layer. */
   readonly outputBytes: number;
   readonly weightBytes: number;
+  /** Of weightBytes, those that are not trained. Extension to the contract; absent means 0. */
+  readonly frozenBytes?: number;
   /** Per sample, kept for the backward pass. */
   readonly savedBytes: number;
   /** Forward, per sample. */

@@ -10,7 +10,10 @@ export type OptimizerState = 0 | 1 | 2;
 
 /** What eq. 3 needs to know of a stage. */
 export interface StageDemand {
+  /** Weights that are trained. */
   readonly weightBytes: number;
+  /** Weights that are not: they have neither gradients nor copies. Default 0. */
+  readonly frozenBytes?: number;
   /** Per sample. */
   readonly savedBytes: number;
   /** K_p: micro-batches whose activations are kept at once. */
@@ -20,15 +23,19 @@ export interface StageDemand {
 
 /**
  * Bytes on a device with a share of `samples` of each micro-batch: parameters and gradients, the optimizer's copies, and the saved
- * activations of K_p micro-batches.
+ * activations of K_p micro-batches. Frozen parameters count once.
  */
 export function stageMemoryBytes(demand: StageDemand, samples: number): number {
-  return (2 + demand.optimizerState) * demand.weightBytes + demand.inFlight * demand.savedBytes * samples;
+  const { frozenBytes = 0 } = demand;
+  return (2 + demand.optimizerState) * demand.weightBytes + frozenBytes + demand.inFlight * demand.savedBytes * samples;
 }
 
 /** Sums over layer ranges that the memory and communication formulas need. */
 export interface LayerSums {
+  /** Of weights that are trained: those with gradients to reduce and state to keep. */
   weightBytes(first: number, end: number): number;
+  /** Of weights that are not. */
+  frozenBytes(first: number, end: number): number;
   /** Per sample. */
   savedBytes(first: number, end: number): number;
   /** Layers whose result depends on the whole batch. */
@@ -37,11 +44,13 @@ export interface LayerSums {
 
 /** Prefix sums of a profile's layers. */
 export function layerSums(profile: Profile): LayerSums {
-  const weights = prefixSums(profile.layers.map((layer) => layer.weightBytes));
+  const weights = prefixSums(profile.layers.map(({ weightBytes, frozenBytes = 0 }) => weightBytes - frozenBytes));
+  const frozen = prefixSums(profile.layers.map(({ frozenBytes = 0 }) => frozenBytes));
   const saved = prefixSums(profile.layers.map((layer) => layer.savedBytes));
   const dependent = prefixSums(profile.layers.map((layer) => (layer.batchDependent === true ? 1 : 0)));
   return {
     weightBytes: (first, end) => rangeOf(weights, first, end),
+    frozenBytes: (first, end) => rangeOf(frozen, first, end),
     savedBytes: (first, end) => rangeOf(saved, first, end),
     batchDependentCount: (first, end) => rangeOf(dependent, first, end),
   };

@@ -94,3 +94,16 @@ test("eq. 3: two copies of the weights, the optimizer's copies, and K_p saved sh
   assert.equal(sums.batchDependentCount(0, 1), 0);
   assert.equal(sums.batchDependentCount(0, 2), 1);
 });
+
+test('frozen weights are kept once, and have no gradients to reduce', () => {
+  const frozen = {
+    ...profile,
+    layers: profile.layers.map((layer, index) => ({ ...layer, frozenBytes: index === 0 ? layer.weightBytes : 0 })),
+  };
+  const [all, sums] = [layerSums(profile), layerSums(frozen)];
+  assert.deepEqual([sums.weightBytes(0, 1), sums.frozenBytes(0, 1)], [0, all.weightBytes(0, 1)]);
+  assert.equal(sums.weightBytes(0, 2), all.weightBytes(1, 2));
+  const demand = { weightBytes: sums.weightBytes(0, 2), frozenBytes: sums.frozenBytes(0, 2), savedBytes: 0, inFlight: 1 };
+  const bytes = stageMemoryBytes({ ...demand, optimizerState: 2 }, 5);
+  assert.equal(bytes, 4 * all.weightBytes(1, 2) + all.weightBytes(0, 1));
+});

@@ -101,6 +101,7 @@ const profileSchema = z.object(
           name: text("the layer's name"),
           outputBytes: zeroOrMore('bytes a sample across the cut after this layer'),
           weightBytes: zeroOrMore('bytes of weights'),
+          frozenBytes: zeroOrMore('bytes of weights that are not trained').exactOptional(),
           savedBytes: zeroOrMore('bytes a sample kept for the backward pass'),
           flops: zeroOrMore('operations a sample'),
           batchDependent: z.boolean('true or false').exactOptional(),

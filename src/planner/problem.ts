@@ -98,5 +98,11 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
 /** The demand of layers [first, end) with K_p = inFlightCount. */
 export function stageDemand(problem: Problem, first: number, end: number, inFlightCount: number): StageDemand {
   const { sums, optimizerState } = problem;
-  return { weightBytes: sums.weightBytes(first, end), savedBytes: sums.savedBytes(first, end), inFlight: inFlightCount, optimizerState };
+  return {
+    weightBytes: sums.weightBytes(first, end),
+    frozenBytes: sums.frozenBytes(first, end),
+    savedBytes: sums.savedBytes(first, end),
+    inFlight: inFlightCount,
+    optimizerState,
+  };
 }

@@ -110,6 +110,7 @@ const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(
     name,
     outputBytes: z.number().min(0),
     weightBytes: z.number().min(0),
+    frozenBytes: z.number().min(0).exactOptional(),
     savedBytes: z.number().min(0),
     flops: z.number().min(0),
     batchDependent: z.boolean(),

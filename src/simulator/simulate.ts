@@ -179,7 +179,12 @@ class World {
   #peakMemoryMiB({ program, inFlight }: Runner, optimizerState: OptimizerState): number {
     const { sums } = this.#ground;
     const [first, end] = program.layers;
-    const demand = { weightBytes: sums.weightBytes(first, end), savedBytes: sums.savedBytes(first, end), inFlight, optimizerState };
+    const [weightBytes, frozenBytes, savedBytes] = [
+      sums.weightBytes(first, end),
+      sums.frozenBytes(first, end),
+      sums.savedBytes(first, end),
+    ];
+    const demand = { weightBytes, frozenBytes, savedBytes, inFlight, optimizerState };
     return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;
   }
 

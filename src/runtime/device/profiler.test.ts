@@ -125,6 +125,29 @@ test('a frozen layer is not taken for a trained one that computes the same', asy
   assert.equal(backward[2], backward[3]);
 });
 
+test('layers that nothing is trained before or in have no backward time and keep nothing; their weights are said to be frozen', async () => {
+  const b = new GraphBuilder('chain', { seed: 1 });
+  let x = b.input('x', 'float32', ['N', 6]);
+  for (const name of ['a', 'b', 'c']) x = b.tanh(b.linear(x, { name, outFeatures: 6 }));
+  const frozen = ['a.weight', 'a.bias', 'b.weight', 'b.bias', 'c.bias'];
+  const sequence = layers(b.build([x]), { frozen });
+  const { layers: found, times } = await profileLayers(createFakeEngine(), sequence, options({ frozen }));
+  for (const row of times.backwardMs)
+    assert.deepEqual(
+      row.map((ms) => ms > 0),
+      [false, false, true],
+    );
+  for (const row of times.forwardMs) assert.ok(row.every((ms) => ms > 0));
+  assert.deepEqual(
+    found.map(({ savedBytes, weightBytes, frozenBytes = 0 }) => [savedBytes > 0, weightBytes, frozenBytes]),
+    [
+      [false, 168, 168],
+      [false, 168, 168],
+      [true, 168, 24],
+    ],
+  );
+});
+
 test('the layers’ times add up to the whole model’s, in the proportions of the layers alone', async () => {
   const sequence = chain(3);
   const engine = createFakeEngine();

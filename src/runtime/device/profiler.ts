@@ -8,7 +8,7 @@ import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import type { ValueInfo } from '../../graph/graph.ts';
-import { cutBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
 import { allocate, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
@@ -74,7 +74,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     measured.push(scaleToWhole(alone, whole));
   }
   const profile: MeasuredProfile = {
-    layers: layerProfiles(sequence, defined(measured.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
+    layers: layerProfiles(sequence, frozen, defined(measured.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
     times: {
       forwardMs: measured.map((times) => times.map(({ forwardMs }) => forwardMs)),
       backwardMs: measured.map((times) => times.map(({ backwardMs }) => backwardMs)),
@@ -87,7 +87,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
 }
 
 function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, frozen }: ProfileOptions): string {
-  return JSON.stringify([2, engine.name, batchSizes, layerKinds(sequence, frozen)]);
+  return JSON.stringify([3, engine.name, batchSizes, layerKinds(sequence, frozen)]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
@@ -114,11 +114,15 @@ function scaleToWhole(alone: readonly PassTimes[], whole: PassTimes): PassTimes[
   return alone.map((times) => ({ ...times, forwardMs: times.forwardMs * forward, backwardMs: times.backwardMs * backward }));
 }
 
-function layerProfiles(sequence: LayerSequence, times: readonly PassTimes[], batchSize: number): LayerProfile[] {
+function layerProfiles(sequence: LayerSequence, frozen: readonly string[], times: readonly PassTimes[], batchSize: number): LayerProfile[] {
+  const isFrozen = new Set(frozen);
+  const frozenBytes = (layer: Layer): number =>
+    parameterBytes(sequence, { ...layer, parameters: layer.parameters.filter((name) => isFrozen.has(name)) });
   return sequence.layers.map((layer, index) => ({
     name: layer.name,
     outputBytes: cutBytes(layer.outputs),
     weightBytes: parameterBytes(sequence, layer),
+    ...(layer.parameters.some((name) => isFrozen.has(name)) ? { frozenBytes: frozenBytes(layer) } : {}),
     savedBytes: Math.ceil(defined(times[index], layer.name).savedBytes / batchSize),
     flops: layer.flops,
     // A model with a fixed batch cannot share it out either.
