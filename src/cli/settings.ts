@@ -35,7 +35,7 @@ const text = z.string().min(1, 'must not be empty');
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: {
     argument: 'FILE',
-    description: 'an ONNX model, or a built-in one such as resnet-18:input=32,classes=10',
+    description: 'an ONNX model, or the name of a built-in one, such as resnet-18:input=32,classes=10',
     schema: text,
     isRequired: true,
   },
