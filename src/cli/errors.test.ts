@@ -135,7 +135,11 @@ const cases: readonly Case[] = [
     args: ['train', 'net.onnx'],
     says: "too many arguments for 'train' (it takes 0, not 1): see --help for the flags and an example.",
   },
-  { name: 'no model', args: ['train', ...data], says: '--model is missing: give an ONNX model, or the name of a built-in one, such as resnet-18:input=32,classes=10.' },
+  {
+    name: 'no model',
+    args: ['train', ...data],
+    says: '--model is missing: give an ONNX model, or the name of a built-in one, such as resnet-18:input=32,classes=10.',
+  },
   {
     name: 'no data',
     args: ['train', ...model],
