@@ -1,10 +1,10 @@
 // The forward pass as differentiation wants it: parameters and buffers become graph inputs, and a few nodes are rewritten so that they
-// also give what their gradient rules need (a maximum's place, a batch's mean), which costs them nothing.
+// also give what their gradient rules need (a batch's mean), which costs them nothing.
 
 import { assert, defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { gradientOutputs } from '../graph/gradient-paths.ts';
-import { float, floatAttribute, type Graph, int, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
+import { float, floatAttribute, type Graph, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
 import { isOperator } from '../graph/operators/index.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { isFloat, type ValueType } from '../graph/tensor.ts';
@@ -42,7 +42,6 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
   for (const node of graph.nodes) {
     const passes = isDifferentiable(node) && node.inputs.some((input) => moved.has(input));
     if (isTrainingBatchNormalization(node)) bufferUpdates.push(...writeBatchNormalization(emitter, node, graph.buffers));
-    else if (passes && node.operator === 'MaxPool') writeMaxPool(emitter, node);
     else if (passes && node.operator === 'LayerNormalization') emitter.append(withOutputs(emitter, node, 3));
     else
       emitter.appendTyped(
@@ -108,16 +107,6 @@ function writeBatchNormalization(emitter: Emitter, node: Node, buffers: readonly
     });
     return buffers.includes(old) ? [{ buffer: old, output }] : [];
   });
-}
-
-/** The node with the places of its maxima, row-major. One that gives them column-major already is written twice. */
-function writeMaxPool(emitter: Emitter, node: Node): void {
-  const { storage_order: order, ...attributes } = node.attributes;
-  const columnMajor = (node.outputs[1] ?? '') !== '' && order?.type === 'int' && order.value === 1;
-  if (columnMajor)
-    emitter.append({ ...node, name: emitter.fresh(node.name), outputs: [emitter.fresh(node.name), node.outputs[1] as string] });
-  const rowMajor = { ...node, attributes: { ...attributes, storage_order: int(0) } };
-  emitter.append(withOutputs(emitter, columnMajor ? { ...rowMajor, outputs: node.outputs.slice(0, 1) } : rowMajor, 2));
 }
 
 /** The node with all of its first `count` outputs present. */

@@ -5,6 +5,7 @@ import type { NeuralName, OperatorName, RandomName } from '../graph/operators/na
 import { gradientOf, type RuleContext, type RuleEntry } from './rule.ts';
 import { conv, convTranspose } from './rules/convolution.ts';
 import { elementwiseRules } from './rules/elementwise.ts';
+import { maxPool } from './rules/max-pool.ts';
 import {
   batchNormalization,
   groupNormalization,
@@ -14,7 +15,7 @@ import {
   lpNormalization,
   softmax,
 } from './rules/normalization.ts';
-import { averagePool, globalAveragePool, globalMaxPool, maxPool } from './rules/pooling.ts';
+import { averagePool, globalAveragePool, globalMaxPool } from './rules/pooling.ts';
 import { gemm, matMul } from './rules/products.ts';
 import { reductionRules } from './rules/reductions.ts';
 import { resize } from './rules/resize.ts';

@@ -1,25 +1,13 @@
 // Gradients of pools. x [N, C, input…], y and g [N, C, output…].
 
 import type { Emitter } from '../../graph/emitter.ts';
-import { int, intAttribute, ints, intsAttribute, string } from '../../graph/graph.ts';
+import { int, intAttribute, ints, intsAttribute } from '../../graph/graph.ts';
 import { type Window, windowOf } from '../../graph/operators/windows.ts';
 import { tensor } from '../../graph/tensor.ts';
-import { cast, div, expand, full, mul, padZeros, product, range, reduceSum, reshape, scale } from '../expressions.ts';
+import { cast, div, expand, mul, padZeros, product, range, reduceSum, reshape, scale } from '../expressions.ts';
 import type { Sliding } from '../forms.ts';
 import { gradientOf, inputOf, inputShape, outputOf, type RuleContext } from '../rule.ts';
 import { inputGradient } from './convolution-forms.ts';
-
-/** dx = zeros with each g added where its maximum was found. The forward node gives the places as its second output (see forward.ts). */
-export function maxPool(context: RuleContext): readonly (string | undefined)[] {
-  const { emitter: e } = context;
-  const g = gradientOf(context);
-  const { type, shape } = e.type(inputOf(context));
-  const count = product(e.shape(g));
-  const zeros = full(e, type, [product(shape)]);
-  const places = reshape(e, outputOf(context, 1), [count]);
-  const added = e.emit('ScatterElements', [zeros, places, reshape(e, g, [count])], { axis: int(0), reduction: string('add') });
-  return [reshape(e, added, shape)];
-}
 
 /** dx[i] = Σ over the windows that see i of g / (the window's count of elements) */
 export function averagePool(context: RuleContext): readonly (string | undefined)[] {

@@ -43,11 +43,13 @@ export const neuralTangents: Readonly<Record<NeuralName, TangentEntry>> = {
   Softmax: symmetric,
 };
 
-/** ẏ = ẋ at the places of the maxima. The forward node gives them as its second output (see forward.ts). */
+/** ẏ = ẋ at the places of the maxima, row-major ones, which are found again. */
 function maxPool(context: TangentContext): readonly (string | undefined)[] {
-  const { emitter: e, tangents } = context;
+  const { emitter: e, tangents, node } = context;
+  const { storage_order: _, ...attributes } = node.attributes;
+  const places = e.emitAll('MaxPool', [inputOf(context)], 2, attributes)[1] as string;
   const flat = reshape(e, tangents[0] as string, [product(inputShape(context))]);
-  return [e.emit('Gather', [flat, outputOf(context, 1)])];
+  return [e.emit('Gather', [flat, places])];
 }
 
 /** ẏ = the mean of ẋ over the elements of an image that equal y */
