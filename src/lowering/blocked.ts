@@ -113,6 +113,11 @@ const elementwise = new Set([
   ],
 ]);
 
+/** Normalization by the batch's own statistics, which are outputs 1 and 2; nodes of their own write the running ones (autodiff/forward.ts). */
+function isBatchStatistics(node: Node): boolean {
+  return intAttribute(node, 'training_mode', 0) !== 0 && floatAttribute(node, 'momentum', 0.9) === 0 && node.outputs.length === 3;
+}
+
 class BlockedLowering {
   readonly emitter: Emitter = new Emitter('low.', { shareNodes: true });
   readonly #source: Source;
@@ -121,6 +126,8 @@ class BlockedLowering {
   readonly #readers = new Map<string, Node[]>();
   readonly #producers = new Map<string, Node>();
   readonly #results: ReadonlySet<string>;
+  /** Convolutions' results that stand lower than they should by a vector, and their mean as they stand. */
+  readonly #shifts = new Map<string, { readonly shift: string; mean?: string }>();
   /** Nodes that were fused with an earlier one. */
   readonly #done = new Set<Node>();
 
@@ -238,7 +245,24 @@ class BlockedLowering {
     const shape = this.#l.shape(w);
     const sliding: Sliding = { ...windowOf(node, this.#l.shape(x).slice(2), shape.slice(2)), group: intAttribute(node, 'group', 1) };
     if (!isBlockable(this.#l, sliding, this.#l.shape(x)[1] as number, shape[0] as number)) return false;
-    return this.#set(node.outputs[0] as string, convolution(this.#l, { x, w, b: b === '' ? undefined : b, sliding }));
+    const y = node.outputs[0] as string;
+    const bias = b === '' ? undefined : this.#l.plain(b);
+    return this.#set(y, convolution(this.#l, { x, w, bias: this.#shifted(y, bias), sliding }));
+  }
+
+  /**
+   * The bias of a convolution that gives y. Where only a batch normalization reads y, it is lowered by the running mean, for nothing: normalized values
+   * are the same, and the batch's variance, a difference of squares, keeps its digits however far the mean is from zero.
+   */
+  #shifted(y: string, bias: string | undefined): string | undefined {
+    const readers = this.#readers.get(y) ?? [];
+    const normalization = readers.find((reader) => reader.operator === 'BatchNormalization' && reader.domain === '');
+    const isNormalizing = (reader: Node): boolean => reader === normalization || deferredOperator(reader) === 'BatchNormalizationGradient';
+    if (normalization === undefined || this.#results.has(y) || !readers.every(isNormalizing)) return bias;
+    if (!isBatchStatistics(normalization)) return bias;
+    const shift = this.#l.plain(normalization.inputs[3] as string);
+    this.#shifts.set(y, { shift });
+    return bias === undefined ? this.emitter.emit('Neg', [shift]) : this.emitter.emit('Sub', [bias, shift]);
   }
 
   #convInputGradient(node: Node): boolean {
@@ -263,9 +287,9 @@ class BlockedLowering {
 
   #batchNormalization(node: Node): boolean {
     const [x, gamma, bias] = node.inputs as [string, string, string];
-    if (!this.#isFloatImage(x) || !this.#l.isBlocked(x) || intAttribute(node, 'training_mode', 0) === 0) return false;
-    // Running statistics are written by nodes of their own (autodiff/forward.ts).
-    if (floatAttribute(node, 'momentum', 0.9) !== 0 || node.outputs.length !== 3) return false;
+    if (!this.#isFloatImage(x) || !isBatchStatistics(node)) return false;
+    const shifted = this.#shifts.get(x);
+    if (!this.#l.isBlocked(x) && shifted === undefined) return false;
     const [y, mean, variance] = node.outputs as [string, string, string];
     const { last, sum, activation } = this.#following(y);
     const written = batchNormalization(this.#l, {
@@ -278,7 +302,8 @@ class BlockedLowering {
       activation,
     });
     this.#l.setBlocked(last, written.y);
-    this.#l.setPlain(mean, written.mean);
+    if (shifted !== undefined) shifted.mean = written.mean;
+    this.#l.setPlain(mean, shifted === undefined ? written.mean : this.emitter.emit('Add', [written.mean, shifted.shift]));
     this.#l.setPlain(variance, written.variance);
     return true;
   }
@@ -325,13 +350,14 @@ class BlockedLowering {
 
   #batchNormalizationGradient(node: Node): boolean {
     const [g, x, gamma, mean, variance] = node.inputs as [string, string, string, string, string];
-    if (!this.#l.isBlocked(x)) return false;
+    const shifted = this.#shifts.get(x);
+    if (!this.#l.isBlocked(x) && shifted === undefined) return false;
     const [dx, dscale, dbias] = batchNormalizationGradient(this.#l, {
       g: this.#l.blocked(g),
       x: this.#l.blocked(x),
       channels: this.#l.shape(x)[1] as number,
       scale: this.#l.plain(gamma),
-      mean: this.#l.plain(mean),
+      mean: shifted?.mean ?? this.#l.plain(mean),
       variance: this.#l.plain(variance),
       epsilon: floatAttribute(node, 'epsilon', 1e-5),
     });

@@ -75,10 +75,10 @@ function isPointwise({ kernel, input, output, padsBegin }: Sliding): boolean {
   return [...kernel, ...input, ...output].every((size) => size === 1) && padsBegin.every((pad) => pad === 0);
 }
 
-/** y = x ∗ w + b; x and the weights are values of the old graph. The name is that of the blocked result, or of the plain one where both are the same. */
+/** y = x ∗ w + bias; x and the weights are values of the old graph, the bias a vector of the new one. The name is that of the blocked result, or of the plain one where both are the same. */
 export function convolution(
   l: Layouts,
-  { x, w, b, sliding }: { readonly x: string; readonly w: string; readonly b: string | undefined; readonly sliding: Sliding },
+  { x, w, bias, sliding }: { readonly x: string; readonly w: string; readonly bias: string | undefined; readonly sliding: Sliding },
 ): { readonly name: string; readonly layout: 'plain' | 'blocked' } {
   const [samples = 1, channels = 1] = l.shape(x);
   const outputChannels = l.shape(w)[0] as number;
@@ -86,14 +86,14 @@ export function convolution(
   const weights = l.plain(w);
   if (isPointwise(sliding) && group === 1) {
     const inputs = [l.reshape(l.plain(x), [samples, channels]), l.reshape(weights, [outputChannels, channels])];
-    const product = l.emitter.emit('Gemm', b === undefined ? inputs : [...inputs, l.plain(b)], { transB: int(1) });
+    const product = l.emitter.emit('Gemm', bias === undefined ? inputs : [...inputs, bias], { transB: int(1) });
     return { name: l.reshape(product, [samples, outputChannels, 1, 1]), layout: 'plain' };
   }
   const dense = group === 1;
   const name = blockedConv(l, {
     x: dense && channels < l.block ? l.plain(x) : l.blocked(x),
     w: dense ? denseFilter(l, weights) : depthwiseFilter(l, weights),
-    bias: b === undefined ? undefined : channelVector(l, l.plain(b)),
+    bias: bias === undefined ? undefined : channelVector(l, bias),
     kernel,
     output,
     outputChannels: l.padded(outputChannels),
