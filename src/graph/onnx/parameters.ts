@@ -21,19 +21,37 @@ export interface WeightSearch {
 
 /** The inputs that hold weights by an operator's meaning. */
 const weightPositions: Readonly<Record<string, readonly number[]>> = {
+  // com.microsoft's; ONNX's own reads queries, keys and values, which are no weights
+  Attention: [1, 2],
   BatchNormalization: [1, 2],
+  BiasGelu: [1],
   Conv: [1, 2],
   ConvTranspose: [1, 2],
+  Einsum: [0, 1, 2, 3],
+  FastGelu: [1],
+  FusedConv: [1, 2],
+  FusedGemm: [1, 2],
+  FusedMatMul: [0, 1],
+  GRU: [1, 2, 3],
   Gather: [0],
   Gemm: [1, 2],
   GroupNormalization: [1, 2],
   InstanceNormalization: [1, 2],
+  LSTM: [1, 2, 3, 7],
   LayerNormalization: [1, 2],
   MatMul: [0, 1],
+  MultiHeadAttention: [3],
   PRelu: [1],
+  RMSNormalization: [1],
+  RNN: [1, 2, 3],
+  SimplifiedLayerNormalization: [1],
+  SkipLayerNormalization: [2, 3, 4],
+  SkipSimplifiedLayerNormalization: [2, 3],
 };
 /** What may stand between a weight and its reader. */
 const rearranging: ReadonlySet<string> = new Set(['Identity', 'Transpose', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Expand', 'Cast']);
+/** What PyTorch's newer exporter calls rows of an embedding that it looked up ahead, as those of the positions 0 to T − 1: a weight as it stands. */
+const lookedUpName = /^embedding(_\d+)?$/;
 /** Numbers of this size are never weights: they mask attention scores. */
 const maskMagnitude = 1e9;
 
@@ -70,7 +88,7 @@ export function findWeights({ nodes, outputs, initializers, places, declared }: 
     if (isMask(value)) return false;
     const inPosition = isWeightPosition(value, weights.get(name));
     if (places.get(name)?.kind === 'initializer') {
-      if (inPosition || hasDeclared) return inPosition;
+      if (inPosition || hasDeclared) return inPosition || lookedUpName.test(name);
       return !madeUpName.test(name) || (value.data.length > 1 && !hasNamed);
     }
     return keepsInitializers ? inPosition && !isNeutral(value, weights.get(name)) : inPosition || value.data.length > 1;
