@@ -163,7 +163,8 @@ export function weightsToMove(
   for (const { layers: range, devices } of after.stages) {
     for (const to of devices) {
       for (let layer = range[0]; layer < range[1]; layer++) {
-        const bytes = (1 + optimizerState) * (profile.layers[layer]?.weightBytes ?? 0);
+        const { weightBytes = 0, frozenBytes = 0 } = profile.layers[layer] ?? {};
+        const bytes = weightBytes + optimizerState * (weightBytes - frozenBytes);
         const sources = holders[layer] ?? new Set();
         if (bytes === 0 || sources.has(to)) continue;
         const options = [...sources].map((from) => {
