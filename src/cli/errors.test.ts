@@ -65,6 +65,11 @@ const documents: Readonly<Record<string, string | Uint8Array>> = {
     outputs: ['z'],
   }),
   'branch.onnx': onnxModel({ ...linear, nodes: [...linear.nodes, { operator: 'If', inputs: ['y'], outputs: ['z'] }], outputs: ['z'] }),
+  'skip.onnx': onnxModel({
+    ...linear,
+    nodes: [...linear.nodes, { operator: 'Mul', name: 'gate', inputs: ['y', 'y'], outputs: ['z'] }],
+    outputs: ['z'],
+  }),
   'weightless.onnx': onnxModel({ ...linear, nodes: [{ operator: 'Relu', inputs: ['x'], outputs: ['y'] }], initializers: {} }),
   'plan.json': JSON.stringify(plan),
   'plan-model.json': JSON.stringify({ ...plan, stages: [{ layers: [0, 5], devices: ['a', 'b'], samples: [1, 1], inFlight: 1 }] }),
@@ -254,6 +259,22 @@ const cases: readonly Case[] = [
     name: 'frozen parameters that are not there',
     args: changed('--freeze', 'head.*'),
     says: '--freeze head.* matches no parameter: the model has w.',
+  },
+  {
+    name: 'the only trained parameters that are not there',
+    args: changed('--freeze-all-but', 'head.*'),
+    says: '--freeze-all-but head.* matches no parameter: the model has w.',
+  },
+  { name: 'a classifier of one class', args: changed('--head-classes', '1'), says: '--head-classes 1 must be at least 2.' },
+  {
+    name: 'a new classifier for a model without one',
+    args: [...changed('--head-classes', '5').map((word) => (word === at('net.onnx') ? at('skip.onnx') : word))],
+    says: `${at('skip.onnx')}: The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 convolution at its end: walking back from the output, Mul ("gate") comes first; replace the end of the model before exporting it.`,
+  },
+  {
+    name: 'the curve of no run',
+    args: ['curve', files],
+    says: `${files} holds no metrics.jsonl with rounds in it: name the folder of a run that has begun to train.`,
   },
   { name: 'all parameters frozen', args: changed('--freeze', '*'), says: '--freeze leaves no parameter to train: freeze fewer.' },
 
