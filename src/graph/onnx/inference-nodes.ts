@@ -1,14 +1,17 @@
 // The user's own nodes, at the opset of their file, switched to inference: what modes.ts does for graphs.
 
+import { create } from '@bufbuild/protobuf';
 import { normalDomain } from './decode.ts';
 import { patchGraph, patchNode } from './encode.ts';
-import type { GraphProto, NodeProto } from './generated/onnx_pb.ts';
+import { randomDecisions } from './expected-draws.ts';
+import { AttributeProtoSchema, type GraphProto, type NodeProto, NodeProtoSchema } from './generated/onnx_pb.ts';
 
 /**
- * A graph with batch normalization and dropout in inference mode. Running statistics that are read elsewhere keep their node as it is.
+ * A graph with batch normalization and dropout in inference mode, and the mean of each random decision in its place (expected-draws.ts). Running statistics that are read elsewhere keep their node as it is.
  * Tensors that only told dropout that it is training are left out.
  */
-export function inferenceNodes(graph: GraphProto): GraphProto {
+export function inferenceNodes(training: GraphProto): GraphProto {
+  const graph = expectedDraws(training);
   const read = readNames(graph);
   const dropped = new Set<string>();
   const switched = graph.node.map((node) => {
@@ -25,6 +28,45 @@ export function inferenceNodes(graph: GraphProto): GraphProto {
     initializer: graph.initializer.filter(({ name }) => !isLeftOver(name)),
     input: graph.input.filter(({ name }) => !(isLeftOver(name) && graph.initializer.some((tensor) => tensor.name === name))),
   });
+}
+
+function expectedDraws(graph: GraphProto): GraphProto {
+  const decisions = randomDecisions(
+    graph.node.map(({ opType, domain, input, output }) =>
+      normalDomain(domain) === '' ? { operator: opType, inputs: input, outputs: output } : undefined,
+    ),
+    (index) => isUnit(graph.node[index] as NodeProto),
+  );
+  if (decisions.size === 0) return graph;
+  const node = graph.node.flatMap((one, index): readonly NodeProto[] => {
+    const decision = decisions.get(index);
+    if (decision === undefined) return [one];
+    const { chance, like } = decision;
+    const type = one.attribute.filter(({ name }) => name === 'to' || name === 'dtype');
+    const to = type.map((attribute) => Object.assign(create(AttributeProtoSchema), attribute, { name: 'to' }));
+    if (like === undefined) return [patchNode(one, { opType: to.length === 0 ? 'Identity' : 'Cast', input: [chance], attribute: to })];
+    const [shape, mean] = [`${one.output[0]}.shape`, `${one.output[0]}.mean`];
+    return [
+      create(NodeProtoSchema, { name: shape, opType: 'Shape', input: [like], output: [shape] }),
+      create(NodeProtoSchema, { name: mean, opType: 'Cast', input: [chance], output: [mean], attribute: to }),
+      patchNode(one, { opType: 'Expand', input: [mean, shape], attribute: [] }),
+    ];
+  });
+  // What only drew or compared is read by nobody now.
+  const compared = patchGraph(graph, { node });
+  const readAfter = readNames(compared);
+  const drawn = patchGraph(compared, {
+    node: node.filter(({ opType, output }) => !/^(Less|Greater)/.test(opType) || output.some((name) => readAfter.has(name))),
+  });
+  const read = readNames(drawn);
+  return patchGraph(drawn, {
+    node: drawn.node.filter(({ opType, output }) => opType !== 'RandomUniformLike' || output.some((name) => read.has(name))),
+  });
+}
+
+/** True for draws that are uniform in [0, 1). */
+function isUnit({ attribute }: NodeProto): boolean {
+  return attribute.every(({ name, f }) => (name === 'low' ? f === 0 : name === 'high' ? f === 1 : true));
 }
 
 function inferenceBatchNormalization(node: NodeProto, read: ReadonlySet<string>): NodeProto {

@@ -1,8 +1,9 @@
 // Switches a graph between training and inference: batch normalization and dropout are the operators that differ.
 
-import { type Attribute, type Graph, int, type Node } from '../graph.ts';
-import { freshName, usedValues } from '../liveness.ts';
+import { type Attribute, type Attributes, floatAttribute, type Graph, int, type Node } from '../graph.ts';
+import { freshName, neededNodes, usedValues } from '../liveness.ts';
 import { scalar, type Tensor } from '../tensor.ts';
+import { randomDecisions } from './expected-draws.ts';
 
 /**
  * The graph in training mode, also where it was exported for inference: batch normalization takes the batch's statistics and makes new
@@ -34,9 +35,13 @@ export function trainingMode(graph: Graph): Graph {
   return { ...graph, nodes, initializers };
 }
 
-/** The graph in inference mode: batch normalization takes the running statistics, dropout passes everything. Its running outputs disappear. */
+/**
+ * The graph in inference mode: batch normalization takes the running statistics, dropout passes everything, and random decisions have
+ * their mean (expected-draws.ts). What only training reads disappears.
+ */
 export function inferenceMode(graph: Graph): Graph {
-  const nodes = graph.nodes.map((node) => {
+  const decided = expectedDraws(graph);
+  const nodes = decided.map((node) => {
     if (isDefault(node, 'BatchNormalization'))
       return { ...withAttribute(node, 'training_mode', int(0)), outputs: node.outputs.slice(0, 1) };
     if (!isDefault(node, 'Dropout')) return node;
@@ -48,6 +53,54 @@ export function inferenceMode(graph: Graph): Graph {
     graph.outputs.map(({ name }) => name),
   );
   return { ...graph, nodes, initializers: new Map([...graph.initializers].filter(([name]) => used.has(name))) };
+}
+
+/** The nodes with the mean of each random decision in its place. */
+function expectedDraws(graph: Graph): readonly Node[] {
+  const decisions = randomDecisions(
+    graph.nodes.map((node) => (node.domain === '' ? node : undefined)),
+    (index) => isUnit(graph.nodes[index] as Node),
+  );
+  if (decisions.size === 0) return graph.nodes;
+  const names = namesOf(graph);
+  const nodes = graph.nodes.flatMap((node, index): readonly Node[] => {
+    const decision = decisions.get(index);
+    if (decision === undefined) return [node];
+    const { chance, like } = decision;
+    const type = node.attributes['to'] ?? node.attributes['dtype'];
+    if (like === undefined)
+      return [
+        {
+          ...node,
+          operator: type === undefined ? 'Identity' : 'Cast',
+          inputs: [chance],
+          attributes: type === undefined ? {} : { to: type },
+        },
+      ];
+    const [shape, mean] = ['shape', 'mean'].map((stem) => freshName(`${node.name}.${stem}`, names)) as [string, string];
+    const part = (operator: string, name: string, input: string, attributes: Attributes): Node => ({
+      operator,
+      domain: '',
+      name,
+      inputs: [input],
+      outputs: [name],
+      attributes,
+    });
+    return [
+      part('Shape', shape, like, {}),
+      part('Cast', mean, chance, type === undefined ? {} : { to: type }),
+      { ...node, operator: 'Expand', inputs: [mean, shape], attributes: {} },
+    ];
+  });
+  return neededNodes(
+    nodes,
+    graph.outputs.map(({ name }) => name),
+  );
+}
+
+/** True for draws that are uniform in [0, 1). */
+function isUnit(node: Node): boolean {
+  return floatAttribute(node, 'low', 0) === 0 && floatAttribute(node, 'high', 1) === 1;
 }
 
 function isDefault(node: Node, operator: string): boolean {
