@@ -124,6 +124,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: toggle,
     default: false,
   },
+  recompute: {
+    argument: 'auto|none|BYTES',
+    description: 'compute activations again where keeping them takes more than these bytes on a device; auto: more than its memory allows',
+    schema: z.union([z.enum(['auto', 'none']), wholeOrZero], { error: 'must be auto, none, or a number of bytes' }),
+    default: 'auto',
+  },
 };
 
 /** microBatch → micro-batch. */

@@ -11,6 +11,7 @@ import { type Instruction, isBackwardImmediate } from '../schedule/program.ts';
 import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordinator.ts';
 import { isBoundary, type MachineConfig } from './coordinator/machine.ts';
 import { Mailbox } from './device/mailbox.ts';
+import { savedBudgetBytes } from './device/recomputation.ts';
 import { feedName, isTraced, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
 import { createStage, type Stage } from './device/stage.ts';
@@ -40,9 +41,9 @@ export async function trainHere(
   hooks: RunHooks,
   config: MachineConfig,
   plan: Plan,
-  environment: { engine: Engine; clock: Clock; signal: AbortSignal },
+  environment: { engine: Engine; clock: Clock; signal: AbortSignal; memoryBytes?: number },
 ): Promise<CoordinatorEnd> {
-  const { engine, clock, signal } = environment;
+  const { engine, clock, signal, memoryBytes } = environment;
   const device = defined(program(plan).devices[0], 'the device');
   const { sequence, training, label, state } = subject;
   const stage = await createStage(engine, {
@@ -54,6 +55,7 @@ export async function trainHere(
     microBatchSize: plan.microBatchSize,
     splitBackward: false,
     immediateBackward: isBackwardImmediate(device),
+    savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
   });
   for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
     // Copies: the engine keeps what it is given, and the caller goes on with its state.

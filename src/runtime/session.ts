@@ -3,7 +3,9 @@
 
 import type { Clock } from '../clock.ts';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
+import { bytesInMiB } from '../cluster/memory.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
+import { deviceFacts } from '../engine/host-node.ts';
 import type { LayerSequence } from '../graph/layers.ts';
 import { importModel } from '../graph/onnx/import.ts';
 import { checkProgram } from '../schedule/check.ts';
@@ -110,7 +112,12 @@ class Session {
     this.#plan = plan;
     const engine = await createComputeThread({ engine: settings.engine, threadCount: settings.threads });
     try {
-      return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, { engine, clock, signal });
+      return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
+        engine,
+        clock,
+        signal,
+        memoryBytes: deviceFacts().memoryMiB * bytesInMiB,
+      });
     } finally {
       await engine.close();
     }

@@ -43,4 +43,6 @@ export interface TrainSettings {
   readonly engine: 'onnxruntime' | 'reference';
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
+  /** Activations are computed again where keeping them would take too much memory: bytes a device, or what its memory allows. */
+  readonly recompute: 'auto' | 'none' | number;
 }

@@ -25,6 +25,8 @@ export interface TrainingSpec {
   readonly seed: number;
   /** Parameters that stay as they are. */
   readonly frozen: readonly string[];
+  /** Bytes that the activations kept on each device may take, 'auto' for what its memory allows; absent: no limit. */
+  readonly recompute?: 'auto' | number | undefined;
 }
 
 const fraction = z.number().min(0).max(1);
@@ -44,6 +46,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   clipNorm: z.number().positive().nullable(),
   seed: z.number().int(),
   frozen: z.array(z.string()),
+  recompute: z.union([z.literal('auto'), z.number().min(0)]).optional(),
 });
 
 /** How many copies of each weight the optimizer keeps beside it (eq. 3's s): momentum 1, Adam 2. */

@@ -16,6 +16,7 @@ import { lossGraph } from '../../training/losses.ts';
 import { accumulateGraph, type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
+import { recomputeWithin } from './recomputation.ts';
 
 /** What a stage is made of. */
 export interface StageOptions {
@@ -32,6 +33,8 @@ export interface StageOptions {
   readonly splitBackward: boolean;
   /** On the last stage: every backward pass follows its forward pass at once, so that both can be one graph. Default false. */
   readonly immediateBackward?: boolean;
+  /** Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit. */
+  readonly savedBudgetBytes?: number | undefined;
 }
 
 /** The graphs that need samples. */
@@ -95,14 +98,19 @@ export async function compileStage(engine: Engine, options: StageOptions): Promi
 }
 
 async function compilePass(engine: Engine, options: StageOptions, trained: readonly TensorSpec[]): Promise<CompiledPass> {
-  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false } = options;
+  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes } = options;
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
+  let recompute: ReadonlySet<string> = new Set();
   const graphs = differentiate(stage, {
     inputs: differentiableNames(stage.inputs),
     parameters: trained.map(({ name }) => name),
     outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
     ...loweringOf(engine),
+    recompute: (pass) => {
+      recompute = savedBudgetBytes === undefined ? recompute : recomputeWithin(pass, savedBudgetBytes);
+      return recompute;
+    },
   });
   const logits = defined(stage.graph.outputs[0], 'the output');
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
@@ -110,7 +118,9 @@ async function compilePass(engine: Engine, options: StageOptions, trained: reado
   const hasWeightGradients = graphs.parameterGradients.length > 0;
   const loss = isLast ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels) : undefined;
   const common = { stage, graphs, maskAxes: maskAxes(graphs, options) };
-  if (loss !== undefined && immediateBackward && !splitBackward && (hasInputGradients || hasWeightGradients)) {
+  // In one graph with the forward pass, nothing would run again: equal nodes become one.
+  const isOneGraph = immediateBackward && !splitBackward && recompute.size === 0;
+  if (loss !== undefined && isOneGraph && (hasInputGradients || hasWeightGradients)) {
     const step = await engine.compile(stepGraph(graphs, loss, logits.name));
     return {
       ...common,

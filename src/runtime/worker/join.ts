@@ -54,6 +54,7 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
       coordinator: link,
       clock: options.clock,
       engine,
+      memoryBytes: facts.memoryMiB * 2 ** 20,
       createNetwork: (name, token, onLink) => createPeerNetwork(name, host, token, onLink),
       ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
     });

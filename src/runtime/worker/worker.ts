@@ -16,6 +16,7 @@ import { type DeviceProgram, isBackwardImmediate } from '../../schedule/program.
 import type { Frame, Link } from '../../transport/link.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
+import { savedBudgetBytes } from '../device/recomputation.ts';
 import { feedName, isTraced, runRound } from '../device/round.ts';
 import { createStage, type Stage } from '../device/stage.ts';
 import { Failure } from '../failure.ts';
@@ -34,6 +35,8 @@ export interface WorkerOptions {
   /** Stays the caller's to close. */
   readonly engine: Engine;
   readonly profileCache?: ProfileCache;
+  /** What this device may use. Default: not known. */
+  readonly memoryBytes?: number;
 }
 
 /** How a worker's part ended. */
@@ -264,6 +267,12 @@ class Worker {
         microBatchSize: plan.microBatchSize,
         splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
         immediateBackward: isBackwardImmediate(device),
+        savedBudgetBytes: savedBudgetBytes({
+          sequence,
+          program: device,
+          training: model.training,
+          memoryBytes: this.#options.memoryBytes,
+        }),
       }),
     );
     this.#epoch = epoch;

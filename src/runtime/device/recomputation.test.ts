@@ -1,0 +1,104 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { defined } from '../../assert.ts';
+import { differentiate } from '../../autodiff/differentiate.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
+import { extractStage } from '../../graph/stage.ts';
+import { program } from '../../schedule/generate.ts';
+import { difference, runAlone, runCluster } from '../../testing/memory-cluster.ts';
+import { batches, regressionNet, residualNet, sgd, subjectOf, transformerNet } from '../../testing/training-subjects.ts';
+import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
+
+const plan = {
+  planner: 'hand',
+  schedule: '1f1b',
+  batchSize: 8,
+  microBatchSize: 2,
+  microBatchCount: 4,
+  stages: [
+    { layers: [0, 2] as const, devices: ['a'], samples: [2], inFlight: 3 },
+    { layers: [2, 4] as const, devices: ['b'], samples: [2], inFlight: 1 },
+  ],
+};
+
+test('the budget of a micro-batch is a share of what is given, or of what the device has left', () => {
+  const subject = subjectOf(regressionNet(), 8, { optimizer: { ...sgd, momentum: 0.9 } });
+  const { sequence, training } = subject;
+  const [a, b] = program(plan).devices;
+  const budget = (recompute: 'auto' | number | undefined, memoryBytes: number | undefined, device = a): number | undefined =>
+    savedBudgetBytes({ sequence, program: defined(device, 'the device'), training: { ...training, recompute }, memoryBytes });
+  assert.deepEqual(
+    [a, b].map((device) => forwardsInFlight(defined(device, 'the device'))),
+    [3, 1],
+  );
+  assert.equal(budget(undefined, 1000), undefined);
+  assert.equal(budget('auto', undefined), undefined);
+  assert.equal(budget(3000, undefined), 1000);
+  assert.equal(budget(3000, undefined, b), 3000);
+  // two layers of 5·7 + 7 and 7·7 + 7 weights, each three times: itself, its gradient, its momentum
+  assert.equal(budget('auto', 160 * 2 ** 20 + 3 * 4 * 98 + 300), 100);
+  assert.equal(budget('auto', 2 ** 20), 0);
+});
+
+test('nothing is computed again while all fits; with less, what is kept fits; with nothing, the least is kept', () => {
+  const { sequence } = subjectOf(residualNet(), 4);
+  const stage = extractStage(sequence, 0, sequence.layers.length, 4);
+  const kept = (budgetBytes: number): readonly [bytes: number, again: number] => {
+    let again = 0;
+    const graphs = differentiate(stage, {
+      inputs: [],
+      recompute: (pass) => {
+        const chosen = recomputeWithin(pass, budgetBytes);
+        again = chosen.size;
+        return chosen;
+      },
+    });
+    return [[...graphs.saved, ...graphs.savedInputs].reduce((sum, { bytes }) => sum + bytes, 0), again];
+  };
+  const [all, none] = kept(Number.POSITIVE_INFINITY);
+  assert.equal(none, 0);
+  assert.deepEqual(kept(all), [all, 0]);
+  const [half, some] = kept(all / 2);
+  assert.ok(half <= all / 2 && half > 0 && some > 0, `${half} of ${all}`);
+  const [least] = kept(0);
+  assert.ok(least > 0 && least < half, `${least}`);
+});
+
+for (const [name, net] of [
+  ['residual', residualNet()],
+  ['transformer', transformerNet()],
+] as const) {
+  for (const engine of ['reference', 'onnxruntime']) {
+    test(`${name} on ${engine}: a run that computes activations again has the losses and weights of one that keeps them`, async () => {
+      const subject = (recompute: number | undefined) => subjectOf(net, 8, { optimizer: { ...sgd, momentum: 0.9 }, recompute });
+      const create = engine === 'reference' ? {} : { createEngine: () => createOnnxRuntimeNodeEngine() };
+      const run = (recompute: number | undefined) =>
+        ({
+          subject: subject(recompute),
+          batch: batches(net, subject(recompute)),
+          microBatchSize: 4,
+          machine: { endRound: 4 },
+          ...create,
+        }) as const;
+      const keeping = await runAlone(run(undefined));
+      const again = await runAlone(run(0));
+      assert.equal(again.losses.length, 4);
+      const { loss, weight, worst } = difference(keeping, again);
+      assert.ok(loss < 1e-6 && weight < 1e-5, `${loss} ${weight} ${worst}`);
+    });
+  }
+}
+
+test('stages on several workers that compute activations again agree with one device that keeps them', async () => {
+  const net = transformerNet();
+  const options = { batch: batches(net, subjectOf(net, 8)), microBatchSize: 2, machine: { endRound: 3 } };
+  const count = subjectOf(net, 8).sequence.layers.length;
+  const stages = [
+    { layers: [0, 4] as const, devices: ['a'], samples: [2], inFlight: 3 },
+    { layers: [4, count] as const, devices: ['b'], samples: [2], inFlight: 1 },
+  ];
+  const keeping = await runAlone({ subject: subjectOf(net, 8), ...options });
+  const again = await runCluster({ subject: subjectOf(net, 8, { recompute: 0 }), ...options, plan: { ...plan, stages } });
+  const { loss, weight, worst } = difference(keeping, again);
+  assert.ok(loss < 1e-6 && weight < 1e-5, `${loss} ${weight} ${worst}`);
+});

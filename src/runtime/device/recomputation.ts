@@ -1,0 +1,59 @@
+// Recomputation on one device: how many bytes its kept activations may take, and what is computed again so that they fit (autodiff/recompute.ts).
+
+import type { ForwardPass } from '../../autodiff/differentiate.ts';
+import { type Recomputation, recomputationFront, withinBudget } from '../../autodiff/recompute.ts';
+import { recomputationProblem } from '../../autodiff/saving.ts';
+import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
+import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
+import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
+
+/** What the process takes before it has a stage: Node, the engine's library, buffers of links. */
+const processBytes = 160 * bytesInMiB;
+
+/** What a stage's share of memory depends on. */
+export interface BudgetOptions {
+  readonly sequence: LayerSequence;
+  readonly program: DeviceProgram;
+  readonly training: TrainingSpec;
+  /** The device's memory; undefined where it is not known. */
+  readonly memoryBytes: number | undefined;
+}
+
+/**
+ * Bytes that one micro-batch may keep for its backward pass; undefined where there is no limit. `auto` gives the micro-batches in flight what eq. 3
+ * leaves of the device's memory.
+ */
+export function savedBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOptions): number | undefined {
+  const { recompute } = training;
+  if (recompute === undefined || (recompute === 'auto' && memoryBytes === undefined)) return undefined;
+  const inFlight = Math.max(1, forwardsInFlight(program));
+  if (recompute !== 'auto') return recompute / inFlight;
+  const layers = sequence.layers.slice(...program.layers);
+  const weightBytes = layers.reduce((sum, layer) => sum + parameterBytes(sequence, layer), 0);
+  const demand = { weightBytes, savedBytes: 0, inFlight, optimizerState: optimizerStateCount(training) };
+  return Math.max(0, (memoryBytes as number) - processBytes - stageMemoryBytes(demand, 0)) / inFlight;
+}
+
+/** The most forward passes of a round that wait for their backward pass at once. */
+export function forwardsInFlight({ instructions }: Pick<DeviceProgram, 'instructions'>): number {
+  let [count, most] = [0, 0];
+  for (const { kind } of instructions) {
+    if (kind === 'forward') most = Math.max(most, ++count);
+    else if (kind === 'backward' || kind === 'backward-weight') count--;
+  }
+  return most;
+}
+
+/** What to compute again so that the rest fits, with the least time; where nothing fits, what keeps the least. Empty where all fits as it is. */
+export function recomputeWithin(pass: ForwardPass, budgetBytes: number): ReadonlySet<string> {
+  const kept = pass.required.reduce((sum, value) => sum + finite(pass.bytes.get(value)), 0);
+  if (kept <= budgetBytes) return new Set();
+  const front = recomputationFront(recomputationProblem(pass));
+  return (withinBudget(front, budgetBytes) ?? (front.at(-1) as Recomputation)).recompute;
+}
+
+/** Views are never kept. */
+function finite(bytes: number | undefined): number {
+  return bytes !== undefined && Number.isFinite(bytes) ? bytes : 0;
+}
