@@ -104,6 +104,7 @@ function trainingSpec(settings: TrainSettings, frozen: readonly string[]): Train
     clipNorm: settings.clipNorm ?? null,
     seed: settings.seed,
     frozen,
+    ...(settings.recompute === 'none' ? {} : { recompute: settings.recompute }),
   };
 }
 
