@@ -246,8 +246,8 @@ const cases: readonly Case[] = [
   { name: 'a negative learning rate', args: changed('--lr', '-0.1'), says: '--lr -0.1 must not be negative.' },
   {
     name: 'an unknown planner',
-    args: changed('--planner', 'best'),
-    says: 'There is no planner "best"; use one of asteroid, single, dp, straight.',
+    args: changed('--planner', 'magic'),
+    says: 'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, hetpipe, pipeedge, ftpipehd, exhaustive.',
   },
   { name: 'an unknown schedule', args: changed('--schedule', '2f2b'), says: 'There is no schedule "2f2b"; use one of 1f1b, gpipe.' },
   {

@@ -87,12 +87,20 @@ export interface Plan {
    * absent means 0.
    */
   readonly forwardOnlyLayers?: number;
+  /** Of planner hetpipe only, whose plans are no Programs: all its pipelines over the whole model; `stages` is the first. */
+  readonly virtualWorkers?: readonly VirtualWorker[];
   readonly predicted: {
     readonly roundMs: number;
     readonly samplesPerS: number;
     readonly lowerBoundMs?: number;
     readonly peakMemoryMiB: Readonly<Record<string, number>>;
   };
+}
+
+/** One of several pipelines over the whole model, with its part of the round's micro-batches. */
+export interface VirtualWorker {
+  readonly stages: readonly StagePlan[];
+  readonly microBatchCount: number;
 }
 
 /** A plan without its prediction: all that a Program needs. What a person writes by hand. */

@@ -20,77 +20,105 @@ export interface Allocation {
   readonly highest: readonly number[];
 }
 
+/** Working memory, so that hundreds of thousands of calls leave nothing behind but their answers. */
+const scratch = { shares: new Float64Array(0), capacities: new Float64Array(0), times: new Float64Array(0), open: new Uint8Array(0) };
+
+function reserve(count: number): void {
+  if (scratch.shares.length >= count) return;
+  for (const key of ['shares', 'capacities', 'times'] as const) scratch[key] = new Float64Array(2 * count);
+  scratch.open = new Uint8Array(2 * count);
+}
+
 /** Shares the micro-batch; undefined when it does not fit the devices' memory together. */
 export function allocate(problem: AllocationProblem): Allocation | undefined {
-  const shares = balance(problem);
-  if (shares === undefined) return undefined;
-  const samples = roundShares(shares, problem.samples);
+  const count = problem.limits.length;
+  reserve(count);
+  if (!balance(problem)) return undefined;
+  const samples = roundShares(count, problem.samples);
   return { samples, highest: offload(problem, samples) };
 }
 
 /** Phase 1, MemoryAwareBalancing: in proportion to capacity v_d (eq. 9); what exceeds a device's memory goes to the others, again by capacity. */
-function balance({ samples, limits, timeMs }: AllocationProblem): number[] | undefined {
-  const shares: number[] = [];
-  const capacities: number[] = [];
-  let open: number[] = [];
-  for (let device = 0; device < limits.length; device++) {
-    shares.push(0);
-    capacities.push(1 / Math.max(timeMs(device, samples), 1e-12));
-    if ((limits[device] ?? 0) > 0) open.push(device);
+function balance({ samples, limits, timeMs }: AllocationProblem): boolean {
+  const { shares, capacities, open } = scratch;
+  const count = limits.length;
+  let openCount = 0;
+  for (let device = 0; device < count; device++) {
+    shares[device] = 0;
+    capacities[device] = 1 / Math.max(timeMs(device, samples), 1e-12);
+    open[device] = (limits[device] ?? 0) > 0 ? 1 : 0;
+    openCount += open[device] ?? 0;
   }
   let left = samples;
   while (left > 1e-9 * samples) {
-    if (open.length === 0) return undefined;
+    if (openCount === 0) return false;
     let total = 0;
-    for (const device of open) total += capacities[device] ?? 0;
+    for (let device = 0; device < count; device++) if (open[device] === 1) total += capacities[device] ?? 0;
     const wanted = left;
-    const stillOpen: number[] = [];
-    for (const device of open) {
+    const before = openCount;
+    for (let device = 0; device < count; device++) {
+      if (open[device] === 0) continue;
       const limit = limits[device] ?? 0;
       const share = (shares[device] ?? 0) + ((capacities[device] ?? 0) / total) * wanted;
       const taken = Math.min(share, limit);
       left -= taken - (shares[device] ?? 0);
       shares[device] = taken;
-      if (taken < limit) stillOpen.push(device);
+      if (taken < limit) continue;
+      open[device] = 0;
+      openCount--;
     }
     // Everybody took all that was offered: nothing is left but what rounding lost.
-    if (stillOpen.length === open.length) break;
-    open = stillOpen;
+    if (openCount === before) break;
   }
-  return shares;
+  return true;
 }
 
 /** Whole numbers with the same sum: down first, then up where most was lost. A limit is whole, so a share below it may be rounded up. */
-function roundShares(shares: readonly number[], total: number): number[] {
-  const whole = shares.map((share) => Math.floor(share + 1e-9));
+function roundShares(count: number, total: number): number[] {
+  const { shares } = scratch;
+  const whole = new Array<number>(count);
   let left = total;
-  for (const share of whole) left -= share;
-  if (left > 0) {
-    const byLoss = shares
-      .map((share, device) => ({ device, loss: share - (whole[device] ?? 0) }))
-      .sort((a, b) => b.loss - a.loss || a.device - b.device);
-    for (const { device } of byLoss.slice(0, left)) whole[device] = (whole[device] ?? 0) + 1;
+  for (let device = 0; device < count; device++) {
+    const share = Math.floor((shares[device] ?? 0) + 1e-9);
+    whole[device] = share;
+    left -= share;
+  }
+  for (; left > 0; left--) {
+    let most = 0;
+    for (let device = 1; device < count; device++) {
+      if ((shares[device] ?? 0) - (whole[device] ?? 0) > (shares[most] ?? 0) - (whole[most] ?? 0)) most = device;
+    }
+    whole[most] = (whole[most] ?? 0) + 1;
   }
   return whole;
 }
 
 /** Phase 2, StragglerWorkloadOffloading, in place: from the slowest to the fastest device with memory, while that makes the slowest faster. Returns the largest shares offered. */
 function offload({ samples: total, limits, timeMs }: AllocationProblem, samples: number[]): number[] {
-  const highest = [...samples];
-  const times = samples.map((share, device) => timeMs(device, share));
-  for (let block = Math.max(1, total >> 3); samples.length > 1; block >>= 1) {
+  const { times } = scratch;
+  const count = samples.length;
+  const highest = samples.slice();
+  for (let device = 0; device < count; device++) times[device] = timeMs(device, samples[device] ?? 0);
+  for (let block = Math.max(1, total >> 3); count > 1; block >>= 1) {
     for (;;) {
-      const from = slowest(times);
-      const to = fastest(times, from, (device) => (samples[device] ?? 0) + block <= (limits[device] ?? 0));
-      const [oldShare, oldMs] = [samples[from] ?? 0, times[from] ?? 0];
-      if (to === -1 || oldShare < block) break;
-      const [otherShare, otherMs] = [samples[to] ?? 0, times[to] ?? 0];
+      const from = slowest(times, count);
+      const oldShare = samples[from] ?? 0;
+      if (oldShare < block) break;
+      let to = -1;
+      for (let device = 0; device < count; device++) {
+        if (device === from || (samples[device] ?? 0) + block > (limits[device] ?? 0)) continue;
+        if (to === -1 || (times[device] ?? 0) < (times[to] ?? 0)) to = device;
+      }
+      if (to === -1) break;
+      const oldMs = times[from] ?? 0;
+      const otherShare = samples[to] ?? 0;
+      const otherMs = times[to] ?? 0;
       highest[to] = Math.max(highest[to] ?? 0, otherShare + block);
       samples[from] = oldShare - block;
       samples[to] = otherShare + block;
       times[from] = timeMs(from, oldShare - block);
       times[to] = timeMs(to, otherShare + block);
-      if ((times[slowest(times)] ?? 0) < oldMs) continue;
+      if ((times[slowest(times, count)] ?? 0) < oldMs) continue;
       samples[from] = oldShare;
       samples[to] = otherShare;
       times[from] = oldMs;
@@ -102,16 +130,56 @@ function offload({ samples: total, limits, timeMs }: AllocationProblem, samples:
   return highest;
 }
 
-function slowest(times: readonly number[]): number {
+function slowest(times: Float64Array, count: number): number {
   let found = 0;
-  for (let device = 1; device < times.length; device++) if ((times[device] ?? 0) > (times[found] ?? 0)) found = device;
+  for (let device = 1; device < count; device++) if ((times[device] ?? 0) > (times[found] ?? 0)) found = device;
   return found;
 }
 
-function fastest(times: readonly number[], except: number, fits: (device: number) => boolean): number {
-  let found = -1;
-  for (let device = 0; device < times.length; device++) {
-    if (device !== except && fits(device) && (found === -1 || (times[device] ?? 0) < (times[found] ?? 0))) found = device;
+/**
+ * The shares with the least time of the slowest device (eq. 7), found by bisection over that time; devices of a class have the same times
+ * and limits. Needs times that grow with the share. O(classes · log² samples), for groups that Algorithm 1 would take too long over.
+ */
+export function allocateByClass(problem: AllocationProblem, classOf: readonly string[]): Allocation | undefined {
+  const { samples, limits, timeMs } = problem;
+  const members = new Map<string, number[]>();
+  for (const [device, name] of classOf.entries()) {
+    const known = members.get(name);
+    if (known === undefined) members.set(name, [device]);
+    else known.push(device);
   }
-  return found;
+  const classes = [...members.values()].map((devices) => ({
+    devices,
+    first: devices[0] ?? 0,
+    limit: Math.min(samples, limits[devices[0] ?? 0] ?? 0),
+  }));
+  const share = (first: number, limit: number, withinMs: number): number => {
+    let [low, high] = [0, limit];
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (timeMs(first, middle) <= withinMs) low = middle;
+      else high = middle - 1;
+    }
+    return low;
+  };
+  const held = (withinMs: number): number =>
+    classes.reduce((sum, { devices, first, limit }) => sum + devices.length * share(first, limit, withinMs), 0);
+  let high = classes.reduce((slowestMs, { first, limit }) => Math.max(slowestMs, timeMs(first, limit)), 0);
+  if (held(high) < samples) return undefined;
+  let low = 0;
+  for (let step = 0; step < 48 && high - low > 1e-9 * high; step++) {
+    const middle = (low + high) / 2;
+    if (held(middle) >= samples) high = middle;
+    else low = middle;
+  }
+  const found = new Array<number>(classOf.length).fill(0);
+  for (const { devices, first, limit } of classes) for (const device of devices) found[device] = share(first, limit, high);
+  let excess = held(high) - samples;
+  for (let round = 0; excess > 0; round++) {
+    const device = round % found.length;
+    if ((found[device] ?? 0) === 0) continue;
+    found[device] = (found[device] ?? 0) - 1;
+    excess--;
+  }
+  return { samples: found, highest: found };
 }

@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createRandom } from '../random.ts';
 import { randomInstance } from '../testing/random-plans.ts';
-import { type Found, type Space, search } from './asteroid.ts';
+import { search } from './asteroid.ts';
 import { pipelineSteps, roundLatencyMs } from './cost.ts';
 import { createProblem, layoutPlan, type Problem, type StageLayout } from './problem.ts';
-import { planners } from './spaces.ts';
+import type { Found, Space } from './space.ts';
+import { asteroidSpaces } from './spaces.ts';
 import { inFlightFromEnd, neighbourGroups, StageTable } from './stages.ts';
+import { finish } from './steps.ts';
 
 /** Eq. 4 as cost.ts has it, for the last stages of a pipeline or (`whole`) all of it with its feed. */
 function latencyMs(problem: Problem, layouts: readonly StageLayout[], whole: boolean): number {
@@ -100,7 +102,7 @@ function instance(seed: number, layerLimit: number, deviceLimit: number): Proble
 }
 
 function asteroidSpace(problem: Problem): Space {
-  return planners.asteroid?.(problem)[0] as Space;
+  return asteroidSpaces(problem)[0] as Space;
 }
 
 /** What `found` promises must be what cost.ts says of it; within memory by construction of largestShare, which plan.test.ts checks. */
@@ -115,7 +117,7 @@ test('the search is Algorithm 2, on 200 random problems', () => {
   let infeasible = 0;
   for (let seed = 0; seed < 200; seed++) {
     const problem = instance(seed, 9, 4);
-    const ms = checkFound(problem, search(problem, asteroidSpace(problem)), seed);
+    const ms = checkFound(problem, finish(search(problem, asteroidSpace(problem))), seed);
     const plain = plainAlgorithm2Ms(problem, asteroidSpace(problem));
     if (!Number.isFinite(plain)) infeasible++;
     assert.ok(ms === plain || Math.abs(ms - plain) <= 1e-9 * plain, `seed ${seed}: ${ms} ms, Algorithm 2 as written ${plain} ms`);
@@ -127,7 +129,7 @@ test('how far Algorithm 2 is from the best of its own space by its own formula: 
   let [optimal, count, worst, excess] = [0, 0, 0, 0];
   for (let seed = 1000; seed < 1400; seed++) {
     const problem = instance(seed, 6, 4);
-    const ms = checkFound(problem, search(problem, asteroidSpace(problem)), seed);
+    const ms = checkFound(problem, finish(search(problem, asteroidSpace(problem))), seed);
     const best = bruteForceMs(problem, asteroidSpace(problem));
     assert.ok(ms >= best * (1 - 1e-9), `seed ${seed}: ${ms} ms is below the best, ${best} ms`);
     assert.equal(Number.isFinite(ms), Number.isFinite(best), `seed ${seed}: finds a plan whenever there is one`);
@@ -154,7 +156,7 @@ test('the coarse first search loses nothing: 60 layers against Algorithm 2 as wr
       optimizerState: 0,
       replicateBatchDependent: false,
     });
-    const ms = checkFound(problem, search(problem, asteroidSpace(problem)), seed);
+    const ms = checkFound(problem, finish(search(problem, asteroidSpace(problem))), seed);
     const plain = plainAlgorithm2Ms(problem, asteroidSpace(problem));
     assert.ok(ms <= plain * (1 + 1e-9), `seed ${seed}: ${ms} ms, Algorithm 2 as written ${plain} ms`);
   }
@@ -162,5 +164,5 @@ test('the coarse first search loses nothing: 60 layers against Algorithm 2 as wr
 
 test('an aborted search stops', () => {
   const problem = instance(3, 9, 4);
-  assert.throws(() => search(problem, asteroidSpace(problem), AbortSignal.abort(new Error('enough'))), /enough/);
+  assert.throws(() => finish(search(problem, asteroidSpace(problem)), AbortSignal.abort(new Error('enough'))), /enough/);
 });

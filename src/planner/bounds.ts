@@ -37,6 +37,6 @@ export function createBounds(problem: Problem): Bounds {
 /** A lower bound of the round of any plan with the problem's micro-batch size, whatever its planner, schedule and devices. */
 export function lowerBoundMs(problem: Problem): number {
   const { speeds, busiestMs } = createBounds(problem);
-  const total = problem.devices.reduce((sum, device) => sum + (speeds[device.classIndex] ?? 0), 0);
+  const total = problem.available.reduce((sum, device) => sum + (speeds[device.classIndex] ?? 0), 0);
   return problem.microBatchCount * busiestMs(0, problem.profile.layers.length, total);
 }

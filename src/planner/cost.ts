@@ -49,8 +49,12 @@ export function roundLatencyMs(steps: readonly Step[], microBatchCount: number):
 
 /** T_a of eq. 5: 2(|G| − 1)·Σw / (|G| · min bandwidth). `group` holds places in the cluster; one device reduces nothing. */
 export function allReduceMs(table: LinkTable, group: readonly number[], weightBytes: number): number {
-  if (group.length < 2) return 0;
-  return (2 * (group.length - 1) * weightBytes * 8) / (group.length * slowestInGroup(table, group).bandwidthMbps * 1000);
+  return group.length < 2 ? 0 : ringMs(group.length, slowestInGroup(table, group).bandwidthMbps, weightBytes);
+}
+
+/** The same for a group whose slowest bandwidth is known. */
+export function ringMs(deviceCount: number, slowestMbps: number, weightBytes: number): number {
+  return deviceCount < 2 ? 0 : (2 * (deviceCount - 1) * weightBytes * 8) / (deviceCount * slowestMbps * 1000);
 }
 
 /** One side of a border between stages: devices in order with their shares of a micro-batch. */

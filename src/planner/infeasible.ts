@@ -3,8 +3,9 @@
 
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
-import type { Space } from './asteroid.ts';
 import { createProblem, type Problem, stageDemand, withMicroBatchSize } from './problem.ts';
+import type { Overload, Question } from './question.ts';
+import type { Space } from './space.ts';
 import type { Spaces } from './spaces.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, StageTable } from './stages.ts';
 
@@ -30,6 +31,18 @@ export function explainInfeasible(problem: Problem, planner: string, spaces: Spa
   const hasMiB = Math.floor((spec?.memoryMiB ?? 0) * 10) / 10;
   const what = `Model "${problem.profile.model}" fits nowhere (${where}): device "${spec?.name}" has ${hasMiB} MiB and lacks ${lacksMiB} MiB`;
   return new InputError(`${what}; ${fitting === undefined ? mend : `use micro-batches of ${fitting}, or ${mend}`}.`);
+}
+
+/** Throws the error for a planner that does not look at memory, and whose plan does not fit. */
+export function explainOverload(
+  { base, planner }: Question,
+  { name, neededMiB, hasMiB, microBatchSize }: Overload & { readonly microBatchSize: number },
+): never {
+  const what = `Planner "${planner}" does not look at memory, and its plan for model "${base.profile.model}" does not fit (micro-batches of ${microBatchSize})`;
+  const has = Math.floor(hasMiB * 10) / 10;
+  throw new InputError(
+    `${what}: device "${name}" has ${has} MiB and lacks ${Math.ceil(neededMiB - hasMiB)} MiB; use planner best, or raise its memoryMiB to ${Math.ceil(neededMiB)}.`,
+  );
 }
 
 function fits(problem: Problem, spaces: Spaces): boolean {

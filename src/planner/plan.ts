@@ -1,17 +1,16 @@
 // plan(): profile and cluster in, Plan out. Chooses the micro-batch size where the caller did not, lets the named planner search, and lets
 // the simulator decide between what was found and predict the winner. Pure and deterministic; runs to its end on the calling thread.
 
-import type { Cluster, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
+import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
-import { inFlight, program } from '../schedule/generate.ts';
-import { simulate } from '../simulator/simulate.ts';
-import { search } from './asteroid.ts';
-import { lowerBoundMs } from './bounds.ts';
-import { explainInfeasible } from './infeasible.ts';
-import { createProblem, layoutPlan, type Problem, withMicroBatchSize } from './problem.ts';
-import { plannerSpaces } from './spaces.ts';
+import { inFlight } from '../schedule/generate.ts';
+import { type Pin, settleConstraints } from './constraints.ts';
+import { plannerOf } from './planners.ts';
+import { createProblem } from './problem.ts';
+import { type Answer, problemsOf, type Question } from './question.ts';
+import type { Steps } from './steps.ts';
 
 export interface PlanInput {
   readonly profile: Profile;
@@ -20,7 +19,7 @@ export interface PlanInput {
   readonly batchSize: number;
   /** Must divide batchSize. Absent: every divisor is tried. */
   readonly microBatchSize?: number;
-  /** Default '1f1b'. */
+  /** Absent: the planner's own; `best` tries all. */
   readonly schedule?: string;
   /** See plannerNames. Default 'asteroid'. */
   readonly planner?: string;
@@ -28,71 +27,71 @@ export interface PlanInput {
   readonly optimizerState: OptimizerState;
   /** Allows replicas of layers that depend on the whole batch, such as batch normalization; the run then differs from a single device's. Default false. */
   readonly replicateBatchDependent?: boolean;
-  /** Looked at between the steps of the search. */
+  /** The stage with such a layer consists of the devices that are pinned to it. */
+  readonly pins?: readonly Pin[];
+  /** Names of devices that get no layers. One that holds the data still sends it. */
+  readonly exclude?: readonly string[];
+  /** Looked at between the steps of the search, which then ends with the signal's reason. */
   readonly signal?: AbortSignal;
+  /** Hears of every plan that is better than all before, so that there is a best one at any time. */
+  readonly onBetter?: (plan: Plan) => void;
+  /** Hears about how much of the current part of the search is done, from 0 to 1. */
+  readonly onProgress?: (done: number) => void;
 }
 
 /**
- * The plan with the shortest simulated round among the planner's best for each micro-batch size. `predicted` is the simulator's, and
- * `lowerBoundMs` what no plan for this batch can beat. Throws InputError, one sentence, for input that is wrong or fits nowhere.
+ * The named planner's plan. `predicted` is the simulator's, and `lowerBoundMs` what no plan for this batch can beat: where it equals
+ * `roundMs`, the plan is proven to be optimal. Throws InputError, one sentence, for input that is wrong or fits nowhere.
  */
 export function plan(input: PlanInput): Plan {
-  const { batchSize, optimizerState, signal, schedule = '1f1b', planner = 'asteroid', replicateBatchDependent = false } = input;
+  const steps = planSteps(input);
+  for (;;) {
+    const step = steps.next();
+    if (step.done === true) return step.value;
+  }
+}
+
+/** The same in steps, for who wants to do something else between them. */
+export function* planSteps(input: PlanInput): Steps<Plan> {
+  const {
+    batchSize,
+    optimizerState,
+    signal,
+    onBetter,
+    onProgress,
+    schedule,
+    planner = 'asteroid',
+    replicateBatchDependent = false,
+  } = input;
   const profile = parseProfile(input.profile);
   const cluster = parseCluster(input.cluster);
-  inFlight(schedule, 0, 1, 1);
-  const spaces = plannerSpaces(planner);
-  const sizes = microBatchSizes(batchSize, input.microBatchSize);
-  const smallest = createProblem({
-    profile,
-    cluster,
-    schedule,
-    batchSize,
-    microBatchSize: sizes[0] ?? 1,
-    optimizerState,
-    replicateBatchDependent,
+  if (schedule !== undefined) inFlight(schedule, 0, 1, 1);
+  const search = plannerOf(planner);
+  const microBatchSizes = settleMicroBatchSizes(batchSize, input.microBatchSize);
+  const microBatchSize = microBatchSizes[0] ?? 1;
+  const rules = settleConstraints(input, profile, cluster);
+  const base = createProblem({
+    ...{ profile, cluster, schedule: schedule ?? '1f1b', batchSize, microBatchSize, optimizerState, replicateBatchDependent },
+    ...rules,
   });
-  const problems = sizes.map((size) => withMicroBatchSize(smallest, size)).map((problem) => ({ problem, boundMs: lowerBoundMs(problem) }));
-  problems.sort((a, b) => a.boundMs - b.boundMs);
-  let best: Simulated | undefined;
-  for (const { problem, boundMs } of problems) {
-    // Sorted by bound: from here on nothing can be better.
-    if (best !== undefined && boundMs >= best.roundMs) break;
-    for (const space of spaces(problem)) {
-      const found = search(problem, space, signal);
-      if (found === undefined) continue;
-      const candidate = simulated(problem, layoutPlan(problem, planner, found.layouts));
-      if (best === undefined || candidate.roundMs < best.roundMs) best = candidate;
-    }
+  const question: Question = { planner, base, microBatchSizes, schedule };
+  const boundMs = problemsOf(question, ['1f1b'])[0]?.boundMs ?? 0;
+  const finished = ({ layout, predicted, roundMs, isOptimal }: Answer): Plan => ({
+    ...layout,
+    predicted: { ...predicted, lowerBoundMs: isOptimal === true ? roundMs : boundMs },
+  });
+  const steps = search(question, onBetter === undefined ? {} : { report: (answer) => onBetter(finished(answer)) });
+  for (;;) {
+    signal?.throwIfAborted();
+    const step = steps.next();
+    if (step.done === true) return finished(step.value);
+    onProgress?.(step.value);
+    yield step.value;
   }
-  if (best === undefined)
-    throw explainInfeasible(
-      smallest,
-      planner,
-      spaces,
-      divisors(batchSize)
-        .filter((size) => size < (sizes[0] ?? 1))
-        .reverse(),
-    );
-  return { ...best.layout, predicted: { ...best.predicted, lowerBoundMs: problems[0]?.boundMs ?? 0 } };
-}
-
-interface Simulated {
-  readonly layout: PlanLayout;
-  readonly roundMs: number;
-  readonly predicted: Plan['predicted'];
-}
-
-function simulated(problem: Problem, layout: PlanLayout): Simulated {
-  const { profile, cluster, optimizerState } = problem;
-  const { roundMs, samplesPerS, devices } = simulate(program(layout), layout, profile, cluster, { optimizerState, events: false });
-  const used = layout.stages.flatMap((stage) => stage.devices);
-  const peakMemoryMiB = Object.fromEntries(used.map((name) => [name, devices[name]?.peakMemoryMiB ?? 0]));
-  return { layout, roundMs, predicted: { roundMs, samplesPerS, peakMemoryMiB } };
 }
 
 /** The sizes to try, ascending: the one that was asked for, or every divisor of the batch. */
-function microBatchSizes(batchSize: number, asked: number | undefined): number[] {
+function settleMicroBatchSizes(batchSize: number, asked: number | undefined): number[] {
   if (!Number.isInteger(batchSize) || batchSize < 1)
     throw new InputError(`The batch size is ${batchSize}; give a whole number of 1 or more.`);
   if (asked === undefined) return divisors(batchSize);

@@ -12,7 +12,7 @@ export interface PlannerDevice {
   /** Place in cluster.devices, and in Problem.devices. */
   readonly place: number;
   readonly memoryBytes: number;
-  /** Equal for devices with the same times and memory: what is found for one holds for the other. */
+  /** Equal for devices with the same times. */
   readonly classIndex: number;
 }
 
@@ -33,7 +33,14 @@ export interface Problem {
   readonly replicateBatchDependent: boolean;
   readonly table: LinkTable;
   readonly sums: LayerSums;
+  /** Every device of the cluster. */
   readonly devices: readonly PlannerDevice[];
+  /** Those that a plan may use. */
+  readonly available: readonly PlannerDevice[];
+  /** Places that a plan may not use. */
+  readonly excluded: readonly number[];
+  /** By layer: the places of which the stage with this layer consists, no more and no fewer. */
+  readonly pins: ReadonlyMap<number, readonly number[]>;
   /** By PlannerDevice.classIndex. */
   readonly classes: readonly ClassTimes[];
 }
@@ -46,32 +53,48 @@ export interface ProblemInput {
   readonly microBatchSize: number;
   readonly optimizerState: OptimizerState;
   readonly replicateBatchDependent: boolean;
+  readonly excluded?: readonly number[];
+  readonly pins?: ReadonlyMap<number, readonly number[]>;
 }
 
 /** Prepares a problem. InputError when a device has no times in the profile. */
 export function createProblem(input: ProblemInput): Problem {
-  const { profile, cluster, batchSize, ...rest } = input;
+  const { profile, cluster, batchSize, excluded = [], pins = new Map<number, readonly number[]>(), ...rest } = input;
   const classes: ClassTimes[] = [];
-  const known = new Map<unknown, Map<number, number>>();
+  const known = new Map<unknown, number>();
   const devices = cluster.devices.map((device, place): PlannerDevice => {
     const times = deviceTimes(profile, device);
-    const byMemory = known.get(times) ?? new Map<number, number>();
-    known.set(times, byMemory);
-    let classIndex = byMemory.get(device.memoryMiB);
+    let classIndex = known.get(times);
     if (classIndex === undefined) {
       classIndex = classes.push({ forward: times.forwardMs.map(prefixSums), backward: times.backwardMs.map(prefixSums) }) - 1;
-      byMemory.set(device.memoryMiB, classIndex);
+      known.set(times, classIndex);
     }
     return { name: device.name, place, memoryBytes: device.memoryMiB * bytesInMiB, classIndex };
   });
+  const available = devices.filter(({ place }) => !excluded.includes(place));
   const microBatchCount = batchSize / input.microBatchSize;
-  return { ...rest, profile, cluster, microBatchCount, table: links(cluster), sums: layerSums(profile), devices, classes };
+  const settled = { ...rest, profile, cluster, microBatchCount, excluded, pins };
+  return { ...settled, table: links(cluster), sums: layerSums(profile), devices, available, classes };
 }
 
-/** The same problem with another micro-batch size; shares everything that does not depend on it. */
-export function withMicroBatchSize(problem: Problem, microBatchSize: number): Problem {
+/** Whether the pins let layers [first, end) run on these places. */
+export function pinsAllow({ pins }: Problem, first: number, end: number, places: readonly number[]): boolean {
+  for (const [layer, wanted] of pins) {
+    if (layer < first || layer >= end) continue;
+    if (wanted.length !== places.length || !wanted.every((place) => places.includes(place))) return false;
+  }
+  return true;
+}
+
+/** Whether layers [first, end) may be replicated. */
+export function mayReplicate({ sums, replicateBatchDependent }: Problem, first: number, end: number): boolean {
+  return replicateBatchDependent || sums.batchDependentCount(first, end) === 0;
+}
+
+/** The same problem with another micro-batch size, and another schedule if given; shares everything that does not depend on it. */
+export function withMicroBatchSize(problem: Problem, microBatchSize: number, schedule: string = problem.schedule): Problem {
   const batchSize = problem.microBatchSize * problem.microBatchCount;
-  return { ...problem, microBatchSize, microBatchCount: batchSize / microBatchSize };
+  return { ...problem, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };
 }
 
 /** A stage before it knows its place in the pipeline. Devices are places; none has zero samples. */

@@ -1,13 +1,14 @@
 // Times and shares of one candidate stage for a fixed micro-batch size, made for being asked hundreds of thousands of times: layers are
 // chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of devices share their answer.
 
+import { slowestInGroup } from '../cluster/links.ts';
 import type { StageDemand } from '../cluster/memory.ts';
 import { interpolation } from '../cluster/times.ts';
 import { inFlight } from '../schedule/generate.ts';
-import { type Allocation, allocate } from './allocation.ts';
+import { type Allocation, type AllocationProblem, allocate, allocateByClass } from './allocation.ts';
 import type { Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
-import { type PlannerDevice, type Problem, stageDemand } from './problem.ts';
+import { mayReplicate, type PlannerDevice, type Problem, stageDemand } from './problem.ts';
 
 /** A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in the list. */
 export interface StageTimes {
@@ -25,6 +26,8 @@ export interface Group {
   readonly places: readonly number[];
   /** Equal for groups of the same classes in the same order. */
   readonly signature: number;
+  /** The slowest bandwidth within. */
+  slowestMbps(): number;
 }
 
 /** The groups of neighbours in an order: `group(start, end)`. */
@@ -40,7 +43,12 @@ export function neighbourGroups(problem: Problem, order: readonly number[]): (st
     const classes = devices.map((device) => device.classIndex).join(' ');
     const signature = signatures.get(classes) ?? signatures.size;
     signatures.set(classes, signature);
-    const group = { devices, places, signature };
+    let mbps = 0;
+    const slowestMbps = (): number => {
+      if (mbps === 0) mbps = slowestInGroup(problem.table, places).bandwidthMbps;
+      return mbps;
+    };
+    const group = { devices, places, signature, slowestMbps };
     groups.set(key, group);
     return group;
   };
@@ -53,6 +61,9 @@ interface Unlimited {
   readonly backwardMs: number;
 }
 
+/** Up to this many devices, a group shares by Algorithm 1 as the paper has it. */
+const literalGroupSize = 64;
+
 /** Answers for one micro-batch size. */
 export class StageTable {
   readonly #problem: Problem;
@@ -64,6 +75,8 @@ export class StageTable {
   readonly #forward: Float64Array;
   readonly #total: Float64Array;
   readonly #classIsReady: Uint8Array;
+  /** By class; 0: not asked for yet. */
+  readonly #rates: Float64Array;
   readonly #unlimited = new Map<number, Unlimited>();
   #first = 0;
   #end = 0;
@@ -85,6 +98,7 @@ export class StageTable {
     this.#forward = new Float64Array(problem.classes.length * profile.batchSizes.length);
     this.#total = new Float64Array(problem.classes.length * profile.batchSizes.length);
     this.#classIsReady = new Uint8Array(problem.classes.length);
+    this.#rates = new Float64Array(problem.classes.length);
   }
 
   /** Chooses the layers that all other questions are about. */
@@ -92,19 +106,32 @@ export class StageTable {
     this.#first = first;
     this.#end = end;
     this.#classIsReady.fill(0);
+    this.#rates.fill(0);
     this.#unlimited.clear();
   }
 
   /** Whether the chosen layers may be replicated. */
   mayReplicate(): boolean {
-    const { sums, replicateBatchDependent } = this.#problem;
-    return replicateBatchDependent || sums.batchDependentCount(this.#first, this.#end) === 0;
+    return mayReplicate(this.#problem, this.#first, this.#end);
   }
 
   /** E_f + E_b of the chosen layers on a class of devices at a share. */
   totalMs(classIndex: number, samples: number): number {
     this.#prepare(classIndex);
     return this.#at(this.#total, classIndex, samples);
+  }
+
+  /** Prefix sums of the most samples a millisecond, forward and backward, that devices can do of the chosen layers. */
+  prefixRates(devices: readonly PlannerDevice[], into: Float64Array): void {
+    for (const [index, { classIndex }] of devices.entries()) {
+      let rate = this.#rates[classIndex] ?? 0;
+      if (rate === 0) {
+        this.#prepare(classIndex);
+        rate = 1 / this.leastPerSampleMs(classIndex);
+        this.#rates[classIndex] = rate;
+      }
+      into[index + 1] = (into[index] ?? 0) + rate;
+    }
   }
 
   /** No allocation of the micro-batch to the group takes less time than this, forward and backward together. */
@@ -126,30 +153,33 @@ export class StageTable {
    */
   stage(group: Group, inFlightCount: number): StageTimes | undefined {
     const { devices } = group;
-    const { microBatchSize } = this.#problem;
     const demand = stageDemand(this.#problem, this.#first, this.#end, inFlightCount);
-    const limits = devices.map((device) => this.largestShare(demand, device));
-    if (devices.length === 1 || !this.mayReplicate()) {
-      let chosen = -1;
-      for (const [index, device] of devices.entries()) {
-        if ((limits[index] ?? 0) < microBatchSize) continue;
-        const other = devices[chosen];
-        if (other === undefined || this.totalMs(device.classIndex, microBatchSize) < this.totalMs(other.classIndex, microBatchSize))
-          chosen = index;
-      }
-      return chosen === -1
-        ? undefined
-        : this.#timed(
-            group,
-            devices.map((_, index) => (index === chosen ? microBatchSize : 0)),
-          );
-    }
+    if (devices.length === 1 || !this.mayReplicate()) return this.#alone(group, demand);
+    const limits = new Array<number>(devices.length);
+    for (let index = 0; index < limits.length; index++) limits[index] = this.largestShare(demand, devices[index] as PlannerDevice);
     const { allocation, forwardMs, backwardMs } = this.#withoutLimits(group);
-    if (allocation.highest.every((share, index) => share <= (limits[index] ?? 0))) {
+    if (within(allocation.highest, limits)) {
       return { shares: { devices: group.places, samples: allocation.samples }, forwardMs, backwardMs };
     }
-    const limited = allocate({ samples: microBatchSize, limits, timeMs: this.#groupTimes(group) });
+    const limited = this.#allocate(group, limits);
     return limited === undefined ? undefined : this.#timed(group, limited.samples);
+  }
+
+  /** The stage on the fastest device that holds all of it. */
+  #alone(group: Group, demand: StageDemand): StageTimes | undefined {
+    const { devices } = group;
+    const { microBatchSize } = this.#problem;
+    let chosen: PlannerDevice | undefined;
+    for (const device of devices) {
+      if (this.largestShare(demand, device) < microBatchSize) continue;
+      if (chosen === undefined || this.totalMs(device.classIndex, microBatchSize) < this.totalMs(chosen.classIndex, microBatchSize))
+        chosen = device;
+    }
+    if (chosen === undefined) return undefined;
+    this.#prepare(chosen.classIndex);
+    const forwardMs = this.#at(this.#forward, chosen.classIndex, microBatchSize);
+    const backwardMs = Math.max(0, this.#at(this.#total, chosen.classIndex, microBatchSize) - forwardMs);
+    return { shares: { devices: [chosen.place], samples: [microBatchSize] }, forwardMs, backwardMs };
   }
 
   /** The largest share of such a stage that a device holds. */
@@ -162,11 +192,21 @@ export class StageTable {
     if (known !== undefined) return known;
     const { microBatchSize } = this.#problem;
     const limits = group.devices.map(() => microBatchSize);
-    const allocation = allocate({ samples: microBatchSize, limits, timeMs: this.#groupTimes(group) }) as Allocation;
+    const allocation = this.#allocate(group, limits) as Allocation;
     const { forwardMs, backwardMs } = this.#timed(group, allocation.samples);
     const found = { allocation, forwardMs, backwardMs };
     this.#unlimited.set(group.signature, found);
     return found;
+  }
+
+  /** Algorithm 1; for a large group, the optimum of eq. 7, which is quicker to find when most devices are alike. */
+  #allocate(group: Group, limits: ArrayLike<number>): Allocation | undefined {
+    const question: AllocationProblem = { samples: this.#problem.microBatchSize, limits, timeMs: this.#groupTimes(group) };
+    if (group.devices.length <= literalGroupSize) return allocate(question);
+    return allocateByClass(
+      question,
+      group.devices.map((device, index) => `${device.classIndex} ${limits[index] ?? 0}`),
+    );
   }
 
   #groupTimes({ devices }: Group): (device: number, samples: number) => number {
@@ -221,6 +261,11 @@ export class StageTable {
       this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0);
     }
   }
+}
+
+function within(shares: readonly number[], limits: readonly number[]): boolean {
+  for (let index = 0; index < shares.length; index++) if ((shares[index] ?? 0) > (limits[index] ?? 0)) return false;
+  return true;
 }
 
 /** K_p by the stage's distance from the end: entry p is for the first of the last p stages. */

@@ -8,7 +8,7 @@ import { InputError } from '../errors.ts';
 import type { LayerSequence } from '../graph/layers.ts';
 import { extractStage } from '../graph/stage.ts';
 import { sameShape, type Tensor } from '../graph/tensor.ts';
-import { plannerSpaces } from '../planner/spaces.ts';
+import { plannerOf } from '../planner/planners.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { inFlight, program } from '../schedule/generate.ts';
 import type { Checkpoint } from '../storage/checkpoints.ts';
@@ -162,7 +162,7 @@ function checkTrainable({ sequence, training, label }: RunSubject, { batch, micr
 
 /** Planner, schedule, addresses, and a given plan. */
 function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequence): void {
-  plannerSpaces(settings.planner);
+  plannerOf(settings.planner);
   inFlight(settings.schedule, 0, 1, 1);
   if (settings.workers + settings.remote > 0) checkHost(settings);
   if (plan === undefined) return;

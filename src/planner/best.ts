@@ -1,0 +1,177 @@
+// The default planner. Never worse than the planners it starts from, under the simulator; exact where branch and bound gets to its end, and
+// then the plan says so by a lower bound equal to its round. Three parts:
+//   1. every other planner's answer, and Algorithm 2 over other orders of the devices and without the slowest of them;
+//   2. for small problems, every pipeline by branch and bound;
+//   3. else, the best answers improved by small changes, also with other micro-batch sizes and schedules.
+// What it does is bounded by counted work, not by time, so that the same question has the same answer everywhere.
+
+import { InputError } from '../errors.ts';
+import { coarseSearch } from './asteroid.ts';
+import { type Budget, branchAndBound } from './branch-and-bound.ts';
+import { pipelineCount } from './exhaustive.ts';
+import { Improver } from './improve.ts';
+import type { Problem, StageLayout } from './problem.ts';
+import { type Answer, answerOf, type Planner, type PlannerOptions, problemsOf, type Question } from './question.ts';
+import type { Steps } from './steps.ts';
+
+/** Up to this many pipelines of all problems together, a question is small: branch and bound is then sure to get to its end. */
+const smallCount = 3e8;
+/** Units of branch and bound, for small questions and for a try at others. */
+const exactUnits = { small: 1e8, large: 3e5 };
+/** Units of improvement: a device for a micro-batch each. */
+const improvementUnits = 6e6;
+/** Most devices for which other orders are searched, and for which a proof is tried. */
+const deviceLimits = { orders: 24, proof: 6 };
+/** How many pipelines are improved in each turn, and how many turns there are at most. */
+const improvedCount = 3;
+const turnLimit = 4;
+
+interface State {
+  readonly question: Question;
+  readonly options: PlannerOptions;
+  best: Answer | undefined;
+  /** Everything found so far. */
+  readonly pool: Answer[];
+}
+
+/** Starts from what `others` answer. */
+export function* best(question: Question, options: PlannerOptions, others: readonly Planner[]): Steps<Answer> {
+  const state: State = { question, options, best: undefined, pool: [] };
+  const problems = problemsOf(question, ['1f1b', 'gpipe']);
+  const isSmall = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
+  const refusal = yield* askOthers(state, others);
+  if (!isSmall) {
+    yield* tryOrders(state, problems);
+    yield* improveAll(
+      state,
+      problems.map(({ problem }) => problem),
+    );
+  }
+  const isOptimal = yield* prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large });
+  if (state.best === undefined) throw refusal;
+  return isOptimal ? { ...state.best, isOptimal } : state.best;
+}
+
+function offer(state: State, answer: Answer): void {
+  state.pool.push(answer);
+  if (state.best !== undefined && answer.roundMs >= state.best.roundMs) return;
+  state.best = answer;
+  state.options.report?.(answer);
+}
+
+/** Returns the first refusal, which is the one of the planner that looks at the most. */
+function* askOthers(state: State, others: readonly Planner[]): Steps<unknown> {
+  let refusal: unknown;
+  for (const planner of others) {
+    try {
+      offer(state, yield* planner(state.question, {}));
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      refusal ??= error;
+    }
+  }
+  return refusal;
+}
+
+/** Algorithm 2 on a coarse grid of layers for other orders, with the micro-batch sizes that did best so far. */
+function* tryOrders(state: State, problems: readonly { readonly problem: Problem }[]): Steps<void> {
+  const { base, planner } = state.question;
+  if (base.available.length > deviceLimits.orders || base.pins.size > 0) return;
+  const known = [...state.pool].sort((a, b) => a.roundMs - b.roundMs).map(({ problem }) => problem);
+  const tried = known.length > 0 ? known : problems.map(({ problem }) => problem);
+  const sizes = [...new Set(tried.map(({ microBatchSize }) => microBatchSize))].slice(0, 2);
+  for (const size of sizes) {
+    const problem = tried.find(({ microBatchSize }) => microBatchSize === size) as Problem;
+    for (const order of ordersOf(problem)) {
+      const found = yield* coarseSearch(
+        problem,
+        { order, groupLimit: order.length, stageLimit: order.length },
+        (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * 1.1,
+      );
+      if (found !== undefined) offer(state, answerOf(problem, planner, found.layouts));
+    }
+  }
+}
+
+/** By memory and by speed, either way; the cluster's; along the fastest links; and without the slowest devices. */
+function ordersOf({ available, classes, profile, table }: Problem): number[][] {
+  const speed = available.map(({ classIndex }) => -(classes[classIndex]?.forward[0]?.[profile.layers.length] ?? 0));
+  const indices = available.map((_, index) => index);
+  const sorted = (key: (index: number) => number): number[] => [...indices].sort((a, b) => key(b) - key(a) || a - b);
+  const byMemory = sorted((index) => available[index]?.memoryBytes ?? 0);
+  const bySpeed = sorted((index) => speed[index] ?? 0);
+  const place = (index: number): number => available[index]?.place ?? 0;
+  const chain = [bySpeed[0] ?? 0];
+  while (chain.length < indices.length) {
+    const from = place(chain.at(-1) ?? 0);
+    const left = indices.filter((index) => !chain.includes(index));
+    chain.push(
+      left.reduce((next, index) => (table.bandwidthMbps(from, place(index)) > table.bandwidthMbps(from, place(next)) ? index : next)),
+    );
+  }
+  const orders = [bySpeed, [...bySpeed].reverse(), [...byMemory].reverse(), indices, chain, [...chain].reverse()];
+  for (let without = 1; without <= Math.min(3, indices.length - 1); without++) {
+    const slowest = bySpeed.slice(-without);
+    orders.push(
+      byMemory.filter((index) => !slowest.includes(index)),
+      chain.filter((index) => !slowest.includes(index)),
+    );
+  }
+  return orders.map((order) => order.map(place));
+}
+
+/** Improves the best pipelines of the pool, and what they become with other micro-batch sizes and schedules, while that helps. */
+function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
+  const { planner } = state.question;
+  const improvers = new Map(problems.map((problem) => [keyOf(problem), { problem, improver: new Improver(problem) }]));
+  const done = new Set<string>();
+  for (let turn = 0; turn < turnLimit; turn++) {
+    const before = state.best?.roundMs;
+    const starts: { layouts: readonly StageLayout[]; roundMs: number; key: string }[] = [];
+    for (const answer of bestOf(state.pool)) {
+      for (const [key, { improver }] of improvers) {
+        const adapted =
+          key === keyOf(answer.problem) ? { layouts: answer.layouts ?? [], roundMs: answer.roundMs } : improver.adapt(answer.layouts ?? []);
+        if (adapted !== undefined) starts.push({ ...adapted, key });
+      }
+    }
+    starts.sort((a, b) => a.roundMs - b.roundMs);
+    const fresh = starts.filter(({ key, layouts }) => !done.has(key + JSON.stringify(layouts))).slice(0, improvedCount);
+    for (const { key, ...start } of fresh) {
+      done.add(key + JSON.stringify(start.layouts));
+      const { problem, improver } = improvers.get(key) as { problem: Problem; improver: Improver };
+      const improved = yield* improver.improve(start, { left: improvementUnits / improvedCount / turnLimit });
+      done.add(key + JSON.stringify(improved.layouts));
+      offer(state, answerOf(problem, planner, improved.layouts));
+    }
+    if (fresh.length === 0 || (turn > 0 && state.best?.roundMs === before)) return;
+  }
+}
+
+function bestOf(pool: readonly Answer[]): Answer[] {
+  return pool
+    .filter(({ layouts }) => layouts !== undefined)
+    .sort((a, b) => a.roundMs - b.roundMs)
+    .slice(0, improvedCount);
+}
+
+function keyOf({ microBatchSize, schedule }: Problem): string {
+  return `${schedule} ${microBatchSize} `;
+}
+
+/** Branch and bound over all problems. True: there is no better plan. */
+function* prove(
+  state: State,
+  problems: readonly { readonly problem: Problem; readonly boundMs: number }[],
+  budget: Budget,
+): Steps<boolean> {
+  if (state.question.base.available.length > deviceLimits.proof) return false;
+  for (const { problem, boundMs } of problems) {
+    const barMs = state.best?.roundMs ?? Number.POSITIVE_INFINITY;
+    if (boundMs >= barMs) return true;
+    const { layouts, isComplete } = yield* branchAndBound(problem, barMs, budget);
+    if (layouts !== undefined) offer(state, answerOf(problem, state.question.planner, layouts));
+    if (!isComplete) return false;
+  }
+  return true;
+}

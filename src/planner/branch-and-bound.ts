@@ -1,0 +1,233 @@
+// Exact search for small problems: every pipeline of one micro-batch size and schedule, stage by stage from the first, device by device and
+// share by share, left out only where a lower bound proves that it cannot beat the best one known. Any order of devices, any subset, any
+// whole shares. The bounds follow the rules of the simulated world without queueing: a device begins when the first micro-batch has reached
+// it, is busy for M·(F + B), and after its last backward the gradients still go back to stage 0, and the groups still reduce.
+
+import { program } from '../schedule/generate.ts';
+import { simulate } from '../simulator/simulate.ts';
+import { type Bounds, createBounds } from './bounds.ts';
+import { Evaluator, groupReduceMs, onGrid, type ShareTimes, shareTimes } from './evaluate.ts';
+import { largestShare } from './memory.ts';
+import { layoutPlan, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import { inFlightFromEnd } from './stages.ts';
+import type { Steps } from './steps.ts';
+
+/** How much work may still be done; shared by several searches. A unit is one device with one share looked at. */
+export interface Budget {
+  left: number;
+}
+
+/** The best that was found below the given bar, if anything; `isComplete`: there is nothing better. */
+export interface Exact {
+  readonly layouts: readonly StageLayout[] | undefined;
+  readonly roundMs: number;
+  readonly isComplete: boolean;
+}
+
+/** Looks for pipelines with a round below `barMs`. */
+export function* branchAndBound(problem: Problem, barMs: number, budget: Budget): Steps<Exact> {
+  const tree = new Tree(problem, barMs, budget);
+  const stageLimit = Math.min(problem.profile.layers.length, problem.available.length);
+  for (let stageCount = 1; stageCount <= stageLimit && budget.left > 0; stageCount++) {
+    yield (stageCount - 1) / stageLimit;
+    tree.search(stageCount);
+  }
+  return { layouts: tree.best, roundMs: tree.barMs, isComplete: budget.left > 0 };
+}
+
+/** A device with its share: what is known of it however the pipeline goes on. */
+interface Member {
+  readonly place: number;
+  /** Samples [from, end) of each micro-batch. */
+  readonly from: number;
+  readonly end: number;
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+  /** When its first forward can begin at the earliest. */
+  readonly startMs: number;
+  /** What follows its last backward at least. Grows when its group is complete. */
+  tailMs: number;
+}
+
+/** One stage that is being filled. */
+interface Level {
+  readonly stage: number;
+  readonly first: number;
+  readonly end: number;
+  /** The complete group of the stage before. */
+  readonly before: readonly Member[];
+  readonly members: Member[];
+}
+
+class Tree {
+  best: readonly StageLayout[] | undefined;
+  barMs: number;
+  readonly #problem: Problem;
+  readonly #budget: Budget;
+  readonly #times: ShareTimes;
+  readonly #bounds: Bounds;
+  readonly #evaluator: Evaluator;
+  readonly #holder: number;
+  /** By place: the devices that could take its part without any difference; only the first unused one of them is tried. */
+  readonly #twins: readonly (readonly number[])[];
+  readonly #used: Uint8Array;
+  readonly #stages: StageLayout[] = [];
+  #stageCount = 1;
+  #inFlight: readonly number[] = [];
+
+  constructor(problem: Problem, barMs: number, budget: Budget) {
+    this.#problem = problem;
+    this.barMs = barMs;
+    this.#budget = budget;
+    this.#times = shareTimes(problem);
+    this.#bounds = createBounds(problem);
+    this.#evaluator = new Evaluator(problem);
+    const { cluster, table, devices } = problem;
+    this.#holder = cluster.dataDevice === undefined ? -1 : table.deviceIndex(cluster.dataDevice);
+    this.#twins = devices.map(({ place }) => earlierTwins(problem, place, this.#holder));
+    this.#used = new Uint8Array(devices.length);
+  }
+
+  search(stageCount: number): void {
+    this.#stageCount = stageCount;
+    this.#inFlight = inFlightFromEnd(this.#problem, stageCount);
+    this.#openStage(0, 0, []);
+  }
+
+  #openStage(stage: number, first: number, before: readonly Member[]): void {
+    const layerCount = this.#problem.profile.layers.length;
+    const after = this.#stageCount - stage - 1;
+    for (let end = after === 0 ? layerCount : first + 1; end <= layerCount - after; end++) {
+      if (this.#budget.left <= 0) return;
+      this.#fill({ stage, first, end, before, members: [] }, this.#problem.microBatchSize);
+    }
+  }
+
+  /** Adds each unused device with each share to the stage's group. */
+  #fill(level: Level, left: number): void {
+    const { microBatchSize } = this.#problem;
+    const { members, stage, first, end } = level;
+    const reserved = this.#stageCount - stage - 1;
+    const unused = this.#problem.available.filter(({ place }) => this.#used[place] === 0);
+    if (unused.length <= reserved) return;
+    const demand = stageDemand(this.#problem, first, end, this.#inFlight[reserved + 1] ?? 1);
+    const isLast = unused.length === reserved + 1 || !mayReplicate(this.#problem, first, end);
+    for (const device of unused) {
+      const { place } = device;
+      // With one stage the order of its devices makes no difference.
+      if (this.#stageCount === 1 && place < (members.at(-1)?.place ?? -1)) continue;
+      if ((this.#twins[place] ?? []).some((twin) => this.#used[twin] === 0)) continue;
+      const limit = Math.min(left, largestShare(demand, device.memoryBytes, microBatchSize));
+      this.#used[place] = 1;
+      for (let share = isLast ? left : 1; share <= limit; share++) {
+        if (--this.#budget.left <= 0) break;
+        const from = microBatchSize - left;
+        const member = this.#member(level, place, from, from + share);
+        if (member === undefined) continue;
+        members.push(member);
+        if (share === left) this.#close(level);
+        else this.#fill(level, left - share);
+        members.pop();
+      }
+      this.#used[place] = 0;
+    }
+  }
+
+  /** A device with its samples; undefined when that alone passes the bar. */
+  #member({ stage, first, end, before }: Level, place: number, from: number, stop: number): Member | undefined {
+    const { table, profile, microBatchCount: M } = this.#problem;
+    const forwardMs = this.#times.forwardMs(place, first, end, stop - from);
+    const backwardMs = this.#times.backwardMs(place, first, end, stop - from);
+    const busyMs = M * (forwardMs + backwardMs);
+    if (busyMs >= this.barMs) return undefined;
+    let startMs = this.#feedMs(stage, place, stop - from);
+    let tailMs = 0;
+    const bytes = profile.layers[first - 1]?.outputBytes ?? 0;
+    for (const sender of before) {
+      const samples = Math.min(sender.end, stop) - Math.max(sender.from, from);
+      if (samples <= 0) continue;
+      const latencyMs = table.latencyMs(sender.place, place);
+      const outMs = table.occupancyMs(sender.place, place, samples * bytes);
+      const backMs = table.occupancyMs(place, sender.place, samples * bytes);
+      const leavesMs = sender.startMs + sender.forwardMs;
+      const followsMs = sender.backwardMs + sender.tailMs;
+      // The link: M activations one after another before the last forward, M gradients after the first backward.
+      if (leavesMs + M * outMs + latencyMs + forwardMs + backwardMs + backMs + latencyMs + followsMs >= this.barMs) return undefined;
+      if (leavesMs + outMs + latencyMs + forwardMs + backwardMs + M * backMs + latencyMs + followsMs >= this.barMs) return undefined;
+      startMs = Math.max(startMs, leavesMs + outMs + latencyMs);
+      tailMs = Math.max(tailMs, backMs + latencyMs + followsMs);
+    }
+    if (startMs + busyMs + tailMs >= this.barMs) return undefined;
+    return { place, from, end: stop, forwardMs, backwardMs, startMs, tailMs };
+  }
+
+  /** When the first micro-batch's inputs (or, for a last stage, labels) can be there. */
+  #feedMs(stage: number, place: number, samples: number): number {
+    const { table, profile } = this.#problem;
+    const isLast = stage === this.#stageCount - 1;
+    if (this.#holder === -1 || this.#holder === place || (stage > 0 && !isLast)) return 0;
+    const bytes = (stage === 0 ? profile.inputBytes : 0) + (isLast ? profile.labelBytes : 0);
+    return table.occupancyMs(this.#holder, place, samples * bytes) + table.latencyMs(this.#holder, place);
+  }
+
+  /** The stage's group is complete: its AllReduce is known, and what the rest needs at least. */
+  #close(level: Level): void {
+    const { stage, first, end, members } = level;
+    const problem = this.#problem;
+    const places = members.map(({ place }) => place);
+    if (!pinsAllow(problem, first, end, places)) return;
+    const reduceMs = groupReduceMs(problem, places, first, end);
+    const group = members.map((member) => ({
+      ...member,
+      tailMs: Math.max(member.tailMs, reduceMs + onGrid(this.#times.updateMs(member.place, first, end))),
+    }));
+    const M = problem.microBatchCount;
+    const slowest = Math.max(...group.map(({ startMs, forwardMs, backwardMs }) => startMs + M * (forwardMs + backwardMs)));
+    if (slowest + reduceMs >= this.barMs) return;
+    this.#stages.push({ layers: [first, end], devices: places, samples: group.map((member) => member.end - member.from) });
+    if (stage === this.#stageCount - 1) this.#evaluate();
+    else if (this.#restMs(group, end) < this.barMs) this.#openStage(stage + 1, end, group);
+    this.#stages.pop();
+  }
+
+  /** A bound from what is not assigned yet: the unused devices run the other layers, after this stage's first forward and before its last backward. */
+  #restMs(group: readonly Member[], end: number): number {
+    let speed = 0;
+    for (const { place, classIndex } of this.#problem.available) if (this.#used[place] === 0) speed += this.#bounds.speeds[classIndex] ?? 0;
+    const busyMs = this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
+    const startMs = Math.min(...group.map((member) => member.startMs + member.forwardMs));
+    const tailMs = Math.min(...group.map((member) => member.backwardMs + member.tailMs));
+    return startMs + busyMs + tailMs;
+  }
+
+  #evaluate(): void {
+    const boundMs = this.#evaluator.roundMs(this.#stages, this.barMs);
+    if (boundMs >= this.barMs) return;
+    const roundMs = this.#evaluator.isExact ? boundMs : simulatedMs(this.#problem, this.#stages);
+    if (roundMs >= this.barMs) return;
+    this.barMs = roundMs;
+    this.best = [...this.#stages];
+  }
+}
+
+/** The simulator's round. */
+export function simulatedMs(problem: Problem, layouts: readonly StageLayout[]): number {
+  const plan = layoutPlan(problem, 'any', layouts);
+  return simulate(program(plan), plan, problem.profile, problem.cluster, { events: false }).roundMs;
+}
+
+/** Devices with a smaller place, the same times and memory, and the same links to everybody else; the data's holder has no twin. */
+function earlierTwins({ devices, available, table }: Problem, place: number, holder: number): number[] {
+  const same = (a: number, b: number): boolean =>
+    a !== holder &&
+    b !== holder &&
+    devices[a]?.classIndex === devices[b]?.classIndex &&
+    devices[a]?.memoryBytes === devices[b]?.memoryBytes &&
+    devices.every(
+      ({ place: other }) =>
+        other === a ||
+        other === b ||
+        (table.bandwidthMbps(a, other) === table.bandwidthMbps(b, other) && table.latencyMs(a, other) === table.latencyMs(b, other)),
+    );
+  return available.filter((other) => other.place < place && same(other.place, place)).map((other) => other.place);
+}

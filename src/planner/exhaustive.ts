@@ -1,0 +1,106 @@
+// The oracle of the planners' tests: every plan there is, each simulated. It shares nothing with the searches but the meaning of a plan.
+// A stage's devices stand in every order, with every whole share of at least one sample; any device may be left out.
+
+import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
+import { program } from '../schedule/generate.ts';
+import { simulate } from '../simulator/simulate.ts';
+import { layoutPlan, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+
+/** Every pipeline of the problem's micro-batch size and schedule that fits the devices' memory. */
+export function* everyPipeline(problem: Problem): Generator<readonly StageLayout[], void, void> {
+  const layerCount = problem.profile.layers.length;
+  for (const order of arrangements(problem.available.map(({ place }) => place))) {
+    for (let stageCount = 1; stageCount <= Math.min(order.length, layerCount); stageCount++) {
+      for (const groupSizes of compositions(order.length, stageCount)) {
+        for (const layerCounts of compositions(layerCount, stageCount)) {
+          yield* withShares(problem, stagesOf(order, groupSizes, layerCounts), []);
+        }
+      }
+    }
+  }
+}
+
+/** The fastest of them and its simulated round; undefined when none fits. */
+export function fastestOfEvery(problem: Problem): { readonly layouts: readonly StageLayout[]; readonly roundMs: number } | undefined {
+  let best: { layouts: readonly StageLayout[]; roundMs: number } | undefined;
+  for (const layouts of everyPipeline(problem)) {
+    const plan = layoutPlan(problem, 'exhaustive', layouts);
+    const { roundMs } = simulate(program(plan), plan, problem.profile, problem.cluster, { events: false });
+    if (best === undefined || roundMs < best.roundMs) best = { layouts, roundMs };
+  }
+  return best;
+}
+
+/** How many pipelines everyPipeline goes through, if all fit. */
+export function pipelineCount(problem: Problem): number {
+  const [layerCount, deviceCount, samples] = [problem.profile.layers.length, problem.available.length, problem.microBatchSize];
+  let count = 0;
+  let arrangementCount = 1;
+  for (let used = 1; used <= deviceCount; used++) {
+    arrangementCount *= deviceCount - used + 1;
+    for (let stages = 1; stages <= Math.min(used, layerCount); stages++) {
+      for (const sizes of compositions(used, stages)) {
+        const shares = sizes.reduce((product, size) => product * choose(samples - 1, size - 1), 1);
+        count += arrangementCount * choose(layerCount - 1, stages - 1) * shares;
+      }
+    }
+  }
+  return count;
+}
+
+type Cut = Pick<StageLayout, 'layers' | 'devices'>;
+
+function stagesOf(order: readonly number[], groupSizes: readonly number[], layerCounts: readonly number[]): Cut[] {
+  let [device, layer] = [0, 0];
+  return groupSizes.map((size, stage) => {
+    const first = layer;
+    layer += layerCounts[stage] ?? 0;
+    device += size;
+    return { layers: [first, layer] as const, devices: order.slice(device - size, device) };
+  });
+}
+
+function* withShares(problem: Problem, cuts: readonly Cut[], done: readonly StageLayout[]): Generator<readonly StageLayout[], void, void> {
+  const cut = cuts[done.length];
+  if (cut === undefined) {
+    if (done.every((stage, index) => fits(problem, stage, index, done.length))) yield done;
+    return;
+  }
+  if (cut.devices.length > 1 && !mayReplicate(problem, ...cut.layers)) return;
+  if (!pinsAllow(problem, ...cut.layers, cut.devices)) return;
+  for (const samples of compositions(problem.microBatchSize, cut.devices.length))
+    yield* withShares(problem, cuts, [...done, { ...cut, samples }]);
+}
+
+function fits(problem: Problem, { layers, devices, samples }: StageLayout, stage: number, stageCount: number): boolean {
+  const plan = layoutPlan(
+    problem,
+    '',
+    Array.from({ length: stageCount }, () => ({ layers, devices, samples })),
+  );
+  const demand = stageDemand(problem, ...layers, plan.stages[stage]?.inFlight ?? 1);
+  return devices.every(
+    (place, index) => stageMemoryBytes(demand, samples[index] ?? 0) <= (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB,
+  );
+}
+
+/** Every ordered choice of one or more of the places. */
+function* arrangements(places: readonly number[], chosen: readonly number[] = []): Generator<readonly number[], void, void> {
+  if (chosen.length > 0) yield chosen;
+  for (const place of places) if (!chosen.includes(place)) yield* arrangements(places, [...chosen, place]);
+}
+
+/** Every list of `parts` whole numbers of one or more with this sum. */
+function* compositions(sum: number, parts: number): Generator<readonly number[], void, void> {
+  if (parts === 1) {
+    if (sum >= 1) yield [sum];
+    return;
+  }
+  for (let first = 1; first <= sum - parts + 1; first++) for (const rest of compositions(sum - first, parts - 1)) yield [first, ...rest];
+}
+
+function choose(n: number, k: number): number {
+  let count = 1;
+  for (let index = 0; index < k; index++) count = (count * (n - index)) / (index + 1);
+  return Math.max(0, count);
+}

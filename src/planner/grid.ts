@@ -1,0 +1,167 @@
+// Where a search may cut, and the hierarchical search for many devices: Algorithm 2 on a coarse grid over the layers and over the devices in
+// their order; then, for the best pipelines of several lengths, every border moves within a window of two grid steps to either side, by
+// the same dynamic program with the number of stages fixed; the steps are halved until they are 1, and that is repeated while it helps.
+// What it finds is a pipeline of the full space; that it is the best of it is not promised.
+
+import type { LinkTable } from '../cluster/links.ts';
+import { allReduceMs, fedBytes, feedMs, transferMs } from './cost.ts';
+import type { Problem, StageLayout } from './problem.ts';
+import type { Found, Space } from './space.ts';
+import { type Group, inFlightFromEnd, neighbourGroups, StageTable, type StageTimes } from './stages.ts';
+import type { Steps } from './steps.ts';
+
+/** 0, 1, …, count. */
+export function allCuts(count: number): number[] {
+  return Array.from({ length: count + 1 }, (_, index) => index);
+}
+
+/** About `runCount` runs of equal length, from 0 to count. */
+export function evenCuts(count: number, runCount: number): number[] {
+  if (count <= runCount) return allCuts(count);
+  return Array.from({ length: runCount + 1 }, (_, index) => Math.round((index * count) / runCount));
+}
+
+/** Algorithm 2 on a grid: the best pipeline of each length, best first. */
+type Run = (layerCuts: readonly number[], deviceCuts: readonly number[]) => Steps<readonly Found[]>;
+
+const coarseLayerRuns = 24;
+const coarseDeviceRuns = 20;
+/** How many pipelines of the grid are refined. */
+const refinedCount = 3;
+/** Most rounds of refinement with steps of 1. */
+const roundLimit = 12;
+
+/** The hierarchical search. */
+export function* refine(problem: Problem, space: Space, run: Run): Steps<Found | undefined> {
+  const [layerCount, deviceCount] = [problem.profile.layers.length, space.order.length];
+  const coarse = yield* run(evenCuts(layerCount, coarseLayerRuns), evenCuts(deviceCount, coarseDeviceRuns));
+  let best: Found | undefined;
+  const window = new Window(problem, space);
+  for (const start of coarse.slice(0, refinedCount)) {
+    let found = start;
+    let layerStep = Math.ceil(layerCount / coarseLayerRuns / 2);
+    let deviceStep = Math.ceil(deviceCount / coarseDeviceRuns / 2);
+    for (let round = 0; round < roundLimit; ) {
+      yield round / roundLimit;
+      const next = window.around(found, layerStep, deviceStep);
+      const helped = next !== undefined && next.roundMs < found.roundMs * (1 - 1e-6);
+      if (helped) found = next;
+      if (layerStep === 1 && deviceStep === 1) round++;
+      if (helped) continue;
+      if (layerStep === 1 && deviceStep === 1) break;
+      layerStep = Math.ceil(layerStep / 2);
+      deviceStep = Math.ceil(deviceStep / 2);
+    }
+    if (best === undefined || found.roundMs < best.roundMs) best = found;
+  }
+  return best;
+}
+
+/** Where a stage begins: its first layer, and its first device in the order. */
+interface Border {
+  readonly layer: number;
+  readonly device: number;
+}
+
+/** The best end of a pipeline that begins at a border; `aligned` and `tail` as in asteroid.ts. */
+interface End {
+  readonly border: Border;
+  readonly head: StageTimes | undefined;
+  readonly next: End | undefined;
+  readonly alignedMs: number;
+  readonly tailMs: number;
+}
+
+const reach = [0, -1, 1, -2, 2] as const;
+
+/** Moves the borders of a pipeline, all at once. */
+class Window {
+  readonly #problem: Problem;
+  readonly #space: Space;
+  readonly #table: StageTable;
+  readonly #links: LinkTable;
+  readonly #group: (start: number, end: number) => Group;
+
+  constructor(problem: Problem, space: Space) {
+    this.#problem = problem;
+    this.#space = space;
+    this.#table = new StageTable(problem);
+    this.#links = problem.table;
+    this.#group = neighbourGroups(problem, space.order);
+  }
+
+  /** The best pipeline with as many stages whose borders are at most two steps from the found ones; undefined when none is better. */
+  around({ layouts, roundMs }: Found, layerStep: number, deviceStep: number): Found | undefined {
+    const [L, N] = [this.#problem.profile.layers.length, this.#space.order.length];
+    const P = layouts.length;
+    const inFlight = inFlightFromEnd(this.#problem, P);
+    let ends: readonly End[] = [{ border: { layer: L, device: N }, head: undefined, next: undefined, alignedMs: 0, tailMs: 0 }];
+    for (let stage = P - 1; stage >= 0; stage--) {
+      const borders = stage === 0 ? [{ layer: 0, device: 0 }] : this.#borders(layouts, stage, layerStep, deviceStep);
+      ends = this.#extend(borders, ends, inFlight[P - stage] ?? 1, roundMs, stage === 0 ? P : 0);
+    }
+    const best = ends[0];
+    if (best === undefined) return undefined;
+    const found: StageLayout[] = [];
+    for (let end = best; end.head !== undefined && end.next !== undefined; end = end.next) {
+      const { devices, samples } = end.head.shares;
+      const used = devices.flatMap((_, index) => ((samples[index] ?? 0) > 0 ? [index] : []));
+      found.push({
+        layers: [end.border.layer, end.next.border.layer],
+        devices: used.map((index) => devices[index] ?? 0),
+        samples: used.map((index) => samples[index] ?? 0),
+      });
+    }
+    return { layouts: found, roundMs: best.alignedMs + best.tailMs };
+  }
+
+  #borders(layouts: readonly StageLayout[], stage: number, layerStep: number, deviceStep: number): Border[] {
+    const { layers, devices } = layouts[stage] as StageLayout;
+    const device = this.#space.order.indexOf(devices[0] ?? 0);
+    return reach.flatMap((a) => reach.map((b) => ({ layer: layers[0] + a * layerStep, device: device + b * deviceStep })));
+  }
+
+  /** For each border, the best stage from it to one of the ends. `stageCount`: of a complete pipeline, which is then fed. */
+  #extend(borders: readonly Border[], ends: readonly End[], inFlight: number, barMs: number, stageCount: number): End[] {
+    const best = new Map<Border, End>();
+    for (const end of [...ends].sort((a, b) => a.border.layer - b.border.layer)) {
+      for (const border of borders) {
+        const [size, start] = [end.border.device - border.device, border.device];
+        if (border.layer < 0 || start < 0 || border.layer >= end.border.layer || size < 1 || size > this.#space.groupLimit) continue;
+        this.#table.setLayers(border.layer, end.border.layer);
+        const group = this.#group(start, end.border.device);
+        const known = best.get(border);
+        const bar = known === undefined ? barMs : Math.min(barMs, known.alignedMs + known.tailMs);
+        const leastMs = this.#table.leastMs(group) * (1 - 1e-9);
+        if (end.alignedMs + leastMs >= bar || this.#problem.microBatchCount * leastMs >= bar) continue;
+        const head = this.#table.stage(group, inFlight);
+        if (head === undefined) continue;
+        const joined = this.#join(border, head, end, stageCount);
+        if (joined.alignedMs < barMs && joined.alignedMs + joined.tailMs < bar) best.set(border, joined);
+      }
+    }
+    return [...best.values()];
+  }
+
+  /** As Search does in asteroid.ts. */
+  #join(border: Border, head: StageTimes, next: End, stageCount: number): End {
+    const { profile, sums, cluster, microBatchCount: M } = this.#problem;
+    const each = head.forwardMs + head.backwardMs;
+    const members = head.shares.devices.filter((_, index) => (head.shares.samples[index] ?? 0) > 0);
+    const reduceMs = allReduceMs(this.#links, members, sums.weightBytes(border.layer, next.border.layer));
+    let alignedMs = M * each;
+    let tailMs = reduceMs;
+    if (next.head !== undefined) {
+      const bytes = profile.layers[next.border.layer - 1]?.outputBytes ?? 0;
+      const crossMs = transferMs(this.#links, head.shares, next.head.shares, bytes);
+      alignedMs = Math.max(next.alignedMs + each + 2 * crossMs, M * each, M * 2 * crossMs + each);
+      tailMs = Math.max(reduceMs, next.tailMs - head.backwardMs - crossMs);
+    }
+    if (stageCount > 0 && cluster.dataDevice !== undefined) {
+      const holder = this.#links.deviceIndex(cluster.dataDevice);
+      const feed = feedMs(this.#links, holder, head.shares, fedBytes(profile, stageCount));
+      alignedMs = Math.max(alignedMs + feed, M * feed);
+    }
+    return { border, head, next, alignedMs, tailMs };
+  }
+}

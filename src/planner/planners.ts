@@ -1,0 +1,155 @@
+// The table of planners: a name, and what it does with a question. `plan` (plan.ts) is the way in.
+
+import { InputError } from '../errors.ts';
+import { search } from './asteroid.ts';
+import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
+import { best } from './best.ts';
+import { fastestOfEvery, pipelineCount } from './exhaustive.ts';
+import { hetpipe } from './hetpipe.ts';
+import { explainInfeasible, explainOverload } from './infeasible.ts';
+import { pipeedge } from './pipeedge.ts';
+import type { Problem } from './problem.ts';
+import {
+  type Answer,
+  answerOf,
+  type Overload,
+  overloadOf,
+  type Planner,
+  type PlannerOptions,
+  problemsOf,
+  type Question,
+} from './question.ts';
+import { asteroidSpaces, dataParallelSpaces, type Spaces, singleSpaces, straightSpaces } from './spaces.ts';
+import type { Steps } from './steps.ts';
+
+/** Most plans that `exhaustive` goes through. */
+const exhaustiveLimit = 2e6;
+
+export const planners: Readonly<Record<string, Planner>> = {
+  /** The default: never worse than any other under the simulator; exact where it can prove it. */
+  best: (question, options) => best(question, options, bestStartsFrom.map(plannerOf)),
+  /** The paper: Algorithms 1 and 2. The micro-batch size is the best by its own formula (eq. 4). */
+  asteroid,
+  /** The fastest single device that fits. */
+  single: bySearch(singleSpaces),
+  /** Data parallelism over all devices, shares by Algorithm 1: EDDL. */
+  dp: bySearch(dataParallelSpaces),
+  /** A pipeline of single devices in the cluster's order, each with at least one layer, by eq. 4 (with fewer layers than devices: the first ones). */
+  straight: bySearch(straightSpaces),
+  gpipe: byLayouts(gpipe, 'gpipe'),
+  pipedream: byLayouts(pipedream, '1f1b'),
+  dapple: byLayouts(dapple, '1f1b'),
+  hetpipe: virtualWorkers,
+  pipeedge: byLayouts(pipeedge, '1f1b'),
+  ftpipehd: byLayouts(ftpipehd, '1f1b'),
+  /** The oracle, for small problems. */
+  exhaustive,
+};
+
+/** The names of the planners. */
+export const plannerNames: readonly string[] = Object.keys(planners);
+
+/** Planners whose answers `best` starts from: all whose plans are Programs, the oracle excepted. */
+const bestStartsFrom: readonly string[] = ['asteroid', 'single', 'straight', 'dp', 'gpipe', 'pipedream', 'dapple', 'pipeedge', 'ftpipehd'];
+
+/** The planner of that name; InputError listing them when there is none. */
+export function plannerOf(name: string): Planner {
+  if (Object.hasOwn(planners, name)) return planners[name] as Planner;
+  throw new InputError(`There is no planner "${name}"; use one of ${plannerNames.join(', ')}.`);
+}
+
+/** One search for each micro-batch size and space; the simulator decides. */
+function bySearch(spaces: Spaces): Planner {
+  return function* (question, options) {
+    let found: Answer | undefined;
+    const problems = problemsOf(question, ['1f1b']);
+    for (const { problem, boundMs } of problems) {
+      // Sorted by bound: from here on nothing can be better.
+      if (found !== undefined && boundMs >= found.roundMs) break;
+      for (const space of spaces(problem)) {
+        const pipeline = yield* search(problem, space);
+        if (pipeline !== undefined) found = better(found, answerOf(problem, question.planner, pipeline.layouts), options);
+      }
+    }
+    return found ?? refuse(question, spaces);
+  };
+}
+
+function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
+  let found: { problem: Problem; layouts: Answer['layouts'] } | undefined;
+  let barMs = Number.POSITIVE_INFINITY;
+  for (const { problem, boundMs } of problemsOf(question, ['1f1b'])) {
+    if (boundMs >= barMs) break;
+    for (const space of asteroidSpaces(problem)) {
+      const pipeline = yield* search(problem, space, barMs);
+      if (pipeline === undefined || pipeline.roundMs >= barMs) continue;
+      found = { problem, layouts: pipeline.layouts };
+      barMs = pipeline.roundMs;
+    }
+  }
+  if (found?.layouts === undefined) return refuse(question, asteroidSpaces);
+  return better(undefined, answerOf(found.problem, question.planner, found.layouts), options);
+}
+
+/** One plan for each micro-batch size, with the planner's own schedule unless another was asked for; the simulator decides among those that fit. */
+function byLayouts(layoutsOf: Layouts, schedule: string): Planner {
+  return function* (question, options) {
+    if (question.base.pins.size > 0)
+      throw new InputError(`Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`);
+    let found: Answer | undefined;
+    let nearest: (Overload & { readonly microBatchSize: number }) | undefined;
+    for (const { problem, boundMs } of problemsOf(question, [schedule])) {
+      if (found !== undefined && boundMs >= found.roundMs) break;
+      const layouts = yield* layoutsOf(problem);
+      if (layouts.length === 0) continue;
+      const answer = answerOf(problem, question.planner, layouts);
+      const overload = overloadOf(problem, answer.layout.stages);
+      if (overload === undefined) found = better(found, answer, options);
+      else if (nearest === undefined || overload.neededMiB - overload.hasMiB < nearest.neededMiB - nearest.hasMiB)
+        nearest = { ...overload, microBatchSize: problem.microBatchSize };
+    }
+    return found ?? (nearest === undefined ? refuse(question, singleSpaces) : explainOverload(question, nearest));
+  };
+}
+
+function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Answer> {
+  if (question.base.pins.size > 0)
+    throw new InputError(`Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`);
+  let found: Answer | undefined;
+  for (const { problem, boundMs } of problemsOf({ ...question, schedule: '1f1b' }, [])) {
+    if (found !== undefined && boundMs >= found.roundMs) break;
+    const answer = yield* hetpipe(problem);
+    if (answer !== undefined) found = better(found, answer, options);
+  }
+  return found ?? refuse(question, straightSpaces);
+}
+
+function* exhaustive(question: Question, options: PlannerOptions): Steps<Answer> {
+  const problems = problemsOf(question, ['1f1b', 'gpipe']);
+  const count = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0);
+  if (count > exhaustiveLimit)
+    throw new InputError(
+      `Planner "exhaustive" would have to try ${count.toExponential(1)} plans, and tries ${exhaustiveLimit.toExponential(0)} at most; use planner best, or fewer devices, layers or samples.`,
+    );
+  let found: Answer | undefined;
+  for (const [index, { problem }] of problems.entries()) {
+    yield index / problems.length;
+    const fastest = fastestOfEvery(problem);
+    if (fastest !== undefined) found = better(found, answerOf(problem, question.planner, fastest.layouts), options);
+  }
+  return found === undefined ? refuse(question, asteroidSpaces) : { ...found, isOptimal: true };
+}
+
+function better(found: Answer | undefined, answer: Answer, { report }: PlannerOptions): Answer {
+  if (found !== undefined && found.roundMs <= answer.roundMs) return found;
+  report?.(answer);
+  return answer;
+}
+
+/** The error for a question whose every space came back empty. */
+function refuse({ base, planner, microBatchSizes }: Question, spaces: Spaces): never {
+  const smallest = microBatchSizes[0] ?? 1;
+  const batchSize = base.microBatchSize * base.microBatchCount;
+  const smaller = Array.from({ length: smallest - 1 }, (_, index) => smallest - 1 - index).filter((size) => batchSize % size === 0);
+  throw explainInfeasible(base, planner, spaces, smaller);
+}

@@ -1,0 +1,85 @@
+// What a planner is asked and what it answers. A planner settles the micro-batch size, the schedule and the stages; the simulator has the
+// last word on how long its plan's round takes.
+
+import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
+import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
+import { program } from '../schedule/generate.ts';
+import { simulate } from '../simulator/simulate.ts';
+import { lowerBoundMs } from './bounds.ts';
+import { layoutPlan, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
+import type { Steps } from './steps.ts';
+
+export interface Question {
+  /** The planner's name, for the plan and for messages. */
+  readonly planner: string;
+  /** With the first micro-batch size; the others share everything with it that does not depend on that. */
+  readonly base: Problem;
+  /** Ascending. One where the caller chose it. */
+  readonly microBatchSizes: readonly number[];
+  /** Absent where the caller leaves it to the planner. */
+  readonly schedule?: string | undefined;
+}
+
+/** A plan that a planner found, as the simulator sees it. */
+export interface Answer {
+  readonly layout: PlanLayout;
+  readonly roundMs: number;
+  readonly predicted: Plan['predicted'];
+  /** Whether no plan of any micro-batch size and schedule that was asked for has a shorter round. */
+  readonly isOptimal?: boolean;
+  /** The stages as places; absent for what is no pipeline (hetpipe). */
+  readonly layouts?: readonly StageLayout[];
+  readonly problem: Problem;
+}
+
+export interface PlannerOptions {
+  /** Hears of each answer that is better than all before. */
+  readonly report?: (answer: Answer) => void;
+}
+
+/** A planner. Throws InputError, one sentence, where it has no plan. */
+export type Planner = (question: Question, options: PlannerOptions) => Steps<Answer>;
+
+/** The question's problems with bounds, the most promising first: one for each micro-batch size and each schedule. */
+export function problemsOf(
+  { base, microBatchSizes, schedule }: Question,
+  schedules: readonly string[],
+): { problem: Problem; boundMs: number }[] {
+  const found = microBatchSizes.flatMap((size) => {
+    const boundMs = lowerBoundMs(withMicroBatchSize(base, size));
+    return (schedule === undefined ? schedules : [schedule]).map((name) => ({ problem: withMicroBatchSize(base, size, name), boundMs }));
+  });
+  return found.sort((a, b) => a.boundMs - b.boundMs);
+}
+
+/** Simulates a pipeline. */
+export function answerOf(problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer {
+  const { profile, cluster, optimizerState } = problem;
+  const layout = layoutPlan(problem, planner, layouts);
+  const { roundMs, samplesPerS, devices } = simulate(program(layout), layout, profile, cluster, { optimizerState, events: false });
+  const used = layout.stages.flatMap((stage) => stage.devices);
+  const peakMemoryMiB = Object.fromEntries(used.map((name) => [name, devices[name]?.peakMemoryMiB ?? 0]));
+  return { layout, layouts, problem, roundMs, predicted: { roundMs, samplesPerS, peakMemoryMiB } };
+}
+
+/** A device that a plan asks too much of. */
+export interface Overload {
+  readonly name: string;
+  readonly neededMiB: number;
+  readonly hasMiB: number;
+}
+
+/** The device of these stages that lacks the most memory by eq. 3; undefined when all fit. */
+export function overloadOf(problem: Problem, stages: readonly StagePlan[]): Overload | undefined {
+  let worst: Overload | undefined;
+  for (const { layers, devices, samples, inFlight } of stages) {
+    const demand = stageDemand(problem, ...layers, Math.min(inFlight, problem.microBatchCount));
+    for (const [index, name] of devices.entries()) {
+      const hasMiB = problem.cluster.devices[problem.table.deviceIndex(name)]?.memoryMiB ?? 0;
+      const neededMiB = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
+      if (neededMiB > hasMiB * (1 + 1e-12) && neededMiB - hasMiB > (worst === undefined ? 0 : worst.neededMiB - worst.hasMiB))
+        worst = { name, neededMiB, hasMiB };
+    }
+  }
+  return worst;
+}

@@ -1,0 +1,50 @@
+// Random planning problems and pipelines for the planners' tests, from one seed.
+
+import type { Cluster, Profile } from '../cluster/cluster.ts';
+import { createProblem, type Problem, type StageLayout } from '../planner/problem.ts';
+import { createRandom, permutation } from '../random.ts';
+
+/** A problem with a small random micro-batch size and count; every fourth with schedule gpipe. */
+export function randomProblem(seed: number, profile: Profile, cluster: Cluster): Problem {
+  const random = createRandom(seed, 11);
+  const microBatchSize = 1 + random.integer(12);
+  return createProblem({
+    profile,
+    cluster,
+    schedule: seed % 4 === 0 ? 'gpipe' : '1f1b',
+    batchSize: microBatchSize * (1 + random.integer(12)),
+    microBatchSize,
+    optimizerState: (seed % 3) as 0 | 1 | 2,
+    replicateBatchDependent: false,
+  });
+}
+
+/** A random pipeline of the problem, whatever its memory: some devices in random order, none without samples. */
+export function randomLayouts(seed: number, problem: Problem): StageLayout[] {
+  const random = createRandom(seed, 12);
+  const layerCount = problem.profile.layers.length;
+  const order = [...permutation(problem.devices.length, random)].slice(0, 1 + random.integer(problem.devices.length));
+  const stageCount = 1 + random.integer(Math.min(layerCount, order.length));
+  const cuts = (count: number): number[] =>
+    [...permutation(count - 1, random)]
+      .slice(0, stageCount - 1)
+      .map((cut) => cut + 1)
+      .sort((a, b) => a - b);
+  const [layerCuts, deviceCuts] = [
+    [0, ...cuts(layerCount), layerCount],
+    [0, ...cuts(order.length), order.length],
+  ];
+  return Array.from({ length: stageCount }, (_, stage) => {
+    const devices = order.slice(deviceCuts[stage], deviceCuts[stage + 1]).slice(0, problem.microBatchSize);
+    const borders = [...permutation(problem.microBatchSize - 1, random)]
+      .slice(0, devices.length - 1)
+      .map((border) => border + 1)
+      .sort((a, b) => a - b);
+    const ends = [...borders, problem.microBatchSize];
+    return {
+      layers: [layerCuts[stage] ?? 0, layerCuts[stage + 1] ?? 0] as const,
+      devices,
+      samples: ends.map((end, index) => end - (ends[index - 1] ?? 0)),
+    };
+  });
+}
