@@ -10,6 +10,7 @@ import { addQuickstart } from './commands/quickstart.ts';
 import { addSimulate } from './commands/simulate.ts';
 import { addTrain } from './commands/train.ts';
 import { addVerify } from './commands/verify.ts';
+import { addWhatIf } from './commands/what-if.ts';
 import { addWorker } from './commands/worker.ts';
 import { version } from './version.ts';
 
@@ -24,7 +25,19 @@ export function createProgram(): Command {
     .exitOverride()
     .addHelpText('after', '\nThe first five minutes:\n  $ asteroid quickstart\n\nEvery command has --help with an example.');
 
-  for (const add of [addQuickstart, addTrain, addWorker, addProfile, addPlan, addSimulate, addCurve, addEval, addExport, addVerify]) {
+  for (const add of [
+    addQuickstart,
+    addTrain,
+    addWorker,
+    addProfile,
+    addPlan,
+    addSimulate,
+    addWhatIf,
+    addCurve,
+    addEval,
+    addExport,
+    addVerify,
+  ]) {
     add(program)
       .option('--json', 'print JSON on stdout; everything else goes to stderr')
       .option('--verbose', 'show where an error comes from');

@@ -10,8 +10,8 @@ const table: ModelTable = {
   inputBytes: 100,
   labelBytes: 8,
   layers: [
-    { name: 'wide', outputBytes: 2_000_000, weightBytes: 10, savedBytes: 2_480_000, flops: 1_000 },
-    { name: 'deep', outputBytes: 10, weightBytes: 10, savedBytes: 10, flops: 133_576_000 },
+    { name: 'wide', outputBytes: 10, weightBytes: 10, savedBytes: 10, flops: 1_000, trafficBytes: 3_609_600 },
+    { name: 'deep', outputBytes: 10, weightBytes: 10, savedBytes: 10, flops: 137_588_000, trafficBytes: 20 },
   ],
 };
 
@@ -25,11 +25,11 @@ function clusterOf(...kinds: (string | undefined)[]): Cluster {
 test('a layer costs its launch and the longer of arithmetic and traffic; its backward pass costs twice that', () => {
   const profile = parseProfile(profileOfKinds(table, clusterOf('jetson-nano')));
   const times = layerTimes(profile.devices['jetson-nano'] ?? { forwardMs: [], backwardMs: [] }, profile.batchSizes);
-  // 4.48 MB at 0.175 · 25.6 = 4.48 GB/s: 1 ms a sample. 133.576 Mflop at 0.566 · 236 = 133.576 Gflop/s: 1 ms a sample.
+  // 3.6096 MB at 0.141 · 25.6 = 3.6096 GB/s: 1 ms a sample. 137.588 Mflop at 0.583 · 236 = 137.588 Gflop/s: 1 ms a sample.
   for (const samples of [1, 7, 32, 100]) {
     for (const layer of [0, 1]) {
-      assert.ok(Math.abs(times.forwardMs(layer, layer + 1, samples) - (1.44 + samples)) < 1e-9, `layer ${layer}, ${samples} samples`);
-      assert.ok(Math.abs(times.backwardMs(layer, layer + 1, samples) - 2 * (1.44 + samples)) < 1e-9);
+      assert.ok(Math.abs(times.forwardMs(layer, layer + 1, samples) - (1.64 + samples)) < 1e-9, `layer ${layer}, ${samples} samples`);
+      assert.ok(Math.abs(times.backwardMs(layer, layer + 1, samples) - 2 * (1.64 + samples)) < 1e-9);
     }
   }
 });
@@ -38,7 +38,7 @@ test('"@N%" is the device at that share of its speed; the profile holds each kin
   const whole = kindModel('rcc-ve');
   const quarter = kindModel('rcc-ve@25%');
   assert.equal(quarter?.gigaflops, (whole?.gigaflops ?? 0) / 4);
-  assert.equal(kindModel('jetson-nano@50%')?.launchMs, 2.88);
+  assert.equal(kindModel('jetson-nano@50%')?.launchMs, 3.28);
   assert.equal(kindModel('rcc-ve@0%'), undefined);
   assert.equal(kindModel('toString'), undefined);
   const profile = profileOfKinds(table, clusterOf('rcc-ve', 'rcc-ve@25%', 'rcc-ve'));

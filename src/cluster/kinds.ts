@@ -1,5 +1,5 @@
 // Device kinds: performance models of the papers' devices, for planning where nothing was measured. A layer's pass over b samples takes
-//   launchMs + max(b · flops / gigaflops, b · bytes / gigabytesPerS),   bytes = what it keeps for its backward pass and hands on,
+//   launchMs + max(b · flops / gigaflops, b · bytes / gigabytesPerS),   bytes: all values that its operators write,
 // and its backward pass twice that. Each kind says what its constants were fitted to and how far the fit is off; docs/reproduction.md
 // recomputes the residuals. A kind followed by "@N%" is that device held to N % of its speed, as by a CPU quota.
 
@@ -7,7 +7,14 @@ import { InputError } from '../errors.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Profile } from './cluster.ts';
 
 /** A model's sizes without any device's times. */
-export type ModelTable = Pick<Profile, 'model' | 'inputBytes' | 'labelBytes' | 'layers'>;
+export interface ModelTable extends Pick<Profile, 'model' | 'inputBytes' | 'labelBytes'> {
+  readonly layers: readonly TableLayer[];
+}
+
+export interface TableLayer extends LayerProfile {
+  /** Per sample: of every value that the layer's operators write. */
+  readonly trafficBytes: number;
+}
 
 /** A performance model. */
 export interface DeviceKind {
@@ -28,8 +35,8 @@ export interface DeviceKind {
 // Asteroid, Table 1: epochs of 50,000 images at batch 32 on Nano and TX2, EfficientNet-B1 and MobileNetV2 at 32x32 without their first
 // stride(s), ResNet-50 at 224x224. Four constants for six times: one share of the peak arithmetic (236 and 665 gigaflops), one share of the
 // memory bandwidth (25.6 and 59.7 GB/s), and a launch time for each device.
-const jetsonCompute = 0.566;
-const jetsonMemory = 0.175;
+const jetsonCompute = 0.583;
+const jetsonMemory = 0.141;
 const table1 = 'fitted to Asteroid Table 1 (six epoch times, four constants): within 9 %';
 // Asteroid, Table 8: the same profiling runs take 51 min on a TX2 and 25 min on an NX.
 const nxOverTx2 = 51 / 25;
@@ -42,7 +49,7 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     powerW: 10,
     gigaflops: jetsonCompute * 236,
     gigabytesPerS: jetsonMemory * 25.6,
-    launchMs: 1.44,
+    launchMs: 1.64,
     source: table1,
   },
   'jetson-tx2': {
@@ -51,7 +58,7 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     powerW: 15,
     gigaflops: jetsonCompute * 665,
     gigabytesPerS: jetsonMemory * 59.7,
-    launchMs: 0.555,
+    launchMs: 0.641,
     source: table1,
   },
   'jetson-nx': {
@@ -60,7 +67,7 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     powerW: 15,
     gigaflops: nxOverTx2 * jetsonCompute * 665,
     gigabytesPerS: nxOverTx2 * jetsonMemory * 59.7,
-    launchMs: 0.555 / nxOverTx2,
+    launchMs: 0.641 / nxOverTx2,
     source:
       'the TX2 times 2.04, the ratio of their profiling times in Asteroid Table 8 (one number, no residual; by the same table a TX2 is 1.6 Nanos, by Table 1 it is 2.4 to 3.1)',
   },
@@ -70,7 +77,7 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     gigaflops: 17.3,
     launchMs: 0,
     source:
-      'fitted to the throughput of the fewest boards that hold ViT-Large, ViT-Huge and BERT-Large in PipeEdge Fig. 4 (three numbers, one constant): within 14 %',
+      'fitted to the throughput of the fewest boards that hold ViT-Large, ViT-Huge and BERT-Large in PipeEdge Fig. 4 (three numbers, one constant): within 11 %',
   },
   'rcc-ve': {
     title: 'Silicom RCC-VE, 4 x Atom C2558 at 2.4 GHz, 8 GB',
@@ -138,17 +145,18 @@ export function profileOfKinds(table: ModelTable, cluster: Cluster): Profile {
     }
     devices[kind] ??= kindTimes(table.layers, model);
   }
-  return { ...table, batchSizes, devices };
+  const layers = table.layers.map(({ trafficBytes, ...layer }) => layer);
+  return { ...table, layers, batchSizes, devices };
 }
 
 function kindTimes(
-  layers: readonly LayerProfile[],
+  layers: readonly TableLayer[],
   { gigaflops, gigabytesPerS = Number.POSITIVE_INFINITY, launchMs }: DeviceKind,
 ): DeviceTimes {
   const forwardMs = batchSizes.map((size) =>
-    layers.map(({ flops, savedBytes, outputBytes }) => {
+    layers.map(({ flops, trafficBytes }) => {
       const computeMs = flops / (gigaflops * 1e6);
-      const moveMs = (savedBytes + outputBytes) / (gigabytesPerS * 1e6);
+      const moveMs = trafficBytes / (gigabytesPerS * 1e6);
       return launchMs + size * Math.max(computeMs, moveMs);
     }),
   );

@@ -48,7 +48,7 @@ export interface Move {
 
 export interface WhatIf {
   readonly before: Plan;
-  /** The plan before, run after the change; absent where one of its devices has left. */
+  /** The plan before, run after the change; absent where one of its devices has left, and for planner hetpipe. */
   readonly kept?: Plan;
   readonly after: Plan;
   readonly move: Move;
@@ -65,7 +65,8 @@ export function whatIf(input: WhatIfInput): WhatIf {
   const changedProfile = slowed(profileFor(changed), changed, changes);
   const after = plan({ ...rest, batchSize, profile: changedProfile, cluster: changed });
   const left = new Set(changes.flatMap((change) => (change.kind === 'leave' ? [change.device] : [])));
-  const isKept = before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
+  // A plan of virtual workers is no Program: it is only planned anew.
+  const isKept = before.virtualWorkers === undefined && before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
   return {
     before,
     ...(isKept ? { kept: predicted(before, changedProfile, changed, optimizerState) } : {}),

@@ -6,6 +6,7 @@ import { differentiate } from '../autodiff/differentiate.ts';
 import type { ModelTable } from '../cluster/kinds.ts';
 import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../graph/stage.ts';
+import { elementBytes, elementCount } from '../graph/tensor.ts';
 import { buildModel, isZooSpec } from '../models/zoo.ts';
 import { differentiableNames } from './device/stage-graphs.ts';
 import { trainedLayers } from './fine-tuning.ts';
@@ -27,11 +28,17 @@ export async function modelTable(spec: string): Promise<ModelTable> {
 function layerTable(model: string, sequence: LayerSequence): ModelTable {
   const batchSize = sequence.fixedBatch ?? probeBatch;
   const extract = stageExtractor(sequence, batchSize);
-  const saved = new Map<string, number>();
-  const savedBytes = (layer: Layer, index: number): number => {
-    const known = saved.get(layer.signature) ?? Math.ceil(savedBatchBytes(extract(index, index + 1)) / batchSize);
-    saved.set(layer.signature, known);
-    return known;
+  const known = new Map<string, { readonly savedBytes: number; readonly trafficBytes: number }>();
+  const bytesOf = (layer: Layer, index: number): { readonly savedBytes: number; readonly trafficBytes: number } => {
+    const found = known.get(layer.signature);
+    if (found !== undefined) return found;
+    const stage = extract(index, index + 1);
+    const bytes = {
+      savedBytes: Math.ceil(savedBatchBytes(stage) / batchSize),
+      trafficBytes: Math.ceil(producedBatchBytes(stage) / batchSize),
+    };
+    known.set(layer.signature, bytes);
+    return bytes;
   };
   return {
     model,
@@ -41,7 +48,7 @@ function layerTable(model: string, sequence: LayerSequence): ModelTable {
       name: layer.name,
       outputBytes: cutBytes(layer.outputs),
       weightBytes: parameterBytes(sequence, layer),
-      savedBytes: savedBytes(layer, index),
+      ...bytesOf(layer, index),
       flops: layer.flops,
       batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
     })),
@@ -56,4 +63,13 @@ function savedBatchBytes(stage: StageGraph): number {
     outputs: outputs.length > 0 ? outputs : [defined(stage.outputs[0], 'an output').name],
   });
   return [...saved, ...savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
+/** Of every value that the stage's nodes write. */
+function producedBatchBytes({ graph, types }: StageGraph): number {
+  const written = graph.nodes.flatMap((node) => node.outputs.filter((name) => name !== ''));
+  return written.reduce((sum, name) => {
+    const type = types.get(name);
+    return type === undefined ? sum : sum + elementCount(type.shape) * elementBytes(type.type);
+  }, 0);
 }

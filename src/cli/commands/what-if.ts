@@ -1,0 +1,169 @@
+// asteroid what-if: what a change of the cluster does to speed and memory, and which weights would have to move.
+
+import type { Command } from 'commander';
+import type { DeviceSpec, LinkSpeed, Plan } from '../../cluster/cluster.ts';
+import { kindModel } from '../../cluster/kinds.ts';
+import { parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
+import { InputError } from '../../errors.ts';
+import { plannerNames } from '../../planner/planners.ts';
+import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
+import { readText, writeJson } from '../files.ts';
+import { createOutput } from '../output.ts';
+import { planningProfile } from '../planning-profile.ts';
+import { duration, memory, type Terminal } from '../terminal.ts';
+import { collected, optimizerState } from './plan.ts';
+import { positive } from './profile.ts';
+
+interface WhatIfCommandOptions {
+  readonly cluster?: string;
+  readonly profile?: string;
+  readonly model?: string;
+  readonly plan?: string;
+  readonly batch?: string;
+  readonly microBatch?: string;
+  readonly planner: string;
+  readonly optimizer: string;
+  readonly momentum: string;
+  readonly replicateBatchNorm?: boolean;
+  readonly join: readonly string[];
+  readonly leave: readonly string[];
+  readonly slow: readonly string[];
+  readonly link: readonly string[];
+  readonly output?: string;
+  readonly json?: boolean;
+}
+
+/** Adds the command. */
+export function addWhatIf(program: Command): Command {
+  return program
+    .command('what-if')
+    .description('what happens to speed and memory when the cluster changes')
+    .option('--cluster <FILE>', 'the devices and links before the change, JSON or YAML')
+    .option('--profile <FILE>', 'the layers and their times')
+    .option('--model <FILE>', 'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices')
+    .option('--plan <FILE>', 'the plan before the change (default: what the planner finds)')
+    .option('--batch <N>', "samples of an update (default: the plan's)")
+    .option('--micro-batch <N>', 'samples that travel at once (default: the best)')
+    .option('--join <NAME=KIND>', 'a device joins; KIND may be followed by :MEMORY in MiB; repeatable', collected, [])
+    .option('--leave <NAME>', 'a device leaves; repeatable', collected, [])
+    .option('--slow <NAME=SHARE>', 'a device runs at this share of its speed; repeatable', collected, [])
+    .option(
+      '--link <[A,B=]MBPS>',
+      'one link, or the default of all, gets this bandwidth; MBPS may be followed by :LATENCY in ms',
+      collected,
+      [],
+    )
+    .option('--planner <NAME>', plannerNames.join(' | '), 'best')
+    .option('--optimizer <NAME>', 'sgd | adam | adamw, for its memory and its state', 'sgd')
+    .option('--momentum <M>', 'of sgd, for its memory and its state', '0')
+    .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
+    .option('-o, --output <FILE>', 'write what --json prints')
+    .addHelpText(
+      'after',
+      '\nExample:\n  $ asteroid what-if --model mobilenet-v2-cifar --cluster clusters/asteroid-d.yaml --batch 256 --replicate-batch-norm --leave tx2-1',
+    )
+    .action((options: WhatIfCommandOptions) => run(options));
+}
+
+async function run(options: WhatIfCommandOptions): Promise<void> {
+  const output = createOutput(options);
+  const { cluster: clusterPath, plan: planPath } = options;
+  if (clusterPath === undefined) throw new InputError('--cluster is missing: give a file with devices and links.');
+  const changes = readChanges(options);
+  if (changes.length === 0) throw new InputError('Nothing changes: give --join, --leave, --slow or --link.');
+  const cluster = parseCluster(await readText(clusterPath), clusterPath);
+  const current = planPath === undefined ? undefined : parsePlan(await readText(planPath), planPath);
+  const batchSize = options.batch === undefined ? current?.batchSize : positive('--batch', options.batch);
+  if (batchSize === undefined) throw new InputError('--batch is missing: give the samples of an update, or --plan.');
+  // A device that joins needs times too: they are asked for with it in the cluster, whether by name or by kind.
+  const joined = {
+    ...cluster,
+    devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
+  };
+  const profile = await planningProfile({ ...options, largestBatch: Math.min(64, batchSize) }, joined, output);
+  const result = whatIf({
+    cluster,
+    profileFor: () => parseProfile(profile),
+    ...(current === undefined ? {} : { current }),
+    changes,
+    batchSize,
+    planner: options.planner,
+    optimizerState: optimizerState(options.optimizer, options.momentum),
+    replicateBatchDependent: options.replicateBatchNorm === true,
+    ...(options.microBatch === undefined ? {} : { microBatchSize: positive('--micro-batch', options.microBatch) }),
+  });
+  if (options.output !== undefined) await writeJson(options.output, result);
+  output.json(result);
+  if (!output.isJson) print(result, output.terminal);
+}
+
+function readChanges({ join, leave, slow, link }: WhatIfCommandOptions): Change[] {
+  return [
+    ...join.map((text): Change => ({ kind: 'join', device: readDevice(text) })),
+    ...leave.map((device): Change => ({ kind: 'leave', device })),
+    ...slow.map((text): Change => {
+      const [device, share] = cutAt(text, '=', '--slow', 'NAME=SHARE, such as pi-2=0.5');
+      return { kind: 'slow', device, share: numberOf(share, '--slow', text) };
+    }),
+    ...link.map((text): Change => {
+      const [names, speed] = text.includes('=') ? cutAt(text, '=', '--link', 'A,B=MBPS') : [undefined, text];
+      if (names === undefined) return { kind: 'link', speed: readSpeed(speed, text) };
+      return { kind: 'link', between: cutAt(names, ',', '--link', 'A,B=MBPS, such as pi-1,pi-2=20'), speed: readSpeed(speed, text) };
+    }),
+  ];
+}
+
+/** NAME=KIND or NAME=KIND:MEMORY. */
+function readDevice(text: string): DeviceSpec {
+  const [name, rest] = cutAt(text, '=', '--join', 'NAME=KIND, such as nano-6=jetson-nano');
+  const [kind = '', memoryText] = rest.split(':');
+  const memoryMiB = memoryText === undefined ? kindModel(kind)?.memoryMiB : numberOf(memoryText, '--join', text);
+  if (memoryMiB === undefined)
+    throw new InputError(`--join ${text}: the memory of a "${kind}" is not known; write it behind the kind, such as ${text}:4096.`);
+  return { name, kind, memoryMiB };
+}
+
+/** MBPS or MBPS:LATENCY. */
+function readSpeed(text: string, whole: string): Partial<LinkSpeed> {
+  const [mbps = '', latency] = text.split(':');
+  return {
+    bandwidthMbps: numberOf(mbps, '--link', whole),
+    ...(latency === undefined ? {} : { latencyMs: numberOf(latency, '--link', whole) }),
+  };
+}
+
+function cutAt(text: string, mark: string, flag: string, form: string): [string, string] {
+  const at = text.indexOf(mark);
+  if (at < 1 || at === text.length - 1) throw new InputError(`${flag} ${text} is not of the form ${form}: write it so.`);
+  return [text.slice(0, at), text.slice(at + 1)];
+}
+
+function numberOf(text: string, flag: string, whole: string): number {
+  const value = Number(text);
+  if (text.trim() === '' || !Number.isFinite(value)) throw new InputError(`${flag} ${whole}: "${text}" is no number; give one.`);
+  return value;
+}
+
+function print({ before, kept, after, move }: WhatIf, terminal: Terminal): void {
+  terminal.section('Before', speed(before));
+  terminal.section('After', kept === undefined ? 'the plan cannot run: one of its devices has left' : `${speed(kept)}, by the same plan`);
+  terminal.section('After', `${speed(after)}, by a new plan`);
+  const names = Object.keys({ ...before.predicted.peakMemoryMiB, ...after.predicted.peakMemoryMiB });
+  const width = Math.max(...names.map((name) => name.length));
+  const peak = (plan: Plan, name: string): string => {
+    const mib = plan.predicted.peakMemoryMiB[name];
+    return mib === undefined ? 'unused' : memory(mib);
+  };
+  for (const name of names)
+    terminal.section('Memory', `${name.padEnd(width)}  ${peak(before, name).padStart(9)} before, ${peak(after, name)} after`);
+  const mib = (bytes: number): string => memory(bytes / 2 ** 20);
+  if (move.bytes === 0) terminal.section('To move', 'nothing');
+  else terminal.section('To move', `${mib(move.bytes)} of weights, ${duration(move.moveMs / 1000)}`);
+  for (const { from, to, bytes } of move.transfers) terminal.section('To move', `${from} -> ${to}  ${mib(bytes)}`);
+  if (move.lostBytes > 0)
+    terminal.section('To move', `${mib(move.lostBytes)} that only devices which left had: from a checkpoint or a replica`);
+}
+
+function speed({ predicted: { roundMs, samplesPerS } }: Plan): string {
+  return `${samplesPerS.toFixed(1)} samples/s (${duration(roundMs / 1000)} a round)`;
+}

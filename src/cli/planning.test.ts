@@ -1,0 +1,106 @@
+// Planning by hand without measured profiles: plan, simulate and what-if with the kinds of the devices.
+
+import assert from 'node:assert/strict';
+import { readFile, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { before, test } from 'node:test';
+import type { Plan } from '../cluster/cluster.ts';
+import type { WhatIf } from '../planner/what-if.ts';
+import type { Simulation } from '../simulator/simulate.ts';
+import { type CommandEnd, runCommand, temporaryFolder } from '../testing/command.ts';
+
+const cwd = temporaryFolder();
+const at = (name: string): string => join(cwd, name);
+
+const nanos = `# three boards
+devices:
+  - { name: nano-1, kind: jetson-nano, memoryMiB: 3072, powerW: 10 }
+  - { name: nano-2, kind: jetson-nano, memoryMiB: 3072, powerW: 10 }
+  - { name: tx2, kind: jetson-tx2, memoryMiB: 7168 }
+links: { default: { bandwidthMbps: 100 } }
+`;
+const flags = ['--model', 'digits', '--cluster', 'nanos.yaml'];
+
+async function json<T>(...args: readonly string[]): Promise<T> {
+  const { code, stdout, stderr } = await runCommand([...args, '--json'], { cwd });
+  assert.equal(code, 0, stderr);
+  return JSON.parse(stdout) as T;
+}
+
+async function refused(...args: readonly string[]): Promise<string> {
+  const { code, stderr }: CommandEnd = await runCommand(args, { cwd });
+  assert.equal(code, 2, stderr);
+  return stderr.trim();
+}
+
+before(() => writeFile(at('nanos.yaml'), nanos));
+
+test('plan by kinds: its profile and plan give simulate the same round; energy and a chart come with it', async () => {
+  const { plan, planningMs } = await json<{ plan: Plan; planningMs: number }>(
+    ...['plan', ...flags, '--batch', '64', '--planner', 'asteroid', '--profile-out', 'profile.json', '-o', 'plan.json'],
+  );
+  assert.ok(planningMs > 0);
+  const simulated = await json<Simulation>(
+    ...['simulate', '--profile', 'profile.json', '--cluster', 'nanos.yaml', '--plan', 'plan.json', '--gantt', 'round.svg'],
+  );
+  assert.equal(simulated.roundMs, plan.predicted.roundMs);
+  assert.deepEqual(await json('simulate', ...flags, '--plan', 'plan.json'), simulated);
+  const nano = simulated.devices['nano-1'];
+  assert.equal(nano?.energyJ, (10 * (nano?.busyMs ?? 0)) / 1000);
+  assert.equal(simulated.devices['tx2']?.energyJ, undefined);
+  const chart = await readFile(at('round.svg'), 'utf8');
+  assert.match(chart, /^<svg .*>digits: \d+\.\d ms a round</s);
+});
+
+test('pins, exclusions and a time limit reach the planner', async () => {
+  const { plan } = await json<{ plan: Plan }>(
+    'plan',
+    ...flags,
+    '--batch',
+    '16',
+    '--pin',
+    '5=nano-2',
+    '--exclude',
+    'tx2',
+    '--time-limit',
+    '20',
+  );
+  assert.ok(plan.stages.at(-1)?.devices.includes('nano-2'));
+  assert.ok(plan.stages.every((stage) => !stage.devices.includes('tx2')));
+  assert.match(await refused('plan', ...flags, '--batch', '16', '--pin', 'nano-2'), /--pin nano-2 is not of the form LAYER=DEVICE/);
+  assert.match(await refused('plan', ...flags, '--batch', '16', '--exclude', 'pi'), /no device "pi"/);
+});
+
+test('what-if: a slower device, then one that leaves and one that joins', async () => {
+  const { plan } = JSON.parse(await readFile(at('plan.json'), 'utf8')) as { plan: Plan };
+  const slowed = await json<WhatIf>('what-if', ...flags, '--plan', 'plan.json', '--slow', 'tx2=0.5', '--planner', 'asteroid');
+  assert.equal(slowed.before.predicted.roundMs, plan.predicted.roundMs);
+  assert.ok((slowed.kept?.predicted.roundMs ?? 0) >= slowed.after.predicted.roundMs);
+  const moved = await json<WhatIf>('what-if', ...flags, '--batch', '64', '--leave', 'tx2', '--join', 'nx=jetson-nx', '--planner', 'single');
+  assert.equal(moved.kept, undefined);
+  assert.deepEqual(
+    moved.after.stages.map(({ devices }) => devices),
+    [['nx']],
+  );
+  // digits has 237,514 parameters of 4 bytes, and the only device that had them is gone.
+  assert.deepEqual([moved.move.bytes, moved.move.lostBytes], [950_056, 950_056]);
+  const { stdout } = await runCommand(['what-if', ...flags, '--batch', '64', '--link', 'nano-1,tx2=10:5', '--planner', 'dp'], { cwd });
+  assert.match(stdout, /^Before {5}.*samples\/s .*\nAfter {6}.*by the same plan\n {11}.*by a new plan\nMemory /m);
+});
+
+test('a change or a cluster that is wrong is one sentence', async () => {
+  const whatIf = ['what-if', ...flags, '--batch', '64'];
+  assert.match(await refused(...whatIf), /Nothing changes: give --join, --leave, --slow or --link\./);
+  assert.match(await refused(...whatIf, '--slow', 'tx2'), /--slow tx2 is not of the form NAME=SHARE, such as pi-2=0\.5: write it so\./);
+  assert.match(await refused(...whatIf, '--link', 'fast'), /--link fast: "fast" is no number; give one\./);
+  assert.match(await refused(...whatIf, '--join', 'x=toaster'), /the memory of a "toaster" is not known/);
+  assert.match(
+    await refused(...whatIf, '--join', 'x=toaster:100'),
+    /Device "x" of the cluster has the kind "toaster", which has no performance model/,
+  );
+  await writeFile(at('broken.yaml'), nanos.replace('bandwidthMbps: 100', 'bandwidthMbps: -100'));
+  assert.match(
+    await refused('plan', '--model', 'digits', '--cluster', 'broken.yaml', '--batch', '64'),
+    /broken\.yaml, line 6: links\.default\.bandwidthMbps is -100; give a number above 0 \(megabits a second\)\./,
+  );
+});

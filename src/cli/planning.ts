@@ -1,0 +1,59 @@
+// Plans with a person waiting: progress on a terminal, and Ctrl-C or a time limit ends the search with the best plan so far.
+
+import { systemClock } from '../clock.ts';
+import type { Plan } from '../cluster/cluster.ts';
+import { InputError, RunError } from '../errors.ts';
+import type { Pin } from '../planner/constraints.ts';
+import { type PlanInput, planSteps } from '../planner/plan.ts';
+import { interruptSignal, type Output } from './output.ts';
+import { bar, duration } from './terminal.ts';
+
+/** How long the search runs before it lets signals in and shows itself. */
+const sliceMs = 50;
+
+export interface PlanSearch {
+  readonly plan: Plan;
+  readonly planningMs: number;
+  /** Whether it was ended before its end. */
+  readonly isCutShort: boolean;
+}
+
+/** Searches for a plan. Throws InputError as plan() does, and RunError when it is ended before it has found any. */
+export async function searchPlan(input: PlanInput, output: Output, timeLimitMs: number = Number.POSITIVE_INFINITY): Promise<PlanSearch> {
+  const startMs = systemClock.now();
+  const signal = interruptSignal(output, 'Ending the search with the best plan so far …');
+  let best: Plan | undefined;
+  const onBetter = (plan: Plan): void => {
+    best = plan;
+  };
+  const steps = planSteps({ ...input, onBetter });
+  let sliceEndMs = startMs + sliceMs;
+  for (;;) {
+    const step = steps.next();
+    const nowMs = systemClock.now();
+    if (step.done === true) {
+      output.terminal.live([]);
+      return { plan: step.value, planningMs: nowMs - startMs, isCutShort: false };
+    }
+    if (nowMs < sliceEndMs) continue;
+    output.terminal.live([`Planning   ${bar(step.value, 30)}  ${duration((nowMs - startMs) / 1000)}${found(best)}`]);
+    await new Promise((resolve) => setImmediate(resolve));
+    sliceEndMs = systemClock.now() + sliceMs;
+    if (!signal.aborted && nowMs - startMs < timeLimitMs) continue;
+    output.terminal.live([]);
+    if (best === undefined) throw new RunError('The search ended before it had found any plan; give it more time, or planner asteroid.');
+    return { plan: best, planningMs: nowMs - startMs, isCutShort: true };
+  }
+}
+
+function found(plan: Plan | undefined): string {
+  return plan === undefined ? '' : `  best so far: ${plan.predicted.samplesPerS.toFixed(1)} samples/s`;
+}
+
+/** LAYER=DEVICE, the layer by index or name. Throws InputError. */
+export function readPin(text: string): Pin {
+  const at = text.lastIndexOf('=');
+  if (at < 1 || at === text.length - 1) throw new InputError(`--pin ${text} is not of the form LAYER=DEVICE: write it so, such as 0=pi-1.`);
+  const layer = text.slice(0, at);
+  return { layer: /^\d+$/.test(layer) ? Number(layer) : layer, device: text.slice(at + 1) };
+}

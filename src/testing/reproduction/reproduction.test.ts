@@ -1,0 +1,84 @@
+import assert from 'node:assert/strict';
+import { existsSync, readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { deviceKinds } from '../../cluster/kinds.ts';
+import { barChart, lineChart } from './charts.ts';
+import { readTestbeds } from './experiment.ts';
+import { experiments } from './experiments.ts';
+
+function rootAbove(folder: string): string {
+  if (existsSync(join(folder, 'clusters'))) return folder;
+  assert.notEqual(folder, join(folder, '..'), 'clusters/ is above');
+  return rootAbove(join(folder, '..'));
+}
+
+const root = rootAbove(import.meta.dirname);
+const section = async (name: string) => {
+  const experiment = experiments[name];
+  assert.ok(experiment !== undefined, name);
+  return experiment(readTestbeds(root));
+};
+
+/** "−7 %" of a row's last cell, as a share. */
+function residuals(text: string, kind: string): number[] {
+  const rows = text.split('\n').filter((line) => new RegExp(`^\\| (\\d x )?${kind} \\|.*\\| [+−]?\\d+ % \\|$`).test(line));
+  return rows.map((line) => Number(/([+−]?)(\d+) % \|$/.exec(line)?.[2]) / 100);
+}
+
+test('the device kinds are as close to what they were fitted to as they claim', async () => {
+  const { text } = await section('fits');
+  for (const [kind, count] of [
+    ['jetson-nano', 3],
+    ['jetson-tx2', 3],
+    ['rcc-ve', 3],
+    ['minnowboard', 3],
+  ] as const) {
+    const found = residuals(text, kind);
+    assert.equal(found.length, count, kind);
+    const claimed = Number(/within (\d+) %/.exec(deviceKinds[kind]?.source ?? '')?.[1]) / 100;
+    assert.ok(Math.max(...found) <= claimed, `${kind}: ${Math.max(...found)} > ${claimed}`);
+  }
+});
+
+test('FTPipeHD is about 6.8 times as fast as PipeDream, predicted from single machines alone', async () => {
+  const { text } = await section('ftpipehd');
+  const ratio = /\| 100 Mbps \| PipeDream over FTPipeHD \| 6\.83x \| ([\d.]+)x/.exec(text)?.[1];
+  assert.ok(Math.abs(Number(ratio) / 6.83 - 1) < 0.15, text);
+});
+
+test('the page holds every table and figure, and its charts are there', () => {
+  const page = readFileSync(join(root, 'docs/reproduction.md'), 'utf8');
+  const titles = [...page.matchAll(/^## (.*)$/gm)].map((match) => match[1]?.split(':')[0]);
+  assert.deepEqual(titles, [
+    'What was fitted',
+    ...['Asteroid, Table 2', 'Asteroid, Table 4', 'Asteroid, Fig. 13', 'Asteroid, Fig. 15', 'Asteroid, Fig. 18', 'Asteroid, Table 7'],
+    'Asteroid, §5.7',
+    ...['PipeEdge, Table II', 'PipeEdge, Fig. 4', 'PipeEdge, Fig. 5', 'PipeEdge, Fig. 6'],
+    'FTPipeHD, §IV-D',
+  ]);
+  assert.equal(titles.length, Object.keys(experiments).length);
+  const charts = [...page.matchAll(/\]\((reproduction\/[\w-]+\.svg)\)/g)].map((match) => match[1] ?? '');
+  assert.ok(charts.length >= 10);
+  for (const chart of charts) assert.match(readFileSync(join(root, 'docs', chart), 'utf8'), /^<svg [\s\S]*<\/svg>\n$/, chart);
+});
+
+test('charts: a bar for each value, × where there is none; lines have gaps', () => {
+  const bars = barChart({
+    title: 'a < b',
+    unit: 'items',
+    groups: ['one', 'two'],
+    series: [
+      { name: 'x', values: [1, 4] },
+      { name: 'y', values: [2, undefined] },
+    ],
+    reference: 1,
+  });
+  assert.equal([...bars.matchAll(/<title>/g)].length, 3);
+  assert.equal([...bars.matchAll(/>×</g)].length, 1);
+  assert.match(bars, /a &lt; b/);
+  const lines = lineChart({ title: 't', unit: 'u', xName: 'n', xs: [1, 2, 3, 4], series: [{ name: 'x', values: [1, 2, undefined, 3] }] });
+  assert.equal([...lines.matchAll(/<circle/g)].length, 3);
+  assert.match(lines, /<path d="M[\d. ]+L[\d. ]+M[\d. ]+" /);
+  assert.doesNotMatch(bars + lines, /NaN|undefined/);
+});
