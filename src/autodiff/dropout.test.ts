@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { GraphBuilder } from '../graph/builder.ts';
-import type { Graph } from '../graph/graph.ts';
+import { float, type Graph } from '../graph/graph.ts';
 import { instantiate } from '../graph/static.ts';
 import { scalar, type Tensor, tensor } from '../graph/tensor.ts';
 import { hashString } from '../random.ts';
@@ -127,4 +127,54 @@ test('neighbouring elements are independent', () => {
 
 test('ratio 1 drops everything', () => {
   assert.deepEqual(dropoutMask({ ...key, ratio: 1, shape: [1, 4], sampleIds: [0] }), new Float32Array(4));
+});
+
+test('nodes that draw become inputs with their distribution, and nothing of them is folded', () => {
+  const builder = new GraphBuilder('draws');
+  const x = builder.input('x', 'float32', ['N', 3]);
+  const ones = builder.constant(tensor('float32', [1, 1], [1]));
+  const uniform = builder.node('RandomUniformLike', [ones], { low: float(-1), high: float(3) });
+  const normal = builder.node('RandomNormalLike', [x], { mean: float(2), scale: float(0.5) });
+  const hits = builder.node('Bernoulli', [builder.node('Sigmoid', [x])]);
+  const y = builder.mul(builder.add(builder.mul(x, uniform), normal), hits);
+  const { stage, dropouts } = replaceDropouts(instantiate(builder.build([y]), 2));
+  assert.deepEqual(
+    dropouts.map(({ shape, distribution }) => [shape, distribution]),
+    [
+      [[1, 1], { kind: 'uniform', low: -1, high: 3 }],
+      [[2, 3], { kind: 'normal', mean: 2, deviation: 0.5 }],
+      [[2, 3], { kind: 'uniform', low: 0, high: 1 }],
+    ],
+  );
+  const [first = '', second = '', third = ''] = dropouts.map(({ name }) => name);
+  const feeds = new Map<string, Tensor>([
+    ['x', tensor('float32', [2, 3], [0, 0, 0, 1, 1, 1])],
+    [first, tensor('float32', [1, 1], [2])],
+    [second, tensor('float32', [2, 3], [1, 2, 3, 4, 5, 6])],
+    // sigmoid(0) = 0.5, sigmoid(1) = 0.73
+    [third, tensor('float32', [2, 3], [0.4, 0.5, 0.6, 0.7, 0.74, 0])],
+  ]);
+  const graphs = differentiate(instantiate(builder.build([y]), 2), { inputs: ['x'] });
+  assert.deepEqual([...evaluateGraph(stage.graph, feeds).values()][0]?.data, Float32Array.of(1, 0, 0, 6, 0, 8));
+  const gradients = runBackward(graphs, feeds, new Map([[y, tensor('float32', [2, 3], [1, 1, 1, 1, 1, 1])]]));
+  assert.deepEqual(gradients.get('gradient(x)')?.data, Float32Array.of(2, 0, 0, 2, 0, 2));
+});
+
+test('drawn numbers have their distribution, and do not depend on how the batch is split', () => {
+  const uniform = { ...key, ratio: 1, distribution: { kind: 'uniform', low: -1, high: 3 } } as const;
+  const samples = Array.from({ length: 400 }, (_, index) => index);
+  const drawn = dropoutMask({ ...uniform, shape: [400, 10], sampleIds: samples });
+  assert.ok(drawn.every((value) => value >= -1 && value < 3));
+  const mean = (values: ArrayLike<number>): number => Array.from(values).reduce((sum, value) => sum + value, 0) / values.length;
+  assert.ok(Math.abs(mean(drawn) - 1) < 0.05);
+  assert.deepEqual(drawn.slice(30, 50), dropoutMask({ ...uniform, shape: [2, 10], sampleIds: [3, 4] }));
+  const normal = dropoutMask({
+    ...key,
+    ratio: 1,
+    distribution: { kind: 'normal', mean: 5, deviation: 2 },
+    shape: [400, 10],
+    sampleIds: samples,
+  });
+  assert.ok(Math.abs(mean(normal) - 5) < 0.1);
+  assert.ok(Math.abs(mean(Array.from(normal, (value) => (value - 5) ** 2)) - 4) < 0.3);
 });

@@ -12,12 +12,14 @@ import { isFloat, type Tensor } from '../tensor.ts';
 import { type DecodedModel, decodeModel, normalDomain } from './decode.ts';
 import { patchGraph, patchModel, patchNode } from './encode.ts';
 import {
+  AttributeProtoSchema,
   type GraphProto,
   type ModelProto,
   type NodeProto,
   NodeProtoSchema,
   type TensorProto,
   TensorProtoSchema,
+  ValueInfoProtoSchema,
 } from './generated/onnx_pb.ts';
 
 /** Sizes that stand for every symbolic dimension; a condition must be the same at both. */
@@ -127,7 +129,9 @@ function renamed(node: NodeProto, names: ReadonlyMap<string, string>): NodeProto
     input: node.input.map(rename),
     output: node.output.map(rename),
     attribute: node.attribute.map((attribute) =>
-      attribute.g === undefined ? attribute : Object.assign({}, attribute, { g: renamedGraph(attribute.g, names) }),
+      attribute.g === undefined
+        ? attribute
+        : Object.assign(create(AttributeProtoSchema), attribute, { g: renamedGraph(attribute.g, names) }),
     ),
   });
 }
@@ -137,6 +141,8 @@ function renamedGraph(graph: GraphProto, names: ReadonlyMap<string, string>): Gr
   const outer = new Map([...names].filter(([name]) => !own.has(name)));
   return patchGraph(graph, {
     node: graph.node.map((node) => renamed(node, outer)),
-    output: graph.output.map((output) => Object.assign({}, output, { name: outer.get(output.name) ?? output.name })),
+    output: graph.output.map((output) =>
+      Object.assign(create(ValueInfoProtoSchema), output, { name: outer.get(output.name) ?? output.name }),
+    ),
   });
 }
