@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { InputError } from '../errors.ts';
 import { GraphBuilder } from '../graph/builder.ts';
+import type { Graph } from '../graph/graph.ts';
 import { type LayerSequence, layers } from '../graph/layers.ts';
 import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
 import { createDataset, type Dataset, inputField, labelField } from '../training/data/dataset.ts';
@@ -106,7 +107,8 @@ test('a model that does not have its batch first is refused: data and labels com
 
 test('sizes that a model leaves open are those of the data, the batch and sizes it gives are not touched', () => {
   const b = new GraphBuilder('open', { seed: 1 });
-  const graph = b.build([b.relu(b.input('x', 'float32', ['N', 'channels', 'height', 7]))]);
+  const closed = b.build([b.relu(b.input('x', 'float32', ['N', 3, 5, 7]))]);
+  const graph: Graph = { ...closed, inputs: [{ name: 'x', type: 'float32', shape: ['N', 'channels', 'height', 7] }] };
   const images = inputField('pictures', tensor('float32', [1, 3, 5, 6], new Array(90).fill(0)), 'x.npy');
   const dataset = createDataset('data', [images], labelField(tensor('int64', [1], [0]), 'y.npy'));
   assert.deepEqual(sizedByData(graph, dataset).inputs, [{ name: 'x', type: 'float32', shape: ['N', 3, 5, 7] }]);
