@@ -7,76 +7,23 @@ import { join } from 'node:path';
 import { test } from 'node:test';
 import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { defined } from '../assert.ts';
-import { systemClock } from '../clock.ts';
-import { decodeModel, opsetOf, parseModel } from '../graph/onnx/decode.ts';
-import type { Tensor } from '../graph/tensor.ts';
-import { loadModel } from '../runtime/models.ts';
-import { runSession } from '../runtime/session.ts';
+import { opsetOf, parseModel } from '../graph/onnx/decode.ts';
 import { loadDataset } from '../storage/datasets.ts';
 import { jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
 import { type PytorchFixture, pytorchFixtures } from '../testing/pytorch-fixtures.ts';
-import { resolveSettings } from './settings.ts';
+import { checkLosses, checkWeights, flagsOf, trainInProcess } from '../testing/pytorch-training.ts';
 
 const cwd = temporaryFolder();
 const fixtures = pytorchFixtures();
 /** Accepted: 1e-3. Seen: 3e-7. */
 const tolerance = 1e-4;
 
-function flagsOf({ modelPath, inputsPath, labelsPath, learningRate, momentum, batchSize }: PytorchFixture): Record<string, string> {
-  return {
-    model: modelPath,
-    data: `npy:${inputsPath},${labelsPath}`,
-    batch: String(batchSize),
-    'micro-batch': String(batchSize),
-    steps: '6',
-    optimizer: 'sgd',
-    lr: String(learningRate),
-    momentum: String(momentum),
-    loss: 'cross-entropy',
-  };
-}
-
-function checkLosses(found: readonly unknown[], { name, losses }: PytorchFixture, how: string): void {
-  assert.equal(found.length, 6, `${name} ${how}`);
-  losses.forEach((expected, step) => {
-    const difference = Math.abs(Number(found[step]) - expected) / expected;
-    assert.ok(difference < tolerance, `${name} ${how}: the loss of step ${step} is ${found[step]}, PyTorch's ${expected}`);
-  });
-}
-
-/** The tensors of an ONNX file by name. */
-function tensorsOf(bytes: Uint8Array): ReadonlyMap<string, Tensor> {
-  return decodeModel(parseModel(bytes)).initializers;
-}
-
-/** Sums over each trained tensor, where the file names it as PyTorch did. */
-function checkWeights(bytes: Uint8Array, { name, finalWeights }: PytorchFixture, how: string): void {
-  const tensors = tensorsOf(bytes);
-  for (const [parameter, { initializer, sum, sumOfSquares, shape }] of Object.entries(finalWeights)) {
-    const { data } = defined(tensors.get(initializer), `${initializer} of ${name}`);
-    const elementCount = shape.reduce((product, size) => product * size, 1);
-    assert.equal(data.length, elementCount, `${parameter} of ${name}`);
-    let [total, squares] = [0, 0];
-    for (const value of data) {
-      total += Number(value);
-      squares += Number(value) ** 2;
-    }
-    const what = `${parameter} of ${name} ${how}`;
-    assert.ok(Math.abs(squares - sumOfSquares) < 1e-4 * sumOfSquares, `${what}: squares sum to ${squares}, PyTorch's to ${sumOfSquares}`);
-    // A sum may be near 0: its scale is that of the elements.
-    assert.ok(Math.abs(total - sum) < 1e-4 * Math.sqrt(elementCount * sumOfSquares), `${what}: sums to ${total}, PyTorch's to ${sum}`);
-  }
-}
-
 for (const fixture of fixtures) {
   test(`${fixture.name} in this process: PyTorch's losses and weights`, async () => {
-    const settings = resolveSettings({ shuffle: false }, flagsOf(fixture), 'the flags');
-    const model = await loadModel(settings.model, settings.seed);
-    const { train } = await loadDataset(settings.data);
-    const environment = { clock: systemClock, observe: () => {}, signal: new AbortController().signal };
-    const { losses, state } = await runSession({ settings, model, train, test: undefined }, environment);
-    checkLosses(losses, fixture, 'in this process');
-    checkWeights(model.write(new Map([...state.parameter, ...state.buffer])), fixture, 'in this process');
+    const { losses, file } = await trainInProcess(fixture);
+    const comparison = { how: 'in this process', tolerance };
+    checkLosses(losses, fixture, comparison);
+    checkWeights(file, fixture, comparison);
   });
 }
 
@@ -110,14 +57,14 @@ for (const [workers, names] of Object.entries(overWorkers)) {
         metrics.map(({ round }) => round),
         [0, 1, 2, 3, 4, 5],
       );
-      const how = `over ${workers} workers`;
+      const comparison = { how: `over ${workers} workers`, tolerance };
       checkLosses(
         metrics.map(({ loss }) => loss),
         fixture,
-        how,
+        comparison,
       );
       const written = await readFile(join(out, 'model.onnx'));
-      checkWeights(written, fixture, how);
+      checkWeights(written, fixture, comparison);
       await checkFile(written, fixture);
       if (Number(workers) > 0) {
         const { stages } = JSON.parse(await readFile(join(out, 'plan.json'), 'utf8')) as { stages: { devices: string[] }[] };

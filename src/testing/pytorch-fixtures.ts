@@ -1,4 +1,4 @@
-// The networks of test/fixtures/pytorch with PyTorch's own losses (made by make_fixtures.py there). One entry for each ONNX file: nets that
+// The networks of test/fixtures/pytorch with PyTorch's own losses (made by make_fixtures.py there, and by families/make_families.py). One entry for each ONNX file: nets that
 // were exported in several ways appear once a way, with the same losses. Used by tests only.
 
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
@@ -25,13 +25,15 @@ export interface PytorchFixture {
   readonly mode: 'training' | 'eval';
   readonly exporter: 'torchscript' | 'dynamo';
   readonly modelPath: string;
-  /** npy, 96 samples, float32 or int64. */
+  /** npy: 96 samples, or 64 of a family; numbers or tokens. */
   readonly inputsPath: string;
-  /** npy, int64: [96], or [96, T] for a net that labels every token. */
+  /** npy, integers: one a sample, or [samples, T] for a net that labels every token, [samples, H, W] for one that labels every pixel. */
   readonly labelsPath: string;
   readonly learningRate: number;
   readonly momentum: number;
   readonly batchSize: number;
+  /** 6, or 100 of a family. The batches go over the samples in order, again and again. */
+  readonly stepCount: number;
   /** Mean cross-entropy of each batch in order, before its update. */
   readonly losses: readonly number[];
   readonly hasBatchNorm: boolean;
@@ -48,6 +50,7 @@ interface ExpectedFile {
   readonly learningRate: number;
   readonly momentum: number;
   readonly batchSize: number;
+  readonly stepCount: number;
   readonly losses: readonly number[];
   readonly hasBatchNorm: boolean;
   readonly tiedWeights: boolean;
@@ -58,12 +61,20 @@ interface ExpectedFile {
   })[];
 }
 
-/** All fixtures, sorted by name. Throws when there are none: a test over an empty list would pass. */
+/** The small nets of six steps, sorted by name. Throws when there are none: a test over an empty list would pass. */
 export function pytorchFixtures(): readonly PytorchFixture[] {
-  const root = fixtureFolder('pytorch');
+  return fixturesIn(fixtureFolder('pytorch'));
+}
+
+/** One net of each family that PyTorch users train, with 100 steps; sorted by name. Throws when there are none. */
+export function familyFixtures(): readonly PytorchFixture[] {
+  return fixturesIn(join(fixtureFolder('pytorch'), 'families'));
+}
+
+function fixturesIn(root: string): readonly PytorchFixture[] {
   const nets = readdirSync(root).filter((net) => existsSync(join(root, net, 'expected.json')));
   const fixtures = nets.flatMap((net) => fixturesOf(root, net));
-  if (fixtures.length === 0) throw new Error(`No fixtures in ${root}: run make_fixtures.py there.`);
+  if (fixtures.length === 0) throw new Error(`No fixtures in ${root}: run the script there.`);
   return fixtures.sort((one, other) => (one.name < other.name ? -1 : 1));
 }
 
@@ -94,6 +105,7 @@ function fixturesOf(root: string, net: string): PytorchFixture[] {
     learningRate: shared.learningRate,
     momentum: shared.momentum,
     batchSize: shared.batchSize,
+    stepCount: shared.stepCount,
     losses: shared.losses,
     hasBatchNorm: shared.hasBatchNorm,
     tiedWeights: shared.tiedWeights,

@@ -56,12 +56,12 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
       `The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`,
     );
   }
-  const proto = patchModel(parsed, { graph: prepare(parsed, options), functions: [] });
+  const prepared = prepare(parsed, options);
+  const proto = patchModel(parsed, { graph: prepared.graph, functions: [] });
   const decoded = decodeModel(proto);
   const metadata = readMetadata(proto);
   const notes: string[] = decoded.hadHalf ? ['The model is in half precision; it is trained in float32.'] : [];
-  const untiedCount = defined(proto.graph, 'the graph').initializer.length - defined(parsed.graph, 'the graph').initializer.length;
-  if (untiedCount > 0) notes.push(`The exporter had stored equal vectors once; ${untiedCount} of them are weights of their own again.`);
+  notes.push(...prepared.notes);
   const upgraded = upgrade(decoded);
   const outputs = decoded.outputs.map(({ name }) => name);
   const given = [...decoded.inputs.map(({ name }) => name), ...upgraded.initializers.keys()];
@@ -84,12 +84,20 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   return { graph: opened, proto, places: decoded.places, notes };
 }
 
-/** The file's graph with everything in one place and nothing but plain nodes. */
-function prepare(model: ModelProto, { loadExternal, dimensions = {} }: ImportOptions): GraphProto {
+/** The file's graph with everything in one place, nothing but plain nodes, and each weight once. */
+function prepare(model: ModelProto, { loadExternal, dimensions = {} }: ImportOptions): { graph: GraphProto; notes: readonly string[] } {
   const plain = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
   const whole = foldBranches(model, loadExternalTensors(plain, loadExternal), { upgrade, dimensions });
-  if (model.producerName === producerName) return whole; // in files of ours, what is tied is meant to be
-  return untieVectors(retieTransposes(whole));
+  if (model.producerName === producerName) return { graph: whole, notes: [] }; // in files of ours, what is tied is meant to be
+  const notes: string[] = [];
+  const retied = retieTransposes(whole);
+  const twice = whole.initializer.length - retied.initializer.length;
+  if (twice === 1) notes.push('The exporter had stored 1 weight twice, as it is and transposed; it is one again.');
+  if (twice > 1) notes.push(`The exporter had stored ${twice} weights twice, as they are and transposed; they are one again.`);
+  const graph = untieVectors(retied);
+  const untied = graph.initializer.length - retied.initializer.length;
+  if (untied > 0) notes.push(`The exporter had stored equal vectors once; ${untied} of them are weights of their own again.`);
+  return { graph, notes };
 }
 
 function upgrade({ opset, nodes, initializers, names }: DecodedModel): {

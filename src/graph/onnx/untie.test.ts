@@ -84,3 +84,26 @@ test('running statistics and biases that share their zeros are apart, too', () =
   assert.deepEqual(graph.buffers.length, 4);
   assert.equal(new Set(graph.nodes.flatMap(({ inputs }) => inputs.slice(1))).size, 8);
 });
+
+test('layer scales of the shape [C, 1, 1] are apart; so are logarithms of scales that are cut off and read for their type', () => {
+  const image: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2, 3, 3] };
+  const scale = tensor('float32', [2, 1, 1], [1e-6, 1e-6]);
+  const nodes = [
+    { operator: 'Mul', inputs: ['scale', 'x'], outputs: ['a'] },
+    { operator: 'Mul', inputs: ['scale', 'a'], outputs: ['b'] },
+    { operator: 'CastLike', inputs: ['limit', 'log'], outputs: ['most'] },
+    { operator: 'Clip', inputs: ['log', '', 'most'], outputs: ['c'] },
+    { operator: 'Mul', inputs: ['b', 'c'], outputs: ['d'] },
+    { operator: 'Exp', inputs: ['log'], outputs: ['e'] },
+    { operator: 'Mul', inputs: ['d', 'e'], outputs: ['y'] },
+  ];
+  const initializers = { scale, log: tensor('float32', [2, 1, 1], [2.3, 2.3]), limit: tensor('float32', [], [4.6]) };
+  const bytes = onnxModel({ opset: 18, inputs: [image], nodes, outputs: ['y'], initializers });
+  assert.deepEqual(importModel(bytes).graph.parameters, ['scale', 'log', 'scale_2', 'log_2']);
+  const table = { ...initializers, scale: tensor('float32', [2, 3, 1], new Array<number>(6).fill(1)) };
+  assert.deepEqual(importModel(onnxModel({ opset: 18, inputs: [image], nodes, outputs: ['y'], initializers: table })).graph.parameters, [
+    'scale',
+    'log',
+    'log_2',
+  ]);
+});

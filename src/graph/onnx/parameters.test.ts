@@ -1,0 +1,54 @@
+// Which tensors of a file are weights: what the exporter says, and where it says nothing, names and positions.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { create } from '@bufbuild/protobuf';
+
+import { changed, onnxModel } from '../../testing/onnx-models.ts';
+import type { ValueInfo } from '../graph.ts';
+import { tensor } from '../tensor.ts';
+import { StringStringEntryProtoSchema, ValueInfoProtoSchema } from './generated/onnx_pb.ts';
+import { importModel } from './import.ts';
+
+const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2] };
+const vector = tensor('float32', [2], [0.5, -1]);
+const matrix = tensor('float32', [2, 2], [1, 2, 3, 4]);
+
+/** (((x · w + shift) · val_3) ⊙ unsqueeze_14 + embedding_1) ⊙ table, and what the exporter says that some of them are. */
+function model(kinds: Readonly<Record<string, string>>): Uint8Array {
+  const nodes = [
+    { operator: 'MatMul', inputs: ['x', 'w'], outputs: ['a'] },
+    { operator: 'Add', inputs: ['a', 'shift'], outputs: ['b'] },
+    { operator: 'MatMul', inputs: ['b', 'val_3'], outputs: ['c'] },
+    { operator: 'Mul', inputs: ['c', 'unsqueeze_14'], outputs: ['d'] },
+    { operator: 'Add', inputs: ['d', 'embedding_1'], outputs: ['e'] },
+    { operator: 'Mul', inputs: ['e', 'table'], outputs: ['f'] },
+    { operator: 'Mul', inputs: ['f', 'val_9'], outputs: ['y'] },
+  ];
+  const initializers = { w: matrix, shift: vector, val_3: matrix, unsqueeze_14: vector, embedding_1: vector, table: vector, val_9: vector };
+  return changed(onnxModel({ opset: 18, inputs: [x], nodes, outputs: ['y'], initializers }), ({ graph }) => {
+    for (const [name, value] of Object.entries(kinds)) {
+      const metadataProps = [create(StringStringEntryProtoSchema, { key: 'pkg.torch.export.graph_signature.InputSpec.kind', value })];
+      graph?.valueInfo.push(create(ValueInfoProtoSchema, { name, metadataProps }));
+    }
+  });
+}
+
+test('what the exporter declares counts; of what it computed ahead, weights by position and rows of embeddings', () => {
+  const { graph } = importModel(model({ w: 'PARAMETER', shift: 'PARAMETER', table: 'BUFFER' }));
+  assert.deepEqual(graph.parameters, ['w', 'shift', 'val_3', 'embedding_1']);
+});
+
+test('where nothing is declared, names from the source are weights anywhere, made-up names only in a weight position', () => {
+  assert.deepEqual(importModel(model({})).graph.parameters, ['w', 'shift', 'val_3', 'unsqueeze_14', 'embedding_1', 'table']);
+});
+
+test('where all names are made up, all that a gradient reaches are weights', () => {
+  const nodes = [
+    { operator: 'MatMul', inputs: ['x', '1'], outputs: ['a'] },
+    { operator: 'Add', inputs: ['a', '2'], outputs: ['y'] },
+  ];
+  const initializers = { '1': matrix, '2': vector };
+  assert.deepEqual(importModel(onnxModel({ opset: 12, inputs: [x], nodes, outputs: ['y'], initializers })).graph.parameters, ['1', '2']);
+});
