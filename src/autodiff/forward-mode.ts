@@ -11,7 +11,7 @@ import { type DropoutInput, replaceDropouts } from './dropout.ts';
 import { type BufferUpdate, checkNames, loadForward } from './forward.ts';
 import { differentiableOperator } from './rule.ts';
 import { assemble, mergeEqualNodes, NodeList } from './subgraph.ts';
-import { arrange } from './tangents/arrange.ts';
+import { arrange, tangentsFirst } from './tangents/arrange.ts';
 import type { TangentRule } from './tangents/rule.ts';
 import { tangentRules } from './tangents.ts';
 
@@ -82,7 +82,10 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
         ...masks,
         ...[...tangentInputs, ...tangentParameters].map((name) => tangentName(name)),
       ],
-      nodes: Array.from(selection.nodes, (index) => list.nodes[index] as Node),
+      nodes: tangentsFirst(
+        Array.from(selection.nodes, (index) => list.nodes[index] as Node),
+        targets,
+      ),
       outputs: [...results, ...targets],
       rename,
     }),

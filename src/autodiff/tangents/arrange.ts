@@ -1,7 +1,7 @@
-// Orders a forward pass and its tangents so that few values are alive at a time, however deep the net. Engines run nodes on demand, of what
-// a node reads the latest in the list first (ONNX Runtime does). Tangents behind everything else are followed to the first layer before
-// anything is computed; then each value is computed right before its tangent. In the natural order the whole forward pass would run first,
-// and all of it would be kept.
+// Orders a forward pass and its tangents so that few values are alive at a time, however deep the net. Engines run nodes on demand: one after the
+// other what nobody reads, with all that it needs, of what a node reads the latest in the list first (engine/execution-order.ts). Tangents
+// behind everything else are followed to the first layer before anything is computed; then each value is computed right before its
+// tangent. In the natural order the whole forward pass would run first, and all of it would be kept.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, type Node } from '../../graph/graph.ts';
@@ -47,3 +47,11 @@ export function arrange(emitter: Emitter, { forward, tangent, activations, tange
 
 /** Of the nodes that rules write, those that engines fuse with others. */
 const products: ReadonlySet<string> = new Set(['Conv', 'Gemm', 'MatMul']);
+
+/** The nodes that others read, then those that nobody reads: the targets, and last the rest (the outputs themselves, running statistics). */
+export function tangentsFirst(nodes: readonly Node[], targets: readonly string[]): readonly Node[] {
+  const read = new Set(nodes.flatMap(({ inputs }) => inputs));
+  const rank = ({ outputs }: Node): number =>
+    outputs.some((output) => read.has(output)) ? 0 : outputs.some((output) => targets.includes(output)) ? 1 : 2;
+  return [0, 1, 2].flatMap((wanted) => nodes.filter((node) => rank(node) === wanted));
+}
