@@ -105,6 +105,7 @@ test('tests while training: after every epoch, every few updates, or at the end 
   const training = (await jsonLines(at('epochs', 'events.jsonl'))).find(({ event }) => event === 'training');
   const perEpoch = Number(training?.['roundsPerEpoch']);
   assert.deepEqual([first, second], [perEpoch, 2 * perEpoch]);
+  assert.equal((await tested('many', '--epochs', '41')).length, 14); // every third
   assert.deepEqual(await tested('every', '--steps', '5', '--eval-every', '2'), [2, 4, 5]);
   assert.deepEqual(await tested('workers', '--steps', '5', '--eval-every', '2', '--workers', '2', '--use-all'), [2, 4, 5]);
   assert.deepEqual(await tested('end', '--steps', '5', '--eval-every', '0'), [5]);

@@ -58,7 +58,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   },
   evalEvery: {
     argument: 'N',
-    description: 'updates between tests; 0 tests at the end only (default: one epoch)',
+    description: 'updates between tests; 0 tests at the end only (default: one epoch, or more for at most 20 tests)',
     schema: wholeOrZero,
   },
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },

@@ -69,6 +69,9 @@ export function prepareRun(input: SessionInput): PreparedRun {
   return { ...input, subject, dataset, order, machine, notes: [...model.notes, ...notes] };
 }
 
+/** Tests of a run that does not say how often: after every epoch, or every few. */
+const maxTestCount = 20;
+
 function machineConfig(
   { settings, checkpoint, plan, test }: SessionInput,
   order: BatchOrder,
@@ -80,7 +83,8 @@ function machineConfig(
   if (firstRound >= endRound) throw new InputError(`The run has done its ${endRound} rounds already: give more with --epochs or --steps.`);
   const { clipNorm } = training;
   const schedule = parseSchedule(settings.lrSchedule);
-  const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch);
+  const epochsPerTest = Math.max(1, Math.ceil(endRound / perEpoch / maxTestCount));
+  const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
   return {
     workerCount: settings.workers + settings.remote,
     firstRound,

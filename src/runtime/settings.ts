@@ -7,7 +7,7 @@ export interface TrainSettings {
   readonly headClasses?: number;
   readonly data: string;
   readonly evalData?: string;
-  /** Updates between tests; 0: only at the end. Absent: one epoch. */
+  /** Updates between tests; 0: only at the end. Absent: one epoch, or more epochs for at most 20 tests. */
   readonly evalEvery?: number;
   readonly batch: number;
   readonly microBatch?: number;
