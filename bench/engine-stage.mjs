@@ -1,0 +1,53 @@
+// A whole model as one stage on the compute thread, and its training step: what a worker does in a round with one micro-batch.
+
+import { createComputeThread } from '../dist/engine/compute-thread.js';
+import { layers } from '../dist/graph/layers.js';
+import { buildModel } from '../dist/models/zoo.js';
+import { createRandom } from '../dist/random.js';
+import { createStage } from '../dist/runtime/device/stage.js';
+
+/** Resolves with a function that does one step and waits for its end. */
+export async function compileStageForBench(spec, batch, threadCount) {
+  const { graph, input, label } = buildModel(spec, { seed: 1 });
+  const sequence = layers(graph);
+  const engine = await createComputeThread({ threadCount });
+  const sgd = { kind: 'sgd', momentum: 0.9, nesterov: false, weightDecay: 0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+  const stage = await createStage(engine, {
+    sequence,
+    layers: [0, sequence.layers.length],
+    sampleCount: batch,
+    microBatchSize: batch,
+    training: { batchSize: batch, loss: 'cross-entropy', optimizer: sgd, clipNorm: null, seed: 1, frozen: [] },
+    label: { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false },
+    splitBackward: false,
+    immediateBackward: true,
+  });
+  for (const role of ['parameter', 'buffer']) {
+    for (const name of graph[`${role}s`]) {
+      const { type, shape, data } = graph.initializers.get(name);
+      stage.load({ role, name, value: { type, shape, data: data.slice() } });
+    }
+  }
+  const random = createRandom(2);
+  const shape = [batch, ...input.shape];
+  const count = shape.reduce((a, b) => a * b, 1);
+  const draw = () =>
+    input.type === 'int64'
+      ? BigInt64Array.from({ length: count }, () => BigInt(random.integer(input.valueCount)))
+      : Float32Array.from({ length: count }, () => random.normal());
+  const labels = Array.from({ length: batch }, () => BigInt(random.integer(label.classCount)));
+  const data = draw();
+  let round = 0;
+  return async () => {
+    stage.beginRound(round++);
+    await stage.forward(0, 0, [{ type: input.type, shape, data: data.slice() }], {
+      type: 'int64',
+      shape: [batch],
+      data: BigInt64Array.from(labels),
+    });
+    await stage.backward(0, []);
+    stage.update({ learningRate: 0.01, gradientScale: 1, step: round });
+    stage.confirmUpdate();
+    await engine.settled();
+  };
+}
