@@ -29,12 +29,23 @@ export function links(cluster: Cluster): LinkTable {
     pairs.set(b * count + a, pair);
   }
   const standard = cluster.links.default;
-  const speed = pairs.size === 0 ? () => standard : (from: number, to: number) => pairs.get(from * count + to) ?? standard;
+  if (pairs.size === 0) {
+    return {
+      deviceIndex,
+      bandwidthMbps: () => standard.bandwidthMbps,
+      latencyMs: () => standard.latencyMs ?? 0,
+      occupancyMs: (_from, _to, bytes) => (bytes * 8) / (standard.bandwidthMbps * 1000),
+    };
+  }
+  // As tables: planners ask millions of times.
+  const mbps = new Float64Array(count * count).fill(standard.bandwidthMbps);
+  const latencies = new Float64Array(count * count).fill(standard.latencyMs ?? 0);
+  for (const [key, { bandwidthMbps, latencyMs = 0 }] of pairs) [mbps[key], latencies[key]] = [bandwidthMbps, latencyMs];
   return {
     deviceIndex,
-    bandwidthMbps: (from, to) => speed(from, to).bandwidthMbps,
-    latencyMs: (from, to) => speed(from, to).latencyMs ?? 0,
-    occupancyMs: (from, to, bytes) => (bytes * 8) / (speed(from, to).bandwidthMbps * 1000),
+    bandwidthMbps: (from, to) => mbps[from * count + to] as number,
+    latencyMs: (from, to) => latencies[from * count + to] as number,
+    occupancyMs: (from, to, bytes) => (bytes * 8) / ((mbps[from * count + to] as number) * 1000),
   };
 }
 
@@ -42,8 +53,9 @@ export function links(cluster: Cluster): LinkTable {
 export function slowestInGroup(table: LinkTable, group: readonly number[]): { readonly bandwidthMbps: number; readonly latencyMs: number } {
   let bandwidthMbps = Number.POSITIVE_INFINITY;
   let latencyMs = 0;
-  for (const [place, a] of group.entries()) {
-    for (const b of group.slice(place + 1)) {
+  for (let i = 0; i < group.length; i++) {
+    for (let j = i + 1; j < group.length; j++) {
+      const [a, b] = [group[i] as number, group[j] as number];
       bandwidthMbps = Math.min(bandwidthMbps, table.bandwidthMbps(a, b));
       latencyMs = Math.max(latencyMs, table.latencyMs(a, b));
     }

@@ -137,12 +137,12 @@ function slowest(times: Float64Array, count: number): number {
 }
 
 /**
- * The shares with the least time of the slowest device (eq. 7), found by bisection over that time; devices of a class have the same times
+ * The shares with the least time of the slowest device (eq. 7), found by bisection over that time, to a ten-thousandth; devices of a class have the same times
  * and limits. Needs times that grow with the share. O(classes · log² samples), for groups that Algorithm 1 would take too long over.
  */
-export function allocateByClass(problem: AllocationProblem, classOf: readonly string[]): Allocation | undefined {
+export function allocateByClass(problem: AllocationProblem, classOf: readonly number[]): Allocation | undefined {
   const { samples, limits, timeMs } = problem;
-  const members = new Map<string, number[]>();
+  const members = new Map<number, number[]>();
   for (const [device, name] of classOf.entries()) {
     const known = members.get(name);
     if (known === undefined) members.set(name, [device]);
@@ -167,7 +167,7 @@ export function allocateByClass(problem: AllocationProblem, classOf: readonly st
   let high = classes.reduce((slowestMs, { first, limit }) => Math.max(slowestMs, timeMs(first, limit)), 0);
   if (held(high) < samples) return undefined;
   let low = 0;
-  for (let step = 0; step < 48 && high - low > 1e-9 * high; step++) {
+  while (high - low > 1e-4 * high) {
     const middle = (low + high) / 2;
     if (held(middle) >= samples) high = middle;
     else low = middle;

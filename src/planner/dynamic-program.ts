@@ -19,10 +19,10 @@
 import type { Cluster, LinkSpeed } from '../cluster/cluster.ts';
 import { prefixSums, rangeOf } from '../cluster/times.ts';
 import { type Bounds, createBounds } from './bounds.ts';
-import { allReduceMs, fedBytes, feedMs, ringMs, transferMs } from './cost.ts';
+import { fedBytes, feedMs, transferMs } from './cost.ts';
 import { type Problem, pinsAllow, type StageLayout } from './problem.ts';
 import type { Found, Space } from './space.ts';
-import { type Group, inFlightFromEnd, neighbourGroups, StageTable, type StageTimes } from './stages.ts';
+import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
 import type { Steps } from './steps.ts';
 
 /** Where a search may cut: ascending, from 0 to the number of layers, and of devices in the order. */
@@ -204,7 +204,7 @@ export class Search {
       tail = (this.#tail[sub] ?? 0) - backwardMs - crossMs;
     }
     if (aligned >= best) return;
-    tail = Math.max(tail, this.#reduceMs(head, group, sums.weightBytes(this.#layer(this.#layerRuns - l), cut)));
+    tail = Math.max(tail, reduceTimeMs(table, head, group, sums.weightBytes(this.#layer(this.#layerRuns - l), cut)));
     if (l === this.#layerRuns && cluster.dataDevice !== undefined) {
       const feed = feedMs(table, table.deviceIndex(cluster.dataDevice), head.shares, fedBytes(profile, p));
       aligned = Math.max(aligned + feed, M * feed);
@@ -225,13 +225,6 @@ export class Search {
     if (this.#problem.pins.size === 0) return true;
     const used = devices.filter((_, index) => (samples[index] ?? 0) > 0);
     return pinsAllow(this.#problem, this.#layer(this.#layerRuns - l), this.#layer(this.#layerRuns - rest), used);
-  }
-
-  /** T_a of eq. 5 over the devices that have samples. */
-  #reduceMs({ shares }: StageTimes, group: Group, weightBytes: number): number {
-    if (shares.samples.every((share) => share > 0)) return ringMs(group.places.length, group.slowestMbps(), weightBytes);
-    const members = shares.devices.filter((_, index) => (shares.samples[index] ?? 0) > 0);
-    return allReduceMs(this.#problem.table, members, weightBytes);
   }
 
   /** Q(L, N, p) for every p, the best first: min over p is the answer. */

@@ -4,10 +4,10 @@
 // What it finds is a pipeline of the full space; that it is the best of it is not promised.
 
 import type { LinkTable } from '../cluster/links.ts';
-import { allReduceMs, fedBytes, feedMs, transferMs } from './cost.ts';
+import { fedBytes, feedMs, transferMs } from './cost.ts';
 import type { Problem, StageLayout } from './problem.ts';
 import type { Found, Space } from './space.ts';
-import { type Group, inFlightFromEnd, neighbourGroups, StageTable, type StageTimes } from './stages.ts';
+import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
 import type { Steps } from './steps.ts';
 
 /** 0, 1, …, count. */
@@ -136,7 +136,7 @@ class Window {
         if (end.alignedMs + leastMs >= bar || this.#problem.microBatchCount * leastMs >= bar) continue;
         const head = this.#table.stage(group, inFlight);
         if (head === undefined) continue;
-        const joined = this.#join(border, head, end, stageCount);
+        const joined = this.#join(border, { head, group }, end, stageCount);
         if (joined.alignedMs < barMs && joined.alignedMs + joined.tailMs < bar) best.set(border, joined);
       }
     }
@@ -144,11 +144,10 @@ class Window {
   }
 
   /** As Search does in asteroid.ts. */
-  #join(border: Border, head: StageTimes, next: End, stageCount: number): End {
+  #join(border: Border, { head, group }: { head: StageTimes; group: Group }, next: End, stageCount: number): End {
     const { profile, sums, cluster, microBatchCount: M } = this.#problem;
     const each = head.forwardMs + head.backwardMs;
-    const members = head.shares.devices.filter((_, index) => (head.shares.samples[index] ?? 0) > 0);
-    const reduceMs = allReduceMs(this.#links, members, sums.weightBytes(border.layer, next.border.layer));
+    const reduceMs = reduceTimeMs(this.#links, head, group, sums.weightBytes(border.layer, next.border.layer));
     let alignedMs = M * each;
     let tailMs = reduceMs;
     if (next.head !== undefined) {

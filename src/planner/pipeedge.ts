@@ -11,7 +11,7 @@ import { shareTimes } from './evaluate.ts';
 import { type PlannerDevice, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import type { Steps } from './steps.ts';
 
-const stateLimit = 1024;
+const stateLimit = 512;
 
 /** Devices that count as equal; the first stands for all. */
 interface Category {

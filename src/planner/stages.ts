@@ -1,12 +1,12 @@
 // Times and shares of one candidate stage for a fixed micro-batch size, made for being asked hundreds of thousands of times: layers are
 // chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of devices share their answer.
 
-import { slowestInGroup } from '../cluster/links.ts';
+import { type LinkTable, slowestInGroup } from '../cluster/links.ts';
 import type { StageDemand } from '../cluster/memory.ts';
 import { interpolation } from '../cluster/times.ts';
 import { inFlight } from '../schedule/generate.ts';
 import { type Allocation, type AllocationProblem, allocate, allocateByClass } from './allocation.ts';
-import type { Shares } from './cost.ts';
+import { allReduceMs, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand } from './problem.ts';
 
@@ -205,7 +205,7 @@ export class StageTable {
     if (group.devices.length <= literalGroupSize) return allocate(question);
     return allocateByClass(
       question,
-      group.devices.map((device, index) => `${device.classIndex} ${limits[index] ?? 0}`),
+      group.devices.map(({ classIndex }, index) => classIndex * (this.#problem.microBatchSize + 1) + (limits[index] ?? 0)),
     );
   }
 
@@ -261,6 +261,14 @@ export class StageTable {
       this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0);
     }
   }
+}
+
+/** T_a of eq. 5 of a stage on a group, over the devices that have samples. */
+export function reduceTimeMs(table: LinkTable, { shares }: StageTimes, group: Group, weightBytes: number): number {
+  if (shares.samples.length === group.places.length && shares.samples.every((share) => share > 0))
+    return ringMs(group.places.length, group.slowestMbps(), weightBytes);
+  const members = shares.devices.filter((_, index) => (shares.samples[index] ?? 0) > 0);
+  return allReduceMs(table, members, weightBytes);
 }
 
 function within(shares: readonly number[], limits: readonly number[]): boolean {

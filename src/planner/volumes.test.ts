@@ -1,47 +1,48 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
-import { volumeBytes } from './volumes.ts';
+import type { Profile } from '../cluster/cluster.ts';
+import { dataParallelVolume, pipelineVolume, volumeBytes } from './volumes.ts';
+
+test('eq. 1: weights twice for each group, activations and gradients at every border', () => {
+  const groups = [
+    { samples: 10, borderBytes: [100, 50] },
+    { samples: 6, borderBytes: [] },
+  ];
+  assert.equal(dataParallelVolume(groups, 1000), 2 * 2 * 1000 + 2 * 10 * 150);
+});
+
+test('eq. 1: a single group needs no parameter server', () => {
+  assert.equal(dataParallelVolume([{ samples: 10, borderBytes: [100, 50] }], 1000), 3000);
+});
+
+test('eq. 2: 2(|g| − 1) times the weights of each group, activations and gradients between groups', () => {
+  const groups = [
+    { deviceCount: 3, weightBytes: 100, borderBytes: 7 },
+    { deviceCount: 1, weightBytes: 500, borderBytes: 9999 },
+  ];
+  assert.equal(pipelineVolume(groups, 16), 2 * 2 * 100 + 2 * 16 * 7);
+});
+
+test('eq. 2: a single group is data parallel only', () => {
+  assert.equal(pipelineVolume([{ deviceCount: 5, weightBytes: 100, borderBytes: 7 }], 16), 800);
+});
 
 const profile: Profile = {
   model: 'three',
-  inputBytes: 7,
-  labelBytes: 7,
-  layers: [
-    { name: 'a', outputBytes: 10, weightBytes: 1000, savedBytes: 0, flops: 1 },
-    { name: 'b', outputBytes: 20, weightBytes: 3000, savedBytes: 0, flops: 1 },
-    { name: 'c', outputBytes: 5, weightBytes: 6000, savedBytes: 0, flops: 1 },
-  ],
+  inputBytes: 0,
+  labelBytes: 0,
+  layers: [10, 20, 30].map((weightBytes, layer) => ({ name: `l${layer}`, outputBytes: layer + 1, weightBytes, savedBytes: 0, flops: 0 })),
   batchSizes: [1],
   devices: {},
 };
-const stage = (first: number, end: number, ...devices: string[]): StagePlan => ({
-  layers: [first, end],
-  devices,
-  samples: devices.map((_, index) => (index === 0 ? 4 : 0)),
-  inFlight: 1,
-});
-const plan = (...stages: StagePlan[]): PlanLayout => ({
-  planner: 'test',
-  schedule: '1f1b',
-  batchSize: 40,
-  microBatchSize: 4,
-  microBatchCount: 10,
-  stages,
-});
 
-test('eq. 2: ring AllReduce inside the groups, activations and gradients between them', () => {
-  // 2·(3 − 1)·1000 + 2·(2 − 1)·9000 + 2·40·10
-  assert.equal(volumeBytes(plan(stage(0, 1, 'x', 'y', 'z'), stage(1, 3, 'v', 'w')), profile), 4000 + 18_000 + 800);
-  assert.equal(volumeBytes(plan(stage(0, 3, 'x', 'y')), profile), 2 * 10_000, 'G = 1: 2(|g| − 1)P');
-  assert.equal(volumeBytes(plan(stage(0, 1, 'x'), stage(1, 2, 'y'), stage(2, 3, 'z')), profile), 2 * 40 * 30);
-});
-
-test('eq. 1: every virtual worker exchanges the whole model, and its pipeline carries its own samples', () => {
-  const first = { stages: [stage(0, 2, 'x'), stage(2, 3, 'y')], microBatchCount: 7 };
-  const second = { stages: [stage(0, 1, 'z'), stage(1, 3, 'w')], microBatchCount: 3 };
-  const both: PlanLayout = { ...plan(...first.stages), virtualWorkers: [first, second] };
-  assert.equal(volumeBytes(both, profile), 2 * 2 * 10_000 + 2 * 28 * 20 + 2 * 12 * 10);
-  const one: PlanLayout = { ...plan(...first.stages), virtualWorkers: [{ ...first, microBatchCount: 10 }] };
-  assert.equal(volumeBytes(one, profile), 2 * 40 * 20, 'G = 1: nothing is synchronized');
+test('the volume of a plan', () => {
+  const stages = [
+    { layers: [0, 2] as const, devices: ['a', 'b'], samples: [2, 2], inFlight: 3 },
+    { layers: [2, 3] as const, devices: ['c'], samples: [4], inFlight: 1 },
+  ];
+  const layout = { planner: 'x', schedule: '1f1b', batchSize: 8, microBatchSize: 4, microBatchCount: 2, stages };
+  assert.equal(volumeBytes(layout, profile), 2 * 30 + 2 * 8 * 2);
+  const alone = { stages: [{ layers: [0, 3] as const, devices: ['d'], samples: [4], inFlight: 1 }], microBatchCount: 1 };
+  assert.equal(volumeBytes({ ...layout, virtualWorkers: [{ stages, microBatchCount: 1 }, alone] }, profile), 2 * 2 * 60 + 2 * 4 * 2);
 });

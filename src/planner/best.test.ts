@@ -1,0 +1,222 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
+import { checkTogether, parsePlan } from '../cluster/validate.ts';
+import { createRandom } from '../random.ts';
+import { randomInstance } from '../testing/random-plans.ts';
+import { type PlanInput, plan, planSteps } from './plan.ts';
+import { plannerNames } from './planners.ts';
+
+/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, both schedules. */
+function smallInput(seed: number): PlanInput {
+  const random = createRandom(seed, 21);
+  const size = { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) };
+  const batchSize = [2, 4, 6][random.integer(3)] ?? 4;
+  return { ...randomInstance(seed, size), batchSize, optimizerState: (seed % 3) as 0 | 1 | 2 };
+}
+
+/** A plan, or why there is none. */
+function attempt(input: PlanInput): Plan | string {
+  try {
+    return plan(input);
+  } catch (error) {
+    assert.equal((error as Error).name, 'InputError', String(error));
+    return (error as Error).message;
+  }
+}
+
+// 300, and with batches of up to 8 samples, in bench/planner.mjs: some minutes, which the simulations of `exhaustive` take.
+const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 30);
+
+test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no plan is below a stated bound`, () => {
+  let refusedCount = 0;
+  for (let seed = 0; seed < seedCount; seed++) {
+    const input = smallInput(seed);
+    const [found, optimum] = [attempt({ ...input, planner: 'best' }), attempt({ ...input, planner: 'exhaustive' })];
+    if (typeof found === 'string' || typeof optimum === 'string') {
+      assert.equal(typeof found, typeof optimum, `seed ${seed}: ${JSON.stringify(found)}, ${JSON.stringify(optimum)}`);
+      refusedCount++;
+      continue;
+    }
+    const { roundMs, lowerBoundMs } = found.predicted;
+    const least = optimum.predicted.roundMs;
+    assert.ok(Math.abs(roundMs - least) <= 1e-9 * least, `seed ${seed}: best ${roundMs} ms, exhaustive ${least} ms`);
+    assert.equal(lowerBoundMs, roundMs, `seed ${seed}: not proven`);
+    const { predicted } = plan({ ...input, planner: 'asteroid' });
+    assert.ok((predicted.lowerBoundMs ?? 0) <= least && predicted.roundMs >= least * (1 - 1e-9), `seed ${seed}: asteroid`);
+  }
+  assert.ok(refusedCount > 0 && refusedCount < seedCount / 2, `${refusedCount} do not fit: both answers should be tested`);
+});
+
+test('best is never worse than any other planner: larger problems', () => {
+  for (let seed = 0; seed < 4; seed++) {
+    const random = createRandom(seed, 22);
+    const size = { deviceCount: 6 + random.integer(5), layerCount: 20 + random.integer(20) };
+    const input: PlanInput = { ...randomInstance(seed, size), batchSize: 64, microBatchSize: 8, optimizerState: 1 };
+    const found = plan({ ...input, planner: 'best' });
+    checkTogether(parsePlan(found), input.profile, input.cluster);
+    for (const planner of plannerNames.filter((name) => name !== 'best' && name !== 'exhaustive')) {
+      const other = attempt({ ...input, planner });
+      if (typeof other === 'string') continue;
+      assert.ok(
+        found.predicted.roundMs <= other.predicted.roundMs,
+        `seed ${seed}: best ${found.predicted.roundMs} ms, ${planner} ${other.predicted.roundMs} ms`,
+      );
+    }
+  }
+});
+
+test('the same question has the same answer', () => {
+  const input: PlanInput = { ...randomInstance(5, { deviceCount: 7, layerCount: 20 }), batchSize: 32, optimizerState: 0, planner: 'best' };
+  assert.deepEqual(plan(input), plan(input));
+});
+
+test('plans get better while one waits, progress is told, and a signal ends the search with its reason', () => {
+  const input: PlanInput = { ...randomInstance(4, { deviceCount: 6, layerCount: 30 }), batchSize: 32, optimizerState: 0, planner: 'best' };
+  const rounds: number[] = [];
+  let progressCount = 0;
+  const found = plan({
+    ...input,
+    onBetter: ({ predicted }) => rounds.push(predicted.roundMs),
+    onProgress: (done) => {
+      assert.ok(done >= 0 && done <= 1);
+      progressCount++;
+    },
+  });
+  assert.ok(rounds.length > 1 && progressCount > 10);
+  assert.deepEqual(
+    rounds,
+    [...new Set(rounds)].sort((a, b) => b - a),
+  );
+  assert.equal(rounds.at(-1), found.predicted.roundMs);
+  const controller = new AbortController();
+  const early: Plan[] = [];
+  const stopped = (): Plan =>
+    plan({
+      ...input,
+      signal: controller.signal,
+      onBetter: (better) => {
+        early.push(better);
+        controller.abort(new Error('good enough'));
+      },
+    });
+  assert.throws(stopped, /good enough/);
+  assert.equal(early.length, 1);
+  assert.ok(early[0] !== undefined && early[0].predicted.roundMs >= found.predicted.roundMs);
+});
+
+test('in steps, nothing is computed before it is asked for', () => {
+  const input: PlanInput = { ...randomInstance(4, { deviceCount: 3, layerCount: 5 }), batchSize: 8, optimizerState: 0, planner: 'best' };
+  const steps = planSteps(input);
+  assert.equal(steps.next().done, false);
+  for (;;) {
+    const step = steps.next();
+    if (step.done !== true) continue;
+    assert.deepEqual(step.value, plan(input));
+    break;
+  }
+});
+
+/** Stages as "[0,2) b | [2,4) a c". */
+function picture(found: Plan): string {
+  return found.stages.map(({ layers, devices }) => `[${layers.join(',')}) ${[...devices].sort().join(' ')}`).join(' | ');
+}
+
+const even: Profile = {
+  model: 'even',
+  inputBytes: 10,
+  labelBytes: 1,
+  layers: Array.from({ length: 4 }, (_, layer) => ({ name: `l${layer}`, outputBytes: 10, weightBytes: 1000, savedBytes: 10, flops: 1 })),
+  batchSizes: [1],
+  devices: {
+    board: { forwardMs: [[1, 1, 1, 1]], backwardMs: [[1, 1, 1, 1]] },
+    slow: { forwardMs: [[9, 9, 9, 9]], backwardMs: [[9, 9, 9, 9]] },
+  },
+};
+
+const three: Cluster = {
+  devices: [
+    { name: 'a', kind: 'board', memoryMiB: 100 },
+    { name: 'b', kind: 'board', memoryMiB: 100 },
+    { name: 's', kind: 'slow', memoryMiB: 100 },
+  ],
+  links: { default: { bandwidthMbps: 100 } },
+};
+
+const question: PlanInput = { profile: even, cluster: three, batchSize: 8, microBatchSize: 1, optimizerState: 0, planner: 'best' };
+
+test('best leaves a device out that would only slow the others down', () => {
+  assert.equal(picture(plan(question)), '[0,2) a | [2,4) b');
+});
+
+test('pins: the stage of a pinned layer is on that device, and no other', () => {
+  assert.match(picture(plan({ ...question, pins: [{ layer: 0, device: 's' }] })), /^\[0,1\) s \| /);
+  assert.match(picture(plan({ ...question, pins: [{ layer: 'l3', device: 'a' }] })), /4\) a$/);
+  const pinned = plan({
+    ...question,
+    pins: [0, 1, 2, 3].flatMap((layer) => ['a', 'b'].map((device) => ({ layer, device }))),
+    microBatchSize: 2,
+  });
+  assert.equal(picture(pinned), '[0,4) a b');
+});
+
+test('pins: best is still the optimum, on 30 random problems, and asteroid and straight keep to them', () => {
+  for (let seed = 0; seed < 30; seed++) {
+    const random = createRandom(seed, 23);
+    const input = { ...smallInput(seed), batchSize: 4 };
+    const name = input.cluster.devices[random.integer(input.cluster.devices.length)]?.name ?? '';
+    const pinned = { ...input, pins: [{ layer: random.integer(input.profile.layers.length), device: name }] };
+    const [found, optimum] = [attempt({ ...pinned, planner: 'best' }), attempt({ ...pinned, planner: 'exhaustive' })];
+    assert.equal(typeof found, typeof optimum, `seed ${seed}: ${JSON.stringify(found)}, ${JSON.stringify(optimum)}`);
+    if (typeof found === 'string' || typeof optimum === 'string') continue;
+    assert.ok(Math.abs(found.predicted.roundMs - optimum.predicted.roundMs) <= 1e-9 * found.predicted.roundMs, `seed ${seed}`);
+    for (const planner of ['best', 'asteroid', 'straight', 'single']) {
+      const other = attempt({ ...pinned, planner });
+      if (typeof other === 'string') continue;
+      const stage = other.stages.find(({ layers: [first, end] }) => pinned.pins.some(({ layer }) => layer >= first && layer < end));
+      assert.deepEqual(stage?.devices, [name], `seed ${seed}, ${planner}`);
+    }
+  }
+});
+
+test('excluded devices get no layers; one that holds the data still sends it', () => {
+  const fed: Cluster = { ...three, dataDevice: 'a' };
+  for (const planner of plannerNames) {
+    const found = plan({ ...question, cluster: fed, planner, exclude: ['a'] });
+    assert.ok(!JSON.stringify(found.stages).includes('"a"'), planner);
+  }
+});
+
+const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[] = [
+  [{ pins: [{ layer: 7, device: 'a' }] }, 'The model has no layer "7"; give an index from 0 to 3, or a layer\'s name.'],
+  [{ pins: [{ layer: 'x', device: 'a' }] }, 'The model has no layer "x"; give an index from 0 to 3, or a layer\'s name.'],
+  [{ pins: [{ layer: 0, device: 'z' }] }, 'The cluster has no device "z"; use one of a, b, s.'],
+  [{ exclude: ['z'] }, 'The cluster has no device "z"; use one of a, b, s.'],
+  [{ exclude: ['a', 'b', 's'] }, 'Every device is excluded; leave one at least for the plan.'],
+  [{ exclude: ['a'], pins: [{ layer: 0, device: 'a' }] }, 'Device "a" is excluded and has layer 0 pinned to it; choose one of the two.'],
+  [
+    { pins: [0, 2].map((layer) => ({ layer, device: 'a' })).concat({ layer: 1, device: 'b' }) },
+    'Device "a" has layer 2 pinned to it, and an earlier one that other pins (layer 1) part from it; pin layers that follow each other, with the same devices.',
+  ],
+  [
+    { pins: [{ layer: 0, device: 'a' }], planner: 'gpipe' },
+    'Planner "gpipe" takes no pins; use planner best or asteroid, or leave the pins out.',
+  ],
+];
+
+for (const [change, sentence] of wrong) {
+  test(`refused: ${sentence}`, () => assert.throws(() => plan({ ...question, ...change }), { name: 'InputError', message: sentence }));
+}
+
+test('exhaustive refuses what is too large for it', () => {
+  const input: PlanInput = {
+    ...randomInstance(1, { deviceCount: 6, layerCount: 30 }),
+    batchSize: 64,
+    optimizerState: 0,
+    planner: 'exhaustive',
+  };
+  assert.throws(
+    () => plan(input),
+    /^InputError: Planner "exhaustive" would have to try \d\.\de\+\d+ plans, and tries 2e\+6 at most; use planner best,/,
+  );
+});
