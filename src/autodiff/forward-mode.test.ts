@@ -118,8 +118,7 @@ test('only the outputs asked for have tangents', () => {
   const outputs = [builder.tanh(x), builder.sigmoid(x)];
   const found = tangentGraph(instantiate(builder.build(outputs), 1), { inputs: ['x'], outputs: outputs.slice(1) });
   assert.deepEqual(names(found.graph.outputs), [...outputs, `tangent(${outputs[1]})`]);
-  assert.deepEqual(operatorsOf(found.graph).includes('Tanh'), true);
-  assert.equal(found.graph.nodes.length, 2 + 3);
+  assert.deepEqual(operatorsOf(found.graph), ['Tanh', 'Sigmoid', 'Sub', 'Mul', 'Mul', 'Sum']);
 });
 
 test('running statistics are replaced as in the forward pass of training, and do not move', () => {
@@ -152,15 +151,13 @@ test('equal expressions are computed once', () => {
   const x = builder.input('x', 'float32', ['N', 3]);
   const total = builder.add(builder.node('Sin', [x]), builder.node('Sin', [x]));
   const found = tangentGraph(instantiate(builder.build([total]), 2, { simplify: false }), { inputs: ['x'] });
-  assert.deepEqual(operatorsOf(found.graph), ['Sin', 'Sin', 'Cos', 'Mul', 'Add', 'Add']);
+  assert.deepEqual(operatorsOf(found.graph), ['Sin', 'Sin', 'Add', 'Cos', 'Mul', 'Add', 'Sum']);
 });
 
 /** The nodes in the order in which ONNX Runtime runs them. `isFused` tells nodes that it fuses with others, and puts at the end of its list. */
 function inOrder(graph: Graph, isFused: (node: Node) => boolean): readonly Node[] {
   const { nodes } = arrangeForMemory(graph);
-  const read = new Set(nodes.flatMap(({ inputs }) => inputs));
-  const moved = (node: Node): boolean => isFused(node) && node.outputs.some((output) => read.has(output));
-  const list = [...nodes.filter((node) => !moved(node)), ...nodes.filter(moved)];
+  const list = [...nodes.filter((node) => !isFused(node)), ...nodes.filter(isFused)];
   return executionOrder({ nodes: list }).map((index) => list[index] as Node);
 }
 
@@ -195,9 +192,9 @@ function blocks(depth: number): Graph {
 
 test('memory does not grow with depth, and work grows in proportion to it', () => {
   const never = (): boolean => false;
-  // all products and all of the forward pass, but for the weights' transposes
+  // products, and the forward pass, where it ends with them or has transposed weights
   const often = ({ name, operator }: Node): boolean =>
-    operator !== 'Transpose' && (!name.startsWith('grad.') || ['Gemm', 'MatMul'].includes(operator));
+    operator !== 'Transpose' && (name.startsWith('grad.') ? ['Gemm', 'MatMul'].includes(operator) : operator !== 'Gemm');
   for (const { build, valueCounts, nodeCount } of [
     { build: (depth: number) => perceptron(...new Array<number>(depth).fill(3)), valueCounts: [4, 4], nodeCount: 9 },
     { build: blocks, valueCounts: [8, 8], nodeCount: 44 },

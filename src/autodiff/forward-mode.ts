@@ -82,10 +82,11 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
         ...masks,
         ...[...tangentInputs, ...tangentParameters].map((name) => tangentName(name)),
       ],
-      nodes: tangentsFirst(
-        Array.from(selection.nodes, (index) => list.nodes[index] as Node),
+      nodes: tangentsFirst(emitter, {
+        nodes: Array.from(selection.nodes, (index) => list.nodes[index] as Node),
         targets,
-      ),
+        outputs: graph.outputs.map(({ name }) => name),
+      }),
       outputs: [...results, ...targets],
       rename,
     }),

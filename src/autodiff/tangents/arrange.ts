@@ -5,6 +5,7 @@
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, type Node } from '../../graph/graph.ts';
+import { isFloat } from '../../graph/tensor.ts';
 
 /** What {@link arrange} orders. */
 export interface TangentNodes {
@@ -48,10 +49,32 @@ export function arrange(emitter: Emitter, { forward, tangent, activations, tange
 /** Of the nodes that rules write, those that engines fuse with others. */
 const products: ReadonlySet<string> = new Set(['Conv', 'Gemm', 'MatMul']);
 
-/** The nodes that others read, then those that nobody reads: the targets, and last the rest (the outputs themselves, running statistics). */
-export function tangentsFirst(nodes: readonly Node[], targets: readonly string[]): readonly Node[] {
+/**
+ * The nodes that others read, then those that nobody reads: those of the targets, and last the rest (outputs, running statistics). A result
+ * in `outputs` that nobody reads is copied: were its node fused with others, it would stand last in the engine's list and run first.
+ */
+export function tangentsFirst(
+  emitter: Emitter,
+  { nodes, targets, outputs }: Readonly<Record<'targets' | 'outputs', readonly string[]>> & { readonly nodes: readonly Node[] },
+): readonly Node[] {
   const read = new Set(nodes.flatMap(({ inputs }) => inputs));
-  const rank = ({ outputs }: Node): number =>
-    outputs.some((output) => read.has(output)) ? 0 : outputs.some((output) => targets.includes(output)) ? 1 : 2;
-  return [0, 1, 2].flatMap((wanted) => nodes.filter((node) => rank(node) === wanted));
+  const results: ReadonlySet<string> = new Set(outputs);
+  const wantedFirst: ReadonlySet<string> = new Set(targets);
+  const inner: Node[] = [];
+  const [wanted, others]: [Node[], Node[]] = [[], []];
+  for (const node of nodes) {
+    const [first = ''] = node.outputs;
+    if (node.outputs.some((output) => read.has(output))) inner.push(node);
+    else if (node.outputs.some((output) => wantedFirst.has(output))) wanted.push(node);
+    else if (targets.length === 0 || node.outputs.length > 1 || !results.has(first) || !isFloat(emitter.type(first).type))
+      others.push(node);
+    else if (node.operator === 'Gemm' || node.operator === 'Conv')
+      others.push(node); // nothing behind them that they could be fused with
+    else {
+      const original = emitter.fresh(first);
+      inner.push({ ...node, outputs: [original] });
+      others.push({ operator: 'Sum', domain: '', name: emitter.fresh('Sum'), inputs: [original], outputs: [first], attributes: {} });
+    }
+  }
+  return [...inner, ...wanted, ...others];
 }
