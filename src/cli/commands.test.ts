@@ -99,7 +99,7 @@ test('every command has help with an example, and every example parses', async (
     command.action(() => void seen.push(command.name()));
     for (const example of examples) await program.parseAsync(example, { from: 'user' });
   }
-  const names = ['quickstart', 'train', 'worker', 'profile', 'plan', 'simulate', 'curve', 'eval', 'export', 'verify'];
+  const names = ['quickstart', 'train', 'worker', 'profile', 'plan', 'simulate', 'what-if', 'curve', 'eval', 'export', 'verify'];
   assert.deepEqual([...new Set(seen)], names);
 });
 

@@ -470,7 +470,7 @@ const cases: readonly Case[] = [
   {
     name: 'plan that fits nowhere',
     args: ['plan', '--profile', at('profile.json'), '--cluster', at('tiny.json'), '--batch', '4'],
-    says: 'Model "net" fits nowhere (planner asteroid, micro-batches of 1): device "a" has 0 MiB and lacks 1 MiB; raise its memoryMiB to 1.',
+    says: 'Model "net" fits nowhere (planner best, micro-batches of 1): device "a" has 0 MiB and lacks 1 MiB; raise its memoryMiB to 1.',
   },
   {
     name: 'plan to where there is no folder',

@@ -1,8 +1,8 @@
-// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, where the cluster names no kinds, measured here.
+// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, where none of these kinds is known, measured here.
 
 import { systemClock } from '../clock.ts';
 import type { Cluster, Profile } from '../cluster/cluster.ts';
-import { profileOfKinds } from '../cluster/kinds.ts';
+import { kindModel, profileOfKinds } from '../cluster/kinds.ts';
 import { parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { modelTable } from '../runtime/layer-table.ts';
@@ -25,7 +25,7 @@ export async function planningProfile(options: PlanningProfileOptions, cluster: 
   if (profile !== undefined && model !== undefined) throw new InputError('--profile and --model cannot both be given: choose one.');
   if (profile !== undefined) return parseProfile(await readText(profile), profile);
   if (model === undefined) throw new InputError('--profile or --model is missing: give a profile, or a model to measure here.');
-  if (cluster.devices.some(({ kind }) => kind !== undefined)) {
+  if (cluster.devices.some(({ kind }) => kind !== undefined && kindModel(kind) !== undefined)) {
     if (!output.isJson) output.terminal.section('Note', "times are those of the devices' kinds, not measured");
     return profileOfKinds(await modelTable(model), cluster);
   }
@@ -34,7 +34,8 @@ export async function planningProfile(options: PlanningProfileOptions, cluster: 
 
 async function measured(model: string, cluster: Cluster, largestBatch: number, output: Output): Promise<Profile> {
   const device = 'this-device';
-  if (!output.isJson) output.terminal.section('Note', 'the cluster names no kinds: every device is taken for one like this');
+  if (!output.isJson)
+    output.terminal.section('Note', 'the kinds of the devices have no performance models: every device is taken for one like this');
   const here = await measureHere(await loadModel(model, 0), {
     largestBatch,
     device,

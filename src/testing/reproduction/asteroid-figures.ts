@@ -52,8 +52,8 @@ ${markdownTable(['model, environment', ...names], rows)}
 ${markdownTable(['Asteroid', 'paper', 'asteroid, predicted', 'best, predicted'], ranges)}
 
 Why the ranges differ: each system here chooses its micro-batch size, where the paper gives all the same, which helps those most that are blind to bytes or memory; EDDL's AllReduce runs
-at eq. 5's full bandwidth (see Table 4); and what the paper shows as out of memory has a smaller micro-batch here that fits. Where Dapple is faster than \`asteroid\` (ResNet-50 and BERT-small
-on B), the paper's own planner is held back by its order of devices, by memory: \`best\` tries others.`;
+at eq. 5's full bandwidth (see Table 4); and what the paper shows as out of memory has a smaller micro-batch here that fits. Where another system is faster than
+\`asteroid\`, the paper's own planner is held back by its order of devices, by memory: \`best\` tries others.`;
   const chart = barChart({
     title: 'Throughput at 100 Mbps, relative to Asteroid',
     unit: 'of Asteroid',
@@ -251,7 +251,7 @@ observations on PP: four stages are slower than two, and from six devices on it 
 ${tables.join('\n\n')}
 
 The range over DP is the paper's. One Nano alone is slow here, at batch 32: each of 140 layers' launches is paid for 32 samples, and in a pipeline for 32 n; that is why eight devices are more than
-eight times one. PP is out of memory from four (three) devices on, in the paper from six: by eq. 3 the first stage keeps 2P − 1 micro-batches of 32 n samples, which grows with n squared, and the
-budget of a 4 GB Nano is taken as 3 GiB. Its loss from two to four stages cannot be seen for that reason; the link that binds it can: three stages are 1.6 times two, not more.`;
+eight times one. PP is out of memory from fewer devices on than in the paper: by eq. 3 its first stage keeps 2P − 1 micro-batches of 32 n samples, which grows with n
+squared, and the budget of a 4 GB Nano is taken as 3 GiB. Before that it shows the paper's other observation: more stages are slower than two where a cut by time alone carries many bytes.`;
   return { title: 'Asteroid, Fig. 18: scalability', text, charts };
 };
