@@ -1,7 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { PlanLayout } from '../cluster/cluster.ts';
+import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
+import { simulate } from '../simulator/simulate.ts';
 import { checkProgram } from './check.ts';
 import { computations, effectiveInFlight, inFlight, program } from './generate.ts';
 import type { Instruction, Program } from './program.ts';
@@ -79,6 +80,24 @@ test('stages of layers that are not trained only run forward, and the first one 
     program(grouped).devices[0]?.instructions.some(({ kind }) => kind === 'all-reduce'),
     false,
   );
+});
+
+test('the simulated world runs untrained stages ahead, and nothing comes back to them', () => {
+  const plan: PlanLayout = { ...straightPlan('1f1b', 3, 8), forwardOnlyLayers: 2 };
+  const layer = { outputBytes: 1000, weightBytes: 0, savedBytes: 0, flops: 0 };
+  const profile: Profile = {
+    model: 'six',
+    inputBytes: 1000,
+    labelBytes: 8,
+    layers: Array.from({ length: 6 }, (_, index) => ({ ...layer, name: `l${index}` })),
+    batchSizes: [2],
+    devices: { any: { forwardMs: [[1, 1, 1, 1, 1, 1]], backwardMs: [[0, 0, 2, 2, 2, 2]] } },
+  };
+  const devices = ['a', 'b', 'c', 'data'].map((name) => ({ name, kind: 'any', memoryMiB: 64 }));
+  const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 1000 } }, dataDevice: 'data' };
+  const { links, devices: simulated } = simulate(program(plan), plan, profile, cluster);
+  assert.equal(simulated['a']?.busyMs, 8 * 2);
+  assert.deepEqual(Object.keys(links).sort(), ['a->b', 'b->c', 'c->b', 'data->a', 'data->c']);
 });
 
 test('1f1b, two stages, four micro-batches: K = 3, 1', () => {
