@@ -125,7 +125,8 @@ class Compiler {
   readonly #channels: Channel[] = [];
   readonly #channelNumbers = new Map<number, number>();
   readonly #groups: Group[] = [];
-  readonly #groupNumbers = new Map<string, number>();
+  /** By their names, and by the array that holds them: a group's members mostly share it. */
+  readonly #groupNumbers = new Map<string | readonly string[], number>();
 
   constructor(program: Program, plan: PlanLayout, ground: Ground) {
     this.#program = program;
@@ -244,9 +245,12 @@ class Compiler {
   }
 
   #group(names: readonly string[], layers: readonly [number, number]): number {
-    const key = JSON.stringify(names);
+    const key = this.#groupNumbers.has(names) ? names : JSON.stringify(names);
     const known = this.#groupNumbers.get(key);
-    if (known !== undefined) return known;
+    if (known !== undefined) {
+      this.#groupNumbers.set(names, known);
+      return known;
+    }
     const { table, sums } = this.#ground;
     const size = names.length;
     const slowest = slowestInGroup(
@@ -256,7 +260,7 @@ class Compiler {
     const bytes = (2 * (size - 1) * sums.weightBytes(...layers)) / size;
     const durationMs = size < 2 ? 0 : onGrid((bytes * 8) / (slowest.bandwidthMbps * 1000) + 2 * (size - 1) * slowest.latencyMs);
     const number = this.#groups.push({ size, durationMs }) - 1;
-    this.#groupNumbers.set(key, number);
+    this.#groupNumbers.set(key, number).set(names, number);
     return number;
   }
 }
