@@ -32,6 +32,7 @@ export function links(cluster: Cluster): LinkTable {
   if (pairs.size === 0) {
     return {
       deviceIndex,
+      isUniform: true,
       bandwidthMbps: () => standard.bandwidthMbps,
       latencyMs: () => standard.latencyMs ?? 0,
       occupancyMs: (_from, _to, bytes) => (bytes * 8) / (standard.bandwidthMbps * 1000),
@@ -43,6 +44,7 @@ export function links(cluster: Cluster): LinkTable {
   for (const [key, { bandwidthMbps, latencyMs = 0 }] of pairs) [mbps[key], latencies[key]] = [bandwidthMbps, latencyMs];
   return {
     deviceIndex,
+    isUniform: false,
     bandwidthMbps: (from, to) => mbps[from * count + to] as number,
     latencyMs: (from, to) => latencies[from * count + to] as number,
     occupancyMs: (from, to, bytes) => (bytes * 8) / ((mbps[from * count + to] as number) * 1000),
@@ -51,6 +53,7 @@ export function links(cluster: Cluster): LinkTable {
 
 /** The slowest bandwidth and the longest latency among the pairs of a group: what paces a ring (Asteroid, eq. 5). */
 export function slowestInGroup(table: LinkTable, group: readonly number[]): { readonly bandwidthMbps: number; readonly latencyMs: number } {
+  if (table.isUniform && group.length > 1) return { bandwidthMbps: table.bandwidthMbps(0, 1), latencyMs: table.latencyMs(0, 1) };
   let bandwidthMbps = Number.POSITIVE_INFINITY;
   let latencyMs = 0;
   for (let i = 0; i < group.length; i++) {

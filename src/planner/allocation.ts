@@ -136,50 +136,50 @@ function slowest(times: Float64Array, count: number): number {
   return found;
 }
 
+/** Devices of a group that are alike. */
+export interface Kind {
+  /** Their places in the group. */
+  readonly members: readonly number[];
+  /** The largest share that fits each. */
+  readonly limit: number;
+  readonly timeMs: (samples: number) => number;
+}
+
 /**
- * The shares with the least time of the slowest device (eq. 7), found by bisection over that time, to a ten-thousandth; devices of a class have the same times
- * and limits. Needs times that grow with the share. O(classes · log² samples), for groups that Algorithm 1 would take too long over.
+ * The shares with the least time of the slowest device (eq. 7), found by bisection over that time, to a ten-thousandth. Needs times that
+ * grow with the share. O(kinds · log² samples), for groups that Algorithm 1 would take too long over. undefined: does not fit.
  */
-export function allocateByClass(problem: AllocationProblem, classOf: readonly number[]): Allocation | undefined {
-  const { samples, limits, timeMs } = problem;
-  const members = new Map<number, number[]>();
-  for (const [device, name] of classOf.entries()) {
-    const known = members.get(name);
-    if (known === undefined) members.set(name, [device]);
-    else known.push(device);
-  }
-  const classes = [...members.values()].map((devices) => ({
-    devices,
-    first: devices[0] ?? 0,
-    limit: Math.min(samples, limits[devices[0] ?? 0] ?? 0),
-  }));
-  const share = (first: number, limit: number, withinMs: number): number => {
-    let [low, high] = [0, limit];
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (timeMs(first, middle) <= withinMs) low = middle;
-      else high = middle - 1;
-    }
-    return low;
-  };
-  const held = (withinMs: number): number =>
-    classes.reduce((sum, { devices, first, limit }) => sum + devices.length * share(first, limit, withinMs), 0);
-  let high = classes.reduce((slowestMs, { first, limit }) => Math.max(slowestMs, timeMs(first, limit)), 0);
-  if (held(high) < samples) return undefined;
-  let low = 0;
-  while (high - low > 1e-4 * high) {
+export function allocateByKind(samples: number, deviceCount: number, kinds: readonly Kind[]): number[] | undefined {
+  const held = (withinMs: number): number => kinds.reduce((sum, kind) => sum + kind.members.length * shareWithin(kind, withinMs), 0);
+  let high = kinds.reduce((slowestMs, { timeMs, limit }) => Math.max(slowestMs, timeMs(limit)), 0);
+  let excess = held(high) - samples;
+  if (excess < 0) return undefined;
+  for (let low = 0; excess > 0 && high - low > 1e-4 * high; ) {
     const middle = (low + high) / 2;
-    if (held(middle) >= samples) high = middle;
+    const more = held(middle) - samples;
+    if (more >= 0) [high, excess] = [middle, more];
     else low = middle;
   }
-  const found = new Array<number>(classOf.length).fill(0);
-  for (const { devices, first, limit } of classes) for (const device of devices) found[device] = share(first, limit, high);
-  let excess = held(high) - samples;
-  for (let round = 0; excess > 0; round++) {
-    const device = round % found.length;
+  const found = new Array<number>(deviceCount).fill(0);
+  for (const kind of kinds) {
+    const share = shareWithin(kind, high);
+    for (const device of kind.members) found[device] = share;
+  }
+  for (let device = 0; excess > 0; device = (device + 1) % deviceCount) {
     if ((found[device] ?? 0) === 0) continue;
     found[device] = (found[device] ?? 0) - 1;
     excess--;
   }
-  return { samples: found, highest: found };
+  return found;
+}
+
+/** The largest share that a device does in time. */
+function shareWithin({ limit, timeMs }: Kind, withinMs: number): number {
+  let [low, high] = [0, limit];
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (timeMs(middle) <= withinMs) low = middle;
+    else high = middle - 1;
+  }
+  return low;
 }

@@ -6,7 +6,7 @@ import type { Budget } from './branch-and-bound.ts';
 import { Evaluator } from './evaluate.ts';
 import { largestShare } from './memory.ts';
 import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
-import { type Group, inFlightFromEnd, StageTable } from './stages.ts';
+import { type Group, inFlightFromEnd, kindsOf, StageTable } from './stages.ts';
 import type { Steps } from './steps.ts';
 
 /** A stage whose shares are for Algorithm 1 to settle where `samples` is absent. */
@@ -91,7 +91,7 @@ export class Improver {
 
   #groupOf(places: readonly number[]): Group {
     const devices = places.flatMap((place) => this.#problem.devices[place] ?? []);
-    return { devices, places, signature: this.#signature++, slowestMbps: () => 0 };
+    return { devices, places, signature: this.#signature++, slowestMbps: () => 0, kinds: () => kindsOf(devices) };
   }
 }
 

@@ -5,7 +5,7 @@ import { type LinkTable, slowestInGroup } from '../cluster/links.ts';
 import type { StageDemand } from '../cluster/memory.ts';
 import { interpolation } from '../cluster/times.ts';
 import { inFlight } from '../schedule/generate.ts';
-import { type Allocation, type AllocationProblem, allocate, allocateByClass } from './allocation.ts';
+import { type Allocation, allocate, allocateByKind } from './allocation.ts';
 import { allReduceMs, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand } from './problem.ts';
@@ -28,6 +28,31 @@ export interface Group {
   readonly signature: number;
   /** The slowest bandwidth within. */
   slowestMbps(): number;
+  kinds(): readonly DeviceKind[];
+}
+
+/** Devices of a group with the same times and memory. */
+interface DeviceKind {
+  readonly like: PlannerDevice;
+  /** Places in the group. */
+  readonly members: readonly number[];
+}
+
+/** A group's kinds of devices. */
+export function kindsOf(devices: readonly PlannerDevice[]): DeviceKind[] {
+  const kinds: { like: PlannerDevice; members: number[] }[] = [];
+  const known = new Map<string, number[]>();
+  for (const [index, device] of devices.entries()) {
+    const key = `${device.classIndex} ${device.memoryBytes}`;
+    const members = known.get(key);
+    if (members !== undefined) members.push(index);
+    else {
+      const own = [index];
+      known.set(key, own);
+      kinds.push({ like: device, members: own });
+    }
+  }
+  return kinds;
 }
 
 /** The groups of neighbours in an order: `group(start, end)`. */
@@ -48,7 +73,8 @@ export function neighbourGroups(problem: Problem, order: readonly number[]): (st
       if (mbps === 0) mbps = slowestInGroup(problem.table, places).bandwidthMbps;
       return mbps;
     };
-    const group = { devices, places, signature, slowestMbps };
+    let kinds: DeviceKind[] | undefined;
+    const group = { devices, places, signature, slowestMbps, kinds: () => (kinds ??= kindsOf(devices)) };
     groups.set(key, group);
     return group;
   };
@@ -123,15 +149,16 @@ export class StageTable {
 
   /** Prefix sums of the most samples a millisecond, forward and backward, that devices can do of the chosen layers. */
   prefixRates(devices: readonly PlannerDevice[], into: Float64Array): void {
-    for (const [index, { classIndex }] of devices.entries()) {
-      let rate = this.#rates[classIndex] ?? 0;
-      if (rate === 0) {
-        this.#prepare(classIndex);
-        rate = 1 / this.leastPerSampleMs(classIndex);
-        this.#rates[classIndex] = rate;
-      }
-      into[index + 1] = (into[index] ?? 0) + rate;
-    }
+    for (const [index, { classIndex }] of devices.entries()) into[index + 1] = (into[index] ?? 0) + this.#rate(classIndex);
+  }
+
+  #rate(classIndex: number): number {
+    const known = this.#rates[classIndex] as number;
+    if (known > 0) return known;
+    this.#prepare(classIndex);
+    const rate = 1 / this.leastPerSampleMs(classIndex);
+    this.#rates[classIndex] = rate;
+    return rate;
   }
 
   /** No allocation of the micro-batch to the group takes less time than this, forward and backward together. */
@@ -140,9 +167,9 @@ export class StageTable {
     const alone = !this.mayReplicate();
     let rate = 0;
     let best = Number.POSITIVE_INFINITY;
-    for (const { classIndex } of group.devices) {
-      if (alone) best = Math.min(best, this.totalMs(classIndex, microBatchSize));
-      else rate += 1 / this.leastPerSampleMs(classIndex);
+    for (const { like, members } of group.kinds()) {
+      if (alone) best = Math.min(best, this.totalMs(like.classIndex, microBatchSize));
+      else rate += members.length * this.#rate(like.classIndex);
     }
     return alone ? best : microBatchSize / rate;
   }
@@ -155,14 +182,26 @@ export class StageTable {
     const { devices } = group;
     const demand = stageDemand(this.#problem, this.#first, this.#end, inFlightCount);
     if (devices.length === 1 || !this.mayReplicate()) return this.#alone(group, demand);
+    if (devices.length > literalGroupSize) return this.#large(group, demand);
     const limits = new Array<number>(devices.length);
     for (let index = 0; index < limits.length; index++) limits[index] = this.largestShare(demand, devices[index] as PlannerDevice);
     const { allocation, forwardMs, backwardMs } = this.#withoutLimits(group);
     if (within(allocation.highest, limits)) {
       return { shares: { devices: group.places, samples: allocation.samples }, forwardMs, backwardMs };
     }
-    const limited = this.#allocate(group, limits);
+    const limited = allocate({ samples: this.#problem.microBatchSize, limits, timeMs: this.#groupTimes(group) });
     return limited === undefined ? undefined : this.#timed(group, limited.samples);
+  }
+
+  /** A large group's optimum of eq. 7, which is quicker to find than Algorithm 1's when most devices are alike. */
+  #large(group: Group, demand: StageDemand): StageTimes | undefined {
+    const kinds = group.kinds().map(({ like, members }) => {
+      this.#prepare(like.classIndex);
+      const timeMs = (share: number): number => this.#at(this.#total, like.classIndex, share);
+      return { members, limit: this.largestShare(demand, like), timeMs };
+    });
+    const samples = allocateByKind(this.#problem.microBatchSize, group.devices.length, kinds);
+    return samples === undefined ? undefined : this.#timed(group, samples);
   }
 
   /** The stage on the fastest device that holds all of it. */
@@ -192,21 +231,11 @@ export class StageTable {
     if (known !== undefined) return known;
     const { microBatchSize } = this.#problem;
     const limits = group.devices.map(() => microBatchSize);
-    const allocation = this.#allocate(group, limits) as Allocation;
+    const allocation = allocate({ samples: microBatchSize, limits, timeMs: this.#groupTimes(group) }) as Allocation;
     const { forwardMs, backwardMs } = this.#timed(group, allocation.samples);
     const found = { allocation, forwardMs, backwardMs };
     this.#unlimited.set(group.signature, found);
     return found;
-  }
-
-  /** Algorithm 1; for a large group, the optimum of eq. 7, which is quicker to find when most devices are alike. */
-  #allocate(group: Group, limits: ArrayLike<number>): Allocation | undefined {
-    const question: AllocationProblem = { samples: this.#problem.microBatchSize, limits, timeMs: this.#groupTimes(group) };
-    if (group.devices.length <= literalGroupSize) return allocate(question);
-    return allocateByClass(
-      question,
-      group.devices.map(({ classIndex }, index) => classIndex * (this.#problem.microBatchSize + 1) + (limits[index] ?? 0)),
-    );
   }
 
   #groupTimes({ devices }: Group): (device: number, samples: number) => number {
