@@ -9,6 +9,8 @@ export interface LinkTable {
   deviceIndex(name: string): number;
   bandwidthMbps(from: number, to: number): number;
   latencyMs(from: number, to: number): number;
+  /** Whether every link is the same. */
+  readonly isUniform: boolean;
   /** Time for which `bytes` occupy the link, without latency: bytes · 8 / (Mbps · 1000). */
   occupancyMs(from: number, to: number, bytes: number): number;
 }
