@@ -478,11 +478,15 @@ class BlockedLowering {
     if (!this.#isFloatImage(x) || !this.#l.isBlocked(x) || this.#isPoint(x)) return false;
     const producer = this.#producers.get(x);
     const dots = factor !== 1 ? this.#dotsOf(producer) : undefined;
-    const sums = dots ?? imageMeans(this.#l, this.#l.blocked(x));
+    const sums = dots ?? this.#matrix(imageMeans(this.#l, this.#l.blocked(x)));
     const size = product(this.#l.shape(x).slice(2));
     const scaled = dots === undefined ? this.#scaled(sums, factor) : this.#scaled(sums, factor / size);
     this.#setPoints(node.outputs[0] as string, scaled);
     return true;
+  }
+
+  #matrix(points: string): string {
+    return this.#l.reshape(points, this.emitter.shape(points).slice(0, 2));
   }
 
   #scaled(name: string, factor: number): string {

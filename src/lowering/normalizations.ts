@@ -1,8 +1,8 @@
 // Batch normalization of blocked images by the batch's statistics. Sums over places are dot products of whole images, in one convolution each; what
 // is applied to every element is one factor and one offset a channel, fused with what follows. m: elements of a channel.
 
-import { mul, product, reduceSum, scale, shift, slice, sub } from '../autodiff/expressions.ts';
-import { type Activation, channelAffine, imageDots, imageMeans } from './convolutions.ts';
+import { mul, product, scale, shift, slice, sub } from '../autodiff/expressions.ts';
+import { type Activation, channelAffine, imageDots, imageMeans, sampleSum } from './convolutions.ts';
 import { channelVector } from './filters.ts';
 import type { Layouts } from './layouts.ts';
 
@@ -38,8 +38,8 @@ export function batchNormalization(
 ): Normalized {
   const e = l.emitter;
   const [samples = 1, , ...image] = e.shape(x);
-  const mean = scale(e, reduceSum(e, imageMeans(l, x), [0], false), 1 / samples);
-  const meanSquare = scale(e, reduceSum(e, imageDots(l, x, x), [0], false), 1 / (samples * product(image)));
+  const mean = sampleSum(l, imageMeans(l, x), 1 / samples);
+  const meanSquare = sampleSum(l, imageDots(l, x, x), 1 / (samples * product(image)));
   // Rounding must not make it negative.
   const variance = e.emit('Relu', [sub(e, meanSquare, mul(e, mean, mean))]);
   const gain = gainOf(l, gamma, variance, epsilon);
@@ -63,8 +63,8 @@ function trimmed(l: Layouts, vector: string, channels: number): string {
 }
 
 /**
- * dx (blocked), dscale and dbias (plain, [C]): with s = Σ g, t = Σ g·(x − mean) = Σ g·x − mean·s, a = scale·inv and k = −a·inv²·t/m,
- * dx = a·g + k·x − a·s/m − k·mean, dscale = t·inv, dbias = s.
+ * dx (blocked), dscale and dbias (plain, [C]): with the means over a channel s = mean(g) and t = mean(g·(x − mean)) = mean(g·x) − mean·s,
+ * a = scale·inv and k = −a·inv²·t: dx = a·g + k·x − a·s − k·mean, dscale = m·inv·t, dbias = m·s. What is subtracted is computed with its sign.
  */
 export function batchNormalizationGradient(
   l: Layouts,
@@ -92,12 +92,12 @@ export function batchNormalizationGradient(
   const mean = channelVector(l, plainMean);
   const inverse = inverseOf(l, channelVector(l, variance), epsilon);
   const gain = mul(e, channelVector(l, gamma), inverse);
-  const s = scale(e, reduceSum(e, imageMeans(l, g), [0], false), product(image));
-  const t = sub(e, reduceSum(e, imageDots(l, g, x), [0], false), mul(e, mean, s));
-  const dscale = mul(e, t, inverse);
-  const slope = scale(e, mul(e, mul(e, gain, inverse), dscale), -1 / count);
-  const offset = sub(e, scale(e, mul(e, gain, s), -1 / count), mul(e, slope, mean));
+  const minusS = sampleSum(l, imageMeans(l, g), -1 / samples);
+  const minusT = sub(e, sampleSum(l, imageDots(l, g, x), -1 / count), mul(e, mean, minusS));
+  const ratio = mul(e, inverse, minusT);
+  const slope = mul(e, mul(e, gain, inverse), ratio);
+  const offset = sub(e, mul(e, gain, minusS), mul(e, slope, mean));
   const linear = channelAffine(l, { x, factor: slope, offset });
   const dx = channelAffine(l, { x: g, factor: gain, sum: linear });
-  return [dx, trimmed(l, dscale, channels), trimmed(l, s, channels)];
+  return [dx, trimmed(l, scale(e, ratio, -count), channels), trimmed(l, scale(e, minusS, -count), channels)];
 }
