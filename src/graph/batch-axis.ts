@@ -1,6 +1,6 @@
 // Where the batch is in each value: found by giving a model two batch sizes and comparing shapes. Also tells which nodes mix samples.
 
-import { assert } from '../assert.ts';
+import { InputError } from '../errors.ts';
 import { batchSymbol, type Graph, intAttribute, type Node } from './graph.ts';
 import { instantiate, type StaticGraph } from './static.ts';
 import { elementCount, toNumbers, type ValueType } from './tensor.ts';
@@ -31,7 +31,11 @@ export function probe(graph: Graph): Probe {
   let graphs = probeSizes.map((size) => instantiate(graph, size));
   // A node may do nothing at one size only; then no node is left out, so that both graphs have the same.
   if (new Set(names(graphs)).size > 1) graphs = probeSizes.map((size) => instantiate(graph, size, { simplify: false }));
-  assert(new Set(names(graphs)).size === 1, `model "${graph.name}" has other nodes at another batch size`);
+  if (new Set(names(graphs)).size > 1) {
+    throw new InputError(
+      `Model "${graph.name}" computes something else at another batch size, so that the first dimension of its input is no batch (a sequence's steps, perhaps); export it with the batch first.`,
+    );
+  }
   return { batchSize: small, static: graphs[0] as StaticGraph, other: { ...(graphs[1] as StaticGraph), batchSize: large } };
 }
 
@@ -89,6 +93,7 @@ function worksAlong(node: Node, batch: number, { shape }: ValueType, { initializ
     case 'Softmax':
     case 'LogSoftmax':
     case 'LpNormalization':
+    case 'TopK':
       return normal(intAttribute(node, 'axis', -1)) === batch;
     case 'ArgMax':
     case 'ArgMin':

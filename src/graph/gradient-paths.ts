@@ -19,6 +19,7 @@ const positions: Readonly<Record<string, readonly number[]>> = {
   Ceil: [],
   CenterCropPad: [0],
   Clip: [0],
+  Col2Im: [0],
   Compress: [0],
   ConstantOfShape: [],
   CumSum: [0],

@@ -105,6 +105,9 @@ class Rebatcher {
         throw new Unmendable(name);
     }
     instantiate(result, this.#batchSize + 3);
+    // Where the nodes themselves depend on the size, it is no batch but the length of a sequence that is unrolled.
+    const [few, many] = [this.#batchSize + 3, this.#batchSize + 4].map((size) => instantiate(result, size, { simplify: false }));
+    if (few?.graph.nodes.length !== many?.graph.nodes.length) throw new Unmendable('the nodes');
   }
 
   #hasBatch(input: ValueInfo): boolean {

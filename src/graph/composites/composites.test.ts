@@ -139,6 +139,18 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
       constants: [1],
     }),
   },
+  Col2Im: {
+    opset: 18,
+    make(draw) {
+      const [stride, dilation, pad] = [draw.integer(1, 2), draw.integer(1, 2), draw.integer(0, 1)];
+      const places = [5, 6].map((size, axis) => Math.floor((size + 2 * pad - (axis === 0 ? 1 : 2) * dilation - 1) / stride) + 1);
+      return {
+        inputs: [draw.floats([2, 2 * 6, (places[0] as number) * (places[1] as number)]), int64s([5, 6]), int64s([2, 3])],
+        attributes: { strides: ints([stride, stride]), dilations: ints([dilation, dilation]), pads: ints([pad, pad, pad, pad]) },
+        constants: [1, 2],
+      };
+    },
+  },
   Compress: {
     make: (draw) => ({
       inputs: [draw.floats([3, 2]), tensor('bool', [3], [1, draw.integer(0, 1), 1])],

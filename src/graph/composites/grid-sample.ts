@@ -2,7 +2,6 @@
 
 import { int, intAttribute, stringAttribute } from '../graph.ts';
 import { check } from '../operators/define.ts';
-import { tensor } from '../tensor.ts';
 import type { Composite } from './composite.ts';
 import type { Writer } from './writer.ts';
 
@@ -20,8 +19,7 @@ export const gridSample: Composite = {
     const padding = stringAttribute(node, 'padding_mode', 'zeros');
     check(['linear', 'bilinear', 'nearest'].includes(mode), node, () => `has mode "${mode}"; supported are "linear" and "nearest"`);
     check(padding === 'zeros' || padding === 'border', node, () => `has padding_mode "${padding}"; supported are "zeros" and "border"`);
-    const places = samples * rows * columns;
-    const [gridX, gridY] = w.split(w.reshape(grid, [places, 2]), 1, [1, 1]) as [string, string];
+    const [gridX, gridY] = w.split(w.reshape(grid, [samples, rows * columns, 2]), 2, [1, 1]) as [string, string];
     const corners = intAttribute(node, 'align_corners', 0) !== 0;
     const pixels = (value: string, size: number): string => {
       // −1 … 1 to 0 … size − 1 (centres of the outer pixels) or to −½ … size − ½ (their borders)
@@ -31,16 +29,9 @@ export const gridSample: Composite = {
       return padding === 'border' ? w.op('Clip', [position, w.like(value, 0), w.like(value, size - 1)]) : position;
     };
     const [px, py] = [pixels(gridX, width), pixels(gridY, height)];
-    // Pixels as rows of channels, so that one Gather reads a pixel.
-    const table = w.reshape(w.transpose(x, [0, 2, 3, 1]), [samples * height * width, channels]);
-    const first = w.constant(
-      tensor(
-        'int64',
-        [places, 1],
-        Float64Array.from({ length: places }, (_, index) => Math.floor(index / (rows * columns)) * height * width),
-      ),
-    );
-    const read = (row: string, column: string): string => pixelsAt(w, { table, first, row, column, height, width });
+    // Pixels as rows of channels, so that one index reads a pixel.
+    const table = w.reshape(w.transpose(x, [0, 2, 3, 1]), [samples, height * width, channels]);
+    const read = (row: string, column: string): string => pixelsAt(w, { table, row, column, height, width });
     const result = mode === 'nearest' ? read(w.op('Round', [py]), w.op('Round', [px])) : bilinear(w, px, py, read);
     return [w.transpose(w.reshape(result, [samples, rows, columns, channels]), [0, 3, 1, 2])];
   },
@@ -63,23 +54,15 @@ function bilinear(w: Writer, px: string, py: string, read: (row: string, column:
   return w.op('Sum', terms);
 }
 
-/** The pixels [places, C] at whole rows and columns; zeros outside of the image. */
+/** The pixels [N, places, C] at whole rows and columns [N, places, 1]; zeros outside of the image. */
 function pixelsAt(
   w: Writer,
-  {
-    table,
-    first,
-    row,
-    column,
-    height,
-    width,
-  }: { table: string; first: string; row: string; column: string; height: number; width: number },
+  { table, row, column, height, width }: { table: string; row: string; column: string; height: number; width: number },
 ): string {
   const clamp = (place: string, size: number): string => w.op('Clip', [place, w.like(place, 0), w.like(place, size - 1)]);
   const [nearRow, nearColumn] = [clamp(row, height), clamp(column, width)];
   const offset = w.cast(w.add(w.scale(nearRow, width), nearColumn), 'int64');
-  const index = w.reshape(w.add(first, offset), [w.shape(row)[0] as number]);
-  const pixels = w.op('Gather', [table, index], { axis: int(0) });
+  const pixels = w.op('GatherND', [table, offset], { batch_dims: int(1) });
   const inside = w.op('And', [w.op('Equal', [row, nearRow]), w.op('Equal', [column, nearColumn])]);
   return w.op('Where', [inside, pixels, w.like(pixels, 0)]);
 }

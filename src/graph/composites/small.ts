@@ -9,6 +9,12 @@ import { product, range, type Writer } from './writer.ts';
 
 export const smallComposites: Readonly<Record<string, Composite>> = {
   CenterCropPad: { inputs: [2, 2], attributes: { axes: 'ints' }, constantInputs: [1], write: centerCropPad },
+  Col2Im: {
+    inputs: [3, 3],
+    attributes: { dilations: 'ints', pads: 'ints', strides: 'ints' },
+    constantInputs: [1, 2],
+    write: columnsToImage,
+  },
   Compress: { inputs: [2, 2], attributes: { axis: 'int' }, constantInputs: [1], write: compress },
   GlobalLpPool: {
     inputs: [1, 1],
@@ -99,6 +105,39 @@ function localResponse(w: Writer): readonly string[] {
   const mean = w.op('AveragePool', [columns], { kernel_shape: ints([size, 1]), pads, count_include_pad: int(1) });
   const base = w.add(w.scale(w.reshape(mean, shape), floatAttribute(w.node, 'alpha', 1e-4)), w.like(x, floatAttribute(w.node, 'bias', 1)));
   return [w.div(x, w.op('Pow', [base, w.like(x, floatAttribute(w.node, 'beta', 0.75))]))];
+}
+
+/** Each column's elements added where its window lies: a transposed convolution whose kernels have one 1 each. x [N, C·taps, places]. */
+function columnsToImage(w: Writer): readonly string[] {
+  const x = w.input(0);
+  const [image, kernel] = [w.numbers(1) ?? [], w.numbers(2) ?? []];
+  const rank = kernel.length;
+  const [strides, dilations] = ['strides', 'dilations'].map((name) => intsAttribute(w.node, name) ?? kernel.map(() => 1)) as [
+    number[],
+    number[],
+  ];
+  const pads = intsAttribute(w.node, 'pads') ?? [...kernel, ...kernel].map(() => 0);
+  const [samples, rows] = w.shape(x) as [number, number];
+  const taps = product(kernel);
+  const reach = kernel.map((size, axis) => (size - 1) * (dilations[axis] as number) + 1);
+  const room = image.map((size, axis) => size + (pads[axis] as number) + (pads[axis + rank] as number) - (reach[axis] as number));
+  const places = room.map((size, axis) => Math.floor(size / (strides[axis] as number)) + 1);
+  check(
+    rows % taps === 0 && room.every((size) => size >= 0) && product(places) === w.shape(x)[2],
+    w.node,
+    () => `has columns of shape [${w.shape(x).join(', ')}] for windows of [${kernel.join(', ')}] at [${places.join(', ')}] places`,
+  );
+  const unit = new Float64Array(rows * taps);
+  for (let row = 0; row < rows; row++) unit[row * taps + (row % taps)] = 1;
+  const weights = w.constant(tensor(w.type(x), [rows, 1, ...kernel], unit));
+  const attributes = {
+    group: int(rows / taps),
+    strides: ints(strides),
+    dilations: ints(dilations),
+    pads: ints(pads),
+    output_padding: ints(room.map((size, axis) => size % (strides[axis] as number))),
+  };
+  return [w.op('ConvTranspose', [w.reshape(x, [samples, rows, ...places]), weights], attributes)];
 }
 
 /** Zeros with each element at the place that its index names, with more zeros behind where a larger shape is asked for. */
