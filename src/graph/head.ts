@@ -21,7 +21,7 @@ export interface Head {
   readonly fanIn: number;
   readonly weight: HeadTensor;
   readonly bias: HeadTensor | undefined;
-  /** Constants of the Reshapes behind it, which may hold the number of classes. */
+  /** Shapes of the Reshapes and sizes of the Resizes behind it: where they are constants, they may hold the number of classes. */
   readonly reshapes: readonly string[];
   /** Values that it computes, up to the output. */
   readonly values: ReadonlySet<string>;
@@ -42,6 +42,7 @@ const passes: ReadonlySet<string> = new Set([
   'ReduceMean',
   'Relu',
   'Reshape',
+  'Resize',
   'Sigmoid',
   'Softmax',
   'Squeeze',
@@ -64,6 +65,7 @@ export function findHead(graph: Graph): Head {
     if (next === undefined || (next.bias !== undefined && bias !== undefined)) break;
     bias = next.bias ?? bias;
     if (node.operator === 'Reshape') reshapes.push(node.inputs[1] ?? '');
+    if (node.operator === 'Resize') reshapes.push(node.inputs[3] ?? '');
     node = made.get(next.value);
   }
   const at = node === undefined ? 'its output is no node’s' : `walking back from the output, ${node.operator} ("${node.name}") comes first`;

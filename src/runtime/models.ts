@@ -57,8 +57,8 @@ function fromFile(name: string, imported: ImportedModel): LoadedModel {
 
 function withNewHead(imported: ImportedModel, classCount: number, seed: number): ImportedModel {
   const { model, head } = replaceHead(imported, classCount, seed);
-  const names = [head.weight, ...(head.bias === undefined ? [] : [head.bias])].map(({ name }) => name).join(' and ');
-  const note = `The classifier is new: ${names} have fresh weights for ${classCount} classes instead of ${head.classCount}.`;
+  const names = head.bias === undefined ? `${head.weight.name} has` : `${head.weight.name} and ${head.bias.name} have`;
+  const note = `The classifier is new: ${names} fresh weights for ${classCount} classes instead of ${head.classCount}.`;
   return { ...model, notes: [...model.notes, note] };
 }
 
