@@ -22,6 +22,8 @@ export class Layouts {
   readonly #plain = new Map<string, string>();
   readonly #blocked = new Map<string, string>();
   readonly #rows = new Map<string, string>();
+  /** What values that are the same bytes in another shape were made of. */
+  readonly #origins = new Map<string, string>();
   /** Values [N, C, H, W] that repeat one element of [N, C, 1, 1]; written when somebody reads them. */
   readonly #spread = new Map<string, string>();
 
@@ -127,9 +129,13 @@ export class Layouts {
   /** The same bytes in another shape. */
   reshape(name: string, shape: readonly number[]): string {
     const e = this.emitter;
+    const origin = this.#origins.get(name) ?? name;
     if (sameShape(e.shape(name), shape)) return name;
-    assert(elementCount(e.shape(name)) === elementCount(shape), `[${e.shape(name)}] as [${shape}]`);
-    return e.emit('Reshape', [name, e.int64s(shape)]);
+    if (sameShape(e.shape(origin), shape)) return origin;
+    assert(elementCount(e.shape(origin)) === elementCount(shape), `[${e.shape(name)}] as [${shape}]`);
+    const reshaped = e.emit('Reshape', [origin, e.int64s(shape)]);
+    this.#origins.set(reshaped, origin);
+    return reshaped;
   }
 
   /** Row-major [N, C, H, W] to blocked, under a name of its own; channels that are missing to whole blocks are zeros. */
