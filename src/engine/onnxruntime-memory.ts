@@ -2,9 +2,11 @@
 // input, what some need beside, and the copies of the outputs. Found by counting its allocations (version 1.30 on x64 Linux).
 
 import { type Graph, intAttribute, type Node } from '../graph/graph.ts';
-import { type MemoryModel, type MemoryUse, memoryUse, viewOperators } from '../graph/lifetimes.ts';
+import { inferTypes, type MemoryModel, type MemoryUse, memoryUse, viewOperators } from '../graph/lifetimes.ts';
 import { byteLength, elementBytes, elementCount, type ValueType } from '../graph/tensor.ts';
+import { blockedDomain } from '../lowering/layouts.ts';
 import { withStatistics } from './batch-statistics.ts';
+import { blockedType } from './blocked-types.ts';
 import { peelReshapes } from './border-reshapes.ts';
 import { arrangeForMemory, executionOrder } from './execution-order.ts';
 import { tidy } from './tidy.ts';
@@ -36,7 +38,12 @@ const inPlace = new Set([
 /** Without arena and memory pattern, on the CPU provider. */
 export const onnxRuntimeMemory: MemoryModel = {
   order: executionOrder,
-  shares: ({ operator }) => (viewOperators.has(operator) ? 'view' : inPlace.has(operator) ? 'in-place' : 'never'),
+  shares: ({ operator, domain }) => {
+    if (domain === blockedDomain) return operator === 'Conv' ? { how: 'in-place', input: 3 } : undefined;
+    if (viewOperators.has(operator)) return { how: 'view', input: 0 };
+    return inPlace.has(operator) ? { how: 'in-place', input: 0 } : undefined;
+  },
+  reusesDead: true,
   workspaceBytes,
 };
 
@@ -74,9 +81,14 @@ export interface RunMemory extends MemoryUse {
   readonly runBytes: number;
 }
 
-/** The memory of one run of a graph on this engine, as it is compiled. */
-export function runMemory(graph: Graph): RunMemory {
-  const use = memoryUse(prepareGraph(peelReshapes(graph).graph), onnxRuntimeMemory);
+/** The memory of one run of a graph on this engine, as it is compiled. `blockSize` is the engine's. */
+export function runMemory(graph: Graph, blockSize?: number): RunMemory {
+  const prepared = prepareGraph(peelReshapes(graph).graph);
+  const use = memoryUse(
+    prepared,
+    onnxRuntimeMemory,
+    inferTypes(prepared, (node, inputs) => blockedType(node, inputs, blockSize)),
+  );
   const copiedBytes = 2 * use.outputBytes;
   return { ...use, copiedBytes, runBytes: Math.max(use.peakBytes, copiedBytes) };
 }

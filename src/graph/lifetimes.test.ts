@@ -38,7 +38,10 @@ test('values live from the node that makes them to the last that reads them, vie
 });
 
 test('an operator that works in place takes over memory that nobody else needs, and only such', () => {
-  const inPlace: MemoryModel = { ...plainMemory, shares: (node) => (node.operator === 'Neg' ? 'in-place' : plainMemory.shares(node)) };
+  const inPlace: MemoryModel = {
+    ...plainMemory,
+    shares: (node) => (node.operator === 'Neg' ? { how: 'in-place', input: 0 } : plainMemory.shares(node)),
+  };
   // a is read again: Neg needs memory of its own.
   assert.equal(memoryUse(chain(), inPlace).peakBytes, 160);
   const emitter = new Emitter();
@@ -57,13 +60,25 @@ test('workspace counts while its node runs, and outputs stay', () => {
   assert.deepEqual([use.peakBytes, use.peakNode], [1000 + 124, 'node e']);
 });
 
+test('an engine that puts values into dead memory of their shape keeps that memory in between', () => {
+  const emitter = new Emitter();
+  const x = emitter.input('x', 'float32', [10]);
+  const wide = emitter.emit('Concat', [emitter.emit('Exp', [emitter.emit('Neg', [x])]), x, x], { axis: { type: 'int', value: 0 } });
+  const total = emitter.emit('ReduceSum', [wide, emitter.int64s([0])], { keepdims: { type: 'int', value: 0 } });
+  const graph = emitter.build('dead', [emitter.emit('Tanh', [emitter.emit('Mul', [x, total])])]);
+  // Neg 40 | Neg Exp 80 | Exp Concat 160 | Concat sum 124 | sum Mul 44 | Mul Tanh 80
+  assert.equal(memoryUse(graph).peakBytes, 160);
+  // Mul goes where Exp was, which died last: that memory stays beside Concat and the sum
+  assert.equal(memoryUse(graph, { ...plainMemory, reusesDead: true }).peakBytes, 164);
+});
+
 /** Bytes at each step by the definition: a value is alive from its node on while it is an output or a later node reads it, or a view of it. */
 function definition(graph: Graph, types: ReadonlyMap<string, ValueType>, sizes: (name: string) => number): { peak: number; end: number } {
   const outputs = new Set(graph.outputs.map(({ name }) => name));
   const made = graph.nodes.flatMap((node, index) => node.outputs.filter((name) => name !== '').map((name) => ({ name, node, index })));
   const isView = (name: string): boolean => {
     const maker = made.find((value) => value.name === name);
-    return maker !== undefined && plainMemory.shares(maker.node) === 'view' && !outputs.has(name);
+    return maker !== undefined && plainMemory.shares(maker.node) !== undefined && !outputs.has(name);
   };
   const base = (name: string): string => (isView(name) ? base(made.find((value) => value.name === name)?.node.inputs[0] as string) : name);
   const lastRead = (name: string): number =>

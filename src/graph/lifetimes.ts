@@ -4,25 +4,32 @@
 import { assert, defined } from '../assert.ts';
 import type { Graph, Node } from './graph.ts';
 import { isOperator, operators } from './operators/index.ts';
-import { byteLength, type ValueType } from './tensor.ts';
+import { byteLength, elementBytes, sameShape, type ValueType } from './tensor.ts';
 
 /** What an engine does with memory. */
 export interface MemoryModel {
   /** The order in which it runs a graph's nodes, as indices. */
   order(graph: Graph): readonly number[];
-  /**
-   * Whether output 0 of a node may live in the memory of its input 0: always, as another view of the same elements; in place, where that memory is not
-   * needed otherwise; or never.
-   */
-  shares(node: Node): 'view' | 'in-place' | 'never';
+  /** The input in whose memory output 0 of a node lives, if there is one. */
+  shares(node: Node): Sharing | undefined;
+  /** Whether a value may go into memory of its shape whose values are no longer needed: it is then kept from their end to that of this one. */
+  readonly reusesDead: boolean;
   /** What a node needs besides its inputs and outputs while it runs. */
   workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): number;
+}
+
+/** How an output lives in an input's memory: always, as another view of its elements, or in place, where that memory is not needed otherwise. */
+export interface Sharing {
+  readonly how: 'view' | 'in-place';
+  /** The place among the node's inputs. */
+  readonly input: number;
 }
 
 /** Runs nodes in the graph's order, gives every value memory of its own but for views. */
 export const plainMemory: MemoryModel = {
   order: ({ nodes }) => nodes.map((_, index) => index),
-  shares: ({ operator }) => (viewOperators.has(operator) ? 'view' : 'never'),
+  shares: ({ operator, domain }) => (domain === '' && viewOperators.has(operator) ? { how: 'view', input: 0 } : undefined),
+  reusesDead: false,
   workspaceBytes: () => 0,
 };
 
@@ -45,7 +52,11 @@ export interface MemoryUse {
 interface Buffer {
   readonly name: string;
   readonly bytes: number;
-  /** Reads that are still to come. Infinity: it stays to the end. */
+  readonly type: ValueType;
+  /** The steps of the first node that writes and the last that reads it. Infinity: it stays to the end. */
+  readonly first: number;
+  last: number;
+  /** Reads that are still to come. */
   uses: number;
 }
 
@@ -55,59 +66,103 @@ export function memoryUse(
   model: MemoryModel = plainMemory,
   types: ReadonlyMap<string, ValueType> = inferTypes(graph),
 ): MemoryUse {
+  const order = model.order(graph).map((index) => graph.nodes[index] as Node);
+  const typeOf = (name: string): ValueType =>
+    name === '' ? { type: 'bool', shape: [0] } : defined(types.get(name), `the type of "${name}"`);
+  const buffers = planBuffers(graph, order, model, typeOf);
+  const changes = new Float64Array(order.length + 1);
+  for (const { bytes, first, last } of buffers) {
+    changes[first] = (changes[first] as number) + bytes;
+    if (last < order.length) changes[last + 1] = (changes[last + 1] as number) - bytes;
+  }
+  let [bytes, peakBytes, peakStep] = [0, 0, 0];
+  order.forEach((node, step) => {
+    bytes += changes[step] as number;
+    const inputs = node.inputs.map((name) => (name === '' ? undefined : typeOf(name)));
+    const now = bytes + model.workspaceBytes(node, inputs, node.outputs.map(typeOf));
+    if (now > peakBytes) [peakBytes, peakStep] = [now, step];
+  });
+  const alive = buffers.filter(({ first, last }) => first <= peakStep && peakStep <= last);
+  return {
+    peakBytes,
+    peakNode: order[peakStep]?.name ?? '',
+    alive: alive.map((buffer) => ({ name: buffer.name, bytes: buffer.bytes })),
+    outputBytes: bytes + (changes[order.length] as number),
+  };
+}
+
+/** The buffers of a run, with the steps between which each is there. */
+function planBuffers(graph: Graph, order: readonly Node[], model: MemoryModel, typeOf: (name: string) => ValueType): readonly Buffer[] {
   const outputs = new Set(graph.outputs.map(({ name }) => name));
   const reads = new Map<string, number>();
   for (const { inputs } of graph.nodes) for (const name of inputs) reads.set(name, (reads.get(name) ?? 0) + 1);
-  const typeOf = (name: string): ValueType => defined(types.get(name), `the type of "${name}"`);
-  const buffers = new Map<string, Buffer>();
-  const alive = new Set<Buffer>();
-  let bytes = 0;
-  let peak = { peakBytes: 0, peakNode: '', alive: [] as readonly Buffer[] };
-  for (const index of model.order(graph)) {
-    const node = graph.nodes[index] as Node;
-    node.outputs.forEach((name, place) => {
-      if (name === '') return;
-      const shared = place === 0 && !outputs.has(name) ? sharedBuffer(node, typeOf(name), buffers, model) : undefined;
-      const uses = outputs.has(name) ? Number.POSITIVE_INFINITY : (reads.get(name) ?? 0);
-      if (shared === 'given') return;
-      const buffer = shared ?? { name, bytes: byteLength(typeOf(name)), uses: 0 };
-      buffer.uses += uses;
-      buffers.set(name, buffer);
-      if (shared !== undefined) return;
-      alive.add(buffer);
-      bytes += buffer.bytes;
+  const holders = new Map<string, Buffer>();
+  const all: Buffer[] = [];
+  /** The last one that died comes first. */
+  const dead: Buffer[] = [];
+  const place = (node: Node, name: string, index: number, step: number): Buffer | undefined => {
+    const type = typeOf(name);
+    const shared = index === 0 && !outputs.has(name) ? sharedBuffer(node, type, holders, model) : undefined;
+    if (shared === 'given') return undefined;
+    const found = shared ?? (model.reusesDead && !outputs.has(name) ? takeDead(dead, type) : undefined);
+    if (found !== undefined) return found;
+    const buffer = { name, bytes: byteLength(type), type, first: step, last: Number.POSITIVE_INFINITY, uses: 0 };
+    all.push(buffer);
+    return buffer;
+  };
+  order.forEach((node, step) => {
+    node.outputs.forEach((name, index) => {
+      const buffer = name === '' ? undefined : place(node, name, index, step);
+      if (buffer === undefined) return;
+      buffer.uses += outputs.has(name) ? Number.POSITIVE_INFINITY : (reads.get(name) ?? 0);
+      holders.set(name, buffer);
     });
-    const inputTypes = node.inputs.map((name) => (name === '' ? undefined : typeOf(name)));
-    const outputTypes = node.outputs.map((name): ValueType => (name === '' ? { type: 'bool', shape: [0] } : typeOf(name)));
-    const now = bytes + model.workspaceBytes(node, inputTypes, outputTypes);
-    if (now > peak.peakBytes) peak = { peakBytes: now, peakNode: node.name, alive: [...alive] };
     for (const name of node.inputs) {
-      const buffer = buffers.get(name);
+      const buffer = holders.get(name);
       if (buffer !== undefined) buffer.uses--;
     }
-    for (const name of [...node.inputs, ...node.outputs]) {
-      const buffer = buffers.get(name);
-      if (buffer !== undefined && buffer.uses <= 0 && alive.delete(buffer)) bytes -= buffer.bytes;
+    for (const buffer of new Set([...node.inputs, ...node.outputs].map((name) => holders.get(name)))) {
+      if (buffer === undefined || buffer.uses > 0 || dead.includes(buffer)) continue;
+      buffer.last = step;
+      dead.unshift(buffer);
     }
-  }
-  return { ...peak, alive: peak.alive.map(({ name, bytes }) => ({ name, bytes })), outputBytes: bytes };
+  });
+  return all;
+}
+
+/** Takes a buffer of the same shape and element size out of the list. Scalars are not worth it. */
+function takeDead(dead: Buffer[], type: ValueType): Buffer | undefined {
+  if (type.shape.length === 0) return undefined;
+  const fits = (buffer: Buffer): boolean =>
+    sameShape(buffer.type.shape, type.shape) && elementBytes(buffer.type.type) === elementBytes(type.type);
+  const index = dead.findIndex(fits);
+  return index < 0 ? undefined : dead.splice(index, 1)[0];
 }
 
 /** The buffer that a node's first output takes over or looks at; 'given' where that is an input's or a constant's. */
-function sharedBuffer(node: Node, type: ValueType, buffers: ReadonlyMap<string, Buffer>, model: MemoryModel): Buffer | 'given' | undefined {
-  const how = model.shares(node);
-  if (how === 'never') return undefined;
-  const buffer = buffers.get(node.inputs[0] as string);
-  if (how === 'view') return buffer ?? 'given';
+function sharedBuffer(node: Node, type: ValueType, holders: ReadonlyMap<string, Buffer>, model: MemoryModel): Buffer | 'given' | undefined {
+  const sharing = model.shares(node);
+  if (sharing === undefined) return undefined;
+  const buffer = holders.get(node.inputs[sharing.input] ?? '');
+  if (sharing.how === 'view') return buffer ?? 'given';
   return buffer !== undefined && buffer.uses === 1 && buffer.bytes === byteLength(type) ? buffer : undefined;
 }
 
-/** The types of all values of a static graph. Values that other domains' operators make, and what follows from them, are left out. */
-export function inferTypes(graph: Graph): Map<string, ValueType> {
+/** The type of what a node of another domain makes, if it is known. */
+export type ForeignType = (node: Node, inputs: readonly (ValueType | undefined)[]) => ValueType | undefined;
+
+/** The types of all values of a static graph. Values that unknown operators of other domains make, and what follows from them, are left out. */
+export function inferTypes(graph: Graph, foreign: ForeignType = () => undefined): Map<string, ValueType> {
   const types = new Map<string, ValueType>(graph.initializers);
   for (const { name, type, shape } of [...graph.inputs, ...graph.outputs]) types.set(name, { type, shape: shape as readonly number[] });
   for (const node of graph.nodes) {
-    if (node.domain !== '' || node.inputs.some((name) => name !== '' && !types.has(name))) continue;
+    if (node.inputs.some((name) => name !== '' && !types.has(name))) continue;
+    if (node.domain !== '') {
+      const inputs = node.inputs.map((name) => types.get(name));
+      const result = foreign(node, inputs);
+      if (result !== undefined) types.set(node.outputs[0] as string, result);
+      continue;
+    }
     assert(isOperator(node.operator), `operator ${node.operator} was not refused`);
     const results = operators[node.operator].infer(
       node,
