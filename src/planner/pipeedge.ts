@@ -8,6 +8,7 @@
 
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { shareTimes } from './evaluate.ts';
+import { straightPartition } from './partition.ts';
 import { type PlannerDevice, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import type { Steps } from './steps.ts';
 
@@ -58,8 +59,9 @@ function partition(problem: Problem, categories: readonly Category[]): Part[] {
   const precursors = new Int32Array((L + 1) * states * C);
   for (let u = 0; u < C; u++) least[index(0, 0, u)] = 0;
   const perLayer = categories.map(({ memoryBytes }) => lastFitting(problem, memoryBytes));
-  let answer = Number.POSITIVE_INFINITY;
-  let last = { layer: 0, state: 0, category: 0 };
+  // What cannot beat a pipeline of all devices in the order of their categories is not followed.
+  let answer = lineMs(problem, categories, linkMs, perLayer);
+  let last = { layer: -1, state: 0, category: 0 };
   for (let i = 0; i < L; i++) {
     for (let state = 0; state < states; state++) {
       for (let u = 0; u < C; u++) {
@@ -87,7 +89,7 @@ function partition(problem: Problem, categories: readonly Category[]): Part[] {
       }
     }
   }
-  if (answer === Number.POSITIVE_INFINITY) return [];
+  if (last.layer === -1) return [];
   const parts: Part[] = [{ first: last.layer, end: L, category: last.category }];
   for (let { layer, state, category } = last; layer > 0; ) {
     const precursor = precursors[index(layer, state, category)] as number;
@@ -97,6 +99,28 @@ function partition(problem: Problem, categories: readonly Category[]): Part[] {
     [layer, category] = [first, u];
   }
   return parts;
+}
+
+/** The slowest part of a pipeline of all devices, category by category, a little rounded up; infinite when it does not fit. */
+function lineMs(problem: Problem, categories: readonly Category[], linkMs: Float64Array, perLayer: readonly Int32Array[]): number {
+  const { profile, microBatchSize } = problem;
+  const line = categories.flatMap(({ members }, category) => members.map(() => category)).slice(0, profile.layers.length);
+  const stageMs = (index: number, first: number, end: number): number => {
+    const category = line[index] as number;
+    if (end > ((perLayer[category] as Int32Array)[first] as number)) return Number.POSITIVE_INFINITY;
+    const { sumsMs } = categories[category] as Category;
+    return (sumsMs[end] as number) - (sumsMs[first] as number);
+  };
+  const crossMs = (index: number, cut: number): number =>
+    microBatchSize *
+    (profile.layers[cut - 1]?.outputBytes ?? 0) *
+    (linkMs[(line[index - 1] as number) * categories.length + (line[index] as number)] as number);
+  const ends = straightPartition(profile.layers.length, line.length, { stageMs, crossMs });
+  const parts = ends.map((end, index) => {
+    const first = ends[index - 1] ?? 0;
+    return Math.max(stageMs(index, first, end), index === 0 ? 0 : crossMs(index, first));
+  });
+  return Math.max(...parts) * (1 + 1e-9);
 }
 
 /** For each first layer, how far a stage can go within this memory. */
