@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
-import { copyFile, readFile } from 'node:fs/promises';
+import { copyFile, cp, readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { before, test } from 'node:test';
 import { defined } from '../assert.ts';
@@ -46,6 +46,7 @@ before(async () => {
     await copyFile(join(fixture, 'X.npy'), join(cwd, `${prefix}inputs.npy`));
     await copyFile(join(fixture, 'Y.npy'), join(cwd, `${prefix}labels.npy`));
   }
+  await cp(join(repository, 'clusters'), join(cwd, 'clusters'), { recursive: true });
 });
 
 test('the README holds these commands and no others', async () => {
@@ -64,6 +65,9 @@ test('the README holds these commands and no others', async () => {
     'npx asteroid train',
     'npx asteroid eval',
     'npx asteroid verify',
+    'npx asteroid plan',
+    'npx asteroid simulate',
+    'npx asteroid what-if',
   ]);
   const { scripts, bin } = JSON.parse(await readFile(join(repository, 'package.json'), 'utf8')) as {
     scripts: Record<string, string>;
@@ -97,4 +101,16 @@ test('a model of your own: train, eval, verify', { timeout }, async () => {
   const verified = await runCommand(await args('verify'), { cwd });
   assert.equal(verified.code, 0, verified.stderr);
   assert.match(verified.stdout, /\nEqual {6}within 0\.00001: 3 devices trained as one does\n$/);
+});
+
+test('a cluster that one does not have: plan, simulate, what-if', { timeout }, async () => {
+  const planned = await runCommand(await args('plan'), { cwd });
+  assert.equal(planned.code, 0, planned.stderr);
+  assert.match(planned.stdout, /\nPlan {7}by planner "best" in [\s\S]* samples\/s\n$/);
+  const simulated = await runCommand(await args('simulate'), { cwd });
+  assert.equal(simulated.code, 0, simulated.stderr);
+  assert.match(await readFile(join(cwd, 'round.svg'), 'utf8'), /^<svg /);
+  const changed = await runCommand(await args('what-if'), { cwd });
+  assert.equal(changed.code, 0, changed.stderr);
+  assert.match(changed.stdout, /the plan cannot run: one of its devices has left\n.* by a new plan\n/);
 });
