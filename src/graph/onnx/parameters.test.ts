@@ -11,8 +11,9 @@ import { tensor } from '../tensor.ts';
 import { StringStringEntryProtoSchema, ValueInfoProtoSchema } from './generated/onnx_pb.ts';
 import { importModel } from './import.ts';
 
-const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2] };
+const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2, 2] };
 const vector = tensor('float32', [2], [0.5, -1]);
+const table = tensor('float32', [2, 2], [0.5, -1, 0.25, 3]);
 const matrix = tensor('float32', [2, 2], [1, 2, 3, 4]);
 
 /** (((x · w + shift) · val_3) ⊙ unsqueeze_14 + embedding_1) ⊙ table, and what the exporter says that some of them are. */
@@ -26,7 +27,7 @@ function model(kinds: Readonly<Record<string, string>>): Uint8Array {
     { operator: 'Mul', inputs: ['e', 'table'], outputs: ['f'] },
     { operator: 'Mul', inputs: ['f', 'val_9'], outputs: ['y'] },
   ];
-  const initializers = { w: matrix, shift: vector, val_3: matrix, unsqueeze_14: vector, embedding_1: vector, table: vector, val_9: vector };
+  const initializers = { w: matrix, shift: vector, val_3: matrix, unsqueeze_14: table, embedding_1: table, table, val_9: table };
   return changed(onnxModel({ opset: 18, inputs: [x], nodes, outputs: ['y'], initializers }), ({ graph }) => {
     for (const [name, value] of Object.entries(kinds)) {
       const metadataProps = [create(StringStringEntryProtoSchema, { key: 'pkg.torch.export.graph_signature.InputSpec.kind', value })];
@@ -42,6 +43,32 @@ test('what the exporter declares counts; of what it computed ahead, weights by p
 
 test('where nothing is declared, names from the source are weights anywhere, made-up names only in a weight position', () => {
   assert.deepEqual(importModel(model({})).graph.parameters, ['w', 'shift', 'val_3', 'unsqueeze_14', 'embedding_1', 'table']);
+});
+
+test('vectors with made-up names count where they scale or shift what weights have made; neutral scales of a normalization do not', () => {
+  const image: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2, 3, 3] };
+  const nodes = [
+    { operator: 'Sub', inputs: ['x', 'onnx::Sub_1'], outputs: ['shifted'] },
+    { operator: 'Mul', inputs: ['shifted', 'onnx::Mul_2'], outputs: ['scaled'] },
+    { operator: 'Conv', inputs: ['scaled', 'conv.weight'], outputs: ['a'] },
+    { operator: 'InstanceNormalization', inputs: ['a', 'onnx::Ones', 'onnx::Zeros'], outputs: ['b'] },
+    { operator: 'Mul', inputs: ['b', 'onnx::Mul_3'], outputs: ['c'] },
+    { operator: 'Add', inputs: ['onnx::Add_4', 'c'], outputs: ['d'] },
+    { operator: 'Mul', inputs: ['d', 'onnx::Mul_5'], outputs: ['y'] },
+  ];
+  const channels = tensor('float32', [2, 1, 1], [0.5, -1]);
+  const initializers = {
+    'onnx::Sub_1': channels,
+    'onnx::Mul_2': channels,
+    'conv.weight': tensor('float32', [2, 2, 1, 1], [1, 2, 3, 4]),
+    'onnx::Ones': tensor('float32', [2], [1, 1]),
+    'onnx::Zeros': tensor('float32', [2], [0, 0]),
+    'onnx::Mul_3': channels,
+    'onnx::Add_4': channels,
+    'onnx::Mul_5': tensor('float32', [1], [2]),
+  };
+  const { graph } = importModel(onnxModel({ opset: 17, inputs: [image], nodes, outputs: ['y'], initializers }));
+  assert.deepEqual(graph.parameters, ['conv.weight', 'onnx::Mul_3', 'onnx::Add_4']);
 });
 
 test('where all names are made up, all that a gradient reaches are weights', () => {

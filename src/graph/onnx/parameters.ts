@@ -60,7 +60,7 @@ const maskMagnitude = 1e9;
  * least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes where they stand in the
  * position of a weight, or anywhere where the file keeps no float initializers at all. Not counted: what the exporter declares to be no
  * parameter; where it declares parameters or some weight has a name from the source, undeclared and made-up names in no weight's position
- * (tables of rotary positions, masks, numbers of the formula); single elements in no weight's position that are a Constant or have a made-up
+ * (tables of rotary positions, masks, numbers of the formula), but for vectors that scale or shift what weights have made; single elements in no weight's position that are a Constant or have a made-up
  * name; Constant scales of ones and biases of zeros (a normalization without any); tensors that are masks (isMask). Both in file order.
  */
 export function findWeights({ nodes, outputs, initializers, places, declared }: WeightSearch): {
@@ -81,6 +81,7 @@ export function findWeights({ nodes, outputs, initializers, places, declared }: 
   const hasNamed = inFile.some(
     ([name, value]) => places.get(name)?.kind === 'initializer' && !madeUpName.test(name) && isWeightPosition(value, weights.get(name)),
   );
+  const shifting = shiftingValues(nodes, new Set(weights.keys()));
   const isWeight = (name: string, value: Tensor): boolean => {
     if (buffers.has(name) || !reached.has(name)) return false;
     const isDeclared = declared.get(name);
@@ -88,8 +89,10 @@ export function findWeights({ nodes, outputs, initializers, places, declared }: 
     if (isMask(value)) return false;
     const inPosition = isWeightPosition(value, weights.get(name));
     if (places.get(name)?.kind === 'initializer') {
-      if (inPosition || hasDeclared) return inPosition || lookedUpName.test(name);
-      return !madeUpName.test(name) || (value.data.length > 1 && !hasNamed);
+      if (!hasDeclared && !madeUpName.test(name)) return true;
+      if (!hasDeclared && !hasNamed) return inPosition || value.data.length > 1;
+      if (inPosition) return !isNeutral(value, weights.get(name));
+      return lookedUpName.test(name) || (isVector(value) && shifting.has(name));
     }
     return keepsInitializers ? inPosition && !isNeutral(value, weights.get(name)) : inPosition || value.data.length > 1;
   };
@@ -102,6 +105,25 @@ export function findWeights({ nodes, outputs, initializers, places, declared }: 
 /** A table of one dimension that is gathered from is a list of numbers, not an embedding. */
 function isWeightPosition(value: Tensor, readers: ReadonlySet<string> | undefined): boolean {
   return readers !== undefined && [...readers].some((reader) => reader !== 'Gather' || value.shape.length >= 2);
+}
+
+function isVector({ shape, data }: Tensor): boolean {
+  return data.length > 1 && shape.filter((dimension) => dimension !== 1).length === 1;
+}
+
+/** What is added to or multiplied with a value that depends on one of `weights`: a normalization's scale that the exporter reshaped ahead. */
+function shiftingValues(nodes: readonly Node[], weights: ReadonlySet<string>): ReadonlySet<string> {
+  const dependent = new Set(weights);
+  const shifting = new Set<string>();
+  for (const { operator, inputs, outputs } of nodes) {
+    const [first = '', second = ''] = inputs;
+    if (operator === 'Add' || operator === 'Mul') {
+      if (dependent.has(first)) shifting.add(second);
+      if (dependent.has(second)) shifting.add(first);
+    }
+    if (inputs.some((input) => dependent.has(input))) for (const output of outputs) dependent.add(output);
+  }
+  return shifting;
 }
 
 /** Ones or zeros that only normalizations read. */
