@@ -158,7 +158,8 @@ function print({ before, kept, after, move }: WhatIf, terminal: Terminal): void 
     terminal.section('Memory', `${name.padEnd(width)}  ${peak(before, name).padStart(9)} before, ${peak(after, name)} after`);
   const mib = (bytes: number): string => memory(bytes / 2 ** 20);
   if (move.bytes === 0) terminal.section('To move', 'nothing');
-  else terminal.section('To move', `${mib(move.bytes)} of weights, ${duration(move.moveMs / 1000)}`);
+  const travelling = move.bytes - move.lostBytes;
+  if (travelling > 0) terminal.section('To move', `${mib(travelling)} of weights, ${duration(move.moveMs / 1000)}`);
   for (const { from, to, bytes } of move.transfers) terminal.section('To move', `${from} -> ${to}  ${mib(bytes)}`);
   if (move.lostBytes > 0)
     terminal.section('To move', `${mib(move.lostBytes)} that only devices which left had: from a checkpoint or a replica`);
