@@ -6,6 +6,7 @@ import type { Node } from '../graph/graph.ts';
 import { sameShape } from '../graph/tensor.ts';
 import { sum } from './expressions.ts';
 import type { ConvolutionForms } from './forms.ts';
+import { joinedProducts } from './joined-products.ts';
 import { differentiableOperator, type GradientRule } from './rule.ts';
 import { gradientRules } from './rules.ts';
 
@@ -37,7 +38,7 @@ export function backpropagate(
   const total = (value: string): string | undefined => {
     const list = contributions.get(value);
     if (list === undefined) return undefined;
-    if (list.length > 1) list.splice(0, list.length, sum(emitter, [...list]));
+    if (list.length > 1) list.splice(0, list.length, joinedProducts(emitter, list) ?? sum(emitter, [...list]));
     return list[0];
   };
   for (const [value, seed] of seeds) contribute(value, seed);

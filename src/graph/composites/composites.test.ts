@@ -77,7 +77,7 @@ function present(attributes: Readonly<Record<string, Attribute | undefined>>): A
 
 function recurrent(gates: number, extra: (draw: Draw, hidden: number, directions: number) => Partial<Case>): Make {
   return (draw) => {
-    const [steps, samples, features, hidden] = [draw.integer(1, 3), draw.integer(1, 2), draw.integer(1, 3), draw.integer(1, 3)];
+    const [steps, samples, features, hidden] = [draw.integer(1, 5), draw.integer(1, 2), draw.integer(1, 3), draw.integer(1, 3)];
     const direction = draw.pick(['forward', 'reverse', 'bidirectional']);
     const directions = direction === 'bidirectional' ? 2 : 1;
     const rows = gates * hidden;
