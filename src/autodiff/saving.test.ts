@@ -8,8 +8,8 @@ import { assertClose, inDoublePrecision, randomTensor, runBackward } from '../te
 import { randomGraph } from '../testing/random-graph.ts';
 import { attentionNet, depthwiseNet, residualNet } from '../testing/small-nets.ts';
 import { differentiate } from './differentiate.ts';
-import { type Recomputation, recomputationFront } from './recompute.ts';
-import { recomputationProblem } from './saving.ts';
+import type { Recomputation } from './recompute.ts';
+import { recomputations } from './saving.ts';
 
 /** The inputs of a stage that need gradients. */
 const floats = ({ graph }: StaticGraph): readonly string[] => graph.inputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
@@ -28,15 +28,7 @@ function gradients(stage: StaticGraph, recompute: Iterable<string>, seed: number
   return { values: runBackward(graphs, values, seeds), savedBytes };
 }
 
-function frontOf(stage: StaticGraph): readonly Recomputation[] {
-  let front: readonly Recomputation[] = [];
-  const choose = (pass: Parameters<typeof recomputationProblem>[0]): Iterable<string> => {
-    front = recomputationFront(recomputationProblem(pass));
-    return [];
-  };
-  differentiate(stage, { inputs: floats(stage), recompute: choose });
-  return front;
-}
+const frontOf = (stage: StaticGraph): readonly Recomputation[] => recomputations(stage, { inputs: floats(stage) });
 
 /** Gradients are the same (but for rounding) and bytes as promised, everywhere on the front. Returns the front's length. */
 function checkFront(stage: StaticGraph, seed: number): number {
@@ -97,4 +89,17 @@ test('batch normalization runs again with the mean and variance of the first tim
     );
     assert.equal(attributes['training_mode'], undefined);
   }
+});
+
+test('times are scaled to the measured forward pass', () => {
+  const stage = instantiate(residualNet(), 2);
+  const options = { inputs: [] };
+  const one = recomputations(stage, options, { costMs: () => 2, forwardMs: 10 });
+  const half = recomputations(stage, options, { costMs: () => 7, forwardMs: 5 });
+  assert.deepEqual(
+    half.map(({ savedBytes }) => savedBytes),
+    one.map(({ savedBytes }) => savedBytes),
+  );
+  one.forEach(({ extraMs }, index) => assert.ok(Math.abs(extraMs / 2 - (half[index]?.extraMs ?? 0)) < 1e-9));
+  assert.ok((one.at(-1)?.extraMs ?? 0) > 0 && (one.at(-1)?.extraMs ?? 0) <= 10);
 });

@@ -2,9 +2,10 @@
 
 import { nodeFlops } from '../graph/flops.ts';
 import type { Node } from '../graph/graph.ts';
+import type { StaticGraph } from '../graph/static.ts';
 import { byteLength, type ValueType } from '../graph/tensor.ts';
-import type { ForwardPass } from './differentiate.ts';
-import type { RecomputationProblem } from './recompute.ts';
+import { type DifferentiateOptions, differentiate, type ForwardPass } from './differentiate.ts';
+import { type Recomputation, type RecomputationProblem, recomputationFront } from './recompute.ts';
 
 /** Milliseconds of one run of a node. */
 export type NodeCost = (node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]) => number;
@@ -20,6 +21,35 @@ export function recomputationProblem({ nodes, bytes, required, type }: ForwardPa
     bytes,
     required,
   };
+}
+
+/** How `recomputations` counts time. */
+export interface TimeOptions {
+  /** Default: `estimatedMs`. */
+  readonly costMs?: NodeCost;
+  /** The measured time of the forward pass: what the nodes' times are scaled to. Default: they are taken as they are. */
+  readonly forwardMs?: number;
+}
+
+/**
+ * What a stage may keep for its backward pass, from everything with no extra time to the least with the most: bytes of the whole batch, inputs that
+ * are kept included; milliseconds more. `withinBudget` picks the choice for a budget, whose `recompute` goes to `differentiate`.
+ */
+export function recomputations(
+  stage: StaticGraph,
+  options: Omit<DifferentiateOptions, 'recompute'>,
+  { costMs = estimatedMs, forwardMs }: TimeOptions = {},
+): readonly Recomputation[] {
+  let front: readonly Recomputation[] = [];
+  const recompute = (pass: ForwardPass): Iterable<string> => {
+    const problem = recomputationProblem(pass, costMs);
+    const totalMs = problem.nodes.reduce((sum, node) => sum + (Number.isFinite(node.costMs) ? node.costMs : 0), 0);
+    const scale = forwardMs === undefined || totalMs === 0 ? 1 : forwardMs / totalMs;
+    front = recomputationFront(problem).map((point) => ({ ...point, extraMs: point.extraMs * scale }));
+    return [];
+  };
+  differentiate(stage, { ...options, recompute });
+  return front;
 }
 
 /** One core of 2020 with eight to sixteen lanes. Only proportions matter: times are scaled to measured ones where those are known. */
