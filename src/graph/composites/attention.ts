@@ -20,17 +20,39 @@ export const attentionComposites: Readonly<Record<string, Composite>> = {
       softcap: 'float',
       softmax_precision: 'int',
     },
+    ranks: [
+      [3, 4],
+      [3, 4],
+      [3, 4],
+      [2, 4],
+      [4, 4],
+      [4, 4],
+    ],
+    otherTypes: [3],
     write: attention,
   },
   RotaryEmbedding: {
     inputs: [3, 4],
     attributes: { interleaved: 'int', num_heads: 'int', rotary_embedding_dim: 'int' },
+    ranks: [
+      [3, 4],
+      [2, 3],
+      [2, 3],
+      [2, 2],
+    ],
+    otherTypes: [3],
     write: rotaryEmbedding,
   },
   // input [N, L, D], weights [D, 3·D′], bias [3·D′]: queries, keys and values side by side
   'com.microsoft.Attention': {
     inputs: [2, 7],
     attributes: { mask_filter_value: 'float', num_heads: 'int', scale: 'float', unidirectional: 'int' },
+    ranks: [
+      [3, 3],
+      [2, 2],
+      [1, 1],
+    ],
+    otherTypes: [3],
     write(w) {
       const bias = w.optional(2);
       for (const index of [3, 4, 6]) refuseInput(w, index);
@@ -45,14 +67,16 @@ export const attentionComposites: Readonly<Record<string, Composite>> = {
   'com.microsoft.MultiHeadAttention': {
     inputs: [3, 10],
     attributes: { mask_filter_value: 'float', num_heads: 'int', scale: 'float', unidirectional: 'int' },
+    ranks: [
+      [3, 3],
+      [3, 3],
+      [3, 3],
+      [1, 1],
+    ],
+    otherTypes: [4],
     write(w) {
       for (const index of [4, 6, 7, 8, 9]) refuseInput(w, index);
       let [q, k, v] = [w.input(0), w.input(1), w.input(2)];
-      check(
-        [q, k, v].every((value) => w.shape(value).length === 3),
-        w.node,
-        () => 'wants query, key and value [N, L, D]',
-      );
       const bias = w.optional(3);
       if (bias !== undefined) {
         const parts = w.split(
@@ -115,6 +139,8 @@ function window(w: Writer, scores: string, { offset, left, right }: { offset: nu
 function attention(w: Writer): readonly (string | undefined)[] {
   const { node } = w;
   refuseInput(w, 6);
+  const ranks = [0, 1, 2].map((index) => w.shape(w.input(index)).length);
+  check(new Set(ranks).size === 1, node, () => `has inputs of ${ranks.join(', ')} dimensions; they must agree`);
   const [queryHeads, keyHeads] = [intAttribute(node, 'q_num_heads', 0), intAttribute(node, 'kv_num_heads', 0)];
   const flat = w.shape(w.input(0)).length === 3;
   const heads = (index: number, count: number): string => (flat ? splitHeads(w, w.input(index), count) : w.input(index));

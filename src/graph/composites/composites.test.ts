@@ -4,15 +4,17 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import fc from 'fast-check';
+import { InputError } from '../../errors.ts';
 import { createRandom, type Random } from '../../random.ts';
 import { evaluateGraph } from '../../testing/evaluate-graph.ts';
 import { assertClose, checkGraph } from '../../testing/gradient-check.ts';
 import { onnxModel } from '../../testing/onnx-models.ts';
-import { type Attribute, type Attributes, float, floats, type Graph, int, ints, string } from '../graph.ts';
+import { spoil } from '../../testing/spoilt-cases.ts';
+import { type Attribute, type Attributes, float, floats, type Graph, int, ints, type Node, string } from '../graph.ts';
 import { importModel } from '../onnx/import.ts';
 import { instantiate } from '../static.ts';
 import { int64s, type Tensor, tensor, toNumbers } from '../tensor.ts';
-import { composites } from './expand.ts';
+import { composites, expandComposite } from './expand.ts';
 
 const seed = 20261121;
 
@@ -448,5 +450,32 @@ for (const [name, { make, opset }] of Object.entries(cases)) {
     });
     await fc.assert(property, { seed, numRuns: 12, includeErrorInReport: true });
     assert.ok(compared > 0);
+  });
+}
+
+for (const [name, { make }] of Object.entries(cases)) {
+  test(`${name}: a spoilt case is an InputError that names the node, or another valid case`, () => {
+    let refused = 0;
+    const property = fc.property(fc.nat(999_999), (word) => {
+      const { attributes = {}, constants = [], outputCount = 1, ...given } = make(new Draw(word, 'float64'));
+      const { nodes } = graphOf(name, { attributes, constants, outputCount, ...given });
+      const whole = nodes[0] as Node;
+      const { node, inputs } = spoil({ node: whole, inputs: given.inputs.slice(0, whole.inputs.length) }, createRandom(word, 1));
+      try {
+        const last = inputs.findLastIndex((value) => value !== undefined);
+        const named = { ...node, inputs: node.inputs.slice(0, last + 1) };
+        expandComposite(
+          named,
+          inputs.slice(0, last + 1),
+          inputs.slice(0, last + 1).map((value, index) => (constants.includes(index) ? value : undefined)),
+        );
+      } catch (error) {
+        assert.ok(error instanceof InputError, `${name}: ${error instanceof Error ? error.stack : error}`);
+        assert.match(error.message, /^Node "node" \(.*\.$/);
+        refused++;
+      }
+    });
+    fc.assert(property, { seed, numRuns: 100, includeErrorInReport: true });
+    assert.ok(refused > 0, 'nothing was refused');
   });
 }

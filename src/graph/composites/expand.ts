@@ -2,9 +2,10 @@
 // engines and passes then know nothing of them. The files beside this one hold one rule an operator.
 
 import { assert } from '../../assert.ts';
+import { InputError } from '../../errors.ts';
 import type { Node } from '../graph.ts';
-import { check } from '../operators/define.ts';
-import type { Tensor, ValueType } from '../tensor.ts';
+import { check, typeText } from '../operators/define.ts';
+import { isFloat, type Tensor, type ValueType } from '../tensor.ts';
 import { attentionComposites } from './attention.ts';
 import type { Composite } from './composite.ts';
 import { einsum } from './einsum.ts';
@@ -52,8 +53,9 @@ export function expandComposite(
   const composite = composites[qualifiedName(node)];
   assert(composite, `${node.operator} is no composite`);
   checkNode(node, composite);
+  checkInputs(node, composite, types);
   const writer = new Writer(node, types, constants, `${node.name}/`);
-  const results = composite.write(writer);
+  const results = written(node, composite, writer);
   const wanted = node.outputs.flatMap((output, index) => (output === '' ? [] : [[output, results[index]] as const]));
   for (const [output, result] of wanted) check(result, node, () => `has the output "${output}", which is not supported`);
   const built = writer.emitter.build(node.name, [...new Set(wanted.map(([, result]) => result as string))]);
@@ -89,6 +91,35 @@ export function expandComposite(
   }));
   const given = new Set(node.inputs);
   return { initializers: new Map([...built.initializers].filter(([name]) => !given.has(name))), nodes: [...nodes, ...copies] };
+}
+
+function checkInputs(node: Node, { ranks = [], otherTypes = [] }: Composite, types: readonly (ValueType | undefined)[]): void {
+  const first = types[0];
+  check(otherTypes.includes(0) || first === undefined || isFloat(first.type), node, () => `wants floats, not ${first && typeText(first)}`);
+  types.forEach((type, index) => {
+    if (type === undefined) return;
+    const [least, most] = ranks[index] ?? [0, Number.POSITIVE_INFINITY];
+    const { length } = type.shape;
+    check(
+      length >= least && length <= most,
+      node,
+      () =>
+        `wants ${least === most ? least : most === Number.POSITIVE_INFINITY ? `at least ${least}` : `${least} to ${most}`} dimensions in input "${node.inputs[index]}", not ${typeText(type)}`,
+    );
+    const same = otherTypes.includes(index) || otherTypes.includes(0) || type.type === first?.type;
+    check(same, node, () => `mixes element types: ${first && typeText(first)} and ${typeText(type)}; add a Cast`);
+  });
+}
+
+/** What the composite writes. Complaints about nodes that it wrote become complaints about the node. */
+function written(node: Node, { write }: Composite, writer: Writer): readonly (string | undefined)[] {
+  try {
+    return write(writer);
+  } catch (error) {
+    if (!(error instanceof InputError) || error.message.startsWith(`Node "${node.name}" (`)) throw error;
+    const problem = error.message.replace(/^Node "[^"]*" /, '').replace(/\.$/, '');
+    throw new InputError(`Node "${node.name}" (${qualifiedName(node)}) does not fit its inputs: its ${problem}.`, { cause: error });
+  }
 }
 
 function checkNode(node: Node, { inputs: [least, most], attributes = {} }: Composite): void {

@@ -9,10 +9,11 @@ import { range, type Writer } from './writer.ts';
 const attributes: Readonly<Record<string, Attribute['type']>> = { ignore_index: 'int', reduction: 'string' };
 
 export const lossComposites: Readonly<Record<string, Composite>> = {
-  NegativeLogLikelihoodLoss: { inputs: [2, 3], attributes, write: (w) => [negativeLogLikelihood(w, w.input(0))] },
+  NegativeLogLikelihoodLoss: { inputs: [2, 3], attributes, otherTypes: [1], write: (w) => [negativeLogLikelihood(w, w.input(0))] },
   SoftmaxCrossEntropyLoss: {
     inputs: [2, 3],
     attributes,
+    otherTypes: [1],
     write(w) {
       const logarithms = w.op('LogSoftmax', [w.input(0)], { axis: { type: 'int', value: 1 } });
       return [negativeLogLikelihood(w, logarithms), logarithms];

@@ -7,6 +7,20 @@ import { tensor } from '../tensor.ts';
 import type { Composite } from './composite.ts';
 import { type Optional, range, type Writer } from './writer.ts';
 
+const shared: Pick<Composite, 'ranks' | 'otherTypes' | 'constantInputs'> = {
+  ranks: [
+    [3, 3],
+    [3, 3],
+    [3, 3],
+    [2, 2],
+    [1, 1],
+    [3, 3],
+    [3, 3],
+    [2, 2],
+  ],
+  otherTypes: [4],
+  constantInputs: [4],
+};
 const attributes: Readonly<Record<string, Attribute['type']>> = {
   activation_alpha: 'floats',
   activation_beta: 'floats',
@@ -23,16 +37,16 @@ export const recurrentComposites: Readonly<Record<string, Composite>> = {
   GRU: {
     inputs: [3, 6],
     attributes: { ...attributes, linear_before_reset: 'int' },
-    constantInputs: [4],
+    ...shared,
     write: (w) => unroll(w, 3, ['Sigmoid', 'Tanh'], gru),
   },
   LSTM: {
     inputs: [3, 8],
     attributes: { ...attributes, input_forget: 'int' },
-    constantInputs: [4],
+    ...shared,
     write: (w) => unroll(w, 4, ['Sigmoid', 'Tanh', 'Tanh'], lstm),
   },
-  RNN: { inputs: [3, 6], attributes, constantInputs: [4], write: (w) => unroll(w, 1, ['Tanh'], rnn) },
+  RNN: { inputs: [3, 6], attributes, ...shared, write: (w) => unroll(w, 1, ['Tanh'], rnn) },
 };
 
 /** Applies an activation to a value. */
@@ -68,7 +82,6 @@ function unroll(w: Writer, gates: number, defaults: readonly string[], step: Ste
   const batchFirst = intAttribute(node, 'layout', 0) !== 0;
   const x = batchFirst ? w.transpose(w.input(0), [1, 0, 2]) : w.input(0);
   const [steps, samples, features] = w.shape(x) as [number, number, number];
-  check(w.shape(x).length === 3, node, () => `wants an input of 3 dimensions, not ${w.shape(x).length}`);
   check(steps > 0 && steps <= stepLimit, node, () => `has sequences of ${steps} steps; 1 to ${stepLimit} can be unrolled`);
   const hidden = w.shape(w.input(2)).at(-1) as number;
   const directions = directionsOf(node);

@@ -8,16 +8,23 @@ import { gridSample } from './grid-sample.ts';
 import { product, range, type Writer } from './writer.ts';
 
 export const smallComposites: Readonly<Record<string, Composite>> = {
-  CenterCropPad: { inputs: [2, 2], attributes: { axes: 'ints' }, constantInputs: [1], write: centerCropPad },
+  CenterCropPad: { inputs: [2, 2], attributes: { axes: 'ints' }, otherTypes: [0], constantInputs: [1], write: centerCropPad },
   Col2Im: {
     inputs: [3, 3],
     attributes: { dilations: 'ints', pads: 'ints', strides: 'ints' },
+    ranks: [
+      [3, 3],
+      [1, 1],
+      [1, 1],
+    ],
+    otherTypes: [1, 2],
     constantInputs: [1, 2],
     write: columnsToImage,
   },
-  Compress: { inputs: [2, 2], attributes: { axis: 'int' }, constantInputs: [1], write: compress },
+  Compress: { inputs: [2, 2], attributes: { axis: 'int' }, otherTypes: [0], constantInputs: [1], write: compress },
   GlobalLpPool: {
     inputs: [1, 1],
+    ranks: [[3, Number.POSITIVE_INFINITY]],
     attributes: { p: 'int' },
     write: (w) => [norm(w, w.input(0), range(w.shape(w.input(0)).length).slice(2), intAttribute(w.node, 'p', 2))],
   },
@@ -44,6 +51,8 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
   MaxUnpool: {
     inputs: [2, 3],
     attributes: { kernel_shape: 'ints', pads: 'ints', strides: 'ints' },
+    ranks: [[3, Number.POSITIVE_INFINITY]],
+    otherTypes: [1, 2],
     constantInputs: [2],
     write: maxUnpool,
   },
@@ -59,7 +68,13 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
       return [w.div(centered, w.add(deviation, w.like(x, 1e-9)))];
     },
   },
-  ReverseSequence: { inputs: [2, 2], attributes: { batch_axis: 'int', time_axis: 'int' }, constantInputs: [1], write: reverseSequence },
+  ReverseSequence: {
+    inputs: [2, 2],
+    attributes: { batch_axis: 'int', time_axis: 'int' },
+    otherTypes: [0],
+    constantInputs: [1],
+    write: reverseSequence,
+  },
   // x + bias below −λ, x − bias above λ, 0 between
   Shrink: {
     inputs: [1, 1],
@@ -147,6 +162,12 @@ function maxUnpool(w: Writer): readonly string[] {
   const kernel = intsAttribute(w.node, 'kernel_shape') ?? [];
   const strides = intsAttribute(w.node, 'strides') ?? kernel.map(() => 1);
   const pads = intsAttribute(w.node, 'pads') ?? [...kernel, ...kernel].map(() => 0);
+  const lists = [kernel, strides, pads.slice(kernel.length), pads.slice(0, kernel.length)];
+  check(
+    lists.every((list) => list.length === shape.length - 2),
+    w.node,
+    () => `needs kernel_shape, strides and pads for ${shape.length - 2} axes`,
+  );
   const spatial = kernel.map(
     (size, axis) =>
       ((shape[axis + 2] as number) - 1) * (strides[axis] as number) +
