@@ -9,15 +9,18 @@ import type { Steps } from './steps.ts';
 
 /**
  * The best pipeline of a space by Algorithm 2; undefined when none fits the devices' memory or is below the bar. With more than
- * `exactDeviceCount` devices the borders between groups come from a grid that is refined around what was found (grid.ts).
+ * `exactDeviceCount` devices, and groups of them, the borders between groups come from a grid that is refined around what was found (grid.ts).
  */
 export function* search(problem: Problem, space: Space, barMs: number = Number.POSITIVE_INFINITY): Steps<Found | undefined> {
   const every = allCuts(problem.profile.layers.length);
   const deviceCount = space.order.length;
   const run = (layerCuts: readonly number[], deviceCuts: readonly number[], bar: number): Steps<readonly Found[]> =>
     new Search(problem, space, { layerCuts, deviceCuts }, bar).run();
-  if (deviceCount > exactDeviceCount)
-    return yield* refine(problem, space, (layers, devices) => run(layers, devices, barMs * hierarchicalSlack));
+  if (deviceCount > exactDeviceCount && space.groupLimit > 1) {
+    return yield* refine(problem, space, (layerCuts, deviceCuts, groupLimit) =>
+      new Search(problem, { ...space, groupLimit }, { layerCuts, deviceCuts }, barMs * hierarchicalSlack).run(),
+    );
+  }
   const devices = allCuts(deviceCount);
   if (every.length - 1 <= 2 * coarseCount) return (yield* run(every, devices, barMs))[0];
   const coarse = (yield* run(evenCuts(every.length - 1, coarseCount), devices, barMs))[0];

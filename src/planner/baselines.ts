@@ -86,7 +86,7 @@ export function* pipedream(problem: Problem): Steps<readonly StageLayout[]> {
       for (let cut = end - 1; cut >= 0; cut--) {
         const crossMs = cut === 0 ? 0 : msOf(2 * B * (profile.layers[cut - 1]?.outputBytes ?? 0));
         if (crossMs >= (least[at] as number)) continue;
-        for (let m = mayReplicate(problem, cut, end) ? Math.min(count, B) : 1; m >= 1; m--) {
+        for (let m = mayReplicate(problem, cut, end) ? largestGroup(Math.min(count, B)) : 1; m >= 1; m = m > 16 ? m / 2 : m - 1) {
           const before = least[(count - m) * width + cut] as number;
           if (before >= (least[at] as number)) continue;
           const ms = Math.max(before, crossMs, stageMs(cut, end, m));
@@ -113,6 +113,11 @@ export function* dapple(problem: Problem): Steps<readonly StageLayout[]> {
   const order = problem.available.map(({ place }) => place);
   const found: Found | undefined = yield* search(homogeneous(problem), { order, groupLimit: order.length, stageLimit: order.length });
   return found?.layouts ?? [];
+}
+
+/** Groups of more than 16 devices have 32, 64, …, so that large clusters take no hours. */
+function largestGroup(limit: number): number {
+  return limit <= 16 ? limit : 2 ** Math.floor(Math.log2(limit));
 }
 
 /** As even as whole numbers can be. */

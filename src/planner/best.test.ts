@@ -4,8 +4,10 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { randomInstance } from '../testing/random-plans.ts';
+import { everyPipeline, pipelineCount } from './exhaustive.ts';
 import { type PlanInput, plan, planSteps } from './plan.ts';
 import { plannerNames } from './planners.ts';
+import { createProblem } from './problem.ts';
 
 /** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, both schedules. */
 function smallInput(seed: number): PlanInput {
@@ -219,4 +221,20 @@ test('exhaustive refuses what is too large for it', () => {
     () => plan(input),
     /^InputError: Planner "exhaustive" would have to try \d\.\de\+\d+ plans, and tries 2e\+6 at most; use planner best,/,
   );
+});
+
+test('exhaustive knows how many plans there are', () => {
+  for (let seed = 0; seed < 20; seed++) {
+    const random = createRandom(seed, 24);
+    const instance = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(5) });
+    const cluster = { ...instance.cluster, devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })) };
+    const settings = {
+      schedule: '1f1b',
+      microBatchSize: 1 + random.integer(3),
+      optimizerState: 0,
+      replicateBatchDependent: false,
+    } as const;
+    const problem = createProblem({ ...settings, batchSize: settings.microBatchSize, profile: instance.profile, cluster });
+    assert.equal(pipelineCount(problem), [...everyPipeline(problem)].length, `seed ${seed}`);
+  }
 });

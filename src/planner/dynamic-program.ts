@@ -41,6 +41,8 @@ export class Search {
   readonly #deviceRuns: number;
   readonly #stageLimit: number;
   readonly #groupLimit: number;
+  /** With single devices p is always n. */
+  readonly #isStraight: boolean;
   readonly #table: StageTable;
   readonly #group: (start: number, end: number) => Group;
   readonly #inFlight: readonly number[];
@@ -71,6 +73,7 @@ export class Search {
     this.#deviceRuns = deviceCuts.length - 1;
     this.#stageLimit = Math.min(stageLimit, this.#layerRuns, this.#deviceRuns);
     this.#groupLimit = groupLimit;
+    this.#isStraight = groupLimit === 1 && this.#deviceRuns === order.length && stageLimit >= order.length;
     this.#table = new StageTable(problem);
     this.#group = neighbourGroups(problem, order);
     this.#inFlight = inFlightFromEnd(problem, this.#stageLimit);
@@ -127,7 +130,8 @@ export class Search {
   }
 
   #index(l: number, n: number, p: number): number {
-    return (l * (this.#deviceRuns + 1) + n) * (this.#stageLimit + 1) + p;
+    const pair = l * (this.#deviceRuns + 1) + n;
+    return this.#isStraight ? pair : pair * (this.#stageLimit + 1) + p;
   }
 
   #latency(index: number): number {
@@ -230,7 +234,7 @@ export class Search {
   /** Q(L, N, p) for every p, the best first: min over p is the answer. */
   #best(): Found[] {
     const found: Found[] = [];
-    for (let p = 1; p <= this.#stageLimit; p++) {
+    for (let p = this.#isStraight ? this.#deviceRuns : 1; p <= this.#stageLimit; p++) {
       const roundMs = this.#latency(this.#index(this.#layerRuns, this.#deviceRuns, p));
       if (roundMs < Number.POSITIVE_INFINITY) found.push({ layouts: this.#follow(p), roundMs });
     }

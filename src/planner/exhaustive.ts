@@ -34,15 +34,18 @@ export function fastestOfEvery(problem: Problem): { readonly layouts: readonly S
 /** How many pipelines everyPipeline goes through, if all fit. */
 export function pipelineCount(problem: Problem): number {
   const [layerCount, deviceCount, samples] = [problem.profile.layers.length, problem.available.length, problem.microBatchSize];
+  // ways[stages][used]: group sizes and shares of so many devices in so many stages.
+  let ways = [1, ...new Array<number>(deviceCount).fill(0)];
   let count = 0;
-  let arrangementCount = 1;
-  for (let used = 1; used <= deviceCount; used++) {
-    arrangementCount *= deviceCount - used + 1;
-    for (let stages = 1; stages <= Math.min(used, layerCount); stages++) {
-      for (const sizes of compositions(used, stages)) {
-        const shares = sizes.reduce((product, size) => product * choose(samples - 1, size - 1), 1);
-        count += arrangementCount * choose(layerCount - 1, stages - 1) * shares;
-      }
+  for (let stages = 1; stages <= Math.min(deviceCount, layerCount); stages++) {
+    const before = ways;
+    ways = before.map((_, used) =>
+      before.slice(0, used).reduce((sum, earlier, others) => sum + earlier * choose(samples - 1, used - others - 1), 0),
+    );
+    let arrangementCount = 1;
+    for (let used = 1; used <= deviceCount; used++) {
+      arrangementCount *= deviceCount - used + 1;
+      count += arrangementCount * choose(layerCount - 1, stages - 1) * (ways[used] ?? 0);
     }
   }
   return count;

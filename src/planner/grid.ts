@@ -21,8 +21,8 @@ export function evenCuts(count: number, runCount: number): number[] {
   return Array.from({ length: runCount + 1 }, (_, index) => Math.round((index * count) / runCount));
 }
 
-/** Algorithm 2 on a grid: the best pipeline of each length, best first. */
-type Run = (layerCuts: readonly number[], deviceCuts: readonly number[]) => Steps<readonly Found[]>;
+/** Algorithm 2 on a grid, with groups of so many devices at most: the best pipeline of each length, best first. */
+type Run = (layerCuts: readonly number[], deviceCuts: readonly number[], groupLimit: number) => Steps<readonly Found[]>;
 
 const coarseLayerRuns = 24;
 const coarseDeviceRuns = 20;
@@ -34,10 +34,12 @@ const roundLimit = 12;
 /** The hierarchical search. */
 export function* refine(problem: Problem, space: Space, run: Run): Steps<Found | undefined> {
   const [layerCount, deviceCount] = [problem.profile.layers.length, space.order.length];
-  const coarse = yield* run(evenCuts(layerCount, coarseLayerRuns), evenCuts(deviceCount, coarseDeviceRuns));
+  const coarse = yield* run(evenCuts(layerCount, coarseLayerRuns), evenCuts(deviceCount, coarseDeviceRuns), space.groupLimit);
+  // The grid has no groups as small as one device; pipelines of single devices are few enough to try them all.
+  const line = deviceCount <= layerCount ? yield* run(allCuts(layerCount), allCuts(deviceCount), 1) : [];
   let best: Found | undefined;
   const window = new Window(problem, space);
-  for (const start of coarse.slice(0, refinedCount)) {
+  for (const start of [...coarse.slice(0, refinedCount), ...line]) {
     let found = start;
     let layerStep = Math.ceil(layerCount / coarseLayerRuns / 2);
     let deviceStep = Math.ceil(deviceCount / coarseDeviceRuns / 2);
@@ -72,7 +74,9 @@ interface End {
   readonly tailMs: number;
 }
 
-const reach = [0, -1, 1, -2, 2] as const;
+const reach = [0, -1, 1, -2, 2];
+/** Of a pipeline with more stages than this, borders move by one step only. */
+const wideStageCount = 24;
 
 /** Moves the borders of a pipeline, all at once. */
 class Window {
@@ -118,7 +122,8 @@ class Window {
   #borders(layouts: readonly StageLayout[], stage: number, layerStep: number, deviceStep: number): Border[] {
     const { layers, devices } = layouts[stage] as StageLayout;
     const device = this.#space.order.indexOf(devices[0] ?? 0);
-    return reach.flatMap((a) => reach.map((b) => ({ layer: layers[0] + a * layerStep, device: device + b * deviceStep })));
+    const steps = layouts.length > wideStageCount ? reach.slice(0, 3) : reach;
+    return steps.flatMap((a) => steps.map((b) => ({ layer: layers[0] + a * layerStep, device: device + b * deviceStep })));
   }
 
   /** For each border, the best stage from it to one of the ends. `stageCount`: of a complete pipeline, which is then fed. */

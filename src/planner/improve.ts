@@ -48,6 +48,7 @@ export class Improver {
       for (const drafts of changes(best.layouts, this.#problem)) {
         if (budget.left <= 0) break;
         if (++changeCount % 64 === 0) yield 0;
+        budget.left -= this.#problem.available.length;
         const layouts = this.#settle(drafts);
         if (layouts === undefined) continue;
         budget.left -= this.#problem.microBatchCount * layouts.reduce((sum, { devices }) => sum + devices.length, 0);

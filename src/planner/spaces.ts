@@ -15,9 +15,19 @@ export function asteroidSpaces(problem: Problem): readonly Space[] {
   return pinnedOrders(problem, places(sorted)).map((order) => ({ order, groupLimit: order.length, stageLimit: order.length }));
 }
 
-/** Each device alone. */
+/** Each device alone; of devices that are alike, the first. */
 export function singleSpaces(problem: Problem): readonly Space[] {
-  return places(problem.available).map((place) => ({ order: [place], groupLimit: 1, stageLimit: 1 }));
+  const { table, cluster, pins } = problem;
+  const holder = cluster.dataDevice === undefined ? -1 : table.deviceIndex(cluster.dataDevice);
+  const known = new Set<string>();
+  const different = problem.available.filter(({ place, classIndex, memoryBytes }) => {
+    const feed = holder === -1 || holder === place ? [] : [table.bandwidthMbps(holder, place), table.latencyMs(holder, place)];
+    const key = [classIndex, memoryBytes, ...feed].join(' ');
+    const isNew = !known.has(key);
+    known.add(key);
+    return isNew || pins.size > 0;
+  });
+  return places(different).map((place) => ({ order: [place], groupLimit: 1, stageLimit: 1 }));
 }
 
 /** All devices in one stage. */
