@@ -3,6 +3,7 @@
 import { defined } from '../../assert.ts';
 import { differentiate, outputGradientName, type StageGraphs } from '../../autodiff/differentiate.ts';
 import { replaceDropouts } from '../../autodiff/dropout.ts';
+import type { BufferUpdate } from '../../autodiff/forward.ts';
 import { mergeEqual } from '../../autodiff/subgraph.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
@@ -16,7 +17,9 @@ import { lossGraph } from '../../training/losses.ts';
 import { accumulateGraph, type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
+import { type Pack, type Packing, packedSpecs, packGraph, packOf, replacementName } from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';
+import type { StatePack } from './stage-state.ts';
 
 /** What a stage is made of. */
 export interface StageOptions {
@@ -40,6 +43,11 @@ export interface StageOptions {
 /** The graphs that need samples. */
 export interface CompiledPass {
   readonly stage: StageGraph;
+  /** As the compiled graphs have them: packs in place of their members. */
+  readonly savedInputs: readonly string[];
+  readonly bufferUpdates: readonly BufferUpdate[];
+  /** The parameters that get a gradient. */
+  readonly gradients: readonly string[];
   readonly graphs: StageGraphs;
   /** Where the samples are in each of `graphs.dropouts`; undefined for masks that do not depend on the samples. */
   readonly maskAxes: readonly (number | undefined)[];
@@ -61,8 +69,9 @@ export interface CompiledStage {
   readonly buffers: readonly TensorSpec[];
   /** The buffers that a forward pass replaces: replicas average them. */
   readonly statistics: readonly TensorSpec[];
-  /** The parameters that an update changes. */
+  /** The parameters that an update changes, as the graphs take them: small ones in a pack. */
   readonly trained: readonly TensorSpec[];
+  readonly packs: readonly StatePack[];
   /** Undefined for a device without samples. */
   readonly pass: CompiledPass | undefined;
   readonly optimizer: OptimizerGraph;
@@ -81,15 +90,19 @@ export async function compileStage(engine: Engine, options: StageOptions): Promi
     names.map((name) => ({ name, shape: defined(sequence.graph.initializers.get(name), name).shape }));
   const parameters = specs(own.flatMap((layer) => layer.parameters));
   const frozen = new Set(training.frozen);
-  const trained = parameters.filter(({ name }) => !frozen.has(name));
+  const unpacked = parameters.filter(({ name }) => !frozen.has(name));
+  const statistics = specs(buffers.filter((name) => replaced.has(name)));
+  const packs = { parameters: packOf('packed parameters', unpacked), buffers: packOf('packed statistics', statistics) };
+  const trained = packedSpecs(unpacked, packs.parameters);
   const optimizer = optimizerGraph(training.optimizer.kind, trained, training.optimizer);
   const isTrained = trained.length > 0;
   return {
     parameters,
     buffers: specs(buffers),
-    statistics: specs(buffers.filter((name) => replaced.has(name))),
+    statistics: packedSpecs(statistics, packs.buffers),
     trained,
-    pass: sampleCount > 0 ? await compilePass(engine, options, trained) : undefined,
+    packs: statePacks(packs, optimizer),
+    pass: sampleCount > 0 ? await compilePass(engine, options, unpacked, packs) : undefined,
     optimizer,
     update: isTrained ? await engine.compile(optimizer.graph) : undefined,
     accumulate: isTrained ? await engine.compile(accumulateGraph(trained)) : undefined,
@@ -97,7 +110,23 @@ export async function compileStage(engine: Engine, options: StageOptions): Promi
   };
 }
 
-async function compilePass(engine: Engine, options: StageOptions, trained: readonly TensorSpec[]): Promise<CompiledPass> {
+/** The packs by the roles of what is in them; optimizer state is packed as its parameters are. */
+function statePacks({ parameters, buffers }: Packs, optimizer: OptimizerGraph): readonly StatePack[] {
+  const packs: StatePack[] = [];
+  if (buffers !== undefined) packs.push({ role: 'buffer', pack: buffers });
+  if (parameters === undefined) return packs;
+  packs.push({ role: 'parameter', pack: parameters });
+  for (const { name, parameter, kind } of optimizer.state) {
+    if (parameter !== parameters.name) continue;
+    const members = parameters.members.map((member) => ({ ...member, name: `${member.name}/${kind}` }));
+    packs.push({ role: 'optimizer', pack: { ...parameters, name, members } });
+  }
+  return packs;
+}
+
+type Packs = Omit<Packing, 'replacements'>;
+
+async function compilePass(engine: Engine, options: StageOptions, trained: readonly TensorSpec[], packs: Packs): Promise<CompiledPass> {
   const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes } = options;
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
@@ -117,11 +146,23 @@ async function compilePass(engine: Engine, options: StageOptions, trained: reado
   const hasInputGradients = graphs.inputGradients.length > 0;
   const hasWeightGradients = graphs.parameterGradients.length > 0;
   const loss = isLast ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels) : undefined;
-  const common = { stage, graphs, maskAxes: maskAxes(graphs, options) };
+  const packing: Packing = { ...packs, replacements: new Map(graphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])) };
+  const compile = (graph: Graph): Promise<Executable> => engine.compile(packGraph(graph, packing));
+  const common = {
+    stage,
+    graphs,
+    maskAxes: maskAxes(graphs, options),
+    savedInputs: packedNames(
+      graphs.savedInputs.map(({ name }) => name),
+      packs.buffers,
+    ),
+    bufferUpdates: packedUpdates(graphs.bufferUpdates, packs.buffers),
+    gradients: packedNames(graphs.parameterGradients, packs.parameters),
+  };
   // In one graph with the forward pass, nothing would run again: equal nodes become one.
   const isOneGraph = immediateBackward && !splitBackward && recompute.size === 0;
   if (loss !== undefined && isOneGraph && (hasInputGradients || hasWeightGradients)) {
-    const step = await engine.compile(stepGraph(graphs, loss, logits.name));
+    const step = await compile(stepGraph(graphs, loss, logits.name));
     return {
       ...common,
       step,
@@ -135,12 +176,30 @@ async function compilePass(engine: Engine, options: StageOptions, trained: reado
   return {
     ...common,
     step: undefined,
-    forward: await engine.compile(graphs.forward),
-    backward: !splitBackward && (hasInputGradients || hasWeightGradients) ? await engine.compile(graphs.backward) : undefined,
-    backwardInput: splitBackward && hasInputGradients ? await engine.compile(graphs.backwardInput) : undefined,
-    backwardWeight: splitBackward && hasWeightGradients ? await engine.compile(graphs.backwardWeight) : undefined,
+    forward: await compile(graphs.forward),
+    backward: !splitBackward && (hasInputGradients || hasWeightGradients) ? await compile(graphs.backward) : undefined,
+    backwardInput: splitBackward && hasInputGradients ? await compile(graphs.backwardInput) : undefined,
+    backwardWeight: splitBackward && hasWeightGradients ? await compile(graphs.backwardWeight) : undefined,
     loss: loss === undefined ? undefined : await engine.compile(loss),
   };
+}
+
+/** The names with the pack in place of its members. */
+function packedNames(names: readonly string[], pack: Pack | undefined): readonly string[] {
+  const inside = new Set(pack?.members.map(({ name }) => name));
+  const others = names.filter((name) => !inside.has(name));
+  return pack === undefined || others.length === names.length ? others : [...others, pack.name];
+}
+
+function packedUpdates(updates: readonly BufferUpdate[], pack: Pack | undefined): readonly BufferUpdate[] {
+  const kept = new Set(
+    packedNames(
+      updates.map(({ buffer }) => buffer),
+      pack,
+    ),
+  );
+  const others = updates.filter(({ buffer }) => kept.has(buffer));
+  return pack !== undefined && kept.has(pack.name) ? [...others, { buffer: pack.name, output: replacementName(pack) }] : others;
 }
 
 /** What the inputs and outputs of the loss are called in a `step`, where the model may use the short names. */

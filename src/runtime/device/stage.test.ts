@@ -20,7 +20,8 @@ import {
 import type { RunSubject } from '../coordinator/coordinator.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { ownCopy } from './samples.ts';
-import { createStage, type Stage, type StateEntry } from './stage.ts';
+import { createStage, type Stage } from './stage.ts';
+import type { StateEntry } from './stage-state.ts';
 
 const sampleCount = 3;
 
@@ -215,9 +216,9 @@ test('loss, right predictions and the norm of a round: the sum over samples, cou
 test('a number that is not finite is reported, and none of it travels', async () => {
   const net = regressionNet();
   const subject = subjectOf(net, 8);
+  subject.state.parameter.set('b.bias', tensor('float32', [7], new Array(7).fill(Number.NaN)));
   const engine = createReferenceEngine();
   const stage = await stageOf(engine, subject, { layers: [0, 4] });
-  stage.load({ role: 'parameter', name: 'b.bias', value: tensor('float32', [7], new Array(7).fill(Number.NaN)) });
   await pass(stage, net);
   assert.deepEqual(await stage.finishRound(true), { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: false });
   await engine.close();

@@ -9,15 +9,8 @@ import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
-import { owned } from './samples.ts';
 import { type CompiledPass, type CompiledStage, compileStage, type StageOptions, stepNames } from './stage-graphs.ts';
-
-/** One named tensor of a stage's state. */
-export interface StateEntry {
-  readonly role: StateRole;
-  readonly name: string;
-  readonly value: Tensor;
-}
+import { StageState, type StateEntry } from './stage-state.ts';
 
 /** The sums of a round on this device. */
 export interface RoundTotals {
@@ -57,7 +50,7 @@ export class Stage {
   readonly #engine: Engine;
   readonly #options: StageOptions;
   readonly #compiled: CompiledStage;
-  readonly #state: Readonly<Record<StateRole, Map<string, Value>>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
+  readonly #state: StageState;
   /** Kept by forward for backward, by micro-batch. */
   readonly #inFlight = new Map<number, Values>();
   /** Parameters and optimizer state before the last update. */
@@ -77,29 +70,28 @@ export class Stage {
     this.#engine = engine;
     this.#options = options;
     this.#compiled = compiled;
+    this.#state = new StageState(engine, compiled.packs);
   }
 
-  /** Puts one tensor of the state in place, or replaces it. The engine takes the tensor's buffer where it holds nothing else. */
+  /**
+   * Puts one tensor of the state in place. Later all can be replaced together, or single large ones; small ones share a pack. The engine takes the
+   * tensor's buffer where it holds nothing else.
+   */
   load(entry: StateEntry): void {
-    const store = this.#state[entry.role];
-    const old = store.get(entry.name);
-    if (old !== undefined) this.#engine.release(old);
-    store.set(entry.name, this.#engine.upload(owned(entry.value)));
+    this.#state.load(entry);
   }
 
   /** The parameters and buffers that have not been loaded. Optimizer state that nobody loads starts from zeros. */
   missingState(): readonly string[] {
     const { parameters, buffers } = this.#compiled;
     const missing = (specs: typeof parameters, role: StateRole): string[] =>
-      specs.map(({ name }) => name).filter((name) => !this.#state[role].has(name));
+      specs.map(({ name }) => name).filter((name) => !this.#state.has(role, name));
     return [...missing(parameters, 'parameter'), ...missing(buffers, 'buffer')];
   }
 
   /** Parameters, buffers and optimizer state, copied out one by one. */
-  async *state(): AsyncGenerator<StateEntry> {
-    for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
-      for (const [name, value] of this.#state[role]) yield { role, name, value: await this.#engine.download(value) };
-    }
+  state(): AsyncGenerator<StateEntry> {
+    return this.#state.entries();
   }
 
   /** Milliseconds of computing so far. */
@@ -144,8 +136,8 @@ export class Stage {
     }
     const results = this.#run(defined(pass.forward, 'the forward pass'), { ...this.#stateValues(), ...feeds });
     const kept: Values = {};
-    for (const { name } of graphs.savedInputs) {
-      kept[name] = defined(feeds[name] ?? this.#state.buffer.get(name), name);
+    for (const name of pass.savedInputs) {
+      kept[name] = defined(feeds[name] ?? this.#state.get('buffer', name), name);
       delete feeds[name];
     }
     this.#releaseAll(feeds);
@@ -205,7 +197,7 @@ export class Stage {
     const gradients = this.#gradients;
     this.#gradients = {};
     const parts = trained.map(({ name }) => (gradients[name] === undefined ? undefined : this.#engine.take(gradients[name])));
-    const averages = statistics.map(({ name }) => this.#engine.download(defined(this.#state.buffer.get(name), name)));
+    const averages = statistics.map(({ name }) => this.#engine.download(defined(this.#state.get('buffer', name), name)));
     let offset = 0;
     for (const [index, { shape }] of trained.entries()) {
       const part = await parts[index];
@@ -274,9 +266,9 @@ export class Stage {
     }
     this.#gradients = {};
     for (const { name, shape } of optimizer.state) {
-      if (!this.#state.optimizer.has(name))
-        this.load({ role: 'optimizer', name, value: wrap('float32', shape, allocate('float32', elementCount(shape))) });
-      feeds[name] = defined(this.#state.optimizer.get(name), name);
+      if (this.#state.get('optimizer', name) === undefined)
+        this.#state.set('optimizer', name, this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape)))));
+      feeds[name] = defined(this.#state.get('optimizer', name), name);
     }
     for (const [name, value] of Object.entries(optimizer.scalars({ learningRate, gradientScale, step })))
       own[name] = this.#engine.upload(scalar('float32', value));
@@ -287,8 +279,8 @@ export class Stage {
       ['optimizer', optimizer.state],
     ] as const) {
       for (const { name } of parts) {
-        this.#superseded.push({ role, name, value: defined(this.#state[role].get(name), name) });
-        this.#state[role].set(name, defined(results[optimizer.updatedName(name)], name));
+        const old = this.#state.exchange(role, name, defined(results[optimizer.updatedName(name)], name));
+        this.#superseded.push({ role, name, value: defined(old, name) });
       }
     }
   }
@@ -301,8 +293,7 @@ export class Stage {
   /** The last update is taken back: parameters and optimizer state are what they were before it. */
   rollBackUpdate(): void {
     for (const { role, name, value } of this.#superseded.splice(0)) {
-      this.#engine.release(defined(this.#state[role].get(name), name));
-      this.#state[role].set(name, value);
+      this.#state.set(role, name, value);
     }
   }
 
@@ -316,15 +307,14 @@ export class Stage {
   }
 
   #stateValues(): Values {
-    return { ...Object.fromEntries(this.#state.parameter), ...Object.fromEntries(this.#state.buffer) };
+    return this.#state.values();
   }
 
   /** New running statistics take the place of the old ones, which stay alive where the backward pass reads them. */
-  #replaceBuffers({ graphs }: CompiledPass, results: Values, kept: Readonly<Values>): void {
-    for (const { buffer, output } of graphs.bufferUpdates) {
-      const old = defined(this.#state.buffer.get(buffer), buffer);
-      if (kept[buffer] === undefined) this.#engine.release(old);
-      this.#state.buffer.set(buffer, defined(results[output], output));
+  #replaceBuffers({ bufferUpdates }: CompiledPass, results: Values, kept: Readonly<Values>): void {
+    for (const { buffer, output } of bufferUpdates) {
+      const old = this.#state.exchange('buffer', buffer, defined(results[output], output));
+      if (kept[buffer] === undefined) this.#engine.release(defined(old, buffer));
     }
   }
 
@@ -391,9 +381,8 @@ export class Stage {
   }
 
   /** Adds a micro-batch's weight gradients to the round's sums. */
-  #accumulate({ graphs }: CompiledPass, results: Values): void {
+  #accumulate({ gradients: own }: CompiledPass, results: Values): void {
     const { trained, accumulate } = this.#compiled;
-    const own = graphs.parameterGradients;
     if (own.length === 0) return;
     const isFirst = Object.keys(this.#gradients).length === 0;
     if (isFirst) {
