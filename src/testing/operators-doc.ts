@@ -73,6 +73,7 @@ const limits: Readonly<Record<string, string>> = {
   GridSample: 'images; linear and nearest; padding with zeros or the border',
   GRU: 'unrolled, up to 2048 steps; sequences of one length',
   LSTM: 'unrolled, up to 2048 steps; sequences of one length',
+  Resize: 'where its mode is cubic; the others are in the table above',
   ReverseSequence: 'batch and time on the first two axes',
   RNN: 'unrolled, up to 2048 steps; sequences of one length',
 };

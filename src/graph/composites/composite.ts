@@ -1,6 +1,6 @@
 // What a composite is: an operator that is written out in those of the table.
 
-import type { Attribute } from '../graph.ts';
+import type { Attribute, Node } from '../graph.ts';
 import type { Writer } from './writer.ts';
 
 /** An operator that is written out. */
@@ -15,6 +15,8 @@ export interface Composite {
   readonly otherTypes?: readonly number[];
   /** The inputs whose values must be known before running. */
   readonly constantInputs?: readonly number[];
+  /** The nodes that are written out, where not all of the operator's are. */
+  readonly when?: (node: Node) => boolean;
   /** Writes the nodes; returns the values that are the node's outputs, undefined for those that nobody wants. */
   readonly write: (writer: Writer) => readonly (string | undefined)[];
 }

@@ -259,6 +259,28 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
       },
     })),
   },
+  Resize: {
+    opset: 19,
+    make(draw) {
+      const sizes = draw.pick([true, false]);
+      return {
+        inputs: [
+          draw.floats([2, 1, 4, 5]),
+          undefined,
+          sizes ? undefined : tensor('float32', [2], [draw.pick([0.5, 1, 2]), draw.pick([1.5, 0.6])]),
+          sizes ? int64s([draw.integer(1, 7), draw.integer(1, 7)]) : undefined,
+        ],
+        attributes: present({
+          mode: string('cubic'),
+          axes: ints([2, 3]),
+          coordinate_transformation_mode: draw.maybe(string(draw.pick(['asymmetric', 'pytorch_half_pixel', 'align_corners']))),
+          exclude_outside: draw.maybe(int(1)),
+          antialias: draw.maybe(int(1)),
+        }),
+        constants: [2, 3],
+      };
+    },
+  },
   ReverseSequence: {
     opset: 10,
     make(draw) {

@@ -8,6 +8,7 @@ import { check, typeText } from '../operators/define.ts';
 import { isFloat, type Tensor, type ValueType } from '../tensor.ts';
 import { attentionComposites } from './attention.ts';
 import type { Composite } from './composite.ts';
+import { cubicResize } from './cubic-resize.ts';
 import { einsum } from './einsum.ts';
 import { fusions } from './fusions.ts';
 import { lossComposites } from './losses.ts';
@@ -29,6 +30,7 @@ export const composites: Readonly<Record<string, Composite>> = {
   ...recurrentComposites,
   ...smallComposites,
   Einsum: einsum,
+  Resize: cubicResize,
 };
 
 /** The name of a node's operator, with its domain where that is not ONNX's own. */
@@ -38,7 +40,9 @@ export function qualifiedName({ domain, operator }: Node): string {
 
 /** True for a node that is written out when its model is instantiated. */
 export function isComposite(node: Node): boolean {
-  return Object.hasOwn(composites, qualifiedName(node));
+  const name = qualifiedName(node);
+  const composite = Object.hasOwn(composites, name) ? composites[name] : undefined;
+  return composite !== undefined && (composite.when?.(node) ?? true);
 }
 
 /**
