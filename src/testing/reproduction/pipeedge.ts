@@ -225,8 +225,8 @@ ${markdownTable(
 
 - Cases 1 to 4: ours is above the paper's as the RCC-VEs are in Fig. 4. In the paper a full RCC-VE in a pipeline computes 0.15 images of ViT-Large a second in all of these (1.05 with 7 boards in
   case 4, 1.37 with 9 in case 3), 0.23 alone. With slower boards links bind less and MinnowBoards are worth including: hence 9 boards in its case 3.
-- Case 5: the paper's throughputs are above what all boards compute together if a board held to 10 % of its CPU has 10 % of its speed: 0.99 against 0.87 for ViT-Large. They need slow boards that
-  are faster than that; \`cpulimit\` counts per cent of one core of four.
+- Case 5: the paper's throughputs are above what all boards compute together if a board held to 10 % of its CPU has 10 % of its speed: 0.99 against 0.87 for ViT-Large. They need boards at 10 % that
+  are faster than a tenth: with 7 boards, 4 of them at 10 %, and the full ones at their pipeline speed of 0.15, they would have to do a tenth of an image a second each, two fifths of a full one.
 - Case 6: both effects, which pull in opposite directions. The "even" pipelines, which the slowest board or link binds, are predicted within 20 % in the cases
   that boards bind (1, 2, 5, 6; BERT-Large less well, as in the fit). In case 3 the paper's items take 1.5 to 1.9 times as long as one tensor at 10 Mbps, as at 5 Mbps in Fig. 6 below.`;
   return { title: 'PipeEdge, Fig. 5: heterogeneous clusters', text, charts };
