@@ -7,11 +7,12 @@ import type { Emitter } from '../graph/emitter.ts';
 import type { Graph, Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { isFloat, sameShape, type ValueType } from '../graph/tensor.ts';
+import type { TrainingPass } from './differentiate.ts';
 import { type DropoutInput, replaceDropouts } from './dropout.ts';
 import { type BufferUpdate, checkNames, loadForward } from './forward.ts';
 import { differentiableOperator } from './rule.ts';
-import { assemble, mergeEqualNodes, NodeList } from './subgraph.ts';
-import { arrange, tangentsFirst } from './tangents/arrange.ts';
+import { assemble, NodeList } from './subgraph.ts';
+import { type Arranged, arrange, tangentsFirst } from './tangents/arrange.ts';
 import type { TangentRule } from './tangents/rule.ts';
 import { tangentRules } from './tangents.ts';
 
@@ -23,6 +24,8 @@ export interface TangentOptions {
   readonly parameters?: readonly string[];
   /** Float outputs whose tangents are wanted. Default: all of them. */
   readonly outputs?: readonly string[];
+  /** Rewrites the forward pass with the tangents behind it, as for `differentiate`; the `gradients` are the outputs' tangents. Default: nothing. */
+  readonly lower?: (pass: TrainingPass) => TrainingPass;
 }
 
 /** A stage's forward pass with its Jacobian–vector product. */
@@ -61,12 +64,20 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const outputs = options.outputs ?? graph.outputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
   checkNames(graph, { inputs: options.inputs, parameters, outputs });
   const sources = [...options.inputs, ...parameters].filter((name) => isFloat((masked.types.get(name) as ValueType).type));
-  const { emitter, bufferUpdates, moved } = loadForward(masked, sources);
-  const tangents = new Map(sources.map((name) => [name, declareTangent(emitter, name)]));
-  const nodes = propagate(emitter, { moved, tangents, inputs: graph.inputs.map(({ name }) => name) });
+  const { lower = (pass) => pass } = options;
+  const { emitter: written, bufferUpdates, moved } = loadForward(masked, sources);
+  const tangents = new Map(sources.map((name) => [name, declareTangent(written, name)]));
+  const [data, forwardCount] = [graph.inputs.map(({ name }) => name), written.nodes.length];
+  const starts = propagate(written, { moved, tangents, data, deferred: options.lower !== undefined });
   const tangentOutputs = outputs.filter((name) => tangents.has(name));
-  const { list, targets, rename } = nameTangents(emitter, nodes, { outputs: tangentOutputs, tangents });
   const results = [...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)])];
+  const gradients = new Map(tangentOutputs.map((name) => [name, tangents.get(name) as string]));
+  const pass = lower({ emitter: written, forwardCount, results, gradients });
+  const { emitter } = pass;
+  const { list, targets, rename } = nameTangents(emitter, {
+    ...arrange(emitter, { forwardCount: pass.forwardCount, data, moving: options.inputs.map(tangentName), starts }),
+    tangents: pass.gradients,
+  });
   const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
   const selection = list.select([...results, ...targets], () => false, isConstant);
   const read = new Set(selection.leaves);
@@ -105,52 +116,57 @@ function declareTangent(emitter: Emitter, name: string): string {
 }
 
 /**
- * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it. Returns all nodes, in
- * the order that lets them run in little memory.
+ * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it. Returns the tangents of
+ * the parameters with which those of activations start: they (a first layer's) meet activations that do not move.
  */
 function propagate(
   emitter: Emitter,
   {
     moved,
     tangents,
-    inputs,
-  }: { readonly moved: ReadonlySet<string>; readonly tangents: Map<string, string>; readonly inputs: readonly string[] },
-): readonly Node[] {
-  const forward = [...emitter.nodes];
-  /** The inputs and what depends on them; not, say, a transposed weight. */
-  const activations = new Set(inputs);
-  const moving = new Set(inputs.flatMap((name) => tangents.get(name) ?? []));
-  for (const node of forward) {
-    if (node.inputs.some((input) => activations.has(input))) for (const output of node.outputs) if (output !== '') activations.add(output);
+    data,
+    deferred,
+  }: {
+    readonly moved: ReadonlySet<string>;
+    readonly tangents: Map<string, string>;
+    readonly data: readonly string[];
+    readonly deferred: boolean;
+  },
+): ReadonlySet<string> {
+  const activations = new Set(data);
+  const starts = new Set<string>();
+  /** For parameters, and what is computed of them alone: the tangents that it moves with. */
+  const origins = new Map([...tangents].map(([name, tangent]) => [name, [tangent]]));
+  for (const node of [...emitter.nodes]) {
+    const isActivation = node.inputs.some((input) => activations.has(input));
+    if (isActivation) for (const output of node.outputs) if (output !== '') activations.add(output);
     const results = node.outputs.filter((output) => moved.has(output));
-    const found = node.inputs.map((input) => tangents.get(input));
-    if (results.length === 0 || found.every((tangent) => tangent === undefined)) continue;
-    const written = ruleOf(node)({ node, emitter, tangents: found });
+    const movingInputs = node.inputs.filter((input) => tangents.has(input));
+    if (results.length === 0 || movingInputs.length === 0) continue;
+    const found = ruleOf(node)({ node, emitter, tangents: node.inputs.map((input) => tangents.get(input)), deferred });
+    const from = movingInputs.flatMap((input) => origins.get(input) ?? []);
+    if (isActivation && !movingInputs.some((input) => activations.has(input))) for (const tangent of from) starts.add(tangent);
     for (const output of results) {
-      const tangent = written[node.outputs.indexOf(output)];
+      const tangent = found[node.outputs.indexOf(output)];
       if (tangent === undefined) continue;
       checkType(emitter, node, output, tangent);
       tangents.set(output, tangent);
-      if (activations.has(output)) moving.add(tangent);
+      if (!isActivation) origins.set(output, [...new Set(from)]);
     }
   }
-  const { nodes, aliases } = mergeEqualNodes(emitter.nodes.slice(forward.length));
-  for (const [value, tangent] of tangents) tangents.set(value, aliases.get(tangent) ?? tangent);
-  for (const [repeated, first] of aliases) if (moving.has(repeated)) moving.add(first);
-  return arrange(emitter, { forward, tangent: nodes, activations, tangents: moving });
+  return starts;
 }
 
 /** All nodes and the outputs' tangents under the names that these get; one that cannot be renamed is copied. */
 function nameTangents(
   emitter: Emitter,
-  nodes: readonly Node[],
-  { outputs, tangents }: { readonly outputs: readonly string[]; readonly tangents: ReadonlyMap<string, string> },
+  { nodes, aliases, tangents }: Arranged & { readonly tangents: ReadonlyMap<string, string> },
 ): { readonly list: NodeList; readonly targets: readonly string[]; readonly rename: ReadonlyMap<string, string> } {
   const all = [...nodes];
   const computed = new Set(nodes.flatMap((node) => node.outputs));
   const rename = new Map<string, string>();
-  const targets = outputs.map((output) => {
-    let value = tangents.get(output) as string;
+  const targets = [...tangents].map(([output, tangent]) => {
+    let value = aliases.get(tangent) ?? tangent;
     if (!computed.has(value) || rename.has(value)) {
       value = emitter.emit('Identity', [value]);
       all.push(emitter.nodes.at(-1) as Node);

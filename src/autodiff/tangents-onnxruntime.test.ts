@@ -31,7 +31,7 @@ for (const [operator, { arbitrary, build }] of Object.entries(gradientCases)) {
       fc.asyncProperty(arbitrary, (configuration) =>
         checkNodeTangentsOnEngine(engine, build(configuration), createRandom(configuration.seed, 4)),
       ),
-      { seed, numRuns: 12, includeErrorInReport: true },
+      { seed, numRuns: 8, includeErrorInReport: true },
     );
   });
 }

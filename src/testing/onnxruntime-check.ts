@@ -3,6 +3,7 @@
 import { differentiate, outputGradientName } from '../autodiff/differentiate.ts';
 import { tangentGraph, tangentName } from '../autodiff/forward-mode.ts';
 import type { Engine } from '../engine/engine.ts';
+import { loweringOf } from '../engine/lowering.ts';
 import { type Graph, int, type Node } from '../graph/graph.ts';
 import { isFloat, type Tensor, tensor, type ValueType } from '../graph/tensor.ts';
 import type { Random } from '../random.ts';
@@ -38,13 +39,22 @@ export async function checkNodeTangentsOnEngine(engine: Engine, gradientCase: Gr
   await checkTangentsOnEngine(engine, stageOfNode(inSinglePrecision(gradientCase)), random);
 }
 
-/** Runs the graph of a graph's outputs and their tangents on the engine and compares every output with the reference. */
+/** Runs the graph of a graph's outputs and their tangents on the engine, plain and lowered to its kernels, and compares every output with the reference. */
 export async function checkTangentsOnEngine(engine: Engine, { stage, feeds, inputs, outputs }: GraphCase, random: Random): Promise<void> {
-  const { graph, tangentInputs, tangentParameters } = tangentGraph(stage, { inputs, ...(outputs ? { outputs } : {}) });
+  const options = { inputs, ...(outputs ? { outputs } : {}) };
+  const { graph, tangentInputs, tangentParameters } = tangentGraph(stage, options);
   const values = new Map([...stage.graph.initializers, ...feeds]);
   for (const name of [...tangentInputs, ...tangentParameters])
     values.set(tangentName(name), randomTensor(random, stage.types.get(name) as ValueType));
-  await compare(engine, graph, values);
+  const expected = await compare(engine, graph, values);
+  const lowered = tangentGraph(stage, { ...options, ...loweringOf(engine) });
+  const found = await runOnEngine(engine, lowered.graph, values);
+  for (const { name } of stage.graph.outputs) {
+    for (const result of [name, tangentName(name)]) {
+      if (expected.has(result))
+        assertClose(numbersOf(found.get(result)), numbersOf(expected.get(result)), `"${result}" lowered`, tolerance);
+    }
+  }
 }
 
 /** The reference's outputs, after comparing the engine's with them. */

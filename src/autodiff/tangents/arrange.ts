@@ -6,44 +6,66 @@
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, type Node } from '../../graph/graph.ts';
 import { isFloat } from '../../graph/tensor.ts';
+import { mergeEqualNodes } from '../subgraph.ts';
 
-/** What {@link arrange} orders. */
-export interface TangentNodes {
-  readonly forward: readonly Node[];
-  /** What rules wrote, in an order in which it can run behind `forward`. */
-  readonly tangent: readonly Node[];
-  /** The values of `forward` that depend on its data. */
-  readonly activations: ReadonlySet<string>;
-  /** The tangents of activations. */
-  readonly tangents: ReadonlySet<string>;
+/** A forward pass with its tangents behind it, as an emitter has them. */
+export interface TangentPass {
+  /** How many of the nodes are the forward pass. */
+  readonly forwardCount: number;
+  /** The inputs of the forward pass. */
+  readonly data: readonly string[];
+  /** Tangents of inputs. */
+  readonly moving: readonly string[];
+  /** Tangents of the parameters with which those of activations start. */
+  readonly starts: ReadonlySet<string>;
+}
+
+export interface Arranged {
+  readonly nodes: readonly Node[];
+  /** Values whose nodes repeated others, by the name that stands for them now. */
+  readonly aliases: ReadonlyMap<string, string>;
 }
 
 /**
- * The nodes that read tangents of activations, or what depends on them, behind those that do not. What they read of these they read through a
- * reshape that changes nothing: an engine that fuses nodes puts the fused one at the end of its list, but not a reshape of it.
+ * The nodes that depend on tangents of activations behind those that do not. What they read of these they read through a reshape that changes nothing:
+ * an engine that fuses nodes puts the fused one at the end of its list, but not a reshape of it.
  */
-export function arrange(emitter: Emitter, { forward, tangent, activations, tangents }: TangentNodes): readonly Node[] {
-  const fusable = new Set(forward.flatMap(({ outputs }) => outputs.filter((output) => activations.has(output))));
+export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }: TangentPass): Arranged {
+  const forward = emitter.nodes.slice(0, forwardCount);
+  const { nodes, aliases } = mergeEqualNodes(emitter.nodes.slice(forwardCount));
+  const activations = new Set(data);
+  const fusable = new Set<string>();
+  const note = ({ inputs, outputs, domain }: Node, isFusable: boolean): void => {
+    if (!inputs.some((input) => activations.has(input))) return;
+    for (const output of outputs) if (output !== '') activations.add(output);
+    if (isFusable && domain === '') for (const output of outputs) fusable.add(output);
+  };
+  for (const node of forward) note(node, true);
   const views = new Map<string, string>();
   const view = (value: string): string => {
-    if (!fusable.has(value)) return value;
+    if (value === '' || !fusable.has(value)) return value;
     const known = views.get(value) ?? emitter.emit('Reshape', [value, emitter.int64s(emitter.shape(value))], { allowzero: int(1) });
     views.set(value, known);
     return known;
   };
-  const waitedFor = new Set(tangents);
+  const waitedFor = new Set(moving);
+  const ofWeights = new Set(starts);
   const [early, late]: [Node[], Node[]] = [[], []];
   const start = emitter.nodes.length;
-  for (const node of tangent) {
-    if (node.inputs.some((input) => waitedFor.has(input))) {
-      for (const output of node.outputs) waitedFor.add(output);
-      late.push({ ...node, inputs: node.inputs.map(view) });
-    } else {
+  for (const node of nodes) {
+    const { inputs, outputs } = node;
+    const isLate = inputs.some((input) => waitedFor.has(input));
+    // where a start meets an activation, that begins to move
+    const startsFrom = inputs.some((input) => ofWeights.has(input));
+    const group = isLate || (startsFrom && inputs.some((input) => activations.has(input))) ? waitedFor : startsFrom ? ofWeights : undefined;
+    for (const output of outputs) if (output !== '') group?.add(output);
+    if (isLate) late.push({ ...node, inputs: inputs.map(view) });
+    else {
       early.push(node);
-      if (products.has(node.operator)) for (const output of node.outputs) if (!tangents.has(output)) fusable.add(output);
+      note(node, products.has(node.operator) && group === undefined);
     }
   }
-  return [...forward, ...early, ...emitter.nodes.slice(start), ...late];
+  return { nodes: [...forward, ...early, ...emitter.nodes.slice(start), ...late], aliases };
 }
 
 /** Of the nodes that rules write, those that engines fuse with others. */

@@ -3,6 +3,7 @@
 
 import { floatAttribute, intAttribute } from '../../graph/graph.ts';
 import type { NeuralName } from '../../graph/operators/names.ts';
+import { deferNormalization } from '../deferred.ts';
 import { apply, cast, compare, div, mul, product, range, reduceSum, reshape, scale, select, square, sub, sum } from '../expressions.ts';
 import { inputOf, inputShape, outputOf, positiveAxis } from '../rule.ts';
 import {
@@ -15,7 +16,7 @@ import {
   statistics,
 } from '../rules/normalization.ts';
 import { reductionDerivatives } from '../rules/reductions.ts';
-import { bilinear, expanded, linear, spatialAxes, symmetric, type TangentContext, type TangentEntry, term, total } from './rule.ts';
+import { bilinear, expanded, linear, spatialAxes, symmetric, type TangentContext, type TangentEntry, term, total, zeros } from './rule.ts';
 
 /** Conv, ConvTranspose: ẏ = ẋ ∗ w + x ∗ ẇ + ḃ, which is one number a channel. */
 const convolution = bilinear((context, bias) => expanded(context, perChannel(context.emitter, bias, inputShape(context).length)));
@@ -71,6 +72,7 @@ function batchNormalization(context: TangentContext): readonly (string | undefin
   const x = inputOf(context);
   const shape = e.shape(x);
   const training = intAttribute(node, 'training_mode', 0) !== 0;
+  if (training && context.deferred) return [deferredNormalization(context)];
   const [mean, variance] = training ? [outputOf(context, 1), outputOf(context, 2)] : [inputOf(context, 3), inputOf(context, 4)];
   const inverse = inverseDeviation(e, variance, floatAttribute(node, 'epsilon', 1e-5));
   const gain = mul(e, inputOf(context, 1), inverse);
@@ -94,6 +96,18 @@ function batchNormalization(context: TangentContext): readonly (string | undefin
     offsets.length === 0 ? mul(e, tangent, perChannel(e, gain, shape.length)) : channelAffine(e, tangent, gain, sum(e, offsets)),
   );
   return [total(context, [direct ?? (offsets.length === 0 ? undefined : spread(offsets)), sloped])];
+}
+
+/** The symmetric Jacobian's product with ẋ is a gradient, and scale and bias move y as they make it: a batch normalization with their tangents. */
+function deferredNormalization(context: TangentContext): string {
+  const { emitter: e, node, tangents } = context;
+  const [x, scales, biases] = [inputOf(context), inputOf(context, 1), inputOf(context, 2)];
+  const [mean, variance, epsilon] = [outputOf(context, 1), outputOf(context, 2), floatAttribute(node, 'epsilon', 1e-5)];
+  const along = term(context, 0, (g) => deferNormalization(e, { g, x, scale: scales, mean, variance, epsilon }, [true, false, false])[0]);
+  const own = [tangents[1] ?? zeros(e, scales), tangents[2] ?? zeros(e, biases), ...node.inputs.slice(3)];
+  const moved = tangents[1] ?? tangents[2];
+  const across = moved === undefined ? undefined : e.emitAll('BatchNormalization', [x, ...own], 3, node.attributes)[0];
+  return total(context, [along, across]);
 }
 
 /** ẏ = scale·P(ẋ) + x̂ times the scale's tangent + the bias's tangent */

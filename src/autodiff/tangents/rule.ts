@@ -14,6 +14,8 @@ import { gradientRules } from '../rules.ts';
 export interface TangentContext extends NodeContext {
   /** ẋ by input, in the input's shape and type; undefined where it is zero. At least one is there. */
   readonly tangents: readonly (string | undefined)[];
+  /** True: where a tangent takes the gradient of a batch normalization, that is named only (deferred.ts). */
+  readonly deferred: boolean;
 }
 
 /** Tangents by output, each in its output's shape and type; undefined for zero. Rules read the node's inputs and outputs by name. */
@@ -62,7 +64,8 @@ export function bilinear(addend: (context: TangentContext, tangent: string) => s
     const [a = '', b = ''] = node.inputs;
     const [movedA, movedB, movedC] = tangents;
     const apply = (...inputs: readonly string[]): string => e.emit(node.operator, inputs, node.attributes);
-    const [first, second] = [movedA && [movedA, b], movedB && [a, movedB]].filter((factors) => factors !== undefined);
+    // the first factor's tangent goes last, for the order of nodes (arrange.ts): it is the activation, as a rule
+    const [first, second] = [movedB && [a, movedB], movedA && [movedA, b]].filter((factors) => factors !== undefined);
     if (first === undefined) return [addend(context, defined(movedC, `a tangent of an input of ${node.name}`))];
     const terms = [apply(...first, ...(movedC === undefined ? [] : [movedC])), ...(second === undefined ? [] : [apply(...second)])];
     return [sum(e, terms)];
