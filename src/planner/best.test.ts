@@ -210,6 +210,39 @@ for (const [change, sentence] of wrong) {
   test(`refused: ${sentence}`, () => assert.throws(() => plan({ ...question, ...change }), { name: 'InputError', message: sentence }));
 }
 
+test('what fits nowhere: the smallest change over every order of the devices, and doing it helps', () => {
+  // A stage of three layers needs 3 MiB of weights twice and, first of two, three times its 3 MiB of activations.
+  const mib = 2 ** 20;
+  const heavy: Profile = { ...even, layers: even.layers.map((layer) => ({ ...layer, weightBytes: mib, savedBytes: mib })) };
+  const sizes = [3, 4, 2];
+  const poor: Cluster = { ...three, devices: three.devices.map((device, index) => ({ ...device, memoryMiB: sizes[index] ?? 1 })) };
+  const refused = (cluster: Cluster): string => {
+    const found = attempt({ ...question, profile: heavy, cluster });
+    return typeof found === 'string' ? found : 'fits';
+  };
+  const message = refused(poor);
+  const advice = /device "(\w)" has \d+ MiB and lacks (\d+) MiB; raise its memoryMiB to (\d+)\.$/.exec(message);
+  assert.ok(advice !== null, message);
+  const raised = (by: number): Cluster => ({
+    ...poor,
+    devices: poor.devices.map((device) => (device.name === advice[1] ? { ...device, memoryMiB: Number(advice[3]) - by } : device)),
+  });
+  assert.equal(refused(raised(0)), 'fits');
+  assert.notEqual(refused(raised(1)), 'fits');
+});
+
+test('pins that no plan keeps to are said to be so', () => {
+  const pins = [
+    { layer: 0, device: 'a' },
+    { layer: 3, device: 'a' },
+  ];
+  assert.throws(() => plan({ ...question, planner: 'straight', pins }), {
+    name: 'InputError',
+    message: 'Planner "straight" has no plan that keeps to the pins; use planner best, or leave some of them out.',
+  });
+  assert.equal(picture(plan({ ...question, pins })), '[0,4) a');
+});
+
 test('exhaustive refuses what is too large for it', () => {
   const input: PlanInput = {
     ...randomInstance(1, { deviceCount: 6, layerCount: 30 }),

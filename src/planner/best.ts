@@ -10,8 +10,10 @@ import { coarseSearch } from './asteroid.ts';
 import { type Budget, branchAndBound } from './branch-and-bound.ts';
 import { pipelineCount } from './exhaustive.ts';
 import { Improver } from './improve.ts';
+import { refuse } from './infeasible.ts';
 import type { Problem, StageLayout } from './problem.ts';
 import { type Answer, answerOf, type Planner, type PlannerOptions, problemsOf, type Question } from './question.ts';
+import { everySpace } from './spaces.ts';
 import type { Steps } from './steps.ts';
 
 /** Up to this many pipelines of all problems together, a question is small: branch and bound is then sure to get to its end. */
@@ -39,7 +41,7 @@ export function* best(question: Question, options: PlannerOptions, others: reado
   const state: State = { question, options, best: undefined, pool: [] };
   const problems = problemsOf(question, ['1f1b', 'gpipe']);
   const isSmall = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
-  const refusal = yield* askOthers(state, others);
+  yield* askOthers(state, others);
   if (!isSmall) {
     yield* tryOrders(state, problems);
     yield* improveAll(
@@ -48,7 +50,7 @@ export function* best(question: Question, options: PlannerOptions, others: reado
     );
   }
   const isOptimal = yield* prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large });
-  if (state.best === undefined) throw refusal;
+  if (state.best === undefined) return refuse(question, everySpace);
   return isOptimal ? { ...state.best, isOptimal } : state.best;
 }
 
@@ -59,18 +61,14 @@ function offer(state: State, answer: Answer): void {
   state.options.report?.(answer);
 }
 
-/** Returns the first refusal, which is the one of the planner that looks at the most. */
-function* askOthers(state: State, others: readonly Planner[]): Steps<unknown> {
-  let refusal: unknown;
+function* askOthers(state: State, others: readonly Planner[]): Steps<void> {
   for (const planner of others) {
     try {
       offer(state, yield* planner(state.question, {}));
     } catch (error) {
-      if (!(error instanceof InputError)) throw error;
-      refusal ??= error;
+      if (!(error instanceof InputError)) throw error; // one that has no plan
     }
   }
-  return refusal;
 }
 
 /** Algorithm 2 on a coarse grid of layers for other orders, with the micro-batch sizes that did best so far. */

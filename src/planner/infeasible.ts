@@ -3,7 +3,7 @@
 
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
-import { createProblem, type Problem, stageDemand, withMicroBatchSize } from './problem.ts';
+import { createProblem, type Problem, pinsAllow, stageDemand, withMicroBatchSize } from './problem.ts';
 import type { Overload, Question } from './question.ts';
 import type { Space } from './space.ts';
 import type { Spaces } from './spaces.ts';
@@ -19,11 +19,29 @@ interface Shortage {
 /** Above this many candidates a shortage is only looked for among plans of one stage. */
 const candidateLimit = 2e7;
 
+/** Throws the error for a question whose every space came back empty. */
+export function refuse({ base, planner, microBatchSizes }: Question, spaces: Spaces): never {
+  if (
+    base.pins.size > 0 &&
+    !fits(
+      withMemory(base, () => endlessMiB),
+      spaces,
+    )
+  )
+    throw new InputError(`Planner "${planner}" has no plan that keeps to the pins; use planner best, or leave some of them out.`);
+  const smallest = microBatchSizes[0] ?? 1;
+  const batchSize = base.microBatchSize * base.microBatchCount;
+  const smaller = Array.from({ length: smallest - 1 }, (_, index) => smallest - 1 - index).filter((size) => batchSize % size === 0);
+  throw explainInfeasible(base, planner, spaces, smaller);
+}
+
+const endlessMiB = 2 ** 40;
+
 /**
  * The error for a problem whose every space came back empty. `smaller` holds the micro-batch sizes below the problem's that the caller's
  * batch allows, largest first; empty when they were all tried.
  */
-export function explainInfeasible(problem: Problem, planner: string, spaces: Spaces, smaller: readonly number[]): InputError {
+function explainInfeasible(problem: Problem, planner: string, spaces: Spaces, smaller: readonly number[]): InputError {
   const { place, lacksMiB, mend } = oneDevice(problem, spaces) ?? everyDevice(problem, spaces);
   const spec = problem.cluster.devices[place];
   const fitting = smaller.find((size) => fits(withMicroBatchSize(problem, size), spaces));
@@ -120,6 +138,7 @@ export function shortageOf(problem: Problem, space: Space, target: number): numb
             const behind = least[index(rest, m, p - 1)] ?? 0;
             const at = index(l, n, p);
             if (behind >= (least[at] ?? 0)) continue;
+            if (!pinsAllow(problem, L - l, L - rest, groupOf(N - n, N - m).places)) continue;
             least[at] = Math.min(
               least[at] ?? 0,
               behind + stageShortage(problem, table, groupOf(N - n, N - m), [L - l, L - rest], inFlight[p] ?? 1, target),

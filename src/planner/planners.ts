@@ -6,7 +6,7 @@ import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts
 import { best } from './best.ts';
 import { fastestOfEvery, pipelineCount } from './exhaustive.ts';
 import { hetpipe } from './hetpipe.ts';
-import { explainInfeasible, explainOverload } from './infeasible.ts';
+import { explainOverload, refuse } from './infeasible.ts';
 import { pipeedge } from './pipeedge.ts';
 import type { Problem } from './problem.ts';
 import {
@@ -19,7 +19,7 @@ import {
   problemsOf,
   type Question,
 } from './question.ts';
-import { asteroidSpaces, dataParallelSpaces, type Spaces, singleSpaces, straightSpaces } from './spaces.ts';
+import { asteroidSpaces, dataParallelSpaces, everySpace, type Spaces, singleSpaces, straightSpaces } from './spaces.ts';
 import type { Steps } from './steps.ts';
 
 /** Most plans that `exhaustive` goes through. */
@@ -137,19 +137,11 @@ function* exhaustive(question: Question, options: PlannerOptions): Steps<Answer>
     const fastest = fastestOfEvery(problem);
     if (fastest !== undefined) found = better(found, answerOf(problem, question.planner, fastest.layouts), options);
   }
-  return found === undefined ? refuse(question, asteroidSpaces) : { ...found, isOptimal: true };
+  return found === undefined ? refuse(question, everySpace) : { ...found, isOptimal: true };
 }
 
 function better(found: Answer | undefined, answer: Answer, { report }: PlannerOptions): Answer {
   if (found !== undefined && found.roundMs <= answer.roundMs) return found;
   report?.(answer);
   return answer;
-}
-
-/** The error for a question whose every space came back empty. */
-function refuse({ base, planner, microBatchSizes }: Question, spaces: Spaces): never {
-  const smallest = microBatchSizes[0] ?? 1;
-  const batchSize = base.microBatchSize * base.microBatchCount;
-  const smaller = Array.from({ length: smallest - 1 }, (_, index) => smallest - 1 - index).filter((size) => batchSize % size === 0);
-  throw explainInfeasible(base, planner, spaces, smaller);
 }

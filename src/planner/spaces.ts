@@ -50,6 +50,19 @@ export function straightSpaces(problem: Problem): readonly Space[] {
   });
 }
 
+/** For why nothing fits at all: every order of any devices in small problems, else the paper's order and each device alone. */
+export function everySpace(problem: Problem): readonly Space[] {
+  const known = [...asteroidSpaces(problem), ...singleSpaces(problem)];
+  if (problem.available.length > 4 || problem.profile.layers.length > 16) return known;
+  const orders: number[][] = [];
+  const arrange = (order: readonly number[]): void => {
+    if (order.length > 0) orders.push([...order]);
+    for (const { place } of problem.available) if (!order.includes(place)) arrange([...order, place]);
+  };
+  arrange([]);
+  return orders.map((order) => ({ order, groupLimit: order.length, stageLimit: order.length }));
+}
+
 /** The order, or, where pins fix the order of some devices, orders that respect them: the others before, after, and in turn between them. */
 function pinnedOrders({ pins }: Problem, order: readonly number[]): readonly (readonly number[])[] {
   if (pins.size === 0) return [order];
