@@ -18,6 +18,7 @@ import type { GraphProto, ModelProto } from './generated/onnx_pb.ts';
 import { producerName, readMetadata } from './metadata.ts';
 import { findWeights } from './parameters.ts';
 import { retieTransposes } from './retie.ts';
+import { sharedWeightsNote } from './shared-weights.ts';
 import { untieVectors } from './untie.ts';
 import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
 
@@ -67,6 +68,9 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const given = [...decoded.inputs.map(({ name }) => name), ...upgraded.initializers.keys()];
   const nodes = neededNodes(sortTopologically(upgraded.nodes, given), outputs);
   const weights = findWeights({ nodes, outputs, initializers: upgraded.initializers, places: decoded.places, declared: decoded.declared });
+  const shared =
+    parsed.producerName === producerName ? undefined : sharedWeightsNote(decoded.nodes, weights.parameters, decoded.initializers);
+  if (shared !== undefined) notes.push(shared);
   const used = usedValues(nodes, outputs);
   const graph: Graph = {
     name: decoded.name === '' ? 'model' : decoded.name,
