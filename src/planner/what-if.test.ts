@@ -131,4 +131,8 @@ test('a change that cannot be made is one sentence', () => {
     'the changed cluster: links.default.bandwidthMbps is -3; give a number above 0 (megabits a second).',
   );
   says({ kind: 'join', device: { name: 'x', memoryMiB: 1 } }, /^the changed cluster: devices\[3\]\.name repeats "x"/);
+  assert.throws(() => whatIf({ ...input, planner: 'hetpipe', changes: [{ kind: 'leave', device: 'x' }] }), {
+    name: 'InputError',
+    message: /^The plans of planner "hetpipe" are no pipelines/,
+  });
 });

@@ -48,13 +48,13 @@ export interface Move {
 
 export interface WhatIf {
   readonly before: Plan;
-  /** The plan before, run after the change; absent where one of its devices has left, and for planner hetpipe. */
+  /** The plan before, run after the change; absent where one of its devices has left. */
   readonly kept?: Plan;
   readonly after: Plan;
   readonly move: Move;
 }
 
-/** Plans before and after the changes. Throws InputError for a change that the cluster cannot make, and where nothing fits afterwards. */
+/** Plans before and after the changes. Throws InputError for a change that the cluster cannot make, and where nothing fits afterwards. Not for planner hetpipe. */
 export function whatIf(input: WhatIfInput): WhatIf {
   const { cluster, profileFor, current, changes, ...rest } = input;
   const profile = profileFor(cluster);
@@ -65,8 +65,9 @@ export function whatIf(input: WhatIfInput): WhatIf {
   const changedProfile = slowed(profileFor(changed), changed, changes);
   const after = plan({ ...rest, batchSize, profile: changedProfile, cluster: changed });
   const left = new Set(changes.flatMap((change) => (change.kind === 'leave' ? [change.device] : [])));
-  // A plan of virtual workers is no Program: it is only planned anew.
-  const isKept = before.virtualWorkers === undefined && before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
+  if ([before, after].some(({ virtualWorkers }) => virtualWorkers !== undefined))
+    throw new InputError('The plans of planner "hetpipe" are no pipelines of stages that could be kept or moved; use another planner.');
+  const isKept = before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
   return {
     before,
     ...(isKept ? { kept: predicted(before, changedProfile, changed, optimizerState) } : {}),

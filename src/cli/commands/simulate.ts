@@ -51,6 +51,8 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   for (const path of [options.output, trace, gantt]) if (path !== undefined) await checkWritable(path);
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
   const plan = parsePlan(await readText(planPath), planPath);
+  if (plan.schedule === 'hetpipe')
+    throw new InputError(`${planPath} is a plan of planner "hetpipe", which is no pipeline of stages; simulate one of another planner.`);
   const profile = await planningProfile({ ...options, largestBatch: plan.microBatchSize }, cluster, output);
   checkTogether(plan, profile, cluster);
   const program = makeProgram(plan);
