@@ -6,6 +6,7 @@ import { type ElementType, isFloat } from './tensor.ts';
 
 /** The input positions that carry gradients, for operators where not every float input does. Operators without an entry: all of them. */
 const positions: Readonly<Record<string, readonly number[]>> = {
+  AffineGrid: [0],
   ArgMax: [],
   ArgMin: [],
   BatchNormalization: [0, 1, 2],

@@ -134,6 +134,18 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
       };
     },
   },
+  AffineGrid: {
+    opset: 20,
+    make(draw) {
+      const rank = draw.integer(2, 3);
+      const sizes = [2, 1, ...Array.from({ length: rank }, () => draw.integer(2, 4))];
+      return {
+        inputs: [draw.floats([2, rank, rank + 1]), int64s(sizes)],
+        attributes: present({ align_corners: draw.maybe(int(1)) }),
+        constants: [1],
+      };
+    },
+  },
   CenterCropPad: {
     make: (draw) => ({
       inputs: [draw.floats([draw.integer(1, 4), draw.integer(1, 4)]), int64s([draw.integer(1, 5)])],

@@ -8,6 +8,17 @@ import { gridSample } from './grid-sample.ts';
 import { product, range, type Writer } from './writer.ts';
 
 export const smallComposites: Readonly<Record<string, Composite>> = {
+  AffineGrid: {
+    inputs: [2, 2],
+    attributes: { align_corners: 'int' },
+    ranks: [
+      [3, 3],
+      [1, 1],
+    ],
+    otherTypes: [1],
+    constantInputs: [1],
+    write: affineGrid,
+  },
   CenterCropPad: { inputs: [2, 2], attributes: { axes: 'ints' }, otherTypes: [0], constantInputs: [1], write: centerCropPad },
   Col2Im: {
     inputs: [3, 3],
@@ -87,6 +98,32 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
     },
   },
 };
+
+/** Where each place of an image, in [−1, 1] a side, goes by a matrix a sample: theta [N, 2, 3] or [N, 3, 4] times (x, y, …, 1). */
+function affineGrid(w: Writer): readonly string[] {
+  const theta = w.input(0);
+  const [samples, rank, columns] = w.shape(theta) as [number, number, number];
+  const [, , ...image] = w.numbers(1) ?? [];
+  const fits = image.length === rank && columns === rank + 1 && image.every((size) => Number.isInteger(size) && size > 0);
+  check(fits, w.node, () => `has matrices of shape [${w.shape(theta).join(', ')}] for images of [${image.join(', ')}]`);
+  const corners = intAttribute(w.node, 'align_corners', 0) !== 0;
+  const coordinate = (place: number, size: number): number => {
+    if (!corners) return (2 * place + 1) / size - 1;
+    return size === 1 ? 0 : (2 * place) / (size - 1) - 1;
+  };
+  const places = range(product(image)).flatMap((index) => {
+    // From the last axis, which is x.
+    let rest = index;
+    const own = [...image].reverse().map((size) => {
+      const place = rest % size;
+      rest = Math.floor(rest / size);
+      return coordinate(place, size);
+    });
+    return [...own, 1];
+  });
+  const base = w.constant(tensor(w.type(theta), [product(image), columns], places));
+  return [w.reshape(w.op('MatMul', [base, w.transposeLast(theta)]), [samples, ...image, rank])];
+}
 
 /** (Σ |x|^p)^(1/p) over axes, which stay as 1. */
 function norm(w: Writer, x: string, axes: readonly number[], p: number): string {
