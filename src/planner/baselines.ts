@@ -71,10 +71,8 @@ export function* pipedream(problem: Problem): Steps<readonly StageLayout[]> {
   const width = L + 1;
   const msOf = (bytes: number): number => (bytes * 8) / (mbps * 1000);
   const place = problem.available[0]?.place ?? 0;
-  const stageMs = (first: number, end: number, m: number): number => {
-    const computeMs = times.forwardMs(place, first, end, B) + times.backwardMs(place, first, end, B);
-    return Math.max(computeMs, msOf(2 * (m - 1) * sums.weightBytes(first, end))) / m;
-  };
+  const totalMs = Float64Array.from({ length: width }, (_, end) => times.forwardMs(place, 0, end, B) + times.backwardMs(place, 0, end, B));
+  const reduceMs = Float64Array.from({ length: width }, (_, end) => msOf(2 * sums.weightBytes(0, end)));
   const least = new Float64Array((N + 1) * width).fill(Number.POSITIVE_INFINITY);
   const cuts = new Int32Array((N + 1) * width);
   const sizes = new Int32Array((N + 1) * width);
@@ -84,12 +82,15 @@ export function* pipedream(problem: Problem): Steps<readonly StageLayout[]> {
     for (let end = 1; end <= L; end++) {
       const at = count * width + end;
       for (let cut = end - 1; cut >= 0; cut--) {
+        const computeMs = (totalMs[end] as number) - (totalMs[cut] as number);
+        if (computeMs / Math.min(count, B) >= (least[at] as number)) break;
         const crossMs = cut === 0 ? 0 : msOf(2 * B * (profile.layers[cut - 1]?.outputBytes ?? 0));
         if (crossMs >= (least[at] as number)) continue;
         for (let m = mayReplicate(problem, cut, end) ? largestGroup(Math.min(count, B)) : 1; m >= 1; m = m > 16 ? m / 2 : m - 1) {
           const before = least[(count - m) * width + cut] as number;
           if (before >= (least[at] as number)) continue;
-          const ms = Math.max(before, crossMs, stageMs(cut, end, m));
+          const ownMs = Math.max(computeMs, (m - 1) * ((reduceMs[end] as number) - (reduceMs[cut] as number))) / m;
+          const ms = Math.max(before, crossMs, ownMs);
           if (ms < (least[at] as number)) [least[at], cuts[at], sizes[at]] = [ms, cut, m];
         }
       }
