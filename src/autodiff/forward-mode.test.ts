@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { arrangeForMemory, executionOrder } from '../engine/execution-order.ts';
+import { loweringOf } from '../engine/lowering.ts';
+import { runMemory } from '../engine/onnxruntime-memory.ts';
 import { InputError } from '../errors.ts';
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph, Node } from '../graph/graph.ts';
@@ -9,6 +11,7 @@ import { type LayerSequence, layers } from '../graph/layers.ts';
 import { extractStage, type StageGraph } from '../graph/stage.ts';
 import { instantiate, type StaticGraph } from '../graph/static.ts';
 import { elementCount, type Tensor, tensor, toNumbers, type ValueType } from '../graph/tensor.ts';
+import { buildModel } from '../models/zoo.ts';
 import { createRandom } from '../random.ts';
 import { evaluateGraph } from '../testing/evaluate-graph.ts';
 import { assertClose, inDoublePrecision, randomTensor } from '../testing/gradient-check.ts';
@@ -209,6 +212,19 @@ test('memory does not grow with depth, and work grows in proportion to it', () =
     assert.equal((deep - shallow) / (64 - 8), nodeCount);
   }
 });
+
+for (const [lowered, options] of [
+  ['in plain forms', {}],
+  ['lowered', loweringOf({ blockSize: 16 })],
+] as const) {
+  test(`MobileNetV2 ${lowered} runs with tangents in a third of the memory of forward and backward`, () => {
+    const stage = instantiate(buildModel('mobilenet-v2:input=32,classes=10', { initialize: false }).graph, 32);
+    const reverse = differentiate(stage, { inputs: [], ...options });
+    const saved = reverse.saved.reduce((sum, { bytes }) => sum + bytes, 0);
+    const bytesOf = (graph: Graph): number => runMemory(graph, 16).runBytes;
+    assert.ok(3 * bytesOf(tangentGraph(stage, { inputs: [], ...options }).graph) < saved + bytesOf(reverse.backward));
+  });
+}
 
 test('an operator without a rule on the way of a tangent is refused by name, elsewhere it is not', () => {
   const foreign: Node = { operator: 'Mystery', domain: 'org.example', name: 'm1', inputs: ['h'], outputs: ['y'], attributes: {} };
