@@ -216,7 +216,7 @@ test('loss, right predictions and the norm of a round: the sum over samples, cou
 test('a number that is not finite is reported, and none of it travels', async () => {
   const net = regressionNet();
   const subject = subjectOf(net, 8);
-  subject.state.parameter.set('b.bias', tensor('float32', [7], new Array(7).fill(Number.NaN)));
+  (subject.state.parameter as Map<string, Tensor>).set('b.bias', tensor('float32', [7], new Array(7).fill(Number.NaN)));
   const engine = createReferenceEngine();
   const stage = await stageOf(engine, subject, { layers: [0, 4] });
   await pass(stage, net);
