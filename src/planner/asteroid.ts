@@ -17,8 +17,9 @@ export function* search(problem: Problem, space: Space, barMs: number = Number.P
   const run = (layerCuts: readonly number[], deviceCuts: readonly number[], bar: number): Steps<readonly Found[]> =>
     new Search(problem, space, { layerCuts, deviceCuts }, bar).run();
   if (deviceCount > exactDeviceCount && space.groupLimit > 1) {
+    const slack = deviceCount >= hugeDeviceCount ? hierarchicalSlack.huge : hierarchicalSlack.normal;
     return yield* refine(problem, space, (layerCuts, deviceCuts, groupLimit) =>
-      new Search(problem, { ...space, groupLimit }, { layerCuts, deviceCuts }, barMs * hierarchicalSlack).run(),
+      new Search(problem, { ...space, groupLimit }, { layerCuts, deviceCuts }, barMs * slack).run(),
     );
   }
   const devices = allCuts(deviceCount);
@@ -37,5 +38,7 @@ export function* coarseSearch(problem: Problem, space: Space, barMs: number): St
 const coarseCount = 24;
 /** With more devices than this the search is hierarchical. */
 const exactDeviceCount = 20;
-/** How much worse than the bar a pipeline of the coarse grid may be: refinement gains that much. */
-const hierarchicalSlack = 1.3;
+/** How much worse than the bar a pipeline of the coarse grid may be, since refinement gains that much. */
+const hierarchicalSlack = { normal: 1.3, huge: 1.1 };
+/** From here on a cluster is huge: refinement takes long. */
+const hugeDeviceCount = 200;
