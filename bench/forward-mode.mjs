@@ -1,19 +1,19 @@
-// What forward mode costs beside reverse mode: CPU time of a stage's outputs with their tangents, of forward and of backward, in alternation, and how
-// far a first run raises the process's resident memory, each in a process of its own (Linux). Whole models, one thread.
+// What forward mode costs beside reverse mode: CPU time of a stage's outputs with their tangents, of forward and of backward, in alternation, and the
+// memory of a run. Whole models, one thread; graphs in plain forms, and lowered to the engine's kernels as training has them.
 // Usage, after `npm run build`: node bench/forward-mode.mjs [--dist FOLDER] [--json]
 
-import { execFileSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 
 const { values: flags } = parseArgs({
-  options: { dist: { type: 'string', default: 'dist' }, json: { type: 'boolean', default: false }, memory: { type: 'string' }, case: { type: 'string' } },
+  options: { dist: { type: 'string', default: 'dist' }, json: { type: 'boolean', default: false } },
 });
 const load = (path) => import(pathToFileURL(resolve(flags.dist, path)).href);
 const { differentiate, outputGradientName } = await load('autodiff/differentiate.js');
 const { tangentGraph, tangentName } = await load('autodiff/forward-mode.js');
+const { runMemory } = await load('engine/onnxruntime-memory.js');
+const { loweringOf } = await load('engine/lowering.js');
 const { createOnnxRuntimeNodeEngine } = await load('engine/onnxruntime-node.js');
 const { instantiate } = await load('graph/static.js');
 const { elementCount, tensor } = await load('graph/tensor.js');
@@ -29,13 +29,14 @@ const cases = [
   { model: 'bert-small:sequence=128,dropout=0', batch: 4 },
 ];
 const runCount = 7;
+const engine = await createOnnxRuntimeNodeEngine();
 
 /** A model's graphs and values for all that they read: weights as they begin, everything else random. */
-function prepare({ model, batch }) {
+function prepare({ model, batch }, lowering) {
   const built = buildModel(model);
   const stage = instantiate(built.graph, batch);
-  const reverse = differentiate(stage, { inputs: [] });
-  const tangent = tangentGraph(stage, { inputs: [] });
+  const reverse = differentiate(stage, { inputs: [], ...lowering });
+  const tangent = tangentGraph(stage, { inputs: [], ...lowering });
   const random = createRandom(1);
   const draw = (name, { type, shape }) => {
     const next = type === 'int64' ? () => random.integer(built.input.valueCount ?? 2) : () => random.normal();
@@ -54,7 +55,6 @@ function prepare({ model, batch }) {
 
 /** Each graph as a function that runs it to its end, given what ran before. */
 async function compile({ reverse, tangent, values }, parts) {
-  const engine = await createOnnxRuntimeNodeEngine();
   const held = new Map([...values].map(([name, value]) => [name, engine.upload(value)]));
   const graphs = { forward: reverse.forward, backward: reverse.backward, tangent: tangent.graph };
   const runs = {};
@@ -95,43 +95,30 @@ async function times(prepared) {
   return Object.fromEntries(Object.entries(taken).map(([part, list]) => [part, median(list)]));
 }
 
-/** MiB by which the first run of some graphs raises the peak of the process's resident memory over what it holds before. */
-async function memoryRise(prepared, parts) {
-  const field = (name) => Number(new RegExp(`${name}:\\s+(\\d+)`).exec(readFileSync('/proc/self/status', 'utf8'))[1]) / 1024;
-  const runs = await compile(prepared, parts);
-  writeFileSync('/proc/self/clear_refs', '5'); // the peak starts from here
-  const before = field('VmRSS');
-  for (const part of parts) await runs[part]();
-  return field('VmHWM') - before;
+/** MiB that runs take beside inputs and constants, as the engine's memory model counts them: with tangents; forward, then backward beside what is saved. */
+function memory({ reverse, tangent }, { blockSize }) {
+  const mib = (bytes) => bytes / 2 ** 20;
+  const saved = reverse.saved.reduce((sum, { bytes }) => sum + bytes, 0);
+  const [forward, backward, moving] = [reverse.forward, reverse.backward, tangent.graph].map((graph) => runMemory(graph, blockSize).runBytes);
+  return { reverseMiB: mib(Math.max(forward, saved + backward)), forwardModeMiB: mib(moving) };
 }
 
-const inOwnProcess = (index, parts) =>
-  Number(
-    execFileSync(process.execPath, [fileURLToPath(import.meta.url), '--dist', flags.dist, '--case', String(index), '--memory', parts], {
-      encoding: 'utf8',
-      env: { ...process.env, MALLOC_MMAP_THRESHOLD_: '65536' }, // what is freed goes back to the system
-    }),
-  );
-
-if (flags.memory !== undefined) {
-  console.log(await memoryRise(prepare(cases[Number(flags.case)]), flags.memory.split(',')));
-} else {
-  const rows = [];
-  for (const [index, { model, batch }] of cases.entries()) {
-    const { forward, backward, tangent } = await times(prepare(cases[index]));
-    const [reverseMiB, forwardModeMiB] = ['forward,backward', 'tangent'].map((parts) => inOwnProcess(index, parts));
-    rows.push({ model, batch, forward, backward, tangent, ratio: tangent / (forward + backward), reverseMiB, forwardModeMiB });
-    if (!flags.json) console.error(`${model}: done`);
+const rows = [];
+for (const { model, batch } of cases) {
+  for (const form of ['plain', 'lowered']) {
+    const prepared = prepare({ model, batch }, form === 'plain' ? {} : loweringOf(engine));
+    const { forward, backward, tangent } = await times(prepared);
+    rows.push({ model, batch, form, forward, backward, tangent, ratio: tangent / (forward + backward), ...memory(prepared, engine) });
   }
-  if (flags.json) console.log(JSON.stringify(rows));
-  else {
-    console.log('| model | batch | forward ms | backward ms | with tangents ms | ratio | forward + backward MiB | with tangents MiB |');
-    console.log('| --- | --- | --- | --- | --- | --- | --- | --- |');
-    for (const { model, batch, forward, backward, tangent, ratio, reverseMiB, forwardModeMiB } of rows) {
-      const numbers = [forward, backward, tangent].map((ms) => ms.toFixed(1));
-      console.log(
-        `| ${[model, batch, ...numbers, ratio.toFixed(2), reverseMiB.toFixed(0), forwardModeMiB.toFixed(0)].join(' | ')} |`,
-      );
-    }
+  if (!flags.json) console.error(`${model}: done`);
+}
+if (flags.json) console.log(JSON.stringify(rows));
+else {
+  console.log('| model | batch | graphs | forward ms | backward ms | with tangents ms | ratio | forward + backward MiB | with tangents MiB |');
+  console.log('| --- | --- | --- | --- | --- | --- | --- | --- | --- |');
+  for (const { model, batch, form, forward, backward, tangent, ratio, reverseMiB, forwardModeMiB } of rows) {
+    const numbers = [forward, backward, tangent].map((ms) => ms.toFixed(1));
+    console.log(`| ${[model, batch, form, ...numbers, ratio.toFixed(2), reverseMiB.toFixed(0), forwardModeMiB.toFixed(0)].join(' | ')} |`);
   }
 }
+await engine.close();
