@@ -8,7 +8,7 @@ import { dataTypeCode } from '../operators/data-types.ts';
 import { check } from '../operators/define.ts';
 import { type ElementType, elementCount, sameShape, scalar, type Tensor, toNumbers, type ValueType } from '../tensor.ts';
 
-/** One element a value: an input that the node has, or undefined. */
+/** The name of a value, where there is one. */
 export type Optional = string | undefined;
 
 /** Writes the nodes that mean the same as `node`. */
