@@ -2,7 +2,7 @@
 // many devices the hierarchical one (grid.ts).
 
 import { Search } from './dynamic-program.ts';
-import { allCuts, evenCuts, refine } from './grid.ts';
+import { allCuts, evenCuts, hugeDeviceCount, refine } from './grid.ts';
 import type { Problem } from './problem.ts';
 import type { Found, Space } from './space.ts';
 import type { Steps } from './steps.ts';
@@ -40,5 +40,3 @@ const coarseCount = 24;
 const exactDeviceCount = 20;
 /** How much worse than the bar a pipeline of the coarse grid may be, since refinement gains that much. */
 const hierarchicalSlack = { normal: 1.3, huge: 1.1 };
-/** From here on a cluster is huge: refinement takes long. */
-const hugeDeviceCount = 200;

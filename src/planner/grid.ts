@@ -28,6 +28,8 @@ const coarseLayerRuns = 24;
 const coarseDeviceRuns = 20;
 /** How many pipelines of the grid are refined. */
 const refinedCount = 3;
+/** From here on a cluster is huge: refinement takes long. */
+export const hugeDeviceCount = 200;
 /** Most rounds of refinement with steps of 1. */
 const roundLimit = 12;
 
@@ -45,9 +47,17 @@ export function* refine(problem: Problem, space: Space, run: Run): Steps<Found |
     let deviceStep = Math.ceil(deviceCount / coarseDeviceRuns / 2);
     for (let round = 0; round < roundLimit; ) {
       yield round / roundLimit;
-      const next = window.around(found, layerStep, deviceStep);
-      const helped = next !== undefined && next.roundMs < found.roundMs * (1 - 1e-6);
-      if (helped) found = next;
+      const before = found.roundMs;
+      // In huge clusters the two dimensions in turn, which is a twelfth of the work.
+      const moves =
+        deviceCount >= hugeDeviceCount
+          ? ([
+              [layerStep, 0],
+              [0, deviceStep],
+            ] as const)
+          : ([[layerStep, deviceStep]] as const);
+      for (const [layers, devices] of moves) found = window.around(found, layers, devices) ?? found;
+      const helped = found.roundMs < before * (1 - 1e-6);
       if (layerStep === 1 && deviceStep === 1) round++;
       if (helped) continue;
       if (layerStep === 1 && deviceStep === 1) break;
@@ -123,7 +133,8 @@ class Window {
     const { layers, devices } = layouts[stage] as StageLayout;
     const device = this.#space.order.indexOf(devices[0] ?? 0);
     const steps = layouts.length > wideStageCount ? reach.slice(0, 3) : reach;
-    return steps.flatMap((a) => steps.map((b) => ({ layer: layers[0] + a * layerStep, device: device + b * deviceStep })));
+    const [layerMoves, deviceMoves] = [layerStep === 0 ? [0] : steps, deviceStep === 0 ? [0] : steps];
+    return layerMoves.flatMap((a) => deviceMoves.map((b) => ({ layer: layers[0] + a * layerStep, device: device + b * deviceStep })));
   }
 
   /** For each border, the best stage from it to one of the ends. `stageCount`: of a complete pipeline, which is then fed. */

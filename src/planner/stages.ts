@@ -104,6 +104,7 @@ export class StageTable {
   /** By class; 0: not asked for yet. */
   readonly #rates: Float64Array;
   readonly #unlimited = new Map<number, Unlimited>();
+  readonly #largeAnswers = new Map<Group, { readonly limits: readonly number[]; readonly stage: StageTimes | undefined }>();
   #first = 0;
   #end = 0;
 
@@ -134,6 +135,7 @@ export class StageTable {
     this.#classIsReady.fill(0);
     this.#rates.fill(0);
     this.#unlimited.clear();
+    this.#largeAnswers.clear();
   }
 
   /** Whether the chosen layers may be replicated. */
@@ -200,8 +202,13 @@ export class StageTable {
       const timeMs = (share: number): number => this.#at(this.#total, like.classIndex, share);
       return { members, limit: this.largestShare(demand, like), timeMs };
     });
+    // The same group is asked for with other K_p, which often makes no difference.
+    const known = this.#largeAnswers.get(group);
+    if (known?.limits.every((limit, index) => limit === kinds[index]?.limit) === true) return known.stage;
     const samples = allocateByKind(this.#problem.microBatchSize, group.devices.length, kinds);
-    return samples === undefined ? undefined : this.#timed(group, samples);
+    const stage = samples === undefined ? undefined : this.#timed(group, samples);
+    this.#largeAnswers.set(group, { limits: kinds.map(({ limit }) => limit), stage });
+    return stage;
   }
 
   /** The stage on the fastest device that holds all of it. */
