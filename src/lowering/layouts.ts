@@ -5,6 +5,7 @@
 // never counts: filters have zeros there. ONNX Runtime calls the shape of such a value [N, C rounded up, H, W].
 
 import { assert, defined } from '../assert.ts';
+import { padZeros } from '../autodiff/expressions.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { type Attributes, int } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
@@ -143,7 +144,16 @@ export class Layouts {
     const { type, shape } = this.type(value);
     const cast = (name: string, to: ValueType['type']): string => this.emitter.emit('Cast', [name], { to: int(dataTypeCode(to)) });
     const floats = type === 'float32' ? plain : cast(plain, 'float32');
-    const blocked = this.emit('ReorderInput', [floats], this.paddedShape(shape));
+    // The kernel takes channels in fours.
+    const missing = (4 - ((shape[1] as number) % 4)) % 4;
+    const zeros = shape.map(() => 0);
+    const inFours = padZeros(
+      this.emitter,
+      floats,
+      zeros,
+      zeros.map((_, axis) => (axis === 1 ? missing : 0)),
+    );
+    const blocked = this.emit('ReorderInput', [inFours], this.paddedShape(shape));
     return type === 'float32' ? blocked : cast(blocked, type);
   }
 
