@@ -5,6 +5,7 @@ import { search } from './asteroid.ts';
 import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
 import { best } from './best.ts';
 import { fastestOfEvery, pipelineCount } from './exhaustive.ts';
+import { hugeDeviceCount } from './grid.ts';
 import { hetpipe } from './hetpipe.ts';
 import { explainOverload, refuse } from './infeasible.ts';
 import { pipeedge } from './pipeedge.ts';
@@ -26,8 +27,11 @@ import type { Steps } from './steps.ts';
 const exhaustiveLimit = 2e6;
 
 export const planners: Readonly<Record<string, Planner>> = {
-  /** The default: never worse than any other under the simulator; exact where it can prove it. */
-  best: (question, options) => best(question, options, bestStartsFrom.map(plannerOf)),
+  /** The default: never worse than any other under the simulator; exact where it can prove it. In huge clusters pipedream would take minutes and is not asked. */
+  best: (question, options) => {
+    const isHuge = question.base.available.length >= hugeDeviceCount;
+    return best(question, options, bestStartsFrom.filter((name) => !isHuge || name !== 'pipedream').map(plannerOf));
+  },
   /** The paper: Algorithms 1 and 2. The micro-batch size is the best by its own formula (eq. 4). */
   asteroid,
   /** The fastest single device that fits. */
