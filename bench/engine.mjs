@@ -97,8 +97,8 @@ async function measure({ name, model, batch }, threads) {
     reason = error.message;
   }
   const times = { ours: [], theirs: [] };
-  await ours.steps(2);
-  if (version !== null) await theirs.steps(2);
+  await ours.steps(8);
+  if (version !== null) await theirs.steps(4);
   for (let round = 0; round < Number(options.rounds); round++) {
     times.ours.push(...(await ours.steps(stepsARound)));
     if (version !== null) times.theirs.push(...(await theirs.steps(stepsARound)));

@@ -17,6 +17,7 @@ import { tensorBytes, viewBytes } from '../graph/tensor.ts';
 import { blockedDomain } from '../lowering/layouts.ts';
 import { type PeeledGraph, peelReshapes } from './border-reshapes.ts';
 import type { Engine } from './engine.ts';
+import { fasterKernel } from './faster-kernel.ts';
 import { prepareGraph } from './onnxruntime-memory.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
 
@@ -44,7 +45,10 @@ export interface OnnxRuntimeOptions {
   readonly name: string;
   /** Where it computes: 'cpu' (the default, in Node), 'wasm' (in browsers). */
   readonly provider?: string;
-  /** Threads inside one operator. Default 1: with small steps two were slower than one on virtual machines. */
+  /**
+   * The most threads inside one operator. Default 1. With more, each graph's first runs are timed with all of them and with one, and the faster stays:
+   * waking threads costs small operators more than they save.
+   */
   readonly threadCount?: number;
   /**
    * Lets each session keep the most memory that it ever needed. Default false: three sessions of a convolutional net of 100 layers took
@@ -79,8 +83,16 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
       try {
         const peeled = peelReshapes(graph);
         const model = exportGraph(prepareGraph(peeled.graph));
-        const session = await createSession(runtime, model, { ...sessionOptions, graphOptimizationLevel: levelFor(graph) });
-        return sessionKernel(runtime, session, graph, peeled, (error) => new RunError(describe(error, 'failed in'), { cause: error }));
+        const fail = (error: unknown): Error => new RunError(describe(error, 'failed in'), { cause: error });
+        const kernelOf = async (intraOpNumThreads: number): Promise<Kernel> => {
+          const session = await createSession(runtime, model, {
+            ...sessionOptions,
+            intraOpNumThreads,
+            graphOptimizationLevel: levelFor(graph),
+          });
+          return sessionKernel(runtime, session, graph, peeled, fail);
+        };
+        return threadCount === 1 ? await kernelOf(1) : fasterKernel(await kernelOf(threadCount), await kernelOf(1));
       } catch (error) {
         if (error instanceof InputError) throw error;
         throw new InputError(describe(error, 'cannot run'), { cause: error });
