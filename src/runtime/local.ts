@@ -79,7 +79,7 @@ export async function trainHere(
       nextUpdate: () => Promise.resolve(isClipped ? undefined : { learningRate, gradientScale: 1, step }),
     });
     if (round + 1 < config.endRound) feed(round + 1);
-    const { result, times } = await running;
+    const { result, times } = await (await running).outcome;
     if (isTraced(round)) hooks.observe({ kind: 'trace', device: localDevice, round, times });
     if (!result.finite) throw new RunError(`Training ended: ${notFinite(round)}.`);
     if (isClipped) stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step });

@@ -44,8 +44,14 @@ export interface RoundOutcome {
   readonly times: readonly RoundTimes[];
 }
 
-/** Runs the round: afterwards the gradients are final (and applied, if `nextUpdate` said so) and the device is prepared to commit. */
-export async function runRound(program: DeviceProgram, stage: Stage, round: number, ports: RoundPorts): Promise<RoundOutcome> {
+/** A round of which everything is queued on the engine; the next one may be. */
+export interface QueuedRound {
+  /** When it is computed: the gradients are final (and applied, if `nextUpdate` said so) and the device is prepared to commit. */
+  readonly outcome: Promise<RoundOutcome>;
+}
+
+/** Runs the round; resolves when all of its work is queued, so that the engine need not wait for the next round while the sums of this one travel. */
+export async function runRound(program: DeviceProgram, stage: Stage, round: number, ports: RoundPorts): Promise<QueuedRound> {
   const { clock, failure } = ports;
   const startMs = clock.now();
   const busyBeforeMs = stage.busyMs();
@@ -62,11 +68,14 @@ export async function runRound(program: DeviceProgram, stage: Stage, round: numb
   totals.catch(() => {}); // seen below, where nothing fails before
   const update = await failure.guard(ports.nextUpdate());
   if (update !== undefined) stage.update(update);
-  await failure.guard(state.finished());
-  return {
-    result: { round, ...(await totals), roundMs: clock.now() - startMs, busyMs: stage.busyMs() - busyBeforeMs },
-    times,
+  const finish = async (): Promise<RoundOutcome> => {
+    await failure.guard(state.finished());
+    const result = { round, ...(await totals), roundMs: clock.now() - startMs, busyMs: stage.busyMs() - busyBeforeMs };
+    return { result, times };
   };
+  const outcome = finish();
+  outcome.catch(() => {}); // the caller's, when it gets there
+  return { outcome };
 }
 
 /** In a replicated stage every member holds the same gradients; the first of the ring counts them for the global norm. */

@@ -237,6 +237,7 @@ export class Stage {
    */
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
     const { squaredNorm, trained } = this.#compiled;
+    const losses = this.#losses; // the next round may begin while these are awaited
     const complete = trained.length > 0 && trained.every(({ name }) => this.#gradients[name] !== undefined);
     let norm = 0;
     if (squaredNorm !== undefined && complete) {
@@ -245,7 +246,7 @@ export class Stage {
       norm = Number(result.data[0]);
     }
     let [lossSum, correctCount] = [0, 0];
-    for (const [loss, correct] of await Promise.all(this.#losses)) {
+    for (const [loss, correct] of await Promise.all(losses)) {
       lossSum += loss;
       correctCount += correct;
     }

@@ -17,7 +17,7 @@ import type { Frame, Link } from '../../transport/link.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { savedBudgetBytes } from '../device/recomputation.ts';
-import { feedName, isTraced, runRound } from '../device/round.ts';
+import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
 import { createStage, type Stage } from '../device/stage.ts';
 import { Failure } from '../failure.ts';
 import { type Message, type ModelMessage, message, parseMessage, type ToCoordinator, type ToWorker, toWorkerSchemas } from '../messages.ts';
@@ -323,15 +323,15 @@ class Worker {
   }
 
   /**
-   * Computes a round, waits until the one before has committed, and prepares. Without clipping the update is applied at once, so that the next round can begin
-   * while the coordinator decides; the state before is kept until it has.
+   * Queues a round, waits until the one before has committed, and prepares when it is computed. Without clipping the update is queued at once, and the next
+   * round behind it, while the sums are on their way and the coordinator decides; the state before is kept until it has.
    */
   async #runRound({ round, learningRate }: ToWorker['round']): Promise<void> {
     const deployment = this.#deployedFor('round');
     const { program: device, stage } = deployment;
     const step = deployment.step + (deployment.unsettled === undefined ? 1 : 2);
     const isClipped = defined(this.#model, 'the model').message.training.clipNorm !== null;
-    const outcome = await runRound(device, stage, round, {
+    const { outcome } = await runRound(device, stage, round, {
       clock: this.#options.clock,
       send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: this.#epoch }, priority),
       receive: (key) => this.#mailbox.take(key),
@@ -342,12 +342,19 @@ class Worker {
       },
     }).catch((error: unknown) => this.#waitForVerdict(error));
     const committed = this.#commits.expect(round);
-    // Not waited for: the next round can begin. A link that fails ends the run by itself.
-    void this.#send('prepared', outcome.result);
+    const reported = this.#reportRound(round, outcome);
+    // Not waited for: the next round can begin. What goes wrong ends the run.
+    reported.catch((error: unknown) => this.#failure.fail(error));
     if (isClipped) stage.update({ learningRate, gradientScale: (await this.#guard(committed)).gradientScale, step });
     deployment.unsettled = committed;
     this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
-    if (isTraced(round)) await this.#send('trace', { round, times: outcome.times });
+  }
+
+  /** Tells the coordinator that the round is computed. */
+  async #reportRound(round: number, outcome: Promise<RoundOutcome>): Promise<void> {
+    const { result, times } = await outcome.catch((error: unknown) => this.#waitForVerdict(error));
+    await this.#send('prepared', result);
+    if (isTraced(round)) await this.#send('trace', { round, times });
   }
 
   /** Waits for the commit of the last round and lets go of the state before it. */
