@@ -346,12 +346,9 @@ const cases: readonly Case[] = [
     says: `--host 192.0.2.99 is no address of this machine: ${dialled}.`,
   },
   {
-    name: 'an address of the network without consent',
-    args: changed('--workers', '1', '--host', ownAddresses()[0] ?? '192.0.2.99'),
-    says:
-      ownAddresses()[0] === undefined
-        ? `--host 192.0.2.99 is no address of this machine: ${dialled}.`
-        : `--host ${ownAddresses()[0]} would send everything unencrypted over the network: add --insecure if you trust that network, or use 127.0.0.1.`,
+    name: 'a certificate without its key',
+    args: changed('--workers', '1', '--tls-cert', at('net.onnx')),
+    says: '--tls-cert and --tls-key belong together: give both.',
   },
   {
     name: 'an address that nobody can dial',
@@ -399,17 +396,17 @@ const cases: readonly Case[] = [
   {
     name: 'a worker with a wrong address',
     args: ['worker', '--join', 'here', '--code', 'x'],
-    says: '--join here is no address such as ws://192.168.1.20:7700: copy the one that asteroid train printed.',
+    says: '--join here is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
   },
   {
     name: 'a worker with the address of a page',
     args: ['worker', '--join', 'http://127.0.0.1:7700', '--code', 'x'],
-    says: '--join http://127.0.0.1:7700 is no address such as ws://192.168.1.20:7700: copy the one that asteroid train printed.',
+    says: '--join http://127.0.0.1:7700 is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
   },
   {
     name: 'a worker without a join code',
     args: ['worker', '--join', 'ws://127.0.0.1:9'],
-    says: 'The join code is missing: give --code, or set ASTEROID_JOIN_CODE.',
+    says: 'The join code is missing: give --code-file, or set ASTEROID_JOIN_CODE.',
   },
   {
     name: 'a worker where nobody listens',
@@ -420,7 +417,7 @@ const cases: readonly Case[] = [
   {
     name: 'a worker on a plain link',
     args: ['worker', '--join', 'ws://192.0.2.99:7700', '--code', 'x'],
-    says: 'ws://192.0.2.99:7700 would be unencrypted: add --insecure if you trust the network between.',
+    says: 'ws://192.0.2.99:7700 would be unencrypted: use the wss:// address that asteroid train printed, or add --insecure if you trust the network between.',
   },
   {
     name: 'a worker without threads',

@@ -81,14 +81,20 @@ test('a second machine, which is this one, reached over its own address', { time
   const address = defined(ownAddresses()[0], 'an address');
   const here = (await args('train --model digits')).map((word) => word.replace('192.168.1.20', address).replace(/^7700$/, '0'));
   const epochs = here.indexOf('--epochs');
-  const run = startCommand([...here.toSpliced(epochs, 2, '--steps', '3'), '--use-all', '--out', 'second', '--json'], { cwd });
+  const run = startCommand([...here.toSpliced(epochs, 2, '--steps', '3'), '--use-all', '--out', 'second', '--json'], {
+    cwd,
+    environment: { ASTEROID_STATE: join(cwd, 'here') },
+  });
   const { url, joinCode } = await run.event('listening');
-  const there = (await args('worker')).map((word) => word.replace('ws://192.168.1.20:7700', String(url)));
-  const worker = await runCommand(there, { cwd, environment: { ASTEROID_JOIN_CODE: String(joinCode) } });
+  const there = (await args('worker')).map((word) => word.replace('wss://192.168.1.20:7700', String(url)));
+  const worker = await runCommand(there, {
+    cwd,
+    environment: { ASTEROID_JOIN_CODE: String(joinCode), ASTEROID_STATE: join(cwd, 'there') },
+  });
   const end = await run.end;
   assert.equal(end.code, 0, end.stderr);
   assert.equal(worker.code, 0, worker.stderr);
-  assert.match(String(url), new RegExp(`^ws://${address.replaceAll('.', '\\.')}:\\d+$`));
+  assert.match(String(url), new RegExp(`^wss://${address.replaceAll('.', '\\.')}:\\d+$`));
 });
 
 test('a model of your own: train, eval, verify', { timeout }, async () => {

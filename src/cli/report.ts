@@ -133,9 +133,9 @@ class HumanReport {
 
   #listening({ url, joinCode, remoteCount }: Extract<RunEvent, { kind: 'listening' }>): void {
     const { colors } = this.#terminal;
-    const isLocal = /^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
+    const isPlain = url.startsWith('ws:') && !/^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
     this.#section('Waiting', `for ${counted(remoteCount, 'worker')} to join; there, with the join code ${colors.bold(joinCode)}:`);
-    this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isLocal ? '' : ' --insecure'}`))}`);
+    this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isPlain ? ' --insecure' : ''}`))}`);
   }
 
   #left(device: string, reason: string): void {

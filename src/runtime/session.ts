@@ -139,6 +139,8 @@ class Session {
         host: settings.host,
         port: settings.port,
         insecure: settings.insecure,
+        ...(settings.tlsCert === undefined ? {} : { tlsCert: settings.tlsCert }),
+        ...(settings.tlsKey === undefined ? {} : { tlsKey: settings.tlsKey }),
         localCount: settings.workers,
         threads: settings.threads,
         engine: settings.engine,

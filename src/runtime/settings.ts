@@ -37,6 +37,9 @@ export interface TrainSettings {
   readonly host: string;
   readonly port: number;
   readonly insecure: boolean;
+  /** Files of an own certificate and its key, instead of the cluster's. */
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
   readonly seed: number;
   readonly shuffle: boolean;
   readonly checkpointEvery?: number;

@@ -35,14 +35,22 @@ export interface CommandOptions {
   readonly environment?: Readonly<Record<string, string>>;
   /** A process group of its own, as a terminal gives each command. */
   readonly detached?: boolean;
+  /** A command that runs the rest of its arguments, such as `ip netns exec NAME`. */
+  readonly through?: readonly string[];
 }
 
 /** Starts `asteroid ...args`. */
 export function startCommand(args: readonly string[], options: CommandOptions): RunningCommand {
-  const { cwd, environment = {}, detached = false } = options;
-  const env: NodeJS.ProcessEnv = { ...process.env, ASTEROID_CACHE: join(cwd, '.cache'), ...environment };
+  const { cwd, environment = {}, detached = false, through = [] } = options;
+  const env: NodeJS.ProcessEnv = {
+    ...process.env,
+    ASTEROID_CACHE: join(cwd, '.cache'),
+    ASTEROID_STATE: join(cwd, '.state'),
+    ...environment,
+  };
   delete env['NODE_TEST_CONTEXT'];
-  const child = spawn(process.execPath, [main, ...args], { cwd, env, detached, stdio: ['ignore', 'pipe', 'pipe'] });
+  const [command = process.execPath, ...rest] = [...through, process.execPath, main, ...args];
+  const child = spawn(command, rest, { cwd, env, detached, stdio: ['ignore', 'pipe', 'pipe'] });
   let [stdout, stderr] = ['', ''];
   const listeners = new Set<() => void>();
   child.stdout.setEncoding('utf8').on('data', (text: string) => {

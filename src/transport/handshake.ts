@@ -16,10 +16,8 @@ const facts = z.record(z.string(), z.unknown());
 
 const helloSchema = z.strictObject({
   protocol: z.number().int(),
-  /** A worker that joins a coordinator, or a worker that links to another. */
-  purpose: z.enum(['worker', 'peer']),
+  purpose: z.enum(['enrol', 'worker', 'peer']),
   name,
-  /** A join code or a link token. Never logged. */
   credential: z.string().max(1024),
   facts: facts.optional(),
 });
@@ -32,11 +30,11 @@ const answerSchema = z.discriminatedUnion('kind', [
 /** What a caller says first. */
 export interface Hello {
   readonly protocol: typeof protocolVersion;
-  /** A worker that joins a coordinator, or a worker that links to another. */
-  readonly purpose: 'worker' | 'peer';
+  /** A device that asks for a certificate, a worker that joins a coordinator, or a worker that links to another. */
+  readonly purpose: 'enrol' | 'worker' | 'peer';
   /** The caller's name for itself. */
   readonly name: string;
-  /** A join code or a link token. Never logged. */
+  /** A join code or a link token; '' where the caller's certificate is enough. Never logged. */
   readonly credential: string;
   /** What else the server may want to know, such as the device's memory; for the server to validate. */
   readonly facts?: Readonly<Record<string, unknown>>;

@@ -1,5 +1,6 @@
 // Join codes: what a person copies from one terminal to another so that a device may join. 80 random bits, readable, valid for an hour,
-// revocable. Only hashes are kept, comparisons take the same time whatever they find, and no code is ever part of a message or a log.
+// revocable. Only hashes are kept, comparisons take the same time whatever they find, and no code is ever part of a log. Over TLS the code
+// begins with 120 bits of the hash of the key that the server must have: whoever has another never gets to see the secret.
 
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { assert } from '../assert.ts';
@@ -9,9 +10,38 @@ import type { Clock } from '../clock.ts';
 const alphabet = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';
 /** Random bytes that a code needs: 80 bits, 16 characters. */
 export const joinCodeBytes = 10;
+/** Bytes of a key's hash in a code. */
+const keyHashBytes = 15;
+const keyHashLength = 24;
+const secretLength = 16;
 /** An hour. */
 const defaultLifetimeMs = 3_600_000;
 const maxCodes = 64;
+
+/** A code in its parts, both normalised. */
+export interface JoinCodeParts {
+  /** The beginning of the server's key hash; absent in a code for plain links. */
+  readonly keyHash?: string;
+  readonly secret: string;
+}
+
+/** The code for a server whose key has this hash (SHA-256). */
+export function withKeyHash(hash: Uint8Array, code: string): string {
+  return `${createJoinCode(hash.subarray(0, keyHashBytes))}-${code}`;
+}
+
+/** Takes a typed code apart; undefined where it has the length of no code. */
+export function splitJoinCode(typed: string): JoinCodeParts | undefined {
+  const code = normaliseJoinCode(typed);
+  if (code.length === secretLength) return { secret: code };
+  if (code.length !== keyHashLength + secretLength) return undefined;
+  return { keyHash: code.slice(0, keyHashLength), secret: code.slice(keyHashLength) };
+}
+
+/** Whether a key's hash (SHA-256) begins as a code says. */
+export function matchesKeyHash(hash: Uint8Array, { keyHash }: JoinCodeParts): boolean {
+  return keyHash !== undefined && normaliseJoinCode(createJoinCode(hash.subarray(0, keyHashBytes))) === keyHash;
+}
 
 /** Writes random bytes (at least 10) as a code such as `7K2M-Q0ZD-XW4R-9TBC`. */
 export function createJoinCode(bytes: Uint8Array): string {

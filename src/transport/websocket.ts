@@ -1,12 +1,13 @@
 // WebSocket links for Node: `connect` dials, `listen` serves. Before a caller has shown a valid credential it costs the server a bounded
-// little: one message of 4 KiB, five seconds, one of a few places. Certificates and credentials are the caller's business; policy comes in
-// as options.
+// little: one message of 4 KiB, five seconds, one of a few places. Certificates (tls/) and credentials are the caller's business; policy
+// comes in as options.
 
-import { randomFillSync } from 'node:crypto';
+import { randomFillSync, type X509Certificate } from 'node:crypto';
 import { createServer as createHttpServer, type IncomingMessage, type Server, STATUS_CODES } from 'node:http';
 import { createServer as createHttpsServer } from 'node:https';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
+import { type PeerCertificate, TLSSocket } from 'node:tls';
 import { type RawData, WebSocket, WebSocketServer } from 'ws';
 import { type Clock, systemClock } from '../clock.ts';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
@@ -32,6 +33,12 @@ export interface TlsOptions {
   readonly key?: string;
   /** Whom to trust; on a server it also asks callers for a certificate. */
   readonly ca?: string;
+  /** On a server: callers without a certificate may say hello too; `authenticate` sees that they have none. Default false. */
+  readonly unknownCallers?: boolean;
+  /** On a caller: judges the server's trusted certificate by itself, instead of by the address; an error is the reason for refusing. */
+  checkServerIdentity?(host: string, certificate: PeerCertificate): Error | undefined;
+  /** On a caller: `ca` may hold a certificate that is not its own issuer's. */
+  readonly allowPartialTrustChain?: boolean;
 }
 
 /** Options of connect. */
@@ -64,8 +71,8 @@ export interface ListenOptions extends WebSocketOptions {
   readonly port: number;
   /** This server's name, for its callers. */
   readonly name: string;
-  /** Decides about a caller, by its credential. A refusal without `retry` counts as a failure of that address. */
-  authenticate(hello: Hello, address: string): Accepted | Refused | Promise<Accepted | Refused>;
+  /** Decides about a caller, by its credential and its certificate, which is trusted. A refusal without `retry` counts as a failure of that address. */
+  authenticate(hello: Hello, address: string, certificate?: X509Certificate): Accepted | Refused | Promise<Accepted | Refused>;
   /** A caller was accepted. A ProtocolError thrown here, such as over its facts, closes the link with its message. */
   onLink(link: Link, hello: Hello): void;
   /** A caller was turned away; for a log or a counter. The reason holds nothing secret. */
@@ -104,7 +111,7 @@ const handshakeSlackBytes = 256;
 export function connect(url: string, options: ConnectOptions): Promise<Connection> {
   return new Promise((resolve, reject) => {
     const address = parseUrl(url);
-    const { clock = systemClock, timeoutMs = 10_000, abortSignal, tls = {} } = options;
+    const { clock = systemClock, timeoutMs = 10_000, abortSignal } = options;
     let stream: Socket | undefined;
     let zeroMask = false;
     const socket = new WebSocket(address, {
@@ -112,7 +119,7 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
       maxPayload: maxPayloadBytes,
       // The mask protects old proxies from scripts in browsers; a fixed one saves most of the time on both sides (RFC 6455, 10.3).
       generateMask: (mask) => (zeroMask ? mask.fill(0) : randomFillSync(mask)),
-      ...tls,
+      ...clientTls(options.tls),
       minVersion: 'TLSv1.3',
     });
     const finish = (): void => {
@@ -156,6 +163,11 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
   });
 }
 
+/** For node:tls, to which ws passes what it does not know itself. */
+function clientTls({ unknownCallers: _, ...tls }: TlsOptions = {}): object {
+  return tls;
+}
+
 function parseUrl(url: string): URL {
   const parsed = URL.canParse(url) ? new URL(url) : undefined;
   if (parsed === undefined || !['ws:', 'wss:'].includes(parsed.protocol) || parsed.hash !== '') {
@@ -164,7 +176,8 @@ function parseUrl(url: string): URL {
   return parsed;
 }
 
-function connectError(url: string, error: Error & { readonly code?: string }): RunError {
+function connectError(url: string, error: Error & { readonly code?: string }): Error {
+  if (error instanceof RunError) return error; // of checkServerIdentity
   const code = error.code ?? error.message;
   if (/ALERT/.test(code)) return new RunError(`${url} does not accept the certificate of this device (${code})`);
   if (/CERT|UNABLE_TO_VERIFY/.test(code)) return new RunError(`the certificate of ${url} is not trusted (${code})`);
@@ -218,8 +231,9 @@ export async function listen(options: ListenOptions): Promise<LinkServer> {
 }
 
 function createSecureServer(tls: TlsOptions): Server {
-  const clients = tls.ca === undefined ? {} : { requestCert: true, rejectUnauthorized: true };
-  return createHttpsServer({ ...tls, ...clients, minVersion: 'TLSv1.3', maxHeaderSize: 8192 });
+  const { cert, key, ca, unknownCallers = false } = tls;
+  const clients = ca === undefined ? {} : { ca, requestCert: true, rejectUnauthorized: !unknownCallers };
+  return createHttpsServer({ ...(cert && { cert }), ...(key && { key }), ...clients, minVersion: 'TLSv1.3', maxHeaderSize: 8192 });
 }
 
 function listenError({ host, port }: ListenOptions, error: Error & { readonly code?: string }): Error {
@@ -300,7 +314,11 @@ class Front {
     const tooMany = this.#limiter.allows(plainAddress(socket.remoteAddress ?? ''))
       ? undefined
       : ({ status: 429, reason: tooManyFailures } as const);
-    const rejection = tooMany ?? judgeUpgrade({ host, origin, localAddress: socket.localAddress ?? '' }, this.#allowedHosts);
+    const foreign = isForeign(socket)
+      ? ({ status: 403, reason: 'the certificate of this device is not of this cluster' } as const)
+      : undefined;
+    const rejection = tooMany ?? foreign ?? judgeUpgrade({ host, origin, localAddress: socket.localAddress ?? '' }, this.#allowedHosts);
+    if (foreign !== undefined) this.#limiter.failed(plainAddress(socket.remoteAddress ?? ''));
     if (rejection !== undefined) {
       this.#refused(socket, rejection.reason);
       const lines = [
@@ -347,7 +365,8 @@ class Front {
     try {
       const hello = parseHello(data);
       if (!this.#limiter.allows(address)) return { verdict: { kind: 'refused', reason: tooManyFailures, retry: true } };
-      const verdict = await this.#options.authenticate(hello, address);
+      const certificate = socket instanceof TLSSocket && socket.authorized ? socket.getPeerX509Certificate() : undefined;
+      const verdict = await this.#options.authenticate(hello, address, certificate);
       if (verdict.kind === 'refused' && !verdict.retry) this.#limiter.failed(address);
       return { verdict, hello };
     } catch (error) {
@@ -384,6 +403,11 @@ class Front {
       void link.close(error.message);
     }
   }
+}
+
+/** True where the caller showed a certificate that is not trusted. */
+function isForeign(socket: Socket): boolean {
+  return socket instanceof TLSSocket && !socket.authorized && socket.getPeerX509Certificate() !== undefined;
 }
 
 /** A connection's own name: the TLS socket and the TCP socket below it have the same. */

@@ -64,7 +64,7 @@ function printNext(terminal: Terminal, folder: string): void {
   const next: readonly (readonly [what: string, line: string])[] = [
     ['the trained file, tested again', `eval --model ${folder}/model.onnx --data mnist`],
     ['a model of your own', 'train --model net.onnx --data npy:inputs.npy,labels.npy --workers 2'],
-    ['with a second machine', `train --model digits --data mnist --workers 1 --remote 1 --host ${address} --insecure`],
+    ['with a second machine', `train --model digits --data mnist --workers 1 --remote 1 --host ${address}`],
   ];
   terminal.print('\nNext:');
   for (const [what, line] of next) terminal.print(`  ${terminal.colors.dim(`# ${what}`)}\n  ${command(line)}`);

@@ -1,10 +1,13 @@
 // asteroid worker: offers this device to a coordinator.
 
+import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline/promises';
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/compute-thread.ts';
 import { InputError } from '../../errors.ts';
+import { createDeviceStore } from '../../runtime/security/device-store.ts';
+import { stateFolder } from '../../runtime/security/state-folder.ts';
 import { joinRun } from '../../runtime/worker/join.ts';
 import { joinCodeVariable } from '../../runtime/worker/local-workers.ts';
 import { profileCache } from '../../runtime/worker/profile-cache.ts';
@@ -13,6 +16,7 @@ import { createOutput, interruptedExitCode, interruptSignal } from '../output.ts
 interface WorkerCommandOptions {
   readonly join?: string;
   readonly code?: string;
+  readonly codeFile?: string;
   readonly name?: string;
   readonly host?: string;
   readonly threads: string;
@@ -22,20 +26,24 @@ interface WorkerCommandOptions {
   readonly json?: boolean;
 }
 
+/** How long a worker tries to come back to a coordinator that it lost. */
+const reconnectMs = 60_000;
+
 /** Adds the command. */
 export function addWorker(program: Command): Command {
   return program
     .command('worker')
     .description('offer this device to a training run')
-    .option('--join <URL>', 'the address that asteroid train printed, such as ws://192.168.1.20:7700')
-    .option('--code <CODE>', `the join code that it printed (better: the variable ${joinCodeVariable}, or typed when asked)`)
+    .option('--join <URL>', 'the address that asteroid train printed, such as wss://192.168.1.20:7700')
+    .option('--code <CODE>', `the join code that it printed (better, since others see arguments: ${joinCodeVariable}, or typed when asked)`)
+    .option('--code-file <FILE>', 'a file with the join code; - reads it from stdin')
     .option('--name <NAME>', 'how this device is called (default: its host name)')
     .option('--host <ADDRESS>', 'the address on which peers reach this device (default: the one that leads to the coordinator)')
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
-    .option('--insecure', 'allow plain, unencrypted links beyond this machine')
+    .option('--insecure', 'allow unencrypted links beyond this machine')
     .option('--managed', 'started by a coordinator on this machine: Ctrl-C is its business')
-    .addHelpText('after', '\nExample:\n  $ asteroid worker --join ws://192.168.1.20:7700 --insecure\n  Join code: 7K2M-Q0ZD-XW4R-9TBC')
+    .addHelpText('after', '\nExample:\n  $ asteroid worker --join wss://192.168.1.20:7700\n  Join code: …')
     .action((options: WorkerCommandOptions) => work(options));
 }
 
@@ -47,9 +55,10 @@ async function work(options: WorkerCommandOptions): Promise<void> {
     throw new InputError(`--threads ${options.threads} must be a whole number of at least 1.`);
   const { engine } = options;
   if (engine !== 'onnxruntime' && engine !== 'reference') throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
-  const joinCode = options.code ?? process.env[joinCodeVariable] ?? (await askCode());
+  const isManaged = options.managed === true;
+  const joinCode = codeOf(options);
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
-  const signal = options.managed === true ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
+  const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
   const end = await joinRun({
     url: options.join,
     joinCode,
@@ -60,9 +69,15 @@ async function work(options: WorkerCommandOptions): Promise<void> {
     ...(options.name === undefined ? {} : { name: options.name }),
     ...(options.host === undefined ? {} : { host: options.host }),
     profileCache: profileCache(options.name ?? ''),
-    onJoined: (name) => {
-      output.json({ event: 'joined', name });
+    // Workers that a coordinator starts are new ones each time.
+    ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
+    onJoined: (name, { host, encrypted }) => {
+      output.json({ event: 'joined', name, host, encrypted });
       if (!output.isJson) output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
+    },
+    onLost: (reason) => {
+      output.json({ event: 'lost', reason });
+      if (!output.isJson) output.terminal.print(`Lost the coordinator (${reason}); trying again …`);
     },
   });
   output.json({ event: 'ended', clean: end.clean, reason: end.reason });
@@ -75,8 +90,26 @@ function ignoreInterrupts(): AbortSignal {
   return new AbortController().signal;
 }
 
+/** Where the join code comes from; the person is asked only when it is needed. */
+function codeOf({ code, codeFile }: WorkerCommandOptions): () => Promise<string> {
+  const given = code ?? process.env[joinCodeVariable];
+  delete process.env[joinCodeVariable];
+  // Arguments stand in the list of processes for all users; where the system allows it, not any longer.
+  if (code !== undefined) process.title = 'asteroid worker';
+  if (codeFile !== undefined) return () => readCode(codeFile);
+  return given === undefined ? askCode : () => Promise.resolve(given);
+}
+
+async function readCode(file: string): Promise<string> {
+  try {
+    return (await readFile(file === '-' ? '/dev/stdin' : file, 'utf8')).trim();
+  } catch (error) {
+    throw new InputError(`--code-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+  }
+}
+
 async function askCode(): Promise<string> {
-  if (!process.stdin.isTTY) throw new InputError(`The join code is missing: give --code, or set ${joinCodeVariable}.`);
+  if (!process.stdin.isTTY) throw new InputError(`The join code is missing: give --code-file, or set ${joinCodeVariable}.`);
   const lines = createInterface({ input: process.stdin, output: process.stderr });
   try {
     return await lines.question('Join code: ');

@@ -3,8 +3,9 @@
 import { randomBytes } from 'node:crypto';
 import { z } from 'zod';
 import type { Clock } from '../../clock.ts';
-import { createJoinCodes, joinCodeBytes } from '../../transport/join-code.ts';
+import { isLoopback } from '../../transport/admission.ts';
 import { type LinkServer, listen } from '../../transport/websocket.ts';
+import { coordinatorName, type Door, openDoor } from '../security/admission.ts';
 import { type LocalWorkers, startLocalWorkers } from '../worker/local-workers.ts';
 import { type Coordinator, type CoordinatorEnd, type CoordinatorOptions, createCoordinator, type DeviceFacts } from './coordinator.ts';
 
@@ -12,8 +13,11 @@ import { type Coordinator, type CoordinatorEnd, type CoordinatorOptions, createC
 export interface ClusterOptions {
   readonly host: string;
   readonly port: number;
-  /** Allow plain links beyond this machine. */
+  /** Plain links beyond this machine. */
   readonly insecure: boolean;
+  /** Files of an own certificate and key. */
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
   /** Worker processes to start on this machine. */
   readonly localCount: number;
   /** Compute threads of each of them. */
@@ -36,9 +40,13 @@ const factsSchema: z.ZodType<DeviceFacts> = z.object({
 /** Runs the coordinator to the run's end. All local workers are gone when it settles. */
 export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>, cluster: ClusterOptions): Promise<CoordinatorEnd> {
   const coordinator = createCoordinator({ ...options, peerToken: randomBytes(24).toString('hex') });
-  const codes = createJoinCodes({ clock: cluster.clock });
-  const server = await serve(coordinator, codes, cluster);
-  const joinCode = codes.issue(randomBytes(joinCodeBytes));
+  const door = await openDoor(cluster);
+  const server = await serve(coordinator, door, cluster);
+  const { joinCode } = door;
+  if (door.tls === undefined && !isLoopback(cluster.host) && cluster.host !== 'localhost') {
+    const message = 'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave --insecure away.';
+    options.hooks.observe({ kind: 'warning', message });
+  }
   const remoteCount = options.machine.workerCount - cluster.localCount;
   if (remoteCount > 0) options.hooks.observe({ kind: 'listening', url: server.url, joinCode, remoteCount });
   const stop = (): void => coordinator.stop();
@@ -57,6 +65,7 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
     return await Promise.race([coordinator.end, afterLastWord(workers.failed, coordinator, cluster.clock)]);
   } finally {
     cluster.signal.removeEventListener('abort', stop);
+    door.revoke();
     await server.close('the run is over');
     await workers?.ended();
   }
@@ -72,44 +81,22 @@ async function afterLastWord(failed: Promise<never>, coordinator: Coordinator, c
   }
 }
 
-function serve(
-  coordinator: Coordinator,
-  codes: ReturnType<typeof createJoinCodes>,
-  { host, port, clock }: ClusterOptions,
-): Promise<LinkServer> {
-  const names = new Set<string>();
+function serve(coordinator: Coordinator, door: Door, { host, port, clock }: ClusterOptions): Promise<LinkServer> {
   return listen({
     host,
     port,
-    name: 'coordinator',
+    name: coordinatorName,
     clock,
-    authenticate(hello, address) {
-      if (hello.purpose !== 'worker') return { kind: 'refused', reason: 'only workers join here', retry: false };
-      const verdict = codes.check(hello.credential);
-      if (verdict === 'expired')
-        return { kind: 'refused', reason: 'the join code has expired: start a new run and use its code', retry: false };
-      if (verdict === 'wrong')
-        return { kind: 'refused', reason: 'the join code is wrong: use the one that asteroid train printed', retry: false };
-      const facts = factsSchema.safeParse(hello.facts);
-      if (!facts.success)
-        return {
-          kind: 'refused',
-          reason: `the worker ${address} did not describe itself as this version expects: use the same version on both`,
-          retry: false,
-        };
-      return { kind: 'accepted', name: uniqueName(hello.name, names) };
+    ...(door.tls && { tls: door.tls }),
+    async authenticate(hello, address, certificate) {
+      const verdict = await door.admit(hello, certificate);
+      if (verdict.kind === 'refused' || hello.purpose === 'enrol' || factsSchema.safeParse(hello.facts).success) return verdict;
+      const reason = `the worker ${address} did not describe itself as this version expects: use the same version on both`;
+      return { kind: 'refused', reason, retry: false };
     },
     onLink(link, hello) {
-      const facts = factsSchema.parse(hello.facts);
-      coordinator.join(link.peer, link, facts);
+      if (hello.purpose === 'enrol') return; // the device has its certificate, and calls again with it
+      coordinator.join(link.peer, link, factsSchema.parse(hello.facts));
     },
   });
-}
-
-/** The name that a device asked for, with a number where it is taken. */
-function uniqueName(wanted: string, names: Set<string>): string {
-  let name = wanted;
-  for (let number = 2; names.has(name); number++) name = `${wanted}-${number}`;
-  names.add(name);
-  return name;
 }

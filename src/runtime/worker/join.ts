@@ -1,20 +1,24 @@
-// Joins a coordinator by URL and code and serves its run.
+// Joins a coordinator by URL and code and serves its run; comes back when the link to it was lost.
 
 import { hostname } from 'node:os';
+import { setTimeout } from 'node:timers/promises';
 import type { Clock } from '../../clock.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { deviceFacts } from '../../engine/host-node.ts';
-import { InputError } from '../../errors.ts';
+import { InputError, RunError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
 import { connect } from '../../transport/websocket.ts';
 import type { ProfileCache } from '../device/profiler.ts';
+import type { DeviceStore } from '../security/device-store.ts';
+import { enrol } from '../security/enrolment.ts';
 import { addressTowards, createPeerNetwork } from './network.ts';
 import { runWorker, type WorkerEnd } from './worker.ts';
 
 export interface JoinOptions {
   readonly url: string;
-  readonly joinCode: string;
+  /** Asked for once, and only where this device has no certificate of the cluster yet. */
+  joinCode(): Promise<string>;
   /** Default: the host's name. */
   readonly name?: string;
   /** Where to listen for peers; default: the address that leads to the coordinator. */
@@ -25,42 +29,112 @@ export interface JoinOptions {
   /** Aborted: leaves the run. */
   readonly signal: AbortSignal;
   readonly profileCache?: ProfileCache;
+  /** Keeps certificates, so that this device needs no code when it comes back. */
+  readonly store?: DeviceStore;
+  /** What this device may use of its memory. Default: all. */
+  readonly maxMemoryMiB?: number;
+  /** How long to try to come back when the link to the coordinator is lost. Default 0: not at all. */
+  readonly reconnectMs?: number;
   createEngine(): Promise<Engine>;
-  onJoined(name: string): void;
+  onJoined(name: string, joined: { readonly host: string; readonly encrypted: boolean }): void;
+  /** The link was lost; the device tries again. */
+  onLost?(reason: string): void;
 }
+
+const firstRetryMs = 500;
+const maxRetryMs = 5_000;
 
 /** Joins and serves until the run ends. Throws InputError for a wrong URL or code, RunError when nobody answers. */
 export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const target = parseUrl(options.url);
   if (target.protocol === 'ws:' && !isLocal(target.hostname) && !options.insecure) {
-    throw new InputError(`${options.url} would be unencrypted: add --insecure if you trust the network between.`);
+    throw new InputError(
+      `${options.url} would be unencrypted: use the wss:// address that asteroid train printed, or add --insecure if you trust the network between.`,
+    );
   }
   const host = options.host ?? (await addressTowards(target.hostname));
   const engine = await options.createEngine();
+  const joinCode = once(options.joinCode);
   try {
-    const facts = deviceFacts();
-    const hello = {
-      protocol: protocolVersion,
-      purpose: 'worker',
-      name: options.name ?? hostname(),
-      credential: options.joinCode,
-      facts: { memoryMiB: facts.memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname() },
-    } as const;
-    const { link, welcome } = await connect(options.url, { hello, abortSignal: options.signal });
-    options.onJoined(welcome.name);
-    options.signal.addEventListener('abort', () => void link.close('the worker was stopped by its owner'), { once: true });
-    return await runWorker({
-      name: welcome.name,
-      coordinator: link,
-      clock: options.clock,
-      engine,
-      memoryBytes: facts.memoryMiB * 2 ** 20,
-      createNetwork: (name, token, onLink) => createPeerNetwork(name, host, token, onLink),
-      ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
-    });
+    let served = await serve({ ...options, joinCode }, host, engine);
+    while (served.lost) {
+      options.onLost?.(served.end.reason);
+      const again = await comeBack(() => serve({ ...options, joinCode }, host, engine), options);
+      if (again === undefined) return served.end;
+      served = again;
+    }
+    return served.end;
   } finally {
     await engine.close();
   }
+}
+
+/** One time with the coordinator. `lost`: the link broke, and nobody had ended the run. */
+interface Served {
+  readonly end: WorkerEnd;
+  readonly lost: boolean;
+}
+
+async function serve(options: JoinOptions, host: string, engine: Engine): Promise<Served> {
+  const { url, signal, clock } = options;
+  const facts = deviceFacts();
+  const memoryMiB = Math.min(facts.memoryMiB, options.maxMemoryMiB ?? facts.memoryMiB);
+  const name = options.name ?? hostname();
+  const admission = url.startsWith('wss:')
+    ? await enrol({ url, name, joinCode: options.joinCode, signal, ...(options.store && { store: options.store }) })
+    : undefined;
+  const hello = {
+    protocol: protocolVersion,
+    purpose: 'worker',
+    name: admission?.name ?? name,
+    credential: admission === undefined ? await options.joinCode() : '',
+    facts: { memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname() },
+  } as const;
+  const { link, welcome } = await connect(url, { hello, abortSignal: signal, ...(admission && { tls: admission.tls }) });
+  options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
+  const leave = (): void => void link.close('the worker was stopped by its owner');
+  signal.addEventListener('abort', leave, { once: true });
+  const end = await runWorker({
+    name: welcome.name,
+    coordinator: link,
+    clock,
+    engine,
+    memoryBytes: memoryMiB * 2 ** 20,
+    createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
+    ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
+  });
+  signal.removeEventListener('abort', leave);
+  const { clean } = await link.ended;
+  return { end, lost: !clean && !end.clean && !signal.aborted };
+}
+
+/** Tries again, ever more slowly, for as long as the options allow; undefined when that was in vain. */
+async function comeBack(attempt: () => Promise<Served>, { clock, signal, reconnectMs = 0 }: JoinOptions): Promise<Served | undefined> {
+  const endMs = clock.now() + reconnectMs;
+  for (let delayMs = firstRetryMs; clock.now() + delayMs <= endMs; delayMs = Math.min(2 * delayMs, maxRetryMs)) {
+    await pause(delayMs, signal);
+    if (signal.aborted) return undefined;
+    try {
+      return await attempt();
+    } catch (error) {
+      // Nobody there yet, or full: later perhaps. What is wrong with this device stays wrong.
+      if (!(error instanceof RunError)) throw error;
+    }
+  }
+  return undefined;
+}
+
+/** Keeps the process alive, unlike the clock's timers. */
+async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  await setTimeout(milliseconds, undefined, { signal }).catch(() => {}); // aborted: the caller looks
+}
+
+function once<T>(ask: () => Promise<T>): () => Promise<T> {
+  let answer: Promise<T> | undefined;
+  return () => {
+    answer ??= ask();
+    return answer;
+  };
 }
 
 function parseUrl(text: string): URL {
@@ -71,7 +145,7 @@ function parseUrl(text: string): URL {
     // Said below, in the user's terms.
   }
   if (url === undefined || (url.protocol !== 'ws:' && url.protocol !== 'wss:')) {
-    throw new InputError(`--join ${text} is no address such as ws://192.168.1.20:7700: copy the one that asteroid train printed.`);
+    throw new InputError(`--join ${text} is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.`);
   }
   return url;
 }
