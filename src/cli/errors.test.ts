@@ -392,7 +392,12 @@ const cases: readonly Case[] = [
     says: `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must be sufficiently indented and end with a ]); correct that line.`,
   },
 
-  { name: 'a worker that is told nothing', args: ['worker'], says: '--join is missing: give the address that asteroid train printed.' },
+  {
+    name: 'a worker that is told nothing, where nobody is',
+    args: ['worker', '--host', '127.0.0.1'],
+    code: 1,
+    says: 'No coordinator answers on this network (multicast may be blocked): give --join with the address that asteroid train printed.',
+  },
   {
     name: 'a worker with a wrong address',
     args: ['worker', '--join', 'here', '--code', 'x'],
@@ -418,6 +423,16 @@ const cases: readonly Case[] = [
     name: 'a worker on a plain link',
     args: ['worker', '--join', 'ws://192.0.2.99:7700', '--code', 'x'],
     says: 'ws://192.0.2.99:7700 would be unencrypted: use the wss:// address that asteroid train printed, or add --insecure if you trust the network between.',
+  },
+  {
+    name: 'a worker with too little memory',
+    args: ['worker', '--join', 'ws://127.0.0.1:9', '--code', 'x', '--max-memory', '1'],
+    says: '--max-memory 1 must be a whole number of MiB, at least 64.',
+  },
+  {
+    name: 'a worker with more than all of the processor',
+    args: ['worker', '--join', 'ws://127.0.0.1:9', '--code', 'x', '--max-cpu', '200%'],
+    says: '--max-cpu 200% must be a percentage from 5 to 100.',
   },
   {
     name: 'a worker without threads',

@@ -2,6 +2,7 @@
 
 import { Command } from 'commander';
 import { addCurve } from './commands/curve.ts';
+import { addDoctor } from './commands/doctor.ts';
 import { addEval } from './commands/eval.ts';
 import { addExport } from './commands/export.ts';
 import { addPlan } from './commands/plan.ts';
@@ -29,6 +30,7 @@ export function createProgram(): Command {
     addQuickstart,
     addTrain,
     addWorker,
+    addDoctor,
     addProfile,
     addPlan,
     addSimulate,

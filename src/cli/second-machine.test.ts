@@ -109,4 +109,12 @@ test("a run over two machines by the README's lines; the second time without a c
   const again = await startRun('second');
   await again.event('listening');
   await finished(again, on('there', [...words, '--name', 'laptop']));
+
+  // Without an address, too: found by multicast on the cable.
+  const found = await startRun('third');
+  const { url: announced } = await found.event('listening');
+  const finder = on('there', ['worker', '--name', 'laptop', '--max-cpu', '50%', '--max-memory', '1024', '--courteous', '--json']);
+  assert.equal((await finder.event('found'))['url'], announced);
+  await finished(found, finder);
+  assert.match(await readFile(join(homeOf('here'), 'third', 'events.jsonl'), 'utf8'), /"device":"laptop",[^}]*"memoryMiB":1024/);
 });

@@ -10,13 +10,13 @@ import type { Engine, Executable, Value } from './engine.ts';
 import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
 import { createReferenceEngine } from './reference.ts';
 
-/** A third of the weight of a normal thread while both want a core; nothing is lost while one is free. */
-const computePriority = 5;
+/** A third of the weight of a normal thread while both want a core, or the least that there is; nothing is lost while one is free. */
+const [computePriority, courteousPriority] = [5, 19] as const;
 
 const port = defined(parentPort, 'the parent of the compute thread');
 
-async function createEngine({ engine, threadCount }: ThreadOptions): Promise<Engine> {
-  if (engine === 'onnxruntime') return createOnnxRuntimeNodeEngine({ threadCount });
+async function createEngine({ engine, threadCount, maxCpu, isCourteous }: ThreadOptions): Promise<Engine> {
+  if (engine === 'onnxruntime') return createOnnxRuntimeNodeEngine({ threadCount, pacing: { maxCpu, isCourteous } });
   if (engine === 'reference') return createReferenceEngine();
   const module: unknown = await import(engine.module);
   return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });
@@ -90,19 +90,29 @@ function serve(engine: Engine): void {
   send({ id: 0, busyMs: 0, name: engine.name, blockSize: engine.blockSize });
 }
 
+let outbox: Reply[] = [];
+
+/** Sends a reply together with all others of this moment: waking the other thread costs more than the message. */
 function send(reply: Reply): void {
-  if (reply.tensor === undefined) return port.postMessage(reply);
-  const tensor = { ...reply.tensor, data: movable(reply.tensor.data) };
-  port.postMessage({ ...reply, tensor }, [tensor.data.buffer]);
+  if (outbox.length === 0) queueMicrotask(flush);
+  outbox.push(reply.tensor === undefined ? reply : { ...reply, tensor: { ...reply.tensor, data: movable(reply.tensor.data) } });
+}
+
+function flush(): void {
+  const replies = outbox;
+  outbox = [];
+  const buffers = new Set(replies.flatMap(({ tensor }) => (tensor === undefined ? [] : [tensor.data.buffer as ArrayBuffer])));
+  port.postMessage(replies, [...buffers]);
 }
 
 /**
  * Lets the threads that move bytes go first where cores are scarce: on Linux a priority belongs to the calling thread and to those that it starts.
  * Elsewhere it would be the whole process's, and stays as it is.
  */
-function yieldToOthers(): void {
-  if (process.platform === 'linux') setPriority(0, computePriority);
+function yieldToOthers({ isCourteous }: ThreadOptions): void {
+  if (process.platform === 'linux') setPriority(0, isCourteous ? courteousPriority : computePriority);
 }
 
-yieldToOthers();
-createEngine(workerData as ThreadOptions).then(serve, (error: unknown) => send({ id: 0, busyMs: 0, failure: toFailure(error) }));
+const options = workerData as ThreadOptions;
+yieldToOthers(options);
+createEngine(options).then(serve, (error: unknown) => send({ id: 0, busyMs: 0, failure: toFailure(error) }));

@@ -11,6 +11,8 @@ export type EngineChoice = 'onnxruntime' | 'reference' | { readonly module: stri
 export interface ThreadOptions {
   readonly engine: EngineChoice;
   readonly threadCount: number;
+  readonly maxCpu: number;
+  readonly isCourteous: boolean;
 }
 
 /** Requests without an id have no reply: their failures show in replies to later ones. */

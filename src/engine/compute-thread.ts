@@ -16,11 +16,20 @@ export interface ComputeThreadOptions {
   readonly engine?: EngineChoice;
   /** Threads inside one operator, where the engine has them. Default 1. */
   readonly threadCount?: number;
+  /** The part of the time in which it may compute, above 0 and at most 1. Default 1. ONNX Runtime only. */
+  readonly maxCpu?: number;
+  /** Steps back while other processes use the machine. Default false. ONNX Runtime only. */
+  readonly isCourteous?: boolean;
 }
 
 /** Starts a compute thread. Rejects with InputError where its engine cannot be had here. Its owner must `close` it: a thread keeps the process alive. */
 export async function createComputeThread(options: ComputeThreadOptions = {}): Promise<Engine> {
-  const threadOptions: ThreadOptions = { engine: options.engine ?? 'onnxruntime', threadCount: options.threadCount ?? 1 };
+  const threadOptions: ThreadOptions = {
+    engine: options.engine ?? 'onnxruntime',
+    threadCount: options.threadCount ?? 1,
+    maxCpu: options.maxCpu ?? 1,
+    isCourteous: options.isCourteous ?? false,
+  };
   const worker = new Worker(new URL('./compute-thread-entry.js', import.meta.url), { workerData: threadOptions, name: 'compute' });
   const calls = new Calls(worker);
   try {
@@ -53,7 +62,9 @@ class Calls {
   constructor(worker: Worker) {
     this.#worker = worker;
     this.ready = this.#expect(this.nextId());
-    worker.on('message', (reply: Reply) => this.#settle(reply));
+    worker.on('message', (replies: readonly Reply[]) => {
+      for (const reply of replies) this.#settle(reply);
+    });
     worker.on('error', (error: unknown) =>
       this.#die(`The compute thread failed: ${error instanceof Error ? error.message : String(error)}`),
     );

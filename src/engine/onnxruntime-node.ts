@@ -3,10 +3,13 @@
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
 import { createOnnxRuntimeEngine, type OnnxRuntime } from './onnxruntime.ts';
+import { type PacingOptions, paced } from './pacing.ts';
 
 export interface OnnxRuntimeNodeOptions {
   /** Threads inside one operator. Default 1. */
   readonly threadCount?: number;
+  /** Default: no limits. */
+  readonly pacing?: PacingOptions;
   /** Loads the package; tests pass their own. Default: `import('onnxruntime-node')`. */
   readonly load?: () => Promise<unknown>;
 }
@@ -26,7 +29,10 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
     throw new InputError(missing(error), { cause: error });
   }
   runtime.env.logLevel = 'error'; // Its warnings are about devices that this engine does not use.
-  return createOnnxRuntimeEngine(runtime, { name: `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim(), threadCount });
+  return createOnnxRuntimeEngine(options.pacing === undefined ? runtime : paced(runtime, options.pacing), {
+    name: `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim(),
+    threadCount,
+  });
 }
 
 function missing(error: unknown): string {

@@ -6,12 +6,14 @@ import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/compute-thread.ts';
 import { InputError } from '../../errors.ts';
+import { findCoordinator } from '../../runtime/discovery.ts';
 import { createDeviceStore } from '../../runtime/security/device-store.ts';
 import { stateFolder } from '../../runtime/security/state-folder.ts';
 import { joinRun } from '../../runtime/worker/join.ts';
 import { joinCodeVariable } from '../../runtime/worker/local-workers.ts';
 import { profileCache } from '../../runtime/worker/profile-cache.ts';
-import { createOutput, interruptedExitCode, interruptSignal } from '../output.ts';
+import { isLoopback } from '../../transport/admission.ts';
+import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
 
 interface WorkerCommandOptions {
   readonly join?: string;
@@ -21,6 +23,9 @@ interface WorkerCommandOptions {
   readonly host?: string;
   readonly threads: string;
   readonly engine: string;
+  readonly maxCpu?: string;
+  readonly maxMemory?: string;
+  readonly courteous?: boolean;
   readonly insecure?: boolean;
   readonly managed?: boolean;
   readonly json?: boolean;
@@ -29,18 +34,27 @@ interface WorkerCommandOptions {
 /** How long a worker tries to come back to a coordinator that it lost. */
 const reconnectMs = 60_000;
 
+/** How long to look for a coordinator. */
+const findMs = 5_000;
+
 /** Adds the command. */
 export function addWorker(program: Command): Command {
   return program
     .command('worker')
     .description('offer this device to a training run')
-    .option('--join <URL>', 'the address that asteroid train printed, such as wss://192.168.1.20:7700')
+    .option(
+      '--join <URL>',
+      'the address that asteroid train printed, such as wss://192.168.1.20:7700 (default: the one that answers on this network)',
+    )
     .option('--code <CODE>', `the join code that it printed (better, since others see arguments: ${joinCodeVariable}, or typed when asked)`)
     .option('--code-file <FILE>', 'a file with the join code; - reads it from stdin')
     .option('--name <NAME>', 'how this device is called (default: its host name)')
     .option('--host <ADDRESS>', 'the address on which peers reach this device (default: the one that leads to the coordinator)')
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
+    .option('--max-cpu <PERCENT>', 'of the time that its threads may compute (default: 100)')
+    .option('--max-memory <MIB>', 'memory that the planner may count on (default: all)')
+    .option('--courteous', 'step back while others use this machine')
     .option('--insecure', 'allow unencrypted links beyond this machine')
     .option('--managed', 'started by a coordinator on this machine: Ctrl-C is its business')
     .addHelpText('after', '\nExample:\n  $ asteroid worker --join wss://192.168.1.20:7700\n  Join code: …')
@@ -49,31 +63,39 @@ export function addWorker(program: Command): Command {
 
 async function work(options: WorkerCommandOptions): Promise<void> {
   const output = createOutput(options);
-  if (options.join === undefined) throw new InputError('--join is missing: give the address that asteroid train printed.');
   const threadCount = Number(options.threads);
   if (!Number.isInteger(threadCount) || threadCount < 1)
     throw new InputError(`--threads ${options.threads} must be a whole number of at least 1.`);
+  const maxMemoryMiB = megabytes(options.maxMemory);
+  const maxCpu = fractionOf(options.maxCpu);
+  const isCourteous = options.courteous === true;
   const { engine } = options;
   if (engine !== 'onnxruntime' && engine !== 'reference') throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
   const isManaged = options.managed === true;
   const joinCode = codeOf(options);
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
+  const url = options.join ?? (await find(output, signal, options.host));
   const end = await joinRun({
-    url: options.join,
+    url,
+    maxMemoryMiB,
     joinCode,
     signal,
     clock: systemClock,
     insecure: options.insecure === true,
-    createEngine: () => createComputeThread({ engine, threadCount }),
+    createEngine: () => createComputeThread({ engine, threadCount, maxCpu, isCourteous }),
     ...(options.name === undefined ? {} : { name: options.name }),
     ...(options.host === undefined ? {} : { host: options.host }),
-    profileCache: profileCache(options.name ?? ''),
+    profileCache: profileCache(`${options.name ?? ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`),
     // Workers that a coordinator starts are new ones each time.
     ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
     onJoined: (name, { host, encrypted }) => {
       output.json({ event: 'joined', name, host, encrypted });
-      if (!output.isJson) output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
+      if (output.isJson) return;
+      output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
+      if (isManaged || isLoopback(host)) return;
+      const links = encrypted ? 'encrypted' : 'INSECURE: anyone on the network can read and change what travels';
+      output.terminal.print(`Other devices reach this one at ${host} (another: --host); links are ${links}.`);
     },
     onLost: (reason) => {
       output.json({ event: 'lost', reason });
@@ -88,6 +110,29 @@ async function work(options: WorkerCommandOptions): Promise<void> {
 function ignoreInterrupts(): AbortSignal {
   process.on('SIGINT', () => {});
   return new AbortController().signal;
+}
+
+/** The coordinator on the local network. */
+async function find(output: Output, signal: AbortSignal, host: string | undefined): Promise<string> {
+  if (!output.isJson) output.terminal.print('Looking for a coordinator on this network …');
+  const url = await findCoordinator(findMs, signal, host === undefined ? undefined : [host]);
+  output.json({ event: 'found', url });
+  if (!output.isJson) output.terminal.print(`Found ${url}.`);
+  return url;
+}
+
+function megabytes(text: string | undefined): number {
+  if (text === undefined) return Number.POSITIVE_INFINITY;
+  const value = Number(text);
+  if (!Number.isInteger(value) || value < 64) throw new InputError(`--max-memory ${text} must be a whole number of MiB, at least 64.`);
+  return value;
+}
+
+/** "50" and "50%" are a half. */
+function fractionOf(text: string | undefined): number {
+  const value = text === undefined ? 100 : Number(text.replace(/%$/, ''));
+  if (!(value >= 5 && value <= 100)) throw new InputError(`--max-cpu ${text} must be a percentage from 5 to 100.`);
+  return value / 100;
 }
 
 /** Where the join code comes from; the person is asked only when it is needed. */

@@ -1,10 +1,12 @@
 // A run over workers on Node: the coordinator behind a WebSocket server, with the local worker processes that were asked for.
 
 import { randomBytes } from 'node:crypto';
+import { isIP } from 'node:net';
 import { z } from 'zod';
 import type { Clock } from '../../clock.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { type LinkServer, listen } from '../../transport/websocket.ts';
+import { type Announcement, announce } from '../discovery.ts';
 import { coordinatorName, type Door, openDoor } from '../security/admission.ts';
 import { type LocalWorkers, startLocalWorkers } from '../worker/local-workers.ts';
 import { type Coordinator, type CoordinatorEnd, type CoordinatorOptions, createCoordinator, type DeviceFacts } from './coordinator.ts';
@@ -43,7 +45,7 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
   const door = await openDoor(cluster);
   const server = await serve(coordinator, door, cluster);
   const { joinCode } = door;
-  if (door.tls === undefined && !isLoopback(cluster.host) && cluster.host !== 'localhost') {
+  if (door.tls === undefined && !isOnThisMachine(cluster.host)) {
     const message = 'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave --insecure away.';
     options.hooks.observe({ kind: 'warning', message });
   }
@@ -52,6 +54,7 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
   const stop = (): void => coordinator.stop();
   cluster.signal.addEventListener('abort', stop, { once: true });
   if (cluster.signal.aborted) stop();
+  const announcement = remoteCount > 0 && !isOnThisMachine(cluster.host) ? await tell(server, options.hooks) : undefined;
   let workers: LocalWorkers | undefined;
   try {
     workers = startLocalWorkers({
@@ -66,9 +69,22 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
   } finally {
     cluster.signal.removeEventListener('abort', stop);
     door.revoke();
+    await announcement?.stop();
     await server.close('the run is over');
     await workers?.ended();
   }
+}
+
+function isOnThisMachine(host: string): boolean {
+  return host === 'localhost' || isLoopback(host);
+}
+
+/** Announces the server on its network. Where multicast does not work, the printed address does. */
+async function tell({ host, port, url }: LinkServer, { observe }: CoordinatorOptions['hooks']): Promise<Announcement | undefined> {
+  if (isIP(host) !== 4) return undefined;
+  const onError = (message: string): void =>
+    observe({ kind: 'warning', message: `Workers do not find this run by themselves (${message}): give them --join.` });
+  return announce({ host, port, url, onError });
 }
 
 /** A worker that says why it ends is heard by the coordinator, whose message says more than the exit code of its process. */
