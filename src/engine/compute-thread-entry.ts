@@ -7,7 +7,7 @@ import type { Tensor } from '../graph/tensor.ts';
 import { movable } from './buffers.ts';
 import { type Reply, type Request, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
 import type { Engine, Executable, Value } from './engine.ts';
-import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
+import { createOnnxRuntimeHereEngine } from './onnxruntime-web.ts';
 import { createReferenceEngine } from './reference.ts';
 
 /** A third of the weight of a normal thread while both want a core, or the least that there is; nothing is lost while one is free. */
@@ -16,7 +16,7 @@ const [computePriority, courteousPriority] = [5, 19] as const;
 const port = defined(parentPort, 'the parent of the compute thread');
 
 async function createEngine({ engine, threadCount, maxCpu, isCourteous }: ThreadOptions): Promise<Engine> {
-  if (engine === 'onnxruntime') return createOnnxRuntimeNodeEngine({ threadCount, pacing: { maxCpu, isCourteous } });
+  if (engine === 'onnxruntime') return createOnnxRuntimeHereEngine({ threadCount, pacing: { maxCpu, isCourteous } });
   if (engine === 'reference') return createReferenceEngine();
   const module: unknown = await import(engine.module);
   return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });
