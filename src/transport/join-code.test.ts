@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
+import { createHash } from 'node:crypto';
 import { test } from 'node:test';
-import { createJoinCode, createJoinCodes, normaliseJoinCode, sameSecret } from './join-code.ts';
+import { createJoinCode, createJoinCodes, matchesKeyHash, normaliseJoinCode, sameSecret, splitJoinCode, withKeyHash } from './join-code.ts';
 
 const bytes = (fill: number): Uint8Array => new Uint8Array(10).fill(fill);
 
@@ -47,4 +48,22 @@ test('sameSecret compares secrets of any length', () => {
   assert.equal(sameSecret('abc', 'abc'), true);
   assert.equal(sameSecret('abc', 'abd'), false);
   assert.equal(sameSecret('abc', 'abcd'), false);
+});
+
+test('a code for TLS begins with 120 bits of the hash of the key; taken apart, both parts are what they were', () => {
+  const hash = createHash('sha256').update('key').digest();
+  const secret = createJoinCode(new Uint8Array(10).fill(7));
+  const code = withKeyHash(hash, secret);
+  assert.match(code, /^([0-9A-Z]{4}-){9}[0-9A-Z]{4}$/);
+  const parts = splitJoinCode(` ${code.toLowerCase()}\n`) ?? { secret: '' };
+  assert.equal(parts.secret, secret.replaceAll('-', ''));
+  assert.equal(matchesKeyHash(hash, parts), true);
+  for (const index of [0, 14]) {
+    const other = Uint8Array.from(hash);
+    other[index] = (other[index] ?? 0) ^ 1;
+    assert.equal(matchesKeyHash(other, parts), false);
+  }
+  assert.deepEqual(splitJoinCode(secret), { secret: secret.replaceAll('-', '') });
+  assert.equal(matchesKeyHash(hash, { secret: 'x' }), false);
+  for (const wrong of ['', 'x', code.slice(1), `${code}0`]) assert.equal(splitJoinCode(wrong), undefined);
 });

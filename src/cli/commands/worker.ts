@@ -2,6 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline/promises';
+import { text } from 'node:stream/consumers';
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/compute-thread.ts';
@@ -147,7 +148,7 @@ function codeOf({ code, codeFile }: WorkerCommandOptions): () => Promise<string>
 
 async function readCode(file: string): Promise<string> {
   try {
-    return (await readFile(file === '-' ? '/dev/stdin' : file, 'utf8')).trim();
+    return (file === '-' ? await text(process.stdin) : await readFile(file, 'utf8')).trim();
   } catch (error) {
     throw new InputError(`--code-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
   }
