@@ -194,7 +194,7 @@ const cases: readonly Case[] = [
   {
     name: 'a branch',
     args: ['train', '--model', at('branch.onnx'), ...data],
-    says: 'Operator If (node "node1") is not supported; export the model without control flow, for shapes that are known; docs/operators.md lists the operators that are.',
+    says: 'Operator If (node "node1") is not supported; its condition depends on data; export the model without control flow, for shapes that are known; docs/operators.md lists the operators that are.',
   },
   {
     name: 'a model without weights',
