@@ -99,8 +99,15 @@ test('every command has help with an example, and every example parses', async (
     command.action(() => void seen.push(command.name()));
     for (const example of examples) await program.parseAsync(example, { from: 'user' });
   }
-  const names = ['quickstart', 'train', 'worker', 'profile', 'plan', 'simulate', 'what-if', 'curve', 'eval', 'export', 'verify'];
+  const names = ['quickstart', 'train', 'worker', 'doctor', 'profile', 'plan', 'simulate', 'what-if', 'curve', 'eval', 'export', 'verify'];
   assert.deepEqual([...new Set(seen)], names);
+});
+
+test('doctor: one finding a check', async () => {
+  const { fine, findings } = await json<{ fine: boolean; findings: { check: string; state: string; text: string }[] }>('doctor');
+  assert.equal(fine, true);
+  assert.equal(findings.length, 8);
+  for (const { check, text } of findings) assert.ok(text.length > 0 && !text.includes('\n'), check);
 });
 
 test('plan: two stages of one device each, by hand 32 ms a round', async () => {

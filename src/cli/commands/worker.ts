@@ -115,8 +115,9 @@ function ignoreInterrupts(): AbortSignal {
 
 /** The coordinator on the local network. */
 async function find(output: Output, signal: AbortSignal, host: string | undefined): Promise<string> {
-  if (!output.isJson) output.terminal.print('Looking for a coordinator on this network …');
+  if (!output.isJson) output.terminal.live(['Looking for a coordinator on this network …']);
   const url = await findCoordinator(findMs, signal, host === undefined ? undefined : [host]);
+  if (!output.isJson) output.terminal.live([]);
   output.json({ event: 'found', url });
   if (!output.isJson) output.terminal.print(`Found ${url}.`);
   return url;
