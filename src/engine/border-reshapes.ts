@@ -3,8 +3,9 @@
 
 import type { Graph, Node, ValueInfo } from '../graph/graph.ts';
 import { intAttribute } from '../graph/graph.ts';
-import { isOperator, operators } from '../graph/operators/index.ts';
+import { inferTypes } from '../graph/infer-types.ts';
 import { elementCount, sameShape, toNumbers, type ValueType } from '../graph/tensor.ts';
+import { blockedType } from './blocked-types.ts';
 
 /** A graph that wants its inputs, and gives its outputs, in other shapes than the original. */
 export interface PeeledGraph {
@@ -13,9 +14,9 @@ export interface PeeledGraph {
   readonly inside: ReadonlyMap<string, string>;
 }
 
-/** The same computation without the reshapes on its border. All shapes must be static. */
-export function peelReshapes(graph: Graph): PeeledGraph {
-  return peelOutputs(peelInputs(graph));
+/** The same computation without the reshapes on its border. All shapes must be static. `blockSize`: of the blocked values in it. */
+export function peelReshapes(graph: Graph, blockSize?: number): PeeledGraph {
+  return peelOutputs(peelInputs(graph), blockSize);
 }
 
 /** Input x whose only use is Reshape(x, constant), always to the same shape: x arrives in that shape. */
@@ -46,14 +47,14 @@ function peelInputs(graph: Graph): Graph {
 }
 
 /** Output y = Reshape(v, constant) that nothing else reads: v leaves instead, if a node makes it and it is no output already. */
-function peelOutputs(graph: Graph): PeeledGraph {
+function peelOutputs(graph: Graph, blockSize: number | undefined): PeeledGraph {
   const inside = new Map(graph.outputs.map(({ name }) => [name, name]));
   const makers = new Map(graph.nodes.flatMap((node) => node.outputs.map((name) => [name, node] as const)));
   const read = new Set(graph.nodes.flatMap(({ inputs }) => inputs));
   const leaving = new Set(inside.keys());
   const candidates = graph.outputs.filter(({ name }) => makers.get(name)?.operator === 'Reshape' && !read.has(name));
   if (candidates.length === 0) return { graph, inside };
-  const types = inferTypes(graph);
+  const types = inferTypes(graph, (node, inputs) => blockedType(node, inputs, blockSize));
   const dropped = new Set<Node>();
   for (const { name } of candidates) {
     const node = makers.get(name) as Node;
@@ -86,24 +87,4 @@ function targetShape(
   if (sizes.includes(-1) && (known === 0 || count % known !== 0)) return undefined;
   const result = sizes.map((size) => (size === -1 ? count / known : size));
   return elementCount(result) === count ? result : undefined;
-}
-
-/** The types of all values that can be told: what comes out of other domains' operators, and after them, cannot. */
-function inferTypes(graph: Graph): Map<string, ValueType> {
-  const types = new Map<string, ValueType>(graph.initializers);
-  for (const { name, type, shape } of graph.inputs) types.set(name, { type, shape: shape as readonly number[] });
-  for (const node of graph.nodes) {
-    if (node.domain !== '' || !isOperator(node.operator) || node.inputs.some((name) => name !== '' && !types.has(name))) continue;
-    const inputs = node.inputs.map((name) => types.get(name));
-    const results = operators[node.operator].infer(
-      node,
-      inputs,
-      node.inputs.map((name) => graph.initializers.get(name)),
-    );
-    node.outputs.forEach((name, index) => {
-      const type = results[index];
-      if (name !== '' && type !== undefined) types.set(name, type);
-    });
-  }
-  return types;
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { differentiate } from '../autodiff/differentiate.ts';
 import { Emitter } from '../graph/emitter.ts';
-import { inferTypes } from '../graph/lifetimes.ts';
+import { inferTypes } from '../graph/infer-types.ts';
 import { instantiate } from '../graph/static.ts';
 import type { ValueType } from '../graph/tensor.ts';
 import { lowerPass } from '../lowering/blocked.ts';

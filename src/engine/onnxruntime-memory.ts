@@ -2,7 +2,8 @@
 // input, what some need beside, and the copies of the outputs. Found by counting its allocations (version 1.30 on x64 Linux).
 
 import { type Graph, intAttribute, type Node } from '../graph/graph.ts';
-import { inferTypes, type MemoryModel, type MemoryUse, memoryUse, viewOperators } from '../graph/lifetimes.ts';
+import { inferTypes } from '../graph/infer-types.ts';
+import { type MemoryModel, type MemoryUse, memoryUse, viewOperators } from '../graph/lifetimes.ts';
 import { byteLength, elementBytes, elementCount, type ValueType } from '../graph/tensor.ts';
 import { blockedDomain } from '../lowering/layouts.ts';
 import { withStatistics } from './batch-statistics.ts';
@@ -83,7 +84,7 @@ export interface RunMemory extends MemoryUse {
 
 /** The memory of one run of a graph on this engine, as it is compiled. `blockSize` is the engine's. */
 export function runMemory(graph: Graph, blockSize?: number): RunMemory {
-  const prepared = prepareGraph(peelReshapes(graph).graph);
+  const prepared = prepareGraph(peelReshapes(graph, blockSize).graph);
   const use = memoryUse(
     prepared,
     onnxRuntimeMemory,

@@ -81,7 +81,7 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
       if (graph.outputs.length === 0) return nothing; // The runtime refuses such a graph.
       const describe = (error: unknown, what: string): string => `${name} ${what} graph "${graph.name}": ${messageOf(error)}`;
       try {
-        const peeled = peelReshapes(graph);
+        const peeled = peelReshapes(graph, blockSize);
         const model = exportGraph(prepareGraph(peeled.graph));
         const fail = (error: unknown): Error => new RunError(describe(error, 'failed in'), { cause: error });
         const kernelOf = async (intraOpNumThreads: number): Promise<Kernel> => {

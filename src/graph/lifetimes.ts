@@ -1,9 +1,9 @@
 // When each value of a static graph is alive while its nodes run one after the other, and how many bytes that takes at most: exact, given
 // what the engine that runs it does (a MemoryModel). Inputs and constants are there before and after; they are not counted.
 
-import { assert, defined } from '../assert.ts';
+import { defined } from '../assert.ts';
 import type { Graph, Node } from './graph.ts';
-import { isOperator, operators } from './operators/index.ts';
+import { inferTypes } from './infer-types.ts';
 import { byteLength, elementBytes, sameShape, type ValueType } from './tensor.ts';
 
 /** What an engine does with memory. */
@@ -146,33 +146,4 @@ function sharedBuffer(node: Node, type: ValueType, holders: ReadonlyMap<string, 
   const buffer = holders.get(node.inputs[sharing.input] ?? '');
   if (sharing.how === 'view') return buffer ?? 'given';
   return buffer !== undefined && buffer.uses === 1 && buffer.bytes === byteLength(type) ? buffer : undefined;
-}
-
-/** The type of what a node of another domain makes, if it is known. */
-export type ForeignType = (node: Node, inputs: readonly (ValueType | undefined)[]) => ValueType | undefined;
-
-/** The types of all values of a static graph. Values that unknown operators of other domains make, and what follows from them, are left out. */
-export function inferTypes(graph: Graph, foreign: ForeignType = () => undefined): Map<string, ValueType> {
-  const types = new Map<string, ValueType>(graph.initializers);
-  for (const { name, type, shape } of [...graph.inputs, ...graph.outputs]) types.set(name, { type, shape: shape as readonly number[] });
-  for (const node of graph.nodes) {
-    if (node.inputs.some((name) => name !== '' && !types.has(name))) continue;
-    if (node.domain !== '') {
-      const inputs = node.inputs.map((name) => types.get(name));
-      const result = foreign(node, inputs);
-      if (result !== undefined) types.set(node.outputs[0] as string, result);
-      continue;
-    }
-    assert(isOperator(node.operator), `operator ${node.operator} was not refused`);
-    const results = operators[node.operator].infer(
-      node,
-      node.inputs.map((name) => types.get(name)),
-      node.inputs.map((name) => graph.initializers.get(name)),
-    );
-    node.outputs.forEach((name, index) => {
-      const type = results[index];
-      if (name !== '' && type !== undefined) types.set(name, type);
-    });
-  }
-  return types;
 }

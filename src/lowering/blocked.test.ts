@@ -16,7 +16,6 @@ import { createRandom } from '../random.ts';
 import { evaluateGraph } from '../testing/evaluate-graph.ts';
 import { assertClose, randomTensor } from '../testing/gradient-check.ts';
 import { runOnEngine } from '../testing/onnxruntime-check.ts';
-import { lowerGraph } from './blocked.ts';
 import { blockedDomain } from './layouts.ts';
 
 const seed = 20261121;
@@ -98,7 +97,7 @@ function build({ input, size, steps }: { input: number; size: readonly number[];
   return b.build([b.linear(b.flatten(b.globalAveragePool(x)), { name: 'head', outFeatures: 3 }), x]);
 }
 
-/** Largest difference relative to the largest element (or to `floor`, for gradients that are sums of what cancels). */
+/** Every value that is expected, within 2e-4 of its largest element. */
 function compare(found: ReadonlyMap<string, Tensor>, expected: ReadonlyMap<string, Tensor>, what: string): void {
   for (const [name, value] of expected) {
     const other = found.get(name);
@@ -155,20 +154,4 @@ test('random nets: outputs, running statistics and gradients, whole and in halve
     { seed, numRuns: 60, includeErrorInReport: true },
   );
   assert.ok(engine.blockSize === undefined || blockedCount > 100, `${blockedCount} blocked nodes`);
-});
-
-test('a graph by itself: the same outputs under the same names', async (t) => {
-  if (engine.blockSize === undefined) return t.skip('ONNX Runtime has no blocked kernels on this processor');
-  const block = engine.blockSize;
-  await fc.assert(
-    fc.asyncProperty(net, async (drawn) => {
-      const { graph } = instantiate(build(drawn), drawn.samples);
-      const random = createRandom(5);
-      const values = new Map<string, Tensor>();
-      for (const { name, type, shape } of graph.inputs) values.set(name, randomTensor(random, { type, shape: shape as number[] }));
-      const constant = { ...graph, parameters: [], buffers: [] };
-      compare(await runOnEngine(engine, lowerGraph(constant, { block }), values), evaluateGraph(constant, values), 'the lowered graph');
-    }),
-    { seed, numRuns: 20, includeErrorInReport: true },
-  );
 });

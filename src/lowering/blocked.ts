@@ -2,14 +2,13 @@
 // stay blocked from layer to layer; values are brought to another layout only where something else reads them. All else is left as it is, and deferred
 // gradients that have no blocked form are written out plainly.
 
-import { defined } from '../assert.ts';
 import { deferredOperator, slidingOf } from '../autodiff/deferred.ts';
 import type { TrainingPass } from '../autodiff/differentiate.ts';
 import { product } from '../autodiff/expressions.ts';
 import { type ConvolutionForms, plainForms, type Sliding } from '../autodiff/forms.ts';
 import { writeOut } from '../autodiff/write-out.ts';
 import { Emitter } from '../graph/emitter.ts';
-import { floatAttribute, type Graph, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
+import { floatAttribute, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
 import { windowOf } from '../graph/operators/windows.ts';
 import { elementCount, sameShape, type Tensor, toNumbers, type ValueType } from '../graph/tensor.ts';
 import {
@@ -26,25 +25,12 @@ import {
 } from './convolutions.ts';
 import { Layouts } from './layouts.ts';
 import { batchNormalization, batchNormalizationGradient } from './normalizations.ts';
-import { typesOf } from './types.ts';
 
 export interface BlockedOptions {
   /** Channels of a block: 16 with AVX-512, 8 with AVX2. */
   readonly block: number;
   /** The plain forms. */
   readonly forms?: ConvolutionForms;
-}
-
-/** The graph on the blocked layout. Inputs and outputs stay as they are, in names, shapes and layout. */
-export function lowerGraph(graph: Graph, options: BlockedOptions): Graph {
-  const types = typesOf(graph);
-  const { inputs, initializers, nodes } = graph;
-  const results = graph.outputs.map(({ name }) => name);
-  const source = { inputs, initializers, nodes, type: (name: string) => defined(types.get(name), `the type of ${name}`) };
-  const lowering = new BlockedLowering(source, new Set(results), options);
-  lowering.lower(nodes);
-  lowering.finish(results);
-  return lowering.emitter.build(graph.name, results);
 }
 
 /** The pass on the blocked layout; what enters and leaves it stays as it is. */
