@@ -83,6 +83,8 @@ export interface CoordinatorOptions {
   plan(profile: Profile, cluster: Cluster): Plan;
   /** The plan to use as it is, its devices in the order of joining; no profiling then. */
   readonly givenPlan?: Plan;
+  /** The protocol. Default: `step` of machine.ts; the rehearsal wraps it in mistakes, to see them caught. */
+  readonly step?: typeof step;
 }
 
 /** How a run ended. */
@@ -168,7 +170,7 @@ class CoordinatorShell implements Coordinator {
     if (this.#inputs.length > 1) return;
     for (let next = this.#inputs[0]; next !== undefined; next = this.#inputs[0]) {
       try {
-        const [state, effects] = step(this.#options.machine, this.#state, next);
+        const [state, effects] = (this.#options.step ?? step)(this.#options.machine, this.#state, next);
         this.#state = state;
         for (const effect of effects) this.#perform(effect);
       } catch (error) {

@@ -14,7 +14,7 @@ import type { RoundResult, RoundTimes } from '../messages.ts';
 import { ringAllReduce } from './all-reduce.ts';
 import type { MailKey } from './mailbox.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
-import type { Stage, UpdateOptions } from './stage.ts';
+import type { StagePort, UpdateOptions } from './stage.ts';
 
 /** The name under which the data feed's frames are filed. */
 export const feedName = '(feed)';
@@ -51,7 +51,7 @@ export interface QueuedRound {
 }
 
 /** Runs the round; resolves when all of its work is queued, so that the engine need not wait for the next round while the sums of this one travel. */
-export async function runRound(program: DeviceProgram, stage: Stage, round: number, ports: RoundPorts): Promise<QueuedRound> {
+export async function runRound(program: DeviceProgram, stage: StagePort, round: number, ports: RoundPorts): Promise<QueuedRound> {
   const { clock, failure } = ports;
   const startMs = clock.now();
   const busyBeforeMs = stage.busyMs();
@@ -92,7 +92,7 @@ interface Piece {
 /** The pieces received and the work in flight of one round. */
 class RoundState {
   readonly #program: DeviceProgram;
-  readonly #stage: Stage;
+  readonly #stage: StagePort;
   readonly #round: number;
   readonly #ports: RoundPorts;
   readonly #pieces = new Map<string, Piece[]>();
@@ -100,7 +100,7 @@ class RoundState {
   readonly #gradients = new Map<number, Promise<readonly Tensor[]>>();
   readonly #sends: Promise<void>[] = [];
 
-  constructor(program: DeviceProgram, stage: Stage, round: number, ports: RoundPorts) {
+  constructor(program: DeviceProgram, stage: StagePort, round: number, ports: RoundPorts) {
     this.#program = program;
     this.#stage = stage;
     this.#round = round;

@@ -29,6 +29,31 @@ export interface UpdateOptions {
   readonly step: number;
 }
 
+/** What a round and a worker need of a stage. The rehearsal passes one without an engine, whose arithmetic is exact. */
+export type StagePort = Pick<
+  Stage,
+  | 'inputs'
+  | 'outputs'
+  | 'label'
+  | 'isLast'
+  | 'load'
+  | 'missingState'
+  | 'state'
+  | 'busyMs'
+  | 'mailboxBytes'
+  | 'beginRound'
+  | 'forward'
+  | 'backward'
+  | 'backwardInput'
+  | 'backwardWeight'
+  | 'takeGradients'
+  | 'putGradients'
+  | 'finishRound'
+  | 'update'
+  | 'confirmUpdate'
+  | 'rollBackUpdate'
+>;
+
 type Values = Record<string, Value>;
 
 /** About 4 MiB, a few milliseconds of copying. */

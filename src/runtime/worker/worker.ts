@@ -1,7 +1,6 @@
 // A worker: one device's part of a run. It does what the coordinator's messages say, one after the other, and lets pipeline data flow beside them into
 // the mailbox. It ends when the coordinator ends the run or the link to it is lost; nothing of the run outlives it.
 
-import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -18,12 +17,14 @@ import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { savedBudgetBytes } from '../device/recomputation.ts';
 import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
-import { createStage, type Stage } from '../device/stage.ts';
+import { createStage, type StagePort } from '../device/stage.ts';
+import type { StageOptions } from '../device/stage-graphs.ts';
 import { Failure } from '../failure.ts';
 import { type Message, type ModelMessage, message, parseMessage, type ToCoordinator, type ToWorker, toWorkerSchemas } from '../messages.ts';
 import { decodeModel } from '../model-transfer.ts';
 import { optimizedParameter } from '../run-state.ts';
 import { type PeerNetwork, Peers } from './peers.ts';
+import { type ProcessMeters, processMeters } from './process-meters.ts';
 
 export interface WorkerOptions {
   /** The name that the coordinator gave this device. */
@@ -37,6 +38,12 @@ export interface WorkerOptions {
   readonly profileCache?: ProfileCache;
   /** What this device may use. Default: not known. */
   readonly memoryBytes?: number;
+  /** Compiles the stage that computes. Default: on `engine`. */
+  createStage?(options: StageOptions): Promise<StagePort>;
+  /** Reads the model that the coordinator sent. Default: its graph, cut into layers. Throws ProtocolError or InputError. */
+  readModel?(message: ModelMessage, frame: Frame): LayerSequence;
+  /** Default: those of this process. */
+  readonly meters?: ProcessMeters;
 }
 
 /** How a worker's part ended. */
@@ -54,7 +61,7 @@ export async function runWorker(options: WorkerOptions): Promise<WorkerEnd> {
 
 interface Deployment {
   readonly program: DeviceProgram;
-  readonly stage: Stage;
+  readonly stage: StagePort;
   /** The peers that the program exchanges data with. */
   readonly peers: ReadonlySet<string>;
   /** Shapes of the stage's parameters and buffers. */
@@ -102,10 +109,11 @@ class Worker {
   #deployment: Deployment | undefined;
   readonly #commits = new Commits();
   #peakMemoryBytes = 0;
-  readonly #loopDelay = monitorEventLoopDelay({ resolution: 1 });
+  readonly #meters: ProcessMeters;
 
   constructor(options: WorkerOptions) {
     this.#options = options;
+    this.#meters = options.meters ?? processMeters();
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#file(from, frame),
       onEnd: (peer, reason) => this.#peerLost(peer, reason),
@@ -130,7 +138,7 @@ class Worker {
   }
 
   async #close(reason: string): Promise<void> {
-    this.#loopDelay.disable();
+    this.#meters.stop();
     this.#mailbox.fail(new RunError(reason));
     await this.#peers.close(reason);
     await this.#network?.close();
@@ -223,7 +231,7 @@ class Worker {
   }
 
   async #setModel(control: ModelMessage, frame: Frame): Promise<void> {
-    const sequence = layers(decodeModel(control, frame), { frozen: control.training.frozen });
+    const sequence = (this.#options.readModel ?? readModel)(control, frame);
     const names = sequence.layers.map((layer) => layer.name);
     if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
       throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
@@ -257,8 +265,9 @@ class Worker {
     const { message: model, sequence } = earlier(this.#model, 'deploy', 'a model');
     const { plan } = control;
     const device = checkedProgram(plan, sequence, this.#options.name);
+    const create = this.#options.createStage ?? ((options: StageOptions) => createStage(this.#options.engine, options));
     const stage = await this.#guard(
-      createStage(this.#options.engine, {
+      create({
         sequence,
         layers: device.layers,
         sampleCount: device.samples[1] - device.samples[0],
@@ -289,7 +298,7 @@ class Worker {
     };
     for (const peer of peers) if (!this.#peers.isLinked(peer)) this.#peerLost(peer, 'it was lost before the plan came');
     if (control.stateCount === 0) await this.#deployed(this.#deployment);
-    this.#loopDelay.enable();
+    this.#meters.start();
   }
 
   async #loadState(control: ToWorker['state'], frame: Frame): Promise<void> {
@@ -347,7 +356,7 @@ class Worker {
     reported.catch((error: unknown) => this.#failure.fail(error));
     if (isClipped) stage.update({ learningRate, gradientScale: (await this.#guard(committed)).gradientScale, step });
     deployment.unsettled = committed;
-    this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, process.memoryUsage.rss());
+    this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, this.#meters.residentBytes());
   }
 
   /** Tells the coordinator that the round is computed. */
@@ -386,12 +395,16 @@ class Worker {
       await this.#send('state', { role: entry.role, name: entry.name }, [entry.value]);
     }
     await this.#send('statistics', {
-      eventLoopDelayP99Ms: this.#loopDelay.percentile(99) / 1e6,
-      eventLoopDelayMaxMs: this.#loopDelay.max / 1e6,
-      peakMemoryMiB: Math.max(this.#peakMemoryBytes, process.memoryUsage.rss()) / 2 ** 20,
+      eventLoopDelayP99Ms: this.#meters.eventLoopDelayP99Ms(),
+      eventLoopDelayMaxMs: this.#meters.eventLoopDelayMaxMs(),
+      peakMemoryMiB: Math.max(this.#peakMemoryBytes, this.#meters.residentBytes()) / 2 ** 20,
     });
     await this.#send('snapshot-end', { round });
   }
+}
+
+function readModel(control: ModelMessage, frame: Frame): LayerSequence {
+  return layers(decodeModel(control, frame), { frozen: control.training.frozen });
 }
 
 /** What an earlier message must have brought. */
