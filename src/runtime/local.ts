@@ -83,7 +83,7 @@ export async function trainHere(
     if (isTraced(round)) hooks.observe({ kind: 'trace', device: localDevice, round, times });
     if (!result.finite) throw new RunError(`Training ended: ${notFinite(round)}.`);
     if (isClipped) stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step });
-    stage.confirmUpdate();
+    stage.dropVersion(round);
     hooks.onCommitted(round, result.lossSum / config.batchSize, result.correctCount, learningRate, { [localDevice]: result });
     if (signal.aborted || isBoundary(config, round + 1)) await hooks.onCheckpoint(round + 1, await stateOf(stage));
     if (signal.aborted) return { round: round + 1, stopped: round + 1 < config.endRound };

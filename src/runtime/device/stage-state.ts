@@ -1,10 +1,14 @@
 // A stage's weights, running statistics and optimizer state in the engine: outside under the names of the model, inside as the graphs take them,
 // small tensors in packs. What is loaded waits here as it came and is packed when the graphs first need it.
+//
+// VERSIONS: an update makes new values and leaves the old ones alone, so a former state is kept by keeping its handles. Version n is the state after n
+// committed rounds. Values are counted: one is released when neither the live state, nor a version, nor a micro-batch in flight has it.
 
-import { assert } from '../../assert.ts';
+import { assert, defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { allocate, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
+import { optimizedParameter } from '../run-state.ts';
 import { memberValue, type Pack, type PackMember } from './packs.ts';
 import { owned } from './samples.ts';
 
@@ -21,13 +25,29 @@ export interface StatePack {
   readonly pack: Pack;
 }
 
+/** Which part of a state. */
+export interface EntryOptions {
+  readonly round?: number;
+  readonly since?: number;
+  /** Names of parameters and buffers; optimizer state goes with its parameter. */
+  readonly names?: ReadonlySet<string>;
+}
+
 /** A member that was loaded, not yet packed. */
 type Loose = Map<string, Tensor>;
+
+type RoleValues = Readonly<Record<StateRole, Map<string, Value>>>;
+
+const roles = ['parameter', 'buffer', 'optimizer'] as const;
 
 /** The state. Names are the model's, and those of the packs. */
 export class StageState {
   readonly #engine: Engine;
-  readonly #values: Readonly<Record<StateRole, Map<string, Value>>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
+  /** The live state. */
+  #values: RoleValues = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
+  readonly #versions = new Map<number, RoleValues>();
+  /** By handle: how many have the value. */
+  readonly #holderCounts = new Map<number, number>();
   readonly #packs: readonly StatePack[];
   readonly #places = new Map<string, { readonly statePack: StatePack; readonly member: PackMember }>();
   readonly #loose = new Map<StatePack, Loose>();
@@ -63,17 +83,71 @@ export class StageState {
     return this.#values[role].get(name);
   }
 
-  /** Puts a value of the engine in place of the old one, which is released. */
+  /** Puts a value of the engine in place of the old one. */
   set(role: StateRole, name: string, value: Value): void {
-    const old = this.exchange(role, name, value);
-    if (old !== undefined) this.#engine.release(old);
+    const old = this.#values[role].get(name);
+    this.retain(value);
+    this.#values[role].set(name, value);
+    if (old !== undefined) this.release(old);
   }
 
-  /** Puts a value of the engine in place of the old one, which the caller gets. */
-  exchange(role: StateRole, name: string, value: Value): Value | undefined {
-    const old = this.#values[role].get(name);
-    this.#values[role].set(name, value);
-    return old;
+  /** One more has the value. */
+  retain(value: Value): void {
+    this.#holderCounts.set(value.handle, (this.#holderCounts.get(value.handle) ?? 0) + 1);
+  }
+
+  /** One fewer has the value; with the last it goes. A value that never was of the state goes at once. */
+  release(value: Value): void {
+    const count = this.#holderCounts.get(value.handle) ?? 1;
+    if (count > 1) {
+      this.#holderCounts.set(value.handle, count - 1);
+      return;
+    }
+    this.#holderCounts.delete(value.handle);
+    this.#engine.release(value);
+  }
+
+  /** The rounds of the versions that are kept, ascending. */
+  get versions(): readonly number[] {
+    return [...this.#versions.keys()].sort((a, b) => a - b);
+  }
+
+  /** Keeps the live state as version `round`, in place of what bore that number. */
+  keep(round: number): void {
+    this.settle();
+    const copy = copyOf(this.#values);
+    for (const value of valuesOf(copy)) this.retain(value);
+    this.drop(round);
+    this.#versions.set(round, copy);
+  }
+
+  /** Lets go of a version, if there is one. */
+  drop(round: number): void {
+    const version = this.#versions.get(round);
+    this.#versions.delete(round);
+    if (version !== undefined) for (const value of valuesOf(version)) this.release(value);
+  }
+
+  /** The live state is version `round` again, which stays; later versions go. */
+  returnTo(round: number): void {
+    const version = this.#version(round);
+    for (const later of this.versions) if (later > round) this.drop(later);
+    const live = this.#values;
+    this.#values = copyOf(version);
+    for (const value of valuesOf(version)) this.retain(value);
+    for (const value of valuesOf(live)) this.release(value);
+  }
+
+  #version(round: number): RoleValues {
+    return defined(this.#versions.get(round), `version ${round}`);
+  }
+
+  /** Lets go of everything. */
+  dispose(): void {
+    for (const round of this.versions) this.drop(round);
+    for (const value of valuesOf(this.#values)) this.release(value);
+    this.#values = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
+    this.#loose.clear();
   }
 
   /** Parameters and buffers as the graphs take them. */
@@ -82,16 +156,31 @@ export class StageState {
     return { ...Object.fromEntries(this.#values.parameter), ...Object.fromEntries(this.#values.buffer) };
   }
 
-  /** Everything under the model's names, copied out one by one. */
-  async *entries(): AsyncGenerator<StateEntry> {
+  /**
+   * Everything of version `round` (default: the live state) under the model's names, copied out one by one; of `names` only, if given. The version stays
+   * meanwhile. `since`: leaves out what is as it was in that version.
+   */
+  async *entries({ round, since, names }: EntryOptions = {}): AsyncGenerator<StateEntry> {
     this.settle();
-    for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
-      for (const [name, value] of [...this.#values[role]]) {
-        const content = await this.#engine.download(value);
-        const packed = this.#packs.find((statePack) => statePack.role === role && statePack.pack.name === name);
-        if (packed === undefined) yield { role, name, value: content };
-        else for (const member of packed.pack.members) yield { role, name: member.name, value: memberValue(packed.pack, member, content) };
+    const version = copyOf(round === undefined ? this.#values : this.#version(round));
+    const former = since === undefined ? undefined : this.#versions.get(since);
+    const isWanted = (role: StateRole, name: string): boolean => names === undefined || names.has(ownerName(role, name));
+    const held = [...valuesOf(version)];
+    for (const value of held) this.retain(value);
+    try {
+      for (const role of roles) {
+        for (const [name, value] of version[role]) {
+          if (former?.[role].get(name)?.handle === value.handle) continue;
+          const packed = this.#packs.find((statePack) => statePack.role === role && statePack.pack.name === name);
+          const members = packed?.pack.members.filter((member) => isWanted(role, member.name));
+          if (members?.length === 0 || (members === undefined && !isWanted(role, name))) continue;
+          const content = await this.#engine.download(value);
+          if (packed === undefined || members === undefined) yield { role, name, value: content };
+          else for (const member of members) yield { role, name: member.name, value: memberValue(packed.pack, member, content) };
+        }
       }
+    } finally {
+      for (const value of held) this.release(value);
     }
   }
 
@@ -114,6 +203,19 @@ export class StageState {
     this.#loose.delete(statePack);
     this.set(role, pack.name, this.#engine.upload(wrap('float32', [pack.count], data)));
   }
+}
+
+function copyOf({ parameter, buffer, optimizer }: RoleValues): RoleValues {
+  return { parameter: new Map(parameter), buffer: new Map(buffer), optimizer: new Map(optimizer) };
+}
+
+function* valuesOf(values: RoleValues): Generator<Value> {
+  for (const role of roles) yield* values[role].values();
+}
+
+/** The parameter or buffer that a piece of state belongs to. */
+function ownerName(role: StateRole, name: string): string {
+  return role === 'optimizer' ? optimizedParameter(name) : name;
 }
 
 function placeKey(role: StateRole, name: string): string {

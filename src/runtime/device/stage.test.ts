@@ -21,7 +21,7 @@ import type { RunSubject } from '../coordinator/coordinator.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { ownCopy } from './samples.ts';
 import { createStage, type Stage } from './stage.ts';
-import type { StateEntry } from './stage-state.ts';
+import type { EntryOptions, StateEntry } from './stage-state.ts';
 
 const sampleCount = 3;
 
@@ -82,9 +82,9 @@ async function pass(stage: Stage, net: TestNet, round = 0): Promise<readonly (re
   return Promise.all(results);
 }
 
-async function stateOf(stage: Stage): Promise<Map<string, StateEntry>> {
+async function stateOf(stage: Stage, options: EntryOptions = {}): Promise<Map<string, StateEntry>> {
   const entries = new Map<string, StateEntry>();
-  for await (const entry of stage.state()) entries.set(`${entry.role} ${entry.name}`, entry);
+  for await (const entry of stage.state(options)) entries.set(`${entry.role} ${entry.name}`, entry);
   return entries;
 }
 
@@ -121,7 +121,7 @@ test('the two halves of a split backward pass give what the whole one gives, in 
   }
 });
 
-test('after a round the engine holds the state and nothing else; after an update, the state before it too until it is confirmed', async () => {
+test('after a round the engine holds the state and nothing else; after an update, the version before it too until it is dropped', async () => {
   for (const net of [residualNet(), transformerNet(), dropoutNet(), batchNormNet()]) {
     for (const kind of ['sgd', 'adam'] as const) {
       const engine = createReferenceEngine();
@@ -134,7 +134,8 @@ test('after a round the engine holds the state and nothing else; after an update
         await engine.settled();
         const bytes = stateBytes(await stateOf(stage));
         assert.ok(engine.valueBytes() > bytes);
-        stage.confirmUpdate();
+        assert.deepEqual(stage.versions, [round]);
+        stage.dropVersion(round);
         await engine.settled();
         assert.equal(engine.valueBytes(), bytes, `${net.graph.name} ${kind}`);
       }
@@ -162,23 +163,65 @@ test('a round that was given up leaves nothing behind: the next one is as if it 
   await engine.close();
 });
 
-test('an update that is taken back leaves the very state before it', async () => {
-  const net = transformerNet();
-  const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 } });
-  const engine = createReferenceEngine();
-  const stage = await stageOf(engine, subject, { layers: [1, 7] });
-  for (const round of [0, 1]) {
-    await pass(stage, net, round);
-    stage.update({ ...update, step: round + 1 });
+test('every version that is kept is the very state of its round: statistics and optimizer state too, whatever came after', async () => {
+  for (const net of [transformerNet(), batchNormNet()]) {
+    const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 } });
+    const engine = createReferenceEngine();
+    const stage = await stageOf(engine, subject, { layers: [0, subject.sequence.layers.length] });
+    const states = [];
+    for (const round of [0, 1, 2]) {
+      states.push(await stateOf(stage));
+      await pass(stage, net, round);
+      stage.update({ ...update, step: round + 1 });
+    }
+    const last = await stateOf(stage);
+    assert.deepEqual(stage.versions, [0, 1, 2]);
+    for (const round of [0, 1, 2])
+      assert.deepEqual(await stateOf(stage, { round }), states[round], `version ${round} of ${net.graph.name}`);
+    stage.dropVersion(1);
+    assert.deepEqual(stage.versions, [0, 2]);
+
+    // Back to before round 2, with a round given up in between, and on again: the same once more.
+    stage.beginRound(3);
+    await forward(stage, net, 0);
+    stage.returnTo(2);
+    assert.deepEqual(await stateOf(stage), states[2]);
+    await pass(stage, net, 2);
+    stage.update({ ...update, step: 3 });
+    assert.deepEqual(await stateOf(stage), last);
+    stage.returnTo(0);
+    assert.deepEqual(await stateOf(stage), states[0]);
+    stage.dispose();
+    await engine.settled();
+    assert.equal(engine.valueBytes(), 0);
+    await engine.close();
   }
-  stage.confirmUpdate();
-  const before = await stateOf(stage);
-  await pass(stage, net, 2);
-  stage.update({ ...update, step: 3 });
-  const after = await stateOf(stage);
-  assert.notDeepEqual(after, before);
-  stage.rollBackUpdate();
-  assert.deepEqual(await stateOf(stage), before);
+});
+
+test('what is the same in two versions is left out where only the difference is asked for; other layers are, too', async () => {
+  const net = regressionNet();
+  const subject = subjectOf(net, 8, { frozen: ['a.weight'] });
+  const engine = createReferenceEngine();
+  const stage = await stageOf(engine, subject, { layers: [0, subject.sequence.layers.length] });
+  await pass(stage, net, 0);
+  stage.update({ ...update, step: 1 });
+  stage.keepVersion(1);
+  const names = async (options: EntryOptions): Promise<string[]> => {
+    const found = [];
+    for await (const { role, name } of stage.state(options)) found.push(`${role} ${name}`);
+    return found.sort();
+  };
+  const all = await names({ round: 1 });
+  const changed = await names({ round: 1, since: 0 });
+  assert.ok(all.includes('parameter a.weight'), String(all));
+  assert.deepEqual(
+    changed,
+    all.filter((name) => name !== 'parameter a.weight'),
+  );
+  assert.deepEqual(
+    await names({ round: 1, names: new Set(['head.bias']) }),
+    all.filter((name) => name.includes('head.bias')),
+  );
   await engine.close();
 });
 

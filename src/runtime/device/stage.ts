@@ -10,7 +10,7 @@ import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
 import { type CompiledPass, type CompiledStage, compileStage, type StageOptions, stepNames } from './stage-graphs.ts';
-import { StageState, type StateEntry } from './stage-state.ts';
+import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 
 /** The sums of a round on this device. */
 export interface RoundTotals {
@@ -78,8 +78,6 @@ export class Stage {
   readonly #state: StageState;
   /** Kept by forward for backward, by micro-batch. */
   readonly #inFlight = new Map<number, Values>();
-  /** Parameters and optimizer state before the last update. */
-  readonly #superseded: { readonly role: StateRole; readonly name: string; readonly value: Value }[] = [];
   /** Sums of the round's weight gradients, by parameter; empty before its first backward. */
   #gradients: Values = {};
   #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
@@ -114,9 +112,37 @@ export class Stage {
     return [...missing(parameters, 'parameter'), ...missing(buffers, 'buffer')];
   }
 
-  /** Parameters, buffers and optimizer state, copied out one by one. */
-  state(): AsyncGenerator<StateEntry> {
-    return this.#state.entries();
+  /** Parameters, buffers and optimizer state, copied out one by one: live, or of a version. */
+  state(options: EntryOptions = {}): AsyncGenerator<StateEntry> {
+    return this.#state.entries(options);
+  }
+
+  /** The versions that are kept, by the number of rounds committed before, ascending. */
+  get versions(): readonly number[] {
+    return this.#state.versions;
+  }
+
+  /** Keeps the live state as the one after `round` rounds. Costs handles only, until an update replaces what they hold. */
+  keepVersion(round: number): void {
+    this.#state.keep(round);
+  }
+
+  /** Lets go of a version, if there is one. */
+  dropVersion(round: number): void {
+    this.#state.drop(round);
+  }
+
+  /** Goes back to a version; what rounds have left beyond it is forgotten. */
+  returnTo(round: number): void {
+    this.#forget();
+    this.#state.returnTo(round);
+  }
+
+  /** Lets go of all state and graphs; the stage is of no use afterwards. */
+  dispose(): void {
+    this.#forget();
+    this.#state.dispose();
+    for (const executable of executablesOf(this.#compiled)) executable.release();
   }
 
   /** Milliseconds of computing so far. */
@@ -131,14 +157,19 @@ export class Stage {
     return 2 * microBatchCount * share + 2 * gradientBytes + 2 ** 20;
   }
 
-  /** Forgets what an abandoned round left. */
+  /** The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten. */
   beginRound(round: number): void {
+    this.#forget();
+    this.#state.keep(round);
+    this.#round = round;
+  }
+
+  #forget(): void {
     for (const values of this.#inFlight.values()) this.#releaseAll(values);
     this.#inFlight.clear();
     this.#releaseAll(this.#gradients);
     this.#gradients = {};
     this.#losses = [];
-    this.#round = round;
   }
 
   /**
@@ -162,12 +193,14 @@ export class Stage {
     const results = this.#run(defined(pass.forward, 'the forward pass'), { ...this.#stateValues(), ...feeds });
     const kept: Values = {};
     for (const name of pass.savedInputs) {
-      kept[name] = defined(feeds[name] ?? this.#state.get('buffer', name), name);
+      const fed = feeds[name];
+      kept[name] = defined(fed ?? this.#state.get('buffer', name), name);
+      if (fed === undefined) this.#state.retain(kept[name]);
       delete feeds[name];
     }
     this.#releaseAll(feeds);
     for (const { name } of graphs.saved) kept[name] = defined(results[name], name);
-    this.#replaceBuffers(pass, results, kept);
+    this.#replaceBuffers(pass, results);
     this.#inFlight.set(microBatch, kept);
     if (labels !== undefined) this.#addLoss(pass, results, labels, kept);
     const outputs = this.outputs.map(({ name }) => this.#result(name, results, kept));
@@ -190,7 +223,7 @@ export class Stage {
   #step(pass: CompiledPass, step: Executable, feeds: Values): Promise<readonly Tensor[]> {
     const results = this.#run(step, { ...this.#stateValues(), ...feeds });
     this.#releaseAll(feeds);
-    this.#replaceBuffers(pass, results, {});
+    this.#replaceBuffers(pass, results);
     this.#addSums(results[stepNames.loss], results[stepNames.correct]);
     this.#accumulate(pass, results);
     return this.#inputGradients(pass, results);
@@ -279,11 +312,10 @@ export class Stage {
     return { lossSum: finite ? lossSum : 0, correctCount: finite ? correctCount : 0, squaredNorm: finite && countNorm ? norm : 0, finite };
   }
 
-  /** Queues the update with the round's gradients. The state before it is kept until `confirmUpdate`. */
+  /** Queues the update with the round's gradients. The state before it stays where a version has it. */
   update({ learningRate, gradientScale, step }: UpdateOptions): void {
     const { update, trained, optimizer } = this.#compiled;
     if (update === undefined) return;
-    this.confirmUpdate();
     const feeds: Values = { ...this.#stateValues() };
     const own: Values = {};
     for (const { name, shape } of trained) {
@@ -304,22 +336,7 @@ export class Stage {
       ['parameter', trained],
       ['optimizer', optimizer.state],
     ] as const) {
-      for (const { name } of parts) {
-        const old = this.#state.exchange(role, name, defined(results[optimizer.updatedName(name)], name));
-        this.#superseded.push({ role, name, value: defined(old, name) });
-      }
-    }
-  }
-
-  /** The last update holds: lets go of the state before it. */
-  confirmUpdate(): void {
-    for (const { value } of this.#superseded.splice(0)) this.#engine.release(value);
-  }
-
-  /** The last update is taken back: parameters and optimizer state are what they were before it. */
-  rollBackUpdate(): void {
-    for (const { role, name, value } of this.#superseded.splice(0)) {
-      this.#state.set(role, name, value);
+      for (const { name } of parts) this.#state.set(role, name, defined(results[optimizer.updatedName(name)], name));
     }
   }
 
@@ -337,11 +354,8 @@ export class Stage {
   }
 
   /** New running statistics take the place of the old ones, which stay alive where the backward pass reads them. */
-  #replaceBuffers({ bufferUpdates }: CompiledPass, results: Values, kept: Readonly<Values>): void {
-    for (const { buffer, output } of bufferUpdates) {
-      const old = this.#state.exchange('buffer', buffer, defined(results[output], output));
-      if (kept[buffer] === undefined) this.#engine.release(defined(old, buffer));
-    }
+  #replaceBuffers({ bufferUpdates }: CompiledPass, results: Values): void {
+    for (const { buffer, output } of bufferUpdates) this.#state.set('buffer', buffer, defined(results[output], output));
   }
 
   #dropoutMasks({ graphs, maskAxes }: CompiledPass, microBatch: number, firstSample: number): Values {
@@ -444,6 +458,21 @@ export class Stage {
   }
 
   #releaseAll(values: Readonly<Values>): void {
-    for (const value of Object.values(values)) this.#engine.release(value);
+    for (const value of Object.values(values)) this.#state.release(value);
   }
+}
+
+function executablesOf({ pass, update, accumulate, squaredNorm }: CompiledStage): Executable[] {
+  const all = [
+    pass?.step,
+    pass?.forward,
+    pass?.backward,
+    pass?.backwardInput,
+    pass?.backwardWeight,
+    pass?.loss,
+    update,
+    accumulate,
+    squaredNorm,
+  ];
+  return all.filter((executable) => executable !== undefined);
 }

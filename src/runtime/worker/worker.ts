@@ -371,8 +371,8 @@ class Worker {
     if (deployment.unsettled === undefined) return;
     await this.#guard(deployment.unsettled);
     deployment.unsettled = undefined;
+    deployment.stage.dropVersion(deployment.step);
     deployment.step++;
-    deployment.stage.confirmUpdate();
   }
 
   /** After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss itself. */
