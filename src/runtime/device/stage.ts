@@ -50,8 +50,11 @@ export type StagePort = Pick<
   | 'putGradients'
   | 'finishRound'
   | 'update'
-  | 'confirmUpdate'
-  | 'rollBackUpdate'
+  | 'versions'
+  | 'keepVersion'
+  | 'dropVersion'
+  | 'returnTo'
+  | 'dispose'
 >;
 
 type Values = Record<string, Value>;
