@@ -66,7 +66,7 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): L
 /** sums[i] is the sum of the first i values. */
 export function prefixSums(values: readonly number[]): Float64Array {
   const sums = new Float64Array(values.length + 1);
-  for (const [index, value] of values.entries()) sums[index + 1] = (sums[index] as number) + value;
+  for (let index = 0; index < values.length; index++) sums[index + 1] = (sums[index] as number) + (values[index] as number);
   return sums;
 }
 

@@ -55,8 +55,13 @@ const clusterSchema = z.object(
   'an object with devices and links',
 );
 
+/** Documents that have passed: they are not looked at again. */
+const passedClusters = new WeakSet<Cluster>();
+const passedProfiles = new WeakSet<Profile>();
+
 /** A cluster from JSON or YAML text, or from a value; `where` names the source in errors. Throws InputError. */
 export function parseCluster(document: unknown, where = 'cluster'): Cluster {
+  if (passedClusters.has(document as Cluster)) return document as Cluster;
   const source = sourceOf(document, where);
   const cluster: Cluster = applySchema(clusterSchema, documentValue(document, where), source);
   const names = new Set<string>();
@@ -84,6 +89,7 @@ export function parseCluster(document: unknown, where = 'cluster'): Cluster {
   const holder = cluster.dataDevice;
   if (holder !== undefined && !names.has(holder))
     refuse(source, ['dataDevice'], `names "${holder}", which is no device`, `use one of ${some(names)}`);
+  passedClusters.add(cluster);
   return cluster;
 }
 
@@ -125,6 +131,7 @@ const profileSchema = z.object(
 
 /** A profile from JSON or YAML text, or from a value; `where` names the source in errors. Throws InputError. */
 export function parseProfile(document: unknown, where = 'profile'): Profile {
+  if (passedProfiles.has(document as Profile)) return document as Profile;
   const source = sourceOf(document, where);
   const profile: Profile = applySchema(profileSchema, documentValue(document, where), source);
   for (const [index, size] of profile.batchSizes.entries()) {
@@ -140,6 +147,7 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
     }
     if (times.updateMs !== undefined) checkLength(source, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
   }
+  passedProfiles.add(profile);
   return profile;
 }
 

@@ -1,9 +1,8 @@
 // What no plan can beat in the simulated world. It proves that a micro-batch size, or a part of a search, need not be tried, and how far
 // a plan is from the best.
 
-import { prefixSums, rangeOf } from '../cluster/times.ts';
-import type { Problem } from './problem.ts';
-import { StageTable } from './stages.ts';
+import { interpolation, rangeOf } from '../cluster/times.ts';
+import type { ClassTimes, Problem } from './problem.ts';
 
 /** Lower bounds of the time that samples of a micro-batch keep devices busy, forward and backward; memory and links are ignored. */
 export interface Bounds {
@@ -21,17 +20,36 @@ export interface Bounds {
  * each layer adds at least min over devices of w · its least time. With speeds as weights that is exact for devices that differ by a factor.
  */
 export function createBounds(problem: Problem): Bounds {
-  const table = new StageTable(problem);
-  const costs = problem.profile.layers.map((_, layer) => {
-    table.setLayers(layer, layer + 1);
-    return problem.classes.map((_, classIndex) => table.leastPerSampleMs(classIndex));
-  });
-  const speeds = problem.classes.map((_, classIndex) => 1 / costs.reduce((sum, row) => sum + (row[classIndex] ?? 0), 0));
+  const costs = problem.classes.map((times) => leastPerSampleMs(problem, times));
+  const speeds = costs.map((row) => 1 / row.reduce((sum, ms) => sum + ms, 0));
   // A class that takes no time at all can take everything.
   if (!speeds.every(Number.isFinite)) return { speeds: speeds.map(() => 1), busiestMs: () => 0 };
-  const least = prefixSums(costs.map((row) => Math.min(...row.map((ms, classIndex) => ms * (speeds[classIndex] ?? 0)))));
+  const least = new Float64Array(problem.profile.layers.length + 1);
+  for (let layer = 0; layer + 1 < least.length; layer++) {
+    let weighted = Number.POSITIVE_INFINITY;
+    for (let index = 0; index < costs.length; index++)
+      weighted = Math.min(weighted, ((costs[index] as Float64Array)[layer] as number) * (speeds[index] as number));
+    least[layer + 1] = (least[layer] as number) + weighted;
+  }
   const samples = problem.microBatchSize * (1 - 1e-9);
   return { speeds, busiestMs: (first, end, speed) => (samples * rangeOf(least, first, end)) / speed };
+}
+
+/** By layer: the least time that a sample costs at any share, forward and backward. Piecewise linear times have it at a measured size or at the whole micro-batch. */
+function leastPerSampleMs({ profile, microBatchSize }: Problem, { forward, backward }: ClassTimes): Float64Array {
+  const { batchSizes } = profile;
+  const at = interpolation(batchSizes, microBatchSize);
+  const found = new Float64Array(profile.layers.length);
+  const totalMs = (index: number, layer: number): number =>
+    rangeOf(forward[index] as Float64Array, layer, layer + 1) + rangeOf(backward[index] as Float64Array, layer, layer + 1);
+  for (let layer = 0; layer < found.length; layer++) {
+    const wholeMs = at.lowerWeight * totalMs(at.lower, layer) + at.upperWeight * totalMs(at.upper, layer);
+    let least = Math.max(0, wholeMs) / microBatchSize;
+    for (let index = 0; index < batchSizes.length && (batchSizes[index] as number) < microBatchSize; index++)
+      least = Math.min(least, totalMs(index, layer) / (batchSizes[index] as number));
+    found[layer] = least;
+  }
+  return found;
 }
 
 /** A lower bound of the round of any plan with the problem's micro-batch size, whatever its planner, schedule and devices. */

@@ -3,12 +3,10 @@
 // whole shares. The bounds follow the rules of the simulated world without queueing: a device begins when the first micro-batch has reached
 // it, is busy for M·(F + B), and after its last backward the gradients still go back to stage 0, and the groups still reduce.
 
-import { program } from '../schedule/generate.ts';
-import { simulate } from '../simulator/simulate.ts';
 import { type Bounds, createBounds } from './bounds.ts';
-import { Evaluator, groupReduceMs, onGrid, type ShareTimes, shareTimes } from './evaluate.ts';
+import { Evaluator, groupReduceMs, onGrid, type ShareTimes, shareTimes, simulatedMs } from './evaluate.ts';
 import { largestShare } from './memory.ts';
-import { layoutPlan, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
 import { inFlightFromEnd } from './stages.ts';
 import type { Steps } from './steps.ts';
 
@@ -208,12 +206,6 @@ class Tree {
     this.barMs = roundMs;
     this.best = [...this.#stages];
   }
-}
-
-/** The simulator's round. */
-export function simulatedMs(problem: Problem, layouts: readonly StageLayout[]): number {
-  const plan = layoutPlan(problem, 'any', layouts);
-  return simulate(program(plan), plan, problem.profile, problem.cluster, { events: false }).roundMs;
 }
 
 /** Devices with a smaller place, the same times and memory, and the same links to everybody else; the data's holder has no twin. */

@@ -4,9 +4,10 @@
 // kind gets a link of its own here: the result is then a lower bound, `isExact` is false, and the simulator must be asked.
 
 import { slowestInGroup } from '../cluster/links.ts';
-import { deviceTimes, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
-import { inFlight } from '../schedule/generate.ts';
-import type { Problem, StageLayout } from './problem.ts';
+import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
+import { inFlight, program } from '../schedule/generate.ts';
+import { simulate } from '../simulator/simulate.ts';
+import { layoutPlan, type Problem, type StageLayout } from './problem.ts';
 
 const gridPerMs = 2 ** 30;
 
@@ -22,13 +23,14 @@ export interface ShareTimes {
   updateMs(place: number, first: number, end: number): number;
 }
 
-/** Times for shares up to the problem's micro-batch size. */
+/** Times of a problem's devices. */
 export function shareTimes(problem: Problem): ShareTimes {
-  const { profile, cluster, devices, classes, microBatchSize } = problem;
-  const at = Array.from({ length: microBatchSize + 1 }, (_, samples) => interpolation(profile.batchSizes, samples));
+  const { profile, cluster, devices, classes } = problem;
+  const at: Interpolation[] = [];
   const rangeMs = (sums: readonly Float64Array[] | undefined, first: number, end: number, samples: number): number => {
+    if (sums === undefined || samples === 0) return 0;
+    at[samples] ??= interpolation(profile.batchSizes, samples);
     const where = at[samples];
-    if (sums === undefined || where === undefined || samples === 0) return 0;
     const lower = rangeOf(sums[where.lower] as Float64Array, first, end);
     const upper = where.upper === where.lower ? 0 : rangeOf(sums[where.upper] as Float64Array, first, end);
     return onGrid(Math.max(0, where.lowerWeight * lower + where.upperWeight * upper));
@@ -104,10 +106,21 @@ export class Evaluator {
     this.#holder = dataDevice === undefined ? -1 : problem.table.deviceIndex(dataDevice);
   }
 
+  /** Whether roundMs() is the simulator's for these stages. */
+  isExactFor(layouts: readonly StageLayout[]): boolean {
+    const last = layouts.length - 1;
+    return (
+      this.#holder === -1 ||
+      last === 0 ||
+      !layouts.some(({ devices }, stage) => (stage === 1 || stage === last - 1) && devices.includes(this.#holder))
+    );
+  }
+
   /** Milliseconds of a round; Infinity, and sooner, when it takes `stopMs` or longer. No device may have zero samples. */
   roundMs(layouts: readonly StageLayout[], stopMs: number = Number.POSITIVE_INFINITY): number {
     const nodes: Node[] = [];
     const stages = this.#flatten(layouts, nodes);
+    this.isExact = this.isExactFor(layouts);
     const feeds = this.#createFeeds(layouts, nodes);
     return this.#run(stages, nodes, feeds, stopMs);
   }
@@ -167,9 +180,8 @@ export class Evaluator {
     return found;
   }
 
-  /** By node: the holder's link to it where it brings inputs or labels. Sets `isExact`. */
+  /** By node: the holder's link to it where it brings inputs or labels. */
   #createFeeds(layouts: readonly StageLayout[], nodes: readonly Node[]): (Feed | undefined)[] {
-    this.isExact = true;
     const feeds = new Array<Feed | undefined>(nodes.length).fill(undefined);
     const holder = this.#holder;
     if (holder === -1) return feeds;
@@ -187,7 +199,7 @@ export class Evaluator {
             latencyMs: onGrid(table.latencyMs(holder, place)),
             freeMs: 0,
           };
-        } else if (place === holder && last > 0 && (stage === 1 || stage === last - 1)) this.isExact = false;
+        }
         node++;
       }
     }
@@ -281,4 +293,10 @@ function roundEnd(stages: readonly FlatStage[], nodes: readonly Node[], free: Fl
     }
   }
   return round;
+}
+
+/** The simulator's round. */
+export function simulatedMs(problem: Problem, layouts: readonly StageLayout[]): number {
+  const plan = layoutPlan(problem, 'any', layouts);
+  return simulate(program(plan), plan, problem.profile, problem.cluster, { events: false }).roundMs;
 }

@@ -3,12 +3,15 @@
 // a part's time is forward plus backward, and the bytes cross each direction of a link once, as in eq. 1. Memory (line 9) is eq. 3 with
 // one micro-batch in flight: the paper has no pipeline to fill. May leave devices out.
 //
+// The program is asked only for pipelines whose slowest part is below a bar, at first the least there would be if links took no time. Without
+// links, more layers on the same devices are never worse, so that two runs over the sets find how many layers S can have done at most within
+// the bar, and how many it must have done for the others to do the rest: little is left to try. The bar is raised until a pipeline is found.
+//
 // Devices of a category have the same times, memory and links to everybody. Where that leaves more than `stateLimit` sets S, devices next
 // to each other in speed form a category, which counts as its slowest member, with the least memory and the slowest links.
 
 import { stageMemoryBytes } from '../cluster/memory.ts';
-import { shareTimes } from './evaluate.ts';
-import { straightPartition } from './partition.ts';
+import { interpolation, rangeOf } from '../cluster/times.ts';
 import { type PlannerDevice, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import type { Steps } from './steps.ts';
 
@@ -24,7 +27,7 @@ interface Category {
 
 export function* pipeedge(problem: Problem): Steps<readonly StageLayout[]> {
   const categories = categoriesOf(problem).map((members) => categoryOf(problem, members));
-  const found = partition(problem, categories);
+  const found = new CategoryProgram(problem, categories).best();
   yield 1;
   const next = categories.map(() => 0);
   return found.map(({ first, end, category }) => {
@@ -40,87 +43,198 @@ interface Part {
   readonly category: number;
 }
 
-/** Algorithm 1. Empty when nothing fits. */
-function partition(problem: Problem, categories: readonly Category[]): Part[] {
-  const { profile, microBatchSize } = problem;
-  const L = profile.layers.length;
-  const C = categories.length;
-  const strides: number[] = [];
-  let states = 1;
-  for (const { members } of categories) {
-    strides.push(states);
-    states *= members.length + 1;
+/** How near to the least bar without links the first one is, as a fraction. */
+const precision = 1e-3;
+/** Where links bind: how far the second bar is above the first, as a fraction, and how much further each next one is. */
+const firstSlack = 0.05;
+const slackGrowth = 2;
+
+class CategoryProgram {
+  readonly #layerCount: number;
+  readonly #categories: readonly Category[];
+  /** By category: what one more of its devices adds to the number of a set S. */
+  readonly #strides: number[] = [];
+  readonly #setCount: number;
+  /** By set and category: whether S has all of the category's devices. */
+  readonly #isSpent: Uint8Array;
+  /** By layer: bytes of one micro-batch at the cut in front of it. */
+  readonly #cutBytes: Float64Array;
+  /** By two categories: milliseconds a byte. */
+  readonly #linkMs: Float64Array;
+  /** By category and first layer: how far a stage can go within its memory. */
+  readonly #lastEnd: readonly Int32Array[];
+  /** By set, within a bar and without links: the most layers that it can have done, and the fewest that leave the rest to the others. */
+  readonly #most: Int32Array;
+  readonly #fewest: Int32Array;
+  // By #index(layer, set, next category): h, and where it came from.
+  readonly #least: Float64Array;
+  readonly #precursors: Int32Array;
+
+  constructor(problem: Problem, categories: readonly Category[]) {
+    const { profile, microBatchSize } = problem;
+    const L = profile.layers.length;
+    const C = categories.length;
+    this.#layerCount = L;
+    this.#categories = categories;
+    let sets = 1;
+    for (const { members } of categories) {
+      this.#strides.push(sets);
+      sets *= members.length + 1;
+    }
+    this.#setCount = sets;
+    this.#cutBytes = new Float64Array(L + 1);
+    for (let cut = 1; cut <= L; cut++) this.#cutBytes[cut] = microBatchSize * (profile.layers[cut - 1]?.outputBytes ?? 0);
+    this.#linkMs = crossTimes(problem, categories);
+    this.#lastEnd = categories.map(({ memoryBytes }) => lastFitting(problem, memoryBytes));
+    this.#isSpent = new Uint8Array(sets * C);
+    for (let u = 0; u < C; u++) {
+      const [stride, count] = [this.#strides[u] as number, (categories[u] as Category).members.length];
+      for (let set = 0; set < sets; set++) this.#isSpent[set * C + u] = Math.floor(set / stride) % (count + 1) === count ? 1 : 0;
+    }
+    this.#most = new Int32Array(sets);
+    this.#fewest = new Int32Array(sets);
+    this.#least = new Float64Array((L + 1) * sets * C);
+    this.#precursors = new Int32Array(this.#least.length);
   }
-  const countIn = (state: number, category: number): number =>
-    Math.floor(state / (strides[category] as number)) % ((categories[category] as Category).members.length + 1);
-  const linkMs = crossTimes(problem, categories);
-  const index = (layer: number, state: number, category: number): number => (layer * states + state) * C + category;
-  const least = new Float64Array((L + 1) * states * C).fill(Number.POSITIVE_INFINITY);
-  const precursors = new Int32Array((L + 1) * states * C);
-  for (let u = 0; u < C; u++) least[index(0, 0, u)] = 0;
-  const perLayer = categories.map(({ memoryBytes }) => lastFitting(problem, memoryBytes));
-  // What cannot beat a pipeline of all devices in the order of their categories is not followed.
-  let answer = lineMs(problem, categories, linkMs, perLayer);
-  let last = { layer: -1, state: 0, category: 0 };
-  for (let i = 0; i < L; i++) {
-    for (let state = 0; state < states; state++) {
+
+  /** Algorithm 1. Empty when nothing fits. */
+  best(): Part[] {
+    let longestMs = 0;
+    let speed = 0;
+    for (const { sumsMs, members } of this.#categories) {
+      const allMs = sumsMs[this.#layerCount] as number;
+      longestMs = Math.max(longestMs, allMs);
+      speed += members.length / allMs;
+    }
+    if (!this.#reaches(longestMs)) return [];
+    let low = 0;
+    let high = Math.max(1 / speed, 1e-9 * longestMs);
+    for (; !this.#reaches(high); high = Math.min(longestMs, 1.5 * high)) low = high;
+    while (high - low > precision * high) {
+      const middle = (low + high) / 2;
+      if (this.#reaches(middle)) high = middle;
+      else low = middle;
+    }
+    high *= 1 + 1e-9;
+    for (let slack = 0; high > 0 && high * (1 + slack) < Number.POSITIVE_INFINITY; slack = Math.max(firstSlack, slack * slackGrowth)) {
+      const found = this.#below(high * (1 + slack));
+      if (found.length > 0) return found;
+    }
+    return this.#below(Number.POSITIVE_INFINITY);
+  }
+
+  /** Whether the devices can do all layers within a bar if links take no time; fills #most. */
+  #reaches(barMs: number): boolean {
+    const L = this.#layerCount;
+    const C = this.#categories.length;
+    const most = this.#most.fill(0);
+    for (let set = 0; set < this.#setCount; set++) {
+      const start = most[set] as number;
       for (let u = 0; u < C; u++) {
-        const before = least[index(i, state, u)] as number;
-        if (before >= answer) continue;
-        const used = state + (strides[u] as number);
-        const { sumsMs } = categories[u] as Category;
-        const end = (perLayer[u] as Int32Array)[i] as number;
-        for (let j = i + 1; j <= end; j++) {
-          const computeMs = Math.max(before, (sumsMs[j] as number) - (sumsMs[i] as number));
-          if (computeMs >= answer) break;
-          if (j === L) {
-            answer = computeMs;
-            last = { layer: i, state, category: u };
-            break;
-          }
-          const bytes = microBatchSize * (profile.layers[j - 1]?.outputBytes ?? 0);
-          for (let v = 0; v < C; v++) {
-            if (countIn(used, v) >= (categories[v] as Category).members.length) continue;
-            const ms = Math.max(computeMs, bytes * (linkMs[u * C + v] as number));
-            const at = index(j, used, v);
-            if (ms < (least[at] as number)) [least[at], precursors[at]] = [ms, i * C + u];
+        if (this.#isSpent[set * C + u] === 1) continue;
+        const { sumsMs } = this.#categories[u] as Category;
+        const last = start < L ? ((this.#lastEnd[u] as Int32Array)[start] as number) : L;
+        const within = (sumsMs[start] as number) + barMs;
+        let end = start;
+        while (end < last && (sumsMs[end + 1] as number) <= within) end++;
+        const used = set + (this.#strides[u] as number);
+        if (end > (most[used] as number)) most[used] = end;
+      }
+    }
+    return most[this.#setCount - 1] === L;
+  }
+
+  /** #most from the other end: fills #fewest. */
+  #reachesBack(barMs: number): void {
+    const C = this.#categories.length;
+    const fewest = this.#fewest.fill(this.#layerCount);
+    for (let set = this.#setCount - 2; set >= 0; set--) {
+      for (let u = 0; u < C; u++) {
+        if (this.#isSpent[set * C + u] === 1) continue;
+        const { sumsMs } = this.#categories[u] as Category;
+        const ends = this.#lastEnd[u] as Int32Array;
+        const end = fewest[set + (this.#strides[u] as number)] as number;
+        const within = (sumsMs[end] as number) - barMs;
+        let start = end;
+        while (start > 0 && (sumsMs[start - 1] as number) >= within && (ends[start - 1] as number) >= end) start--;
+        if (start < (fewest[set] as number)) fewest[set] = start;
+      }
+    }
+  }
+
+  #index(layer: number, set: number, category: number): number {
+    return (set * this.#categories.length + category) * (this.#layerCount + 1) + layer;
+  }
+
+  /** The best pipeline whose slowest part is below the bar; empty when there is none. */
+  #below(barMs: number): Part[] {
+    const L = this.#layerCount;
+    const C = this.#categories.length;
+    // A little more than the bar, so that rounding leaves nothing out.
+    const withinMs = barMs * (1 + 1e-9);
+    this.#reaches(withinMs);
+    this.#reachesBack(withinMs);
+    const least = this.#least.fill(Number.POSITIVE_INFINITY);
+    let answer = barMs;
+    let last: Part | undefined;
+    let lastSet = 0;
+    for (let u = 0; u < C; u++) least[this.#index(0, 0, u)] = 0;
+    for (let set = 0; set < this.#setCount; set++) {
+      const start = this.#fewest[set] as number;
+      const stop = Math.min(L - 1, this.#most[set] as number);
+      for (let u = 0; u < C; u++) {
+        if (this.#isSpent[set * C + u] === 1) continue;
+        const row = this.#index(0, set, u);
+        const used = set + (this.#strides[u] as number);
+        const usedStart = this.#fewest[used] as number;
+        const { sumsMs } = this.#categories[u] as Category;
+        const ends = this.#lastEnd[u] as Int32Array;
+        for (let i = start; i <= stop; i++) {
+          const before = least[row + i] as number;
+          if (before >= answer) continue;
+          const end = ends[i] as number;
+          for (let j = Math.max(i + 1, usedStart); j <= end; j++) {
+            const computeMs = Math.max(before, (sumsMs[j] as number) - (sumsMs[i] as number));
+            if (computeMs >= answer) break;
+            if (j === L) {
+              answer = computeMs;
+              last = { first: i, end: L, category: u };
+              lastSet = set;
+            } else this.#reach(j, used, u, i, computeMs);
           }
         }
       }
     }
+    return last === undefined ? [] : this.#follow(last, lastSet);
   }
-  if (last.layer === -1) return [];
-  const parts: Part[] = [{ first: last.layer, end: L, category: last.category }];
-  for (let { layer, state, category } = last; layer > 0; ) {
-    const precursor = precursors[index(layer, state, category)] as number;
-    const [first, u] = [Math.floor(precursor / C), precursor % C];
-    parts.unshift({ first, end: layer, category: u });
-    state -= strides[u] as number;
-    [layer, category] = [first, u];
-  }
-  return parts;
-}
 
-/** The slowest part of a pipeline of all devices, category by category, a little rounded up; infinite when it does not fit. */
-function lineMs(problem: Problem, categories: readonly Category[], linkMs: Float64Array, perLayer: readonly Int32Array[]): number {
-  const { profile, microBatchSize } = problem;
-  const line = categories.flatMap(({ members }, category) => members.map(() => category)).slice(0, profile.layers.length);
-  const stageMs = (index: number, first: number, end: number): number => {
-    const category = line[index] as number;
-    if (end > ((perLayer[category] as Int32Array)[first] as number)) return Number.POSITIVE_INFINITY;
-    const { sumsMs } = categories[category] as Category;
-    return (sumsMs[end] as number) - (sumsMs[first] as number);
-  };
-  const crossMs = (index: number, cut: number): number =>
-    microBatchSize *
-    (profile.layers[cut - 1]?.outputBytes ?? 0) *
-    (linkMs[(line[index - 1] as number) * categories.length + (line[index] as number)] as number);
-  const ends = straightPartition(profile.layers.length, line.length, { stageMs, crossMs });
-  const parts = ends.map((end, index) => {
-    const first = ends[index - 1] ?? 0;
-    return Math.max(stageMs(index, first, end), index === 0 ? 0 : crossMs(index, first));
-  });
-  return Math.max(...parts) * (1 + 1e-9);
+  /** The first j layers run on `used`, the last of them, from i on, on u: who can come next. */
+  #reach(j: number, used: number, u: number, i: number, computeMs: number): void {
+    const C = this.#categories.length;
+    const bytes = this.#cutBytes[j] as number;
+    for (let v = 0; v < C; v++) {
+      if (this.#isSpent[used * C + v] === 1) continue;
+      const ms = Math.max(computeMs, bytes * (this.#linkMs[u * C + v] as number));
+      const at = this.#index(j, used, v);
+      if (ms >= (this.#least[at] as number)) continue;
+      this.#least[at] = ms;
+      this.#precursors[at] = i * C + u;
+    }
+  }
+
+  #follow(last: Part, lastSet: number): Part[] {
+    const C = this.#categories.length;
+    const parts = [last];
+    let [layer, set, next] = [last.first, lastSet, last.category];
+    while (layer > 0) {
+      const precursor = this.#precursors[this.#index(layer, set, next)] as number;
+      const [first, category] = [Math.floor(precursor / C), precursor % C];
+      parts.unshift({ first, end: layer, category });
+      set -= this.#strides[category] as number;
+      [layer, next] = [first, category];
+    }
+    return parts;
+  }
 }
 
 /** For each first layer, how far a stage can go within this memory. */
@@ -139,6 +253,7 @@ function lastFitting(problem: Problem, memoryBytes: number): Int32Array {
 function crossTimes({ table }: Problem, categories: readonly Category[]): Float64Array {
   const C = categories.length;
   const found = new Float64Array(C * C);
+  if (table.isUniform) return found.fill(table.occupancyMs(0, 1, 1));
   for (const [u, from] of categories.entries()) {
     for (const [v, to] of categories.entries()) {
       for (const { place: a } of from.members)
@@ -148,15 +263,23 @@ function crossTimes({ table }: Problem, categories: readonly Category[]): Float6
   return found;
 }
 
-function categoryOf(problem: Problem, members: readonly PlannerDevice[]): Category {
-  const times = shareTimes(problem);
-  const { microBatchSize: B } = problem;
-  const sumsMs = new Float64Array(problem.profile.layers.length + 1);
+function categoryOf({ classes, profile, microBatchSize }: Problem, members: readonly PlannerDevice[]): Category {
+  const at = interpolation(profile.batchSizes, microBatchSize);
+  const sumsMs = new Float64Array(profile.layers.length + 1);
+  const different = [...new Set(members.map(({ classIndex }) => classIndex))];
   for (let layer = 0; layer < sumsMs.length - 1; layer++) {
-    const slowest = Math.max(
-      ...members.map(({ place }) => times.forwardMs(place, layer, layer + 1, B) + times.backwardMs(place, layer, layer + 1, B)),
-    );
-    sumsMs[layer + 1] = (sumsMs[layer] as number) + slowest;
+    let slowestMs = 0;
+    for (const classIndex of different) {
+      const times = classes[classIndex];
+      let ms = 0;
+      for (const sums of [times?.forward, times?.backward]) {
+        const lower = rangeOf(sums?.[at.lower] as Float64Array, layer, layer + 1);
+        const upper = rangeOf(sums?.[at.upper] as Float64Array, layer, layer + 1);
+        ms += Math.max(0, at.lowerWeight * lower + at.upperWeight * upper);
+      }
+      slowestMs = Math.max(slowestMs, ms);
+    }
+    sumsMs[layer + 1] = (sumsMs[layer] as number) + slowestMs;
   }
   return { members, memoryBytes: Math.min(...members.map(({ memoryBytes }) => memoryBytes)), sumsMs };
 }
@@ -167,10 +290,11 @@ function categoriesOf(problem: Problem): PlannerDevice[][] {
   const same = (a: PlannerDevice, b: PlannerDevice): boolean =>
     a.classIndex === b.classIndex &&
     a.memoryBytes === b.memoryBytes &&
-    devices.every(
-      ({ place }) =>
-        place === a.place || place === b.place || table.occupancyMs(a.place, place, 1) === table.occupancyMs(b.place, place, 1),
-    );
+    (table.isUniform ||
+      devices.every(
+        ({ place }) =>
+          place === a.place || place === b.place || table.occupancyMs(a.place, place, 1) === table.occupancyMs(b.place, place, 1),
+      ));
   const equal: PlannerDevice[][] = [];
   for (const device of available) {
     const group = equal.find(([first]) => first !== undefined && same(first, device));
@@ -178,9 +302,7 @@ function categoriesOf(problem: Problem): PlannerDevice[][] {
     else group.push(device);
   }
   if (stateCount(equal) <= stateLimit) return equal;
-  const times = shareTimes(problem);
-  const L = problem.profile.layers.length;
-  const speed = new Map(available.map(({ place }) => [place, times.forwardMs(place, 0, L, problem.microBatchSize)]));
+  const speed = new Map(available.map((device) => [device.place, categoryOf(problem, [device]).sumsMs.at(-1)]));
   const sorted = [...available].sort((a, b) => (speed.get(a.place) ?? 0) - (speed.get(b.place) ?? 0) || b.memoryBytes - a.memoryBytes);
   for (let count = Math.min(10, sorted.length); count > 1; count--) {
     const runs = Array.from({ length: count }, (_, index) =>

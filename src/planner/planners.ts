@@ -9,10 +9,11 @@ import { hugeDeviceCount } from './grid.ts';
 import { hetpipe } from './hetpipe.ts';
 import { explainOverload, refuse } from './infeasible.ts';
 import { pipeedge } from './pipeedge.ts';
-import type { Problem } from './problem.ts';
+import { layoutPlan, type Problem } from './problem.ts';
 import {
   type Answer,
   answerOf,
+  mayBeBelow,
   type Overload,
   overloadOf,
   type Planner,
@@ -106,10 +107,11 @@ function byLayouts(layoutsOf: Layouts, schedule: string): Planner {
       if (found !== undefined && boundMs >= found.roundMs) break;
       const layouts = yield* layoutsOf(problem);
       if (layouts.length === 0) continue;
-      const answer = answerOf(problem, question.planner, layouts);
-      const overload = overloadOf(problem, answer.layout.stages);
-      if (overload === undefined) found = better(found, answer, options);
-      else if (nearest === undefined || overload.neededMiB - overload.hasMiB < nearest.neededMiB - nearest.hasMiB)
+      const overload = overloadOf(problem, layoutPlan(problem, question.planner, layouts).stages);
+      if (overload === undefined) {
+        if (mayBeBelow(problem, layouts, found?.roundMs ?? Number.POSITIVE_INFINITY))
+          found = better(found, answerOf(problem, question.planner, layouts), options);
+      } else if (nearest === undefined || overload.neededMiB - overload.hasMiB < nearest.neededMiB - nearest.hasMiB)
         nearest = { ...overload, microBatchSize: problem.microBatchSize };
     }
     return found ?? (nearest === undefined ? refuse(question, singleSpaces) : explainOverload(question, nearest));

@@ -3,9 +3,8 @@
 
 import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
-import { program } from '../schedule/generate.ts';
-import { simulate } from '../simulator/simulate.ts';
 import { lowerBoundMs } from './bounds.ts';
+import { Evaluator, simulatedMs } from './evaluate.ts';
 import { layoutPlan, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
 import type { Steps } from './steps.ts';
 
@@ -52,14 +51,23 @@ export function problemsOf(
   return found.sort((a, b) => a.boundMs - b.boundMs);
 }
 
-/** Simulates a pipeline. */
+/** A pipeline with what the simulator says of it: by the evaluator where that is the same, which is sooner. */
 export function answerOf(problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer {
-  const { profile, cluster, optimizerState } = problem;
+  const evaluator = new Evaluator(problem);
+  const roundMs = evaluator.isExactFor(layouts) ? evaluator.roundMs(layouts) : simulatedMs(problem, layouts);
   const layout = layoutPlan(problem, planner, layouts);
-  const { roundMs, samplesPerS, devices } = simulate(program(layout), layout, profile, cluster, { optimizerState, events: false });
-  const used = layout.stages.flatMap((stage) => stage.devices);
-  const peakMemoryMiB = Object.fromEntries(used.map((name) => [name, devices[name]?.peakMemoryMiB ?? 0]));
+  const samplesPerS = (layout.batchSize / roundMs) * 1000;
+  const peakMemoryMiB: Record<string, number> = {};
+  for (const { layers, devices, samples, inFlight } of layout.stages) {
+    const demand = stageDemand(problem, ...layers, inFlight);
+    for (const [index, name] of devices.entries()) peakMemoryMiB[name] = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
+  }
   return { layout, layouts, problem, roundMs, predicted: { roundMs, samplesPerS, peakMemoryMiB } };
+}
+
+/** Whether a pipeline's round may be shorter than the bar: not always known without the simulator. */
+export function mayBeBelow(problem: Problem, layouts: readonly StageLayout[], barMs: number): boolean {
+  return barMs === Number.POSITIVE_INFINITY || new Evaluator(problem).roundMs(layouts, barMs) < barMs;
 }
 
 /** A device that a plan asks too much of. */
