@@ -12,6 +12,8 @@ import { WebSocket, WebSocketServer } from 'ws';
 
 const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' }, shaped: { type: 'string' }, serve: { type: 'string' }, call: { type: 'string' } } });
 const { connect, listen } = await import(pathToFileURL(resolve(flags.dist, 'transport/websocket.js')).href);
+const { ringAllReduce } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/all-reduce.js')).href);
+const { Mailbox } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/mailbox.js')).href);
 const hello = { protocol: 1, purpose: 'peer', name: 'caller', credential: '' };
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
 const kib = 1024;
@@ -22,10 +24,24 @@ function frame(kind, byteCount = 0, control = undefined) {
   return { kind, epoch: 1, round: 0, microBatch: 0, ...(control && { control }), ...tensors };
 }
 
-/** Answers pings and marks, counts bytes, and sends for a while when asked to. */
+const pieceKey = (round, microBatch) => ({ kind: 'all-reduce', round, microBatch, from: '' });
+
+/** Sums a vector with the other end's, a ring of two. */
+function sum(link, pieces, memberIndex, elementCount, round) {
+  return ringAllReduce(new Float32Array(elementCount).fill(1), memberIndex, 2, {
+    send: (microBatch, data) => link.send({ kind: 'all-reduce', epoch: 1, round, microBatch, tensors: [{ type: 'float32', shape: [data.length], data }] }),
+    receive: (microBatch) => pieces.take(pieceKey(round, microBatch)),
+  });
+}
+
+/** Answers pings and marks, counts bytes, and sends or sums for a while when asked to. */
 function attend(link) {
   let byteCount = 0;
-  link.receive(({ kind, tensors, control }) => {
+  const pieces = new Mailbox(2 ** 30);
+  link.receive((received) => {
+    const { kind, tensors, control } = received;
+    if (kind === 'all-reduce') return pieces.put(pieceKey(received.round, received.microBatch), received);
+    if (kind === 'start-sum') void sum(link, pieces, 1, control.elementCount, received.round);
     for (const { data } of tensors ?? []) byteCount += data.byteLength;
     if (kind === 'ping') void link.send(frame('pong'));
     if (kind === 'urgent') void link.send(frame('pong'), 'control');
@@ -126,11 +142,13 @@ async function bareThroughput(url, byteCount, mask) {
 function listenTo(link) {
   const waiting = new Map();
   const counts = { byteCount: 0 };
+  const pieces = new Mailbox(2 ** 30);
   link.receive((received) => {
+    if (received.kind === 'all-reduce') return pieces.put(pieceKey(received.round, received.microBatch), received);
     for (const { data } of received.tensors ?? []) counts.byteCount += data.byteLength;
     waiting.get(received.kind)?.(received);
   });
-  return { counts, next: (kind) => new Promise((done) => waiting.set(kind, done)) };
+  return { counts, pieces, next: (kind) => new Promise((done) => waiting.set(kind, done)) };
 }
 
 async function loopback() {
@@ -191,10 +209,10 @@ async function loopback() {
   server.end();
 }
 
-/** In a namespace of its own: how much of a link of `mbps` is used in 7.5 s after 3 s, and how long a control frame takes meanwhile. */
+/** In a namespace of its own: how much of a link of `mbps` is used in 7.5 s after 3 s, and how long an urgent frame takes meanwhile; then sums. */
 async function call([url, mbps]) {
   const { link } = await connect(url, { hello, heartbeat: { intervalMs: 500, deadAfterMs: 10_000 } });
-  const { counts, next } = listenTo(link);
+  const { counts, pieces, next } = listenTo(link);
   const received = async () => {
     const marked = next('marked');
     void link.send(frame('mark'), 'control');
@@ -202,7 +220,14 @@ async function call([url, mbps]) {
   };
   const use = (byteCount, milliseconds) => `${((byteCount / milliseconds / 125 / Number(mbps)) * 100).toFixed(1)}%`;
   const results = [];
-  for (const [name, priority, both] of [['one way, pipeline', 'pipeline', false], ['one way, bulk', 'bulk', false], ['both ways, pipeline', 'pipeline', true]]) {
+  const microBatch = frame('urgent', Number(mbps) * 250); // 2 ms of the link
+  const cases = [
+    ['one way, pipeline', 'pipeline', false, frame('urgent'), 'control'],
+    ['one way, bulk', 'bulk', false, frame('urgent'), 'control'],
+    ['one way, bulk; a micro-batch of 2 ms', 'bulk', false, microBatch, 'pipeline'],
+    ['both ways, pipeline', 'pipeline', true, frame('urgent'), 'control'],
+  ];
+  for (const [name, priority, both, urgent, urgentPriority] of cases) {
     const trips = [];
     if (both) await link.send(frame('start-load', 0, { milliseconds: 14_000, priority }), 'control');
     const loading = load(link, 14_000, priority);
@@ -211,7 +236,7 @@ async function call([url, mbps]) {
     while (performance.now() - startMs < 7500) {
       const pingMs = performance.now();
       const answered = next('pong');
-      void link.send(frame('urgent'), 'control');
+      void link.send(urgent, urgentPriority);
       await answered;
       trips.push(performance.now() - pingMs);
       await new Promise((done) => setTimeout(done, 50));
@@ -227,6 +252,17 @@ async function call([url, mbps]) {
       await new Promise((done) => setTimeout(done, 500));
     }
   }
+  const elementCount = Number(mbps) * 20_000; // 0.64 s by eq. 5: each sends as much as the vector has
+  const times = [];
+  for (let round = 0; round < 5; round++) {
+    const startMs = performance.now();
+    void link.send({ ...frame('start-sum', 0, { elementCount }), round }, 'control');
+    await sum(link, pieces, 0, elementCount, round);
+    times.push(performance.now() - startMs);
+  }
+  times.sort((a, b) => a - b);
+  const expectedMs = (elementCount * 32) / 1e3 / Number(mbps);
+  results.push(`| ${mbps} Mbps | AllReduce of ${(elementCount * 4) / 1e6} MB, two devices | ${((expectedMs / times[2]) * 100).toFixed(1)}% (median of 5 against eq. 5) | | |`);
   await link.close('done');
   say(results);
 }
@@ -244,7 +280,7 @@ async function shaped(bandwidths) {
       ip('-n', namespace, 'address', 'add', address, 'dev', 'veth0');
       ip('-n', namespace, 'link', 'set', 'veth0', 'up');
     }
-    console.log('| link | load | use of the link | control round trip, median ms | longest ms |\n| --- | --- | --- | --- | --- |');
+    console.log('| link | load | use of the link | round trip of an urgent frame, median ms | longest ms |\n| --- | --- | --- | --- | --- |');
     for (const mbps of bandwidths) {
       for (const namespace of [left, right]) {
         execFileSync('ip', ['netns', 'exec', namespace, 'tc', 'qdisc', 'replace', 'dev', 'veth0', 'root', 'tbf', 'rate', `${mbps}mbit`, 'burst', '64kb', 'latency', '50ms']);

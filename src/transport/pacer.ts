@@ -24,14 +24,14 @@ export const maxWindowBytes: number = 8 * 2 ** 20;
 export const controlReserveBytes: number = 2 ** 20;
 
 /**
- * Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; less for bulk, since a micro-batch may come
- * any moment.
+ * Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; far less for bulk, since a micro-batch may come any
+ * moment and waits for what is queued and for one piece (at 100 Mbps about 50 KB).
  */
-const queueMs = { pipeline: 100, bulk: 20 } as const;
-const leastQueueBytes = { pipeline: 65_536, bulk: 32_768 } as const;
+const queueMs = { pipeline: 100, bulk: 3 } as const;
+const leastQueueBytes = { pipeline: 65_536, bulk: 8_192 } as const;
 /** A piece takes about this long, so that it delays an urgent frame no longer. */
-const pieceMs = 5;
-const minPieceBytes = 8_192;
+const pieceMs = { pipeline: 5, bulk: 1 } as const;
+const minPieceBytes = { pipeline: 8_192, bulk: 4_096 } as const;
 const maxPieceBytes: number = maxTrailingBytes;
 /** The rate is an average over so much busy time, because messages are often received in bursts. */
 const averageMs = 200;
@@ -77,9 +77,10 @@ export class Pacer {
     return this.#sentBytes - this.#newest.byteCount;
   }
 
-  /** The longest piece that may be cut now. */
-  get pieceBytes(): number {
-    return Math.round(clamp(this.#bytesPerMs * pieceMs, minPieceBytes, maxPieceBytes));
+  /** The longest piece that may be cut now for this lane. */
+  pieceBytes(lane: Priority): number {
+    const kind = lane === 'bulk' ? 'bulk' : 'pipeline';
+    return Math.round(clamp(this.#bytesPerMs * pieceMs[kind], minPieceBytes[kind], maxPieceBytes));
   }
 
   /**

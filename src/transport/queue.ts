@@ -63,19 +63,20 @@ export class SendQueue {
     });
   }
 
-  /** Takes a piece from the front of a lane: small parts up to the first long one, and at most `maxBytes` of that. */
+  /** Takes a piece from the front of a lane: at most `maxBytes` of small parts up to the first long one, and at most as much of that. */
   take(lane: Priority, maxBytes: number): OutgoingPiece {
     const entry = this.#waiting[lane][0];
     assert(entry !== undefined, `the ${lane} lane has something to send`);
     const inline: Uint8Array[] = [];
     let inlineBytes = 0;
+    const inlineLimit = Math.min(maxInlineBytes, maxBytes);
     let trailing: Uint8Array | undefined;
-    while (trailing === undefined && inlineBytes < maxInlineBytes) {
+    while (trailing === undefined && inlineBytes < inlineLimit) {
       const part = entry.parts[entry.partIndex];
       if (part === undefined) break;
       const left = part.length - entry.partOffset;
       const isLong = left >= inlineBelowBytes && part !== entry.parts[0];
-      const length = Math.min(left, isLong ? maxBytes : maxInlineBytes - inlineBytes);
+      const length = Math.min(left, isLong ? maxBytes : inlineLimit - inlineBytes);
       const slice = part.subarray(entry.partOffset, entry.partOffset + length);
       if (isLong) {
         trailing = slice;

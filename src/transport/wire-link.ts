@@ -194,7 +194,7 @@ export class WireLink implements Link {
         return;
       }
       if (this.#unflushedBytes >= maxUnflushedBytes + (lane === 'control' ? controlReserveBytes : 0)) return;
-      const outgoing = this.#queue.take(lane, this.#pacer.pieceBytes);
+      const outgoing = this.#queue.take(lane, this.#pacer.pieceBytes(lane));
       const messages = encodePiece(outgoing.piece, this.#nextSequence());
       const byteCount = messages.reduce((sum, message) => sum + message.length, 0);
       this.#pacer.sent(byteCount, this.#clock.now());

@@ -4,18 +4,22 @@
 //   step        0      1      2      3        4 members, chunk sent by member 0
 //   sends       c0     c3     c2   | c1 …     first |G|−1 steps sum, the rest copy
 //
-// Every member sums each chunk in the same ring order, so all end with the same bits. Chunks travel in pieces, so that summing one overlaps
-// receiving the next and nothing blocks the thread for long.
+// Every member sums each chunk in the same ring order, so all end with the same bits. Chunks travel in pieces, and each piece goes on as soon as
+// it is summed: the steps overlap, no link waits for the end of a step, and nothing blocks the thread for long.
 
 import { assert } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
 
-/** Elements of one piece: 256 KiB, about 50 µs of summing. */
+/** Elements of one piece: 256 KiB, about 50 µs of summing. Smaller chunks are cut into at least `leastPieces`, so that their steps overlap too. */
 const pieceElements = 65_536;
+const leastPieces = 4;
+/** No piece of fewer elements (16 KiB), for which a frame of its own would be a waste. */
+const leastPieceElements = 4_096;
 
 /** How a member reaches its neighbours on the ring. Pieces are numbered; each number is sent and received once in a round. */
 export interface RingPort {
+  /** Takes a view of the vector; resolves when its memory is no longer needed. */
   send(piece: number, data: Float32Array): Promise<void>;
   receive(piece: number): Promise<Frame>;
 }
@@ -24,27 +28,32 @@ export interface RingPort {
 export async function ringAllReduce(values: Float32Array, memberIndex: number, memberCount: number, port: RingPort): Promise<void> {
   assert(memberIndex >= 0 && memberIndex < memberCount, 'the member is on the ring');
   if (memberCount === 1 || values.length === 0) return;
-  const piecesPerChunk = Math.max(1, Math.ceil(Math.ceil(values.length / memberCount) / pieceElements));
+  const pieceCount = piecesPerChunk(values.length, memberCount);
   const stepCount = 2 * (memberCount - 1);
   const sends: Promise<void>[] = [];
+  const send = (step: number, piece: number): void => {
+    const [first, end] = pieceRange(values.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
+    // Not a copy: these elements change again only when their sum comes back round the ring, which the successor makes of what it received here.
+    const sending = port.send(step * pieceCount + piece, values.subarray(first, end));
+    sending.catch(() => {}); // seen below, or the receiving side fails before
+    sends.push(sending);
+  };
+  for (let piece = 0; piece < pieceCount; piece++) send(0, piece);
   for (let step = 0; step < stepCount; step++) {
-    const sendChunk = modulo(memberIndex - step, memberCount);
-    const receiveChunk = modulo(memberIndex - step - 1, memberCount);
-    for (let piece = 0; piece < piecesPerChunk; piece++) {
-      const number = step * piecesPerChunk + piece;
-      const [first, end] = pieceRange(values.length, memberCount, sendChunk, piece, piecesPerChunk);
-      // A copy: the next steps change these elements while the frame may still wait in the link's queue.
-      sends.push(port.send(number, values.slice(first, end)));
-    }
-    for (let piece = 0; piece < piecesPerChunk; piece++) {
-      const number = step * piecesPerChunk + piece;
-      const [first, end] = pieceRange(values.length, memberCount, receiveChunk, piece, piecesPerChunk);
-      const received = pieceData(await port.receive(number), end - first);
+    for (let piece = 0; piece < pieceCount; piece++) {
+      const [first, end] = pieceRange(values.length, memberCount, modulo(memberIndex - step - 1, memberCount), piece, pieceCount);
+      const received = pieceData(await port.receive(step * pieceCount + piece), end - first);
       if (step < memberCount - 1) add(values, first, received);
       else values.set(received, first);
+      if (step + 1 < stepCount) send(step + 1, piece);
     }
-    await Promise.all(sends.splice(0));
   }
+  await Promise.all(sends);
+}
+
+function piecesPerChunk(length: number, memberCount: number): number {
+  const chunk = Math.ceil(length / memberCount);
+  return Math.max(1, Math.ceil(chunk / pieceElements), Math.min(leastPieces, Math.floor(chunk / leastPieceElements)));
 }
 
 function pieceData(frame: Frame, length: number): Float32Array {
