@@ -1,0 +1,51 @@
+// Topology-driven replication (Asteroid §3.4, module 2): a stage on a single device keeps a copy of its model on one device of the next
+// stage, the last stage on one of the first. Stages on several devices are copies of each other already.
+
+import type { PlanLayout } from '../../cluster/cluster.ts';
+import { layerCountOf } from './survivors.ts';
+
+export interface BackupOptions {
+  /** Memory that a device has left beside its own stage, in bytes; where it is given, the device of a group with the most is chosen. */
+  readonly spareBytes?: (device: string) => number;
+}
+
+/**
+ * By stage that stands on a single device: the device that keeps its copy. Of several in the next stage, the one with the most memory to
+ * spare, else the smallest share of samples, else the first in the plan. Empty for a plan of one stage: there is no other device to ask.
+ */
+export function backups({ stages }: PlanLayout, { spareBytes = () => 0 }: BackupOptions = {}): ReadonlyMap<number, string> {
+  const found = new Map<number, string>();
+  if (stages.length < 2) return found;
+  for (const [index, { devices }] of stages.entries()) {
+    if (devices.length > 1) continue;
+    const next = stages[(index + 1) % stages.length];
+    const candidates = (next?.devices ?? []).map((device, place) => ({
+      device,
+      share: next?.samples[place] ?? 0,
+      spare: spareBytes(device),
+    }));
+    // Array.sort is stable: the plan's order decides last.
+    const chosen = candidates.sort((a, b) => b.spare - a.spare || a.share - b.share)[0];
+    if (chosen !== undefined) found.set(index, chosen.device);
+  }
+  return found;
+}
+
+/**
+ * By layer: the devices that hold its state when the plan's `lost` devices are gone: those of its stage, and the one that keeps its stage's
+ * copy. Empty where only a checkpoint has it. `copies` is where stages are copied to; default: where `backups` says, as if all copies stood.
+ */
+export function holdersAfter(
+  plan: PlanLayout,
+  lost: readonly string[],
+  copies: ReadonlyMap<number, string> = backups(plan),
+): readonly (readonly string[])[] {
+  const holders: string[][] = Array.from({ length: layerCountOf(plan) }, () => []);
+  for (const [index, { layers, devices }] of plan.stages.entries()) {
+    const copy = copies.get(index);
+    const all = copy === undefined || devices.includes(copy) ? devices : [...devices, copy];
+    const alive = all.filter((device) => !lost.includes(device));
+    for (let layer = layers[0]; layer < layers[1]; layer++) holders[layer] = alive;
+  }
+  return holders;
+}

@@ -1,0 +1,34 @@
+// Heavy rescheduling (Asteroid §3.4's straw man): the full planner on the devices that are left, as if there had been no plan. The baseline
+// that light re-planning is measured against, and a later improvement in the background where it gains more than it costs.
+
+import type { Plan } from '../../cluster/cluster.ts';
+import { planSteps } from '../plan.ts';
+import { finish, type Steps } from '../steps.ts';
+import { type ReplanInput, remainingProblem, survivingStages } from './survivors.ts';
+
+export interface HeavyInput extends ReplanInput {
+  /** See plannerNames. Default 'best'. */
+  readonly planner?: string;
+  /** Default: the plan's, so that batch normalization goes on over as many samples. */
+  readonly microBatchSize?: number;
+  readonly signal?: AbortSignal;
+}
+
+/** The full planner's plan on the devices that are left. Throws InputError where nothing fits, and the signal's reason. */
+export function heavyReplan(input: HeavyInput): Plan {
+  return finish(heavyReplanSteps(input));
+}
+
+/** The same in steps, for who trains on meanwhile. */
+export function* heavyReplanSteps(input: HeavyInput): Steps<Plan> {
+  const { plan, lost, planner = 'best', microBatchSize = plan.microBatchSize, signal } = input;
+  survivingStages(plan, lost);
+  const { profile, cluster, optimizerState, replicateBatchDependent } = remainingProblem(input);
+  const { forwardOnlyLayers } = plan;
+  const found = yield* planSteps({
+    ...{ profile, cluster, planner, batchSize: plan.batchSize, microBatchSize, optimizerState, replicateBatchDependent },
+    ...(signal === undefined ? {} : { signal }),
+  });
+  const layout = { ...found, ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }) };
+  return input.profile === undefined ? { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } } : layout;
+}

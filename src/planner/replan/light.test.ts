@@ -1,0 +1,191 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Cluster, Plan, PlanLayout, Profile, StagePlan } from '../../cluster/cluster.ts';
+import { bytesInMiB } from '../../cluster/memory.ts';
+import { checkTogether, parsePlan } from '../../cluster/validate.ts';
+import { createRandom, permutation } from '../../random.ts';
+import { checkProgram } from '../../schedule/check.ts';
+import { inFlight, program } from '../../schedule/generate.ts';
+import { simulate } from '../../simulator/simulate.ts';
+import { randomInstance } from '../../testing/random-plans.ts';
+import { lightReplan } from './light.ts';
+import type { ReplanInput } from './survivors.ts';
+
+/** A random pipeline on a random instance, whether it fits or not, and devices that are lost. */
+function randomLoss(seed: number): ReplanInput & { readonly profile: Profile } {
+  const random = createRandom(seed, 61);
+  const deviceCount = 2 + random.integer(6);
+  const layerCount = 2 + random.integer(14);
+  const { profile, cluster } = randomInstance(seed, { deviceCount, layerCount });
+  const order = [...permutation(deviceCount, random)].map((place) => cluster.devices[place]?.name ?? '');
+  const stageCount = 1 + random.integer(Math.min(deviceCount, layerCount));
+  const microBatchSize = 4 * (1 + random.integer(4));
+  const microBatchCount = 1 + random.integer(8);
+  const schedule = random.uniform() < 0.3 ? 'gpipe' : '1f1b';
+  const part = (total: number, index: number): number => Math.floor((index * total) / stageCount);
+  const stages = Array.from({ length: stageCount }, (_, stage): StagePlan => {
+    const devices = order.slice(part(deviceCount, stage), part(deviceCount, stage + 1));
+    const share = Math.floor(microBatchSize / devices.length);
+    return {
+      layers: [part(layerCount, stage), part(layerCount, stage + 1)],
+      devices,
+      samples: devices.map((_, index) => (index === 0 ? microBatchSize - share * (devices.length - 1) : share)),
+      inFlight: inFlight(schedule, stage, stageCount, microBatchCount),
+    };
+  });
+  const plan = { planner: 'random', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+  const lostCount = 1 + random.integer(random.uniform() < 0.6 ? 1 : deviceCount - 1);
+  const lost = [...permutation(deviceCount, random)].slice(0, lostCount).map((place) => `d${place}`);
+  return { plan, profile, cluster, lost, optimizerState: random.integer(3) as 0 | 1 | 2 };
+}
+
+/** The plan, or why there is none. */
+function attempt(input: ReplanInput): Plan | string {
+  try {
+    return lightReplan(input);
+  } catch (error) {
+    assert.equal((error as Error).name, 'InputError', String(error));
+    return (error as Error).message;
+  }
+}
+
+test('after 600 random losses: a sound plan within memory on the devices that are left, in the order that they had', () => {
+  let [refusedCount, keptCount, movedCount] = [0, 0, 0];
+  for (let seed = 0; seed < 600; seed++) {
+    const input = randomLoss(seed);
+    const { plan, profile, cluster, lost, optimizerState = 0 } = input;
+    const found = attempt(input);
+    if (typeof found === 'string') {
+      assert.match(found, /lacks \d+ MiB|Every device of the plan is lost/, `seed ${seed}`);
+      refusedCount++;
+      continue;
+    }
+    checkProgram(program(found), found);
+    checkTogether(parsePlan(found), profile, cluster);
+    const used = found.stages.flatMap(({ devices }) => devices);
+    const order = plan.stages.flatMap(({ devices }) => devices).filter((device) => !lost.includes(device));
+    assert.deepEqual(
+      used,
+      order.filter((device) => used.includes(device)),
+      `seed ${seed}: the order`,
+    );
+    const { devices, roundMs } = simulate(program(found), found, profile, withoutLostData(cluster, lost), {
+      optimizerState,
+      events: false,
+    });
+    for (const { name, memoryMiB } of cluster.devices)
+      assert.ok(
+        (devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-9),
+        `seed ${seed}: ${name} needs ${devices[name]?.peakMemoryMiB} MiB`,
+      );
+    assert.equal(found.predicted.roundMs, roundMs, `seed ${seed}`);
+    const isWhole = plan.stages.every((stage) => stage.devices.some((device) => !lost.includes(device)));
+    if (isWhole && found.stages.every(({ layers }, index) => `${layers}` === `${plan.stages[index]?.layers}`)) keptCount++;
+    else movedCount++;
+  }
+  assert.ok(refusedCount > 20 && keptCount > 80 && movedCount > 200, `${refusedCount} refused, ${keptCount} kept, ${movedCount} moved`);
+});
+
+/** Data that went with its holder is somebody else's matter. */
+function withoutLostData({ dataDevice, ...cluster }: Cluster, lost: readonly string[]): Cluster {
+  return dataDevice === undefined || lost.includes(dataDevice) ? cluster : { ...cluster, dataDevice };
+}
+
+test('what a refusal says would be enough is enough, where one device lacks it', () => {
+  let mendedCount = 0;
+  for (let seed = 0; seed < 600; seed++) {
+    const input = randomLoss(seed);
+    let cluster = input.cluster;
+    let found = attempt(input);
+    for (let round = 0; typeof found === 'string' && !found.startsWith('Every'); round++) {
+      assert.ok(round < 8, `seed ${seed}: each device is named once at most: ${found}`);
+      const [, name, mib] = /device "(\w+)" .* raise its memoryMiB to (\d+)/.exec(found) ?? [];
+      const devices = cluster.devices.map((device) => (device.name === name ? { ...device, memoryMiB: Number(mib) } : device));
+      cluster = { ...cluster, devices };
+      found = attempt({ ...input, cluster });
+      if (typeof found !== 'string') mendedCount++;
+    }
+  }
+  assert.ok(mendedCount > 20, `${mendedCount}`);
+});
+
+const oneKind = (layerCount: number, names: readonly string[]): { profile: Profile; cluster: Cluster } => ({
+  profile: {
+    model: 'even',
+    inputBytes: 0,
+    labelBytes: 0,
+    layers: Array.from({ length: layerCount }, (_, layer) => ({
+      ...{ name: `l${layer}`, outputBytes: 1000, weightBytes: bytesInMiB, savedBytes: 0, flops: 1 },
+    })),
+    batchSizes: [1],
+    devices: { board: { forwardMs: [Array(layerCount).fill(1)], backwardMs: [Array(layerCount).fill(2)] } },
+  },
+  cluster: {
+    devices: names.map((name) => ({ name, kind: 'board', memoryMiB: 100 })),
+    links: { default: { bandwidthMbps: 1000 } },
+  },
+});
+
+function layout(
+  stages: readonly (readonly [first: number, end: number, devices: readonly string[], samples: readonly number[]])[],
+): PlanLayout {
+  return {
+    ...{ planner: 'manual', schedule: '1f1b', batchSize: 32, microBatchSize: 4, microBatchCount: 8 },
+    stages: stages.map(([first, end, devices, samples], stage) => ({
+      ...{ layers: [first, end], devices, samples, inFlight: inFlight('1f1b', stage, stages.length, 8) },
+    })),
+  };
+}
+
+test('a lost replica: its samples go to its peers, by capacity; the other stages and all cuts are as they were', () => {
+  const { profile, cluster } = oneKind(6, ['a', 'b', 'c', 'd', 'e']);
+  const plan = layout([
+    [0, 3, ['a', 'b', 'c'], [2, 1, 1]],
+    [3, 6, ['d', 'e'], [2, 2]],
+  ]);
+  const found = lightReplan({ plan, profile, cluster, lost: ['a'] });
+  assert.deepEqual(found.stages, [{ ...plan.stages[0], devices: ['b', 'c'], samples: [2, 2] }, plan.stages[1]]);
+  const fast = { forwardMs: [Array(6).fill(0.25)], backwardMs: [Array(6).fill(0.75)] };
+  const unequal = { ...profile, devices: { ...profile.devices, b: fast } };
+  assert.deepEqual(lightReplan({ plan, profile: unequal, cluster, lost: ['a'] }).stages[0]?.samples, [3, 1]);
+});
+
+test('a lost stage: its layers go to the stages that are left by capacity, in their order; K_p is set anew', () => {
+  const { profile, cluster } = oneKind(12, ['a', 'b', 'c', 'd']);
+  const plan = layout([
+    [0, 3, ['a'], [4]],
+    [3, 6, ['b'], [4]],
+    [6, 9, ['c'], [4]],
+    [9, 12, ['d'], [4]],
+  ]);
+  for (const lost of ['a', 'b', 'c', 'd']) {
+    const found = lightReplan({ plan, profile, cluster, lost: [lost] });
+    assert.deepEqual(
+      found.stages.map(({ layers, inFlight: ahead }) => [...layers, ahead]),
+      [
+        [0, 4, 5],
+        [4, 8, 3],
+        [8, 12, 1],
+      ],
+      lost,
+    );
+  }
+  const two = lightReplan({ plan, profile, cluster, lost: ['b', 'c'] });
+  assert.deepEqual(
+    two.stages.map(({ layers, devices }) => [...layers, ...devices]),
+    [
+      [0, 6, 'a'],
+      [6, 12, 'd'],
+    ],
+  );
+  const noProfile = lightReplan({ plan, profile: undefined, cluster, lost: ['c'] });
+  assert.deepEqual(
+    noProfile.stages.map(({ layers }) => layers),
+    [
+      [0, 4],
+      [4, 8],
+      [8, 12],
+    ],
+  );
+  assert.equal(noProfile.predicted.roundMs, 0);
+});

@@ -1,0 +1,304 @@
+// Layer-wise light re-planning (Asteroid §3.4, module 3): a plan for the devices that are left, in milliseconds, close to the plan before.
+// - A stage that keeps a device keeps its layers: the lost samples go to its other devices by capacity, within their memory, and no weights move.
+// - A stage that is lost whole: its layers go to the stages that are left, by capacity; these keep their devices and their order, and only
+//   the cuts between them move.
+// It looks at no other order or grouping of devices: that is heavy.ts.
+
+import type { Plan, PlanLayout, StagePlan } from '../../cluster/cluster.ts';
+import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
+import { InputError } from '../../errors.ts';
+import { effectiveInFlight, inFlight, program } from '../../schedule/generate.ts';
+import { simulate } from '../../simulator/simulate.ts';
+import { Evaluator } from '../evaluate.ts';
+import { largestShare } from '../memory.ts';
+import { straightPartition } from '../partition.ts';
+import { type PlannerDevice, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from '../problem.ts';
+import { kindsOf, type Group as StageGroup, StageTable } from '../stages.ts';
+import { backups, holdersAfter } from './backups.ts';
+import { type CutCosts, chooseCuts, cutCosts, type Group } from './cuts.ts';
+import { type ReplanInput, remainingProblem, type Survivors, survivingStages } from './survivors.ts';
+
+/** A stage that is settled; devices are places. */
+interface Settled extends StageLayout {
+  readonly inFlight: number;
+}
+
+/**
+ * The plan on the devices that are left, with the plan's micro-batches. `predicted` is the simulator's, and zero where there is no profile.
+ * Deterministic. Throws InputError where the devices left cannot hold the model in their order, with the device that lacks the most memory.
+ */
+export function lightReplan(input: ReplanInput): Plan {
+  const { plan, lost } = input;
+  const survivors = survivingStages(plan, lost);
+  const problem = remainingProblem(input);
+  const kept = survivors.length === plan.stages.length ? keptCuts(input, problem, survivors) : undefined;
+  const { schedule, stages } = kept ?? movedCuts(input, problem, survivors);
+  return planned(input, problem, schedule, stages);
+}
+
+/** The same cuts; stages that lost a device share anew. undefined: they do not fit. */
+function keptCuts(
+  { plan, lost }: ReplanInput,
+  problem: Problem,
+  survivors: readonly Survivors[],
+): { readonly schedule: string; readonly stages: readonly StagePlan[] } | undefined {
+  const table = new StageTable(problem);
+  const stages: StagePlan[] = [];
+  for (const { stage, devices } of survivors) {
+    const before = plan.stages[stage] as StagePlan;
+    const ahead = effectiveInFlight(plan, stage);
+    const group = groupOf(problem, devices);
+    let samples: readonly number[] = before.samples;
+    if (before.devices.some((device) => lost.includes(device))) {
+      table.setLayers(...before.layers);
+      const shared = table.stage(group, ahead)?.shares;
+      if (shared === undefined) return undefined;
+      // Whoever gets no samples stays as a spare that holds the weights: nobody has to leave.
+      samples = group.places.map((place) => shared.samples[shared.devices.indexOf(place)] ?? 0);
+    }
+    const demand = stageDemand(problem, ...before.layers, ahead);
+    if (group.devices.some(({ memoryBytes }, index) => stageMemoryBytes(demand, samples[index] ?? 0) > memoryBytes)) return undefined;
+    stages.push({ ...before, devices, samples });
+  }
+  return { schedule: plan.schedule, stages };
+}
+
+/** How a schedule's K_p is lowered until the plan fits: what it says, P − p (a slower pipeline), one micro-batch at a time. */
+const inFlightRules: readonly ((stage: number, stageCount: number) => number)[] = [
+  () => Number.POSITIVE_INFINITY,
+  (stage, stageCount) => stageCount - stage,
+  () => 1,
+];
+
+/** Cuts that are tried: those that move the fewest bytes within these shares of the best bottleneck. */
+const slacks: readonly number[] = [0.01, 0.05];
+
+/** How much longer than the best round a plan may take that moves fewer bytes. */
+const roundSlack = 0.03;
+
+/** New cuts for the stages that are left; of the candidates with nearly the best round, the one that moves the fewest bytes. */
+function movedCuts(
+  input: ReplanInput,
+  problem: Problem,
+  survivors: readonly Survivors[],
+): { readonly schedule: string; readonly stages: readonly StagePlan[] } {
+  const { schedule } = input.plan;
+  // 1f1b sums the gradients in the order of gpipe, and needs less memory.
+  for (const name of schedule === '1f1b' ? ['1f1b'] : [schedule, '1f1b']) {
+    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, name);
+    for (const rule of name === '1f1b' ? inFlightRules : inFlightRules.slice(0, 1)) {
+      const settled = bestCuts(input, scheduled, survivors, rule);
+      if (settled === undefined) continue;
+      return { schedule: name, stages: settled.map(({ devices, ...stage }) => ({ ...stage, devices: namesOf(scheduled, devices) })) };
+    }
+  }
+  throw refusal(input, problem, survivors);
+}
+
+function bestCuts(
+  input: ReplanInput,
+  problem: Problem,
+  survivors: readonly Survivors[],
+  rule: (stage: number, stageCount: number) => number,
+): readonly Settled[] | undefined {
+  const groups = groupsOf(input, problem, survivors, rule);
+  const costs = cutCosts(problem, groups);
+  const layerCount = problem.profile.layers.length;
+  const candidates = new Candidates(problem, groups, costs);
+  for (const crossings of [1, 2] as const)
+    for (const ends of chooseCuts(layerCount, groups.length, costs, { crossings, slacks })) candidates.offer(ends);
+  for (const ends of handedOver(input.plan, survivors)) candidates.offer(ends);
+  candidates.improve();
+  return candidates.chosen();
+}
+
+/** The cuts before, with the layers of lost stages given whole to the stage before or after them: what moves the least of all. */
+function* handedOver({ stages }: PlanLayout, survivors: readonly Survivors[]): Generator<number[], void, void> {
+  const endOf = (stage: number): number => stages[stage]?.layers[1] ?? 0;
+  const last = survivors.length - 1;
+  yield survivors.map(({ stage }, index) => endOf(index === last ? stages.length - 1 : stage));
+  yield survivors.map((_, index) => endOf((survivors[index + 1]?.stage ?? stages.length) - 1));
+}
+
+interface Candidate {
+  readonly ends: readonly number[];
+  readonly stages: readonly Settled[];
+  readonly roundMs: number;
+  readonly bytes: number;
+}
+
+/** How far a border is moved in search of a shorter round, and by what share a move must help; how many pipelines are evaluated at most. */
+const steps: readonly number[] = [8, -8, 4, -4, 2, -2, 1, -1];
+const leastGain = 0.005;
+const evaluationLimit = 120;
+
+/** The cuts that were tried, with their rounds by the rules of the simulated world. */
+class Candidates {
+  readonly #groups: readonly Group[];
+  readonly #costs: CutCosts;
+  readonly #evaluator: Evaluator;
+  readonly #table: StageTable;
+  readonly #tried = new Map<string, Candidate | undefined>();
+
+  constructor(problem: Problem, groups: readonly Group[], costs: CutCosts) {
+    this.#groups = groups;
+    this.#costs = costs;
+    this.#evaluator = new Evaluator(problem);
+    this.#table = new StageTable(problem);
+  }
+
+  /** Evaluates cuts; undefined when they do not fit. `like` lends the stages that are the same. */
+  offer(ends: readonly number[], like?: Candidate): Candidate | undefined {
+    const key = ends.join(' ');
+    if (this.#tried.has(key)) return this.#tried.get(key);
+    const stages = this.#settle(ends, like);
+    const bytes = ends.reduce((sum, end, group) => sum + this.#costs.movedBytes(group, ends[group - 1] ?? 0, end), 0);
+    const candidate = stages === undefined ? undefined : { ends, stages, roundMs: this.#evaluator.roundMs(stages), bytes };
+    this.#tried.set(key, candidate);
+    return candidate;
+  }
+
+  /** Moves the best candidate's borders as long as that helps. */
+  improve(): void {
+    let best = this.#fastest();
+    for (let improved = best !== undefined; improved && best !== undefined; ) {
+      improved = false;
+      for (let border = 0; border + 1 < this.#groups.length; border++) {
+        for (const step of steps) {
+          const end: number = (best.ends[border] ?? 0) + step;
+          if (end <= (best.ends[border - 1] ?? 0) || end >= (best.ends[border + 1] ?? 0)) continue;
+          if (this.#tried.size >= evaluationLimit) return;
+          const moved = this.offer(best.ends.with(border, end), best);
+          if (moved === undefined || moved.roundMs > best.roundMs * (1 - leastGain)) continue;
+          [best, improved] = [moved, true];
+        }
+      }
+    }
+  }
+
+  /** Of those with nearly the best round, the one that moves the fewest bytes; undefined when none fits. */
+  chosen(): readonly Settled[] | undefined {
+    const leastMs = this.#fastest()?.roundMs ?? 0;
+    const good = this.#found().filter(({ roundMs }) => roundMs <= leastMs * (1 + roundSlack));
+    return good.sort((a, b) => a.bytes - b.bytes || a.roundMs - b.roundMs)[0]?.stages;
+  }
+
+  #found(): Candidate[] {
+    return [...this.#tried.values()].filter((candidate) => candidate !== undefined);
+  }
+
+  #fastest(): Candidate | undefined {
+    return this.#found().sort((a, b) => a.roundMs - b.roundMs)[0];
+  }
+
+  /** The stages with these ends and their shares; undefined when they do not fit. Devices that get no samples leave the plan. */
+  #settle(ends: readonly number[], like: Candidate | undefined): Settled[] | undefined {
+    const settled: Settled[] = [];
+    for (const [index, { devices, inFlight: inFlightCount }] of this.#groups.entries()) {
+      const layers = [ends[index - 1] ?? 0, ends[index] ?? 0] as const;
+      const same = like?.stages[index];
+      if (same !== undefined && same.layers[0] === layers[0] && same.layers[1] === layers[1]) {
+        settled.push(same);
+        continue;
+      }
+      this.#table.setLayers(...layers);
+      const shares = this.#table.stage(groupFrom(devices), inFlightCount)?.shares;
+      if (shares === undefined) return undefined;
+      const used = shares.devices.flatMap((_, place) => ((shares.samples[place] ?? 0) > 0 ? [place] : []));
+      settled.push({
+        layers,
+        devices: used.map((place) => shares.devices[place] ?? 0),
+        samples: used.map((place) => shares.samples[place] ?? 0),
+        inFlight: inFlightCount,
+      });
+    }
+    return settled;
+  }
+}
+
+/** The stages to be, in the order of the plan. */
+function groupsOf(
+  { plan, lost }: ReplanInput,
+  problem: Problem,
+  survivors: readonly Survivors[],
+  rule: (stage: number, stageCount: number) => number,
+): Group[] {
+  const holders = holdersAfter(plan, lost, backups(plan));
+  const { profile, schedule, microBatchCount, optimizerState } = problem;
+  return survivors.map(({ devices }, stage) => ({
+    devices: groupOf(problem, devices).devices,
+    inFlight: Math.min(inFlight(schedule, stage, survivors.length, microBatchCount), rule(stage, survivors.length)),
+    missingBytes: profile.layers.map(({ weightBytes, frozenBytes = 0 }, layer) => {
+      const missingCount = devices.filter((device) => !(holders[layer] ?? []).includes(device)).length;
+      // At least a byte, so that of layers without weights (or without a known size) few change their owner.
+      return missingCount * (1 + weightBytes + optimizerState * (weightBytes - frozenBytes));
+    }),
+  }));
+}
+
+function groupOf(problem: Problem, names: readonly string[]): StageGroup {
+  return groupFrom(names.map((name) => problem.devices[problem.table.deviceIndex(name)] as PlannerDevice));
+}
+
+/** For one question after setLayers, so that no other group's answer can be mistaken for its own. */
+function groupFrom(devices: readonly PlannerDevice[]): StageGroup {
+  const places = devices.map(({ place }) => place);
+  return { devices, places, signature: 0, slowestMbps: () => 0, kinds: () => kindsOf(devices) };
+}
+
+function namesOf(problem: Problem, places: readonly number[]): string[] {
+  return places.map((place) => problem.devices[place]?.name ?? '');
+}
+
+function planned(
+  { plan, profile }: ReplanInput,
+  { profile: times, cluster, optimizerState }: Problem,
+  schedule: string,
+  stages: readonly StagePlan[],
+): Plan {
+  const { batchSize, microBatchSize, microBatchCount, forwardOnlyLayers } = plan;
+  const layout: PlanLayout = {
+    ...{ planner: 'light', schedule, batchSize, microBatchSize, microBatchCount, stages },
+    ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }),
+  };
+  if (profile === undefined) return { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
+  const { roundMs, samplesPerS, devices } = simulate(program(layout), layout, times, cluster, { optimizerState, events: false });
+  const used = stages.flatMap((stage) => stage.devices);
+  return {
+    ...layout,
+    predicted: {
+      roundMs,
+      samplesPerS,
+      peakMemoryMiB: Object.fromEntries(used.map((name) => [name, devices[name]?.peakMemoryMiB ?? 0])),
+    },
+  };
+}
+
+/** Why no cut fits: the cuts with the least shortage, one micro-batch at a time, and the device that lacks the most in them. */
+function refusal(input: ReplanInput, problem: Problem, survivors: readonly Survivors[]): InputError {
+  const lean = withMicroBatchSize(problem, problem.microBatchSize, '1f1b');
+  const groups = groupsOf(input, lean, survivors, () => 1);
+  const lacking = (group: number, first: number, end: number): { readonly device: PlannerDevice; readonly bytes: number } => {
+    const { devices, inFlight: inFlightCount } = groups[group] as Group;
+    const demand = stageDemand(lean, first, end, inFlightCount);
+    const device = devices.reduce((largest, other) => (other.memoryBytes > largest.memoryBytes ? other : largest));
+    const together = lean.replicateBatchDependent || lean.sums.batchDependentCount(first, end) === 0;
+    const others = together ? devices.filter((other) => other !== device) : [];
+    const held = others.reduce((sum, { memoryBytes }) => sum + largestShare(demand, memoryBytes, lean.microBatchSize), 0);
+    const share = Math.max(0, lean.microBatchSize - held);
+    return { device, bytes: share === 0 ? 0 : Math.max(0, stageMemoryBytes(demand, share) - device.memoryBytes) };
+  };
+  const ends = straightPartition(lean.profile.layers.length, groups.length, {
+    stageMs: (group, first, end) => lacking(group, first, end).bytes,
+    crossMs: () => 0,
+  });
+  const worst = ends
+    .map((end, group) => lacking(group, ends[group - 1] ?? 0, end))
+    .reduce((most, other) => (other.bytes > most.bytes ? other : most));
+  const hasMiB = worst.device.memoryBytes / bytesInMiB;
+  const lacksMiB = worst.bytes / bytesInMiB;
+  const lost = input.lost.map((name) => `"${name}"`).join(', ');
+  return new InputError(
+    `Without ${lost} the model does not fit the stages that are left: device "${worst.device.name}" has ${Math.floor(hasMiB * 10) / 10} MiB and lacks ${Math.ceil(lacksMiB)} MiB; raise its memoryMiB to ${Math.ceil(hasMiB + lacksMiB)}, use smaller micro-batches, or let a device join.`,
+  );
+}

@@ -1,0 +1,167 @@
+// Which layers' state travels from where to where, so that the devices of a new plan have what they need: only layers that a device does not
+// hold, all pairs at once (Asteroid §3.4, "concurrent layer migration"). Where several devices hold a layer, they share the work.
+//
+// FTPipeHD's Algorithm 1 is the case of single-device stages whose copies go to the next worker (chain replication): holders are the layer's
+// owner and the worker after it, and where both are gone, nobody (global replication: the central node sends it, `from: null`). Its
+// arithmetic on worker indices is what remains of these sets when one index is taken out; the tests hold the two together.
+
+import type { Cluster, PlanLayout } from '../../cluster/cluster.ts';
+import { links } from '../../cluster/links.ts';
+
+/** Layers [first, end) travel to a device. */
+export interface Move {
+  readonly layers: readonly [first: number, end: number];
+  /** null: from the coordinator's checkpoint, because no device holds them. */
+  readonly from: string | null;
+  readonly to: string;
+}
+
+export interface MovesInput {
+  /** By layer: the devices that hold its state at the round to return to. Empty: only the coordinator's checkpoint does. */
+  readonly holders: readonly (readonly string[])[];
+  /** The plan whose devices are to be served. */
+  readonly target: PlanLayout;
+  /** Bytes of a layer's state. Default: every layer counts the same. */
+  readonly bytes?: (layer: number) => number;
+  /** For the links' bandwidths; absent: all are alike. */
+  readonly cluster?: Cluster;
+}
+
+/**
+ * Every device of the target gets each layer of its stage that it does not hold, exactly once; nothing else travels. Of several holders
+ * each gives a contiguous part, so that what they send altogether takes them equally long; where that leaves a choice, the ones in
+ * neighbouring stages of the target are asked first, then the first holder named. By stage, device and layer; deterministic.
+ */
+export function moves({ holders, target, bytes = () => 1, cluster }: MovesInput): Move[] {
+  const found: Move[] = [];
+  const senders = new Senders(target, cluster);
+  for (const [stage, { layers, devices }] of target.stages.entries()) {
+    for (const to of devices) {
+      for (let first = layers[0]; first < layers[1]; ) {
+        const from = holders[first] ?? [];
+        const key = keyOf(from);
+        let end = first + 1;
+        while (end < layers[1] && keyOf(holders[end] ?? []) === key) end++;
+        if (!from.includes(to)) found.push(...senders.share(from, { to, stage, layers: [first, end], bytes }));
+        first = end;
+      }
+    }
+  }
+  return merged(found);
+}
+
+function keyOf(devices: readonly string[]): string {
+  return JSON.stringify(devices);
+}
+
+/** A run of layers with the same holders, for one device. */
+interface Run {
+  readonly to: string;
+  /** Of the target, in which `to` stands. */
+  readonly stage: number;
+  readonly layers: readonly [first: number, end: number];
+  readonly bytes: (layer: number) => number;
+}
+
+/** What each device has to send already. A device sends to several at once over one interface, so that its time is the sum. */
+class Senders {
+  readonly #busyMs = new Map<string, number>();
+  readonly #stages: ReadonlyMap<string, number>;
+  readonly #byteMs: (from: string, to: string) => number;
+
+  constructor({ stages }: PlanLayout, cluster: Cluster | undefined) {
+    this.#stages = new Map(stages.flatMap(({ devices }, stage) => devices.map((device) => [device, stage] as const)));
+    const table = cluster === undefined ? undefined : links(cluster);
+    this.#byteMs = (from, to) => (table === undefined ? 1 : table.occupancyMs(table.deviceIndex(from), table.deviceIndex(to), 1));
+  }
+
+  /** Shares a run among its holders. */
+  share(holders: readonly string[], { to, stage, layers: [first, end], bytes }: Run): Move[] {
+    if (holders.length === 0) return [{ layers: [first, end], from: null, to }];
+    const distance = (device: string): number => Math.abs((this.#stages.get(device) ?? Number.POSITIVE_INFINITY) - stage);
+    const sources = [...holders]
+      .sort((a, b) => this.#busy(a) - this.#busy(b) || distance(a) - distance(b))
+      .map((name) => ({ name, busyMs: this.#busy(name), byteMs: this.#byteMs(name, to) }));
+    let left = 0;
+    for (let layer = first; layer < end; layer++) left += bytes(layer);
+    const levelMs = levelOf(sources, left);
+    const found: Move[] = [];
+    let layer = first;
+    for (const [index, { name, busyMs, byteMs }] of sources.entries()) {
+      const start = layer;
+      const quota = Math.max(0, (levelMs - busyMs) / byteMs);
+      let taken = 0;
+      // A layer goes to the source in whose part its middle lies; the last source takes what is left.
+      while (layer < end && (index === sources.length - 1 || taken + bytes(layer) / 2 <= quota)) taken += bytes(layer++);
+      if (layer === start) continue;
+      this.#busyMs.set(name, busyMs + taken * byteMs);
+      found.push({ layers: [start, layer], from: name, to });
+    }
+    return found;
+  }
+
+  #busy(device: string): number {
+    return this.#busyMs.get(device) ?? 0;
+  }
+}
+
+/** When all sources are done, if they send `bytes` together and none idles: Σ max(0, (level − busy) / byteMs) = bytes. Sources by busyMs. */
+function levelOf(sources: readonly { readonly busyMs: number; readonly byteMs: number }[], bytes: number): number {
+  let rate = 0;
+  let weighted = 0;
+  let level = 0;
+  for (const { busyMs, byteMs } of sources) {
+    if (rate > 0 && level <= busyMs) break;
+    rate += 1 / byteMs;
+    weighted += busyMs / byteMs;
+    level = (bytes + weighted) / rate;
+  }
+  return level;
+}
+
+/** Neighbouring ranges of one pair as one move. */
+function merged(all: readonly Move[]): Move[] {
+  const result: Move[] = [];
+  for (const move of all) {
+    const last = result.at(-1);
+    if (last !== undefined && last.from === move.from && last.to === move.to && last.layers[1] === move.layers[0])
+      result[result.length - 1] = { ...last, layers: [last.layers[0], move.layers[1]] };
+    else result.push(move);
+  }
+  return result;
+}
+
+/** What a link carries. `from: null` is the coordinator's checkpoint. */
+export interface LinkLoad {
+  readonly from: string | null;
+  readonly to: string;
+  readonly bytes: number;
+}
+
+/** The moves' bytes by link, in the order of the first move of each. */
+export function linkLoads(all: readonly Move[], bytes: (layer: number) => number): LinkLoad[] {
+  const loads = new Map<string, { from: string | null; to: string; bytes: number }>();
+  for (const { layers, from, to } of all) {
+    const key = JSON.stringify([from, to]);
+    const load = loads.get(key) ?? { from, to, bytes: 0 };
+    for (let layer = layers[0]; layer < layers[1]; layer++) load.bytes += bytes(layer);
+    loads.set(key, load);
+  }
+  return [...loads.values()];
+}
+
+/**
+ * Milliseconds until the last of these loads has arrived, all links at once: bytes over bandwidth plus latency. A checkpoint is sent by the
+ * cluster's dataDevice (nothing travels to itself), or over the default link where the cluster names none.
+ */
+export function transferTimeMs(loads: readonly LinkLoad[], cluster: Cluster): number {
+  const table = links(cluster);
+  const { bandwidthMbps, latencyMs = 0 } = cluster.links.default;
+  return loads.reduce((latest, { from, to, bytes }) => {
+    const sender = from ?? cluster.dataDevice;
+    if (sender === to || bytes === 0) return latest;
+    if (sender === undefined) return Math.max(latest, (bytes * 8) / (bandwidthMbps * 1000) + latencyMs);
+    const [a, b] = [table.deviceIndex(sender), table.deviceIndex(to)];
+    return Math.max(latest, table.occupancyMs(a, b, bytes) + table.latencyMs(a, b));
+  }, 0);
+}

@@ -1,0 +1,94 @@
+// What is left of a plan and a cluster when devices are lost, and the planning problem that remains. Where nothing was profiled, every layer
+// is the same work and every device equally fast: the least that can be assumed.
+
+import type { Cluster, DeviceTimes, LayerProfile, PlanLayout, Profile } from '../../cluster/cluster.ts';
+import { layerSums, type OptimizerState } from '../../cluster/memory.ts';
+import { InputError } from '../../errors.ts';
+import { createProblem, type Problem } from '../problem.ts';
+
+/** A plan that lost devices, and what is known of model and cluster. */
+export interface ReplanInput {
+  /** The plan before the loss. */
+  readonly plan: PlanLayout;
+  /** Absent where nothing was profiled: layers are then equal work and devices equally fast. */
+  readonly profile: Profile | undefined;
+  /** The devices left; those that were lost may still stand in it. */
+  readonly cluster: Cluster;
+  /** Names of the devices lost, in any order. Names that the plan does not use are allowed. */
+  readonly lost: readonly string[];
+  /** Copies of each weight that the optimizer keeps. Default 0 (plain SGD). */
+  readonly optimizerState?: OptimizerState;
+  /** Allows replicas of layers that depend on the whole batch. Default: what the plan does already. */
+  readonly replicateBatchDependent?: boolean;
+  /** Without a profile: the bytes of a layer's weights, so that memory is looked at and few of them move. Default: nothing is known. */
+  readonly weightBytes?: (layer: number) => number;
+}
+
+/** A stage of the plan without its lost devices. */
+export interface Survivors {
+  /** Its index in the plan. */
+  readonly stage: number;
+  /** In the plan's order; not empty. */
+  readonly devices: readonly string[];
+}
+
+/** How many layers the plan's model has. */
+export function layerCountOf({ stages }: PlanLayout): number {
+  return stages.at(-1)?.layers[1] ?? 0;
+}
+
+/** The plan's stages that still have a device. InputError when none has, and for plans that are no single pipeline. */
+export function survivingStages({ stages, virtualWorkers, planner }: PlanLayout, lost: readonly string[]): Survivors[] {
+  if (virtualWorkers !== undefined)
+    throw new InputError(`The plan of planner "${planner}" is no single pipeline that could be mended; make a plan with planner best.`);
+  const left = stages.flatMap(({ devices }, stage) => {
+    const alive = devices.filter((device) => !lost.includes(device));
+    return alive.length === 0 ? [] : [{ stage, devices: alive }];
+  });
+  if (left.length === 0) throw new InputError('Every device of the plan is lost; start devices again and resume from a checkpoint.');
+  return left;
+}
+
+/** The cluster without the lost devices, their links, and the data that they held. */
+export function remaining(cluster: Cluster, lost: readonly string[]): Cluster {
+  const { devices, links, dataDevice } = cluster;
+  const pairs = links.pairs?.filter(({ between }) => !between.some((name) => lost.includes(name)));
+  return {
+    devices: devices.filter(({ name }) => !lost.includes(name)),
+    links: { default: links.default, ...(pairs === undefined ? {} : { pairs }) },
+    ...(dataDevice === undefined || lost.includes(dataDevice) ? {} : { dataDevice }),
+  };
+}
+
+/** The profile, or one in which all layers and all devices are alike. */
+export function assumedProfile({ plan, profile, cluster, weightBytes = () => 0 }: ReplanInput): Profile {
+  if (profile !== undefined) return profile;
+  const layers = Array.from(
+    { length: layerCountOf(plan) },
+    (_, layer): LayerProfile => ({ name: String(layer), outputBytes: 0, weightBytes: weightBytes(layer), savedBytes: 0, flops: 1 }),
+  );
+  const times: DeviceTimes = { forwardMs: [layers.map(() => 1)], backwardMs: [layers.map(() => 2)] };
+  const devices = Object.fromEntries(cluster.devices.map(({ name }) => [name, times]));
+  return { model: 'not profiled', inputBytes: 0, labelBytes: 0, layers, batchSizes: [1], devices };
+}
+
+/** Whether the plan computes layers that depend on the whole batch on several devices. */
+function replicatesBatchDependent({ stages }: PlanLayout, profile: Profile): boolean {
+  const sums = layerSums(profile);
+  return stages.some(({ layers, samples }) => samples.filter((share) => share > 0).length > 1 && sums.batchDependentCount(...layers) > 0);
+}
+
+/** The planning problem on the devices that are left, with the plan's micro-batches. InputError when a device has no times. */
+export function remainingProblem(input: ReplanInput, schedule: string = input.plan.schedule): Problem {
+  const { plan, cluster, lost, optimizerState = 0 } = input;
+  const profile = assumedProfile(input);
+  return createProblem({
+    profile,
+    cluster: remaining(cluster, lost),
+    schedule,
+    batchSize: plan.batchSize,
+    microBatchSize: plan.microBatchSize,
+    optimizerState,
+    replicateBatchDependent: input.replicateBatchDependent ?? replicatesBatchDependent(plan, profile),
+  });
+}
