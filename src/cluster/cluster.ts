@@ -44,6 +44,11 @@ export interface DeviceTimes {
   /** [batchSize index][layer], milliseconds. */
   readonly forwardMs: readonly (readonly number[])[];
   readonly backwardMs: readonly (readonly number[])[];
+  /**
+   * Of backwardMs, the part that gives the input gradients (zero-bubble schedules compute the rest later). Extension to the contract; absent means half. The part
+   * counts as no more than the whole.
+   */
+  readonly backwardInputMs?: readonly (readonly number[])[];
   /** Milliseconds of one optimizer update, by layer; absent: 0. */
   readonly updateMs?: readonly number[];
 }
@@ -70,13 +75,18 @@ export interface StagePlan {
    * weights, and takes part in its AllReduce and update (a warm spare). Our planners leave such a device out.
    */
   readonly samples: readonly number[];
-  /** K_p: forwards in flight before the first backward. */
+  /** K_p: the most micro-batches kept at once for the backward pass. But for zb-h1, that is the forwards before the first backward. */
   readonly inFlight: number;
+  /**
+   * Where schedules that reduce beside the computing cut a replicated stage's layers into buckets: ascending, inside its range. Extension to the contract; absent
+   * means at most four of about as many layers each.
+   */
+  readonly buckets?: readonly number[];
 }
 
 export interface Plan {
   readonly planner: string;
-  /** '1f1b', 'gpipe', … */
+  /** One of schedule/generate.ts: '1f1b', 'gpipe', 'zb-h1', … */
   readonly schedule: string;
   readonly batchSize: number;
   readonly microBatchSize: number;

@@ -41,6 +41,8 @@ export function interpolation(batchSizes: readonly number[], samples: number): I
 export interface LayerTimes {
   forwardMs(first: number, end: number, samples: number): number;
   backwardMs(first: number, end: number, samples: number): number;
+  /** The part of backwardMs that gives the input gradients; never more than the whole. */
+  backwardInputMs(first: number, end: number, samples: number): number;
   /** One optimizer update; 0 where the profile says nothing. */
   updateMs(first: number, end: number): number;
 }
@@ -49,6 +51,7 @@ export interface LayerTimes {
 export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): LayerTimes {
   const forward = times.forwardMs.map(prefixSums);
   const backward = times.backwardMs.map(prefixSums);
+  const input = backwardInputTable(times).map(prefixSums);
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
   const rangeMs = (sums: readonly Float64Array[], first: number, end: number, samples: number): number => {
     const at = interpolation(batchSizes, samples);
@@ -59,8 +62,14 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): L
   return {
     forwardMs: (first, end, samples) => rangeMs(forward, first, end, samples),
     backwardMs: (first, end, samples) => rangeMs(backward, first, end, samples),
+    backwardInputMs: (first, end, samples) => Math.min(rangeMs(input, first, end, samples), rangeMs(backward, first, end, samples)),
     updateMs: (first, end) => (update === undefined ? 0 : Math.max(0, rangeOf(update, first, end))),
   };
+}
+
+/** The profile's times of input gradients; half of the whole backward pass where it has none. [batchSize][layer] */
+export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes): readonly (readonly number[])[] {
+  return backwardInputMs ?? backwardMs.map((row) => row.map((ms) => ms / 2));
 }
 
 /** sums[i] is the sum of the first i values. */

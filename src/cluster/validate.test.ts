@@ -241,7 +241,7 @@ const refused: readonly (readonly [
     plan,
     ['stages', 1, 'inFlight'],
     0,
-    'plan: stages[1].inFlight is 0; give a whole number of 1 or more (forwards before the first backward).',
+    'plan: stages[1].inFlight is 0; give a whole number of 1 or more (micro-batches kept at once).',
   ],
   [
     parsePlan,

@@ -120,7 +120,12 @@ const profileSchema = z.object(
     devices: z.record(
       z.string(),
       z.object(
-        { forwardMs: table, backwardMs: table, updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional() },
+        {
+          forwardMs: table,
+          backwardMs: table,
+          backwardInputMs: table.exactOptional(),
+          updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional(),
+        },
         'an object with forwardMs and backwardMs',
       ),
       'an object from device name or kind to its times',
@@ -140,10 +145,11 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
     }
   }
   for (const [name, times] of Object.entries(profile.devices)) {
-    for (const key of ['forwardMs', 'backwardMs'] as const) {
-      checkLength(source, ['devices', name, key], times[key], profile.batchSizes.length, 'batchSizes');
-      for (const [index, row] of times[key].entries())
-        checkLength(source, ['devices', name, key, index], row, profile.layers.length, 'layers');
+    for (const key of ['forwardMs', 'backwardMs', 'backwardInputMs'] as const) {
+      const rows = times[key];
+      if (rows === undefined) continue;
+      checkLength(source, ['devices', name, key], rows, profile.batchSizes.length, 'batchSizes');
+      for (const [index, row] of rows.entries()) checkLength(source, ['devices', name, key, index], row, profile.layers.length, 'layers');
     }
     if (times.updateMs !== undefined) checkLength(source, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
   }
@@ -172,7 +178,8 @@ const planSchema = z.object(
           ),
           devices: filled(text("a device's name"), 'device names'),
           samples: filled(wholeFrom(0, "samples of a device's share"), 'samples, one for each device'),
-          inFlight: wholeFrom(1, 'forwards before the first backward'),
+          inFlight: wholeFrom(1, 'micro-batches kept at once'),
+          buckets: list(wholeFrom(1, 'first layer of a bucket'), 'layers at which buckets begin').exactOptional(),
         },
         'an object with layers, devices, samples and inFlight',
       ),
@@ -234,6 +241,11 @@ function checkStage(stage: StagePlan, microBatchSize: number, start: number, sou
   const sum = stage.samples.reduce((total, share) => total + share, 0);
   if (sum !== microBatchSize)
     refuse(source, [...path, 'samples'], `adds up to ${sum}`, `make it add up to microBatchSize, ${microBatchSize}`);
+  for (const [index, border] of (stage.buckets ?? []).entries()) {
+    const above = stage.buckets?.[index - 1] ?? first;
+    if (border <= above || border >= end)
+      refuse(source, [...path, 'buckets', index], `is ${border}`, `list layers above ${first} and below ${end}, in ascending order`);
+  }
 }
 
 /** Checks what the three documents must agree on: the plan's devices, the model's layers, times for every device. Throws InputError. */

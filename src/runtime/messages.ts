@@ -83,6 +83,7 @@ const stagePlan: z.ZodType<StagePlan> = z.object({
   devices: z.array(name).min(1),
   samples: z.array(count).min(1),
   inFlight: z.number().int().positive(),
+  buckets: z.array(count).max(1000).exactOptional(),
 });
 
 const plan: z.ZodType<Plan> = z.object({
@@ -103,6 +104,7 @@ const plan: z.ZodType<Plan> = z.object({
 const deviceTimes: z.ZodType<DeviceTimes> = z.object({
   forwardMs: z.array(z.array(milliseconds)),
   backwardMs: z.array(z.array(milliseconds)),
+  backwardInputMs: z.array(z.array(milliseconds)).exactOptional(),
 });
 
 const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(

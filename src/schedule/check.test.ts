@@ -131,6 +131,84 @@ const mistakes: readonly (readonly [title: string, broken: Program, message: Reg
   ],
 ];
 
+/** The same of a plan whose schedule splits and overlaps. */
+const bucketed: PlanLayout = {
+  ...plan,
+  schedule: 'zb-h1-overlap',
+  stages: [
+    { layers: [0, 1], devices: ['c'], samples: [4], inFlight: 2 },
+    { layers: [1, 5], devices: ['a', 'b'], samples: [2, 2], inFlight: 2 },
+  ],
+};
+
+/** The bucketed program with the instructions of its device `index` changed. */
+function rebucketed(index: number, change: (steps: Instruction[]) => readonly Instruction[]): Program {
+  const whole = program(bucketed);
+  return withInstructions(whole, index, change([...(whole.devices[index] as DeviceProgram).instructions]));
+}
+
+const isReduction = (step: Instruction, first: number): boolean => step.kind === 'all-reduce' && step.layers?.[0] === first;
+const isPiece = (step: Instruction, first: number): boolean => step.kind === 'backward-weight' && step.layers?.[0] === first;
+
+const bucketMistakes: readonly (readonly [title: string, broken: Program, message: RegExp])[] = [
+  [
+    'a bucket reduced before its gradients are final',
+    rebucketed(1, (steps) => {
+      const [reduction] = steps.splice(
+        steps.findIndex((step) => isReduction(step, 3)),
+        1,
+      );
+      return steps.flatMap((step) => (isPiece(step, 3) ? [reduction as Instruction, step] : [step]));
+    }),
+    /"a" \(stage 1\) reduces the gradients of layers \[3, 4\) before they are final/,
+  ],
+  [
+    'a bucket that nobody reduces',
+    rebucketed(1, (steps) => steps.filter((step) => !isReduction(step, 2))),
+    /"a" \(stage 1\) does not reduce the gradients of each layer exactly once/,
+  ],
+  [
+    'buckets reduced in another order than the others do',
+    rebucketed(1, (steps) => {
+      const moved = steps.filter((step) => isReduction(step, 4));
+      const rest = steps.filter((step) => !isReduction(step, 4));
+      return rest.flatMap((step) => (isReduction(step, 1) ? [step, ...moved] : [step]));
+    }),
+    /"b" \(stage 1\) reduces other layers than "a" \(stage 1\), or in another order/,
+  ],
+  [
+    'a piece of a pass that is left out',
+    rebucketed(1, (steps) => steps.filter((step) => !isPiece(step, 3))),
+    /"a" \(stage 1\) runs layers \[2, 3\) of the backward-weight of micro-batch 1, not those below 4/,
+  ],
+  [
+    'weight gradients out of order',
+    rebucketed(1, (steps) => {
+      const first = steps.filter((step) => step.kind === 'backward-weight' && step.microBatch === 0);
+      const rest = steps.filter((step) => !first.includes(step));
+      return [...rest.slice(0, -1), ...first, ...rest.slice(-1)];
+    }),
+    /"a" \(stage 1\) adds the weight gradients of micro-batch 1 out of order/,
+  ],
+  [
+    'a weight gradient before its input gradient',
+    rebucketed(1, (steps) => {
+      const first = steps.filter((step) => step.kind === 'backward-weight' && step.microBatch === 0);
+      return steps.flatMap((step) =>
+        first.includes(step) ? [] : step.kind === 'backward-input' && step.microBatch === 0 ? [...first, step] : [step],
+      );
+    }),
+    /"a" \(stage 1\) runs the backward-weight of micro-batch 0 before its backward-input/,
+  ],
+];
+
+for (const [title, broken, message] of bucketMistakes) {
+  test(`caught and named: ${title}`, () => {
+    checkProgram(program(bucketed), bucketed);
+    assert.throws(() => checkProgram(broken, bucketed), message);
+  });
+}
+
 for (const [title, broken, message] of mistakes) {
   test(`caught and named: ${title}`, () => assert.throws(() => checkProgram(broken, plan), message));
 }

@@ -1,11 +1,12 @@
-// Proves a Program before anything runs: every layer once, every sample forward and backward once in each stage, every send with its
-// receive, no cycle of waits, never more than K_p micro-batches in flight. A violation is a mistake of whoever made the Program, and is
+// Proves a Program before anything runs: every layer once, every sample forward and backward once in each stage (in two halves, in pieces: all of
+// them), weight gradients in the order of the micro-batches and reduced when they are final, every send with its receive, no cycle of waits, never
+// more than K_p micro-batches kept. A violation is a mistake of whoever made the Program, and is
 // thrown as such (assert.ts) with the device, the micro-batch and the rule. Not checked: memory (the planner's) and time.
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { effectiveInFlight, isForwardOnly } from './generate.ts';
-import type { DeviceProgram, Instruction, Payload, Program, SampleRange } from './program.ts';
+import type { DeviceProgram, Instruction, LayerRange, Payload, Program, SampleRange } from './program.ts';
 
 /** Throws an Error naming the first violation of `program`, which claims to be a round of `plan`. Time and memory linear in its instructions. */
 export function checkProgram(program: Program, plan: PlanLayout): void {
@@ -17,8 +18,9 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
     const forwardOnly = isForwardOnly(plan, device.stage);
     checkOrder(device, program, { limit: effectiveInFlight(plan, device.stage), forwardOnly });
     checkPieces(device, program, { owners, feed, sendsGradients: device.layers[0] > (plan.forwardOnlyLayers ?? 0) });
-    checkEnd(device, forwardOnly ? [] : (groups[device.stage] ?? []));
+    checkEnd(device, forwardOnly ? [] : (groups[device.stage] ?? []), program.microBatchCount);
   }
+  checkReductions(program);
   checkMatching(program);
   checkProgress(program);
 }
@@ -64,39 +66,84 @@ function checkLayout(program: Program, plan: PlanLayout): void {
 
 /** Each micro-batch forward once, then backward once (or its two halves; never where nothing is trained), and at most `limit` between the two. */
 function checkOrder(device: DeviceProgram, program: Program, { limit, forwardOnly }: { limit: number; forwardOnly: boolean }): void {
-  const name = title(device);
   const done = new Set<string>();
-  let alive = 0;
+  const pieces = new PieceOrder(device);
+  let [alive, next] = [0, 0];
   for (const step of device.instructions) {
     if (!isComputation(step)) continue;
-    const at = step.microBatch;
-    assert(
-      Number.isInteger(at) && at >= 0 && at < program.microBatchCount,
-      `${name} computes micro-batch ${at} of ${program.microBatchCount}`,
-    );
-    const has = (kind: Instruction['kind']): boolean => done.has(`${kind} ${at}`);
-    const twice =
-      has(step.kind) ||
-      (step.kind.startsWith('backward-') && has('backward')) ||
-      (step.kind === 'backward' && (has('backward-input') || has('backward-weight')));
-    assert(!twice, `${name} runs the ${step.kind} of micro-batch ${at} twice`);
-    assert(step.kind === 'forward' || has('forward'), `${name} runs the ${step.kind} of micro-batch ${at} before its forward`);
-    assert(
-      step.kind !== 'backward-weight' || has('backward-input'),
-      `${name} runs the backward-weight of micro-batch ${at} before its backward-input`,
-    );
-    done.add(`${step.kind} ${at}`);
+    checkComputation(device, program, step, done);
+    if (!pieces.completes(step)) continue;
+    done.add(`${step.kind} ${step.microBatch}`);
     if (step.kind === 'forward') alive++;
-    if (step.kind === 'backward' || step.kind === 'backward-weight') alive--;
-    assert(alive <= limit, `${name} keeps ${alive} micro-batches in flight, ${limit} allowed, at the forward of micro-batch ${at}`);
+    if (step.kind === 'backward' || step.kind === 'backward-weight') {
+      alive--;
+      assert(step.microBatch === next++, `${title(device)} adds the weight gradients of micro-batch ${step.microBatch} out of order`);
+    }
+    assert(
+      alive <= limit,
+      `${title(device)} keeps ${alive} micro-batches in flight, ${limit} allowed, at the forward of micro-batch ${step.microBatch}`,
+    );
   }
   const expected = isIdle(device) ? 0 : program.microBatchCount;
   for (let at = 0; at < program.microBatchCount; at++) {
     const forward = done.has(`forward ${at}`);
     const backward = done.has(`backward ${at}`) || done.has(`backward-weight ${at}`);
+    const name = title(device);
     assert(forward === expected > 0, `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the forward of micro-batch ${at}`);
     const why = isIdle(device) ? 'has no samples but runs' : 'has nothing to train but runs';
     assert(backward === (expected > 0 && !forwardOnly), `${name} ${backward ? why : 'never runs'} the backward of micro-batch ${at}`);
+  }
+}
+
+/** A computation is of a micro-batch that there is, and has neither run before nor comes before what it builds on. */
+function checkComputation(device: DeviceProgram, program: Program, step: ComputationStep, done: ReadonlySet<string>): void {
+  const name = title(device);
+  const at = step.microBatch;
+  assert(
+    Number.isInteger(at) && at >= 0 && at < program.microBatchCount,
+    `${name} computes micro-batch ${at} of ${program.microBatchCount}`,
+  );
+  const has = (kind: Instruction['kind']): boolean => done.has(`${kind} ${at}`);
+  const twice =
+    has(step.kind) ||
+    (step.kind.startsWith('backward-') && has('backward')) ||
+    (step.kind === 'backward' && (has('backward-input') || has('backward-weight')));
+  assert(!twice, `${name} runs the ${step.kind} of micro-batch ${at} twice`);
+  assert(step.kind === 'forward' || has('forward'), `${name} runs the ${step.kind} of micro-batch ${at} before its forward`);
+  assert(
+    step.kind !== 'backward-weight' || has('backward-input'),
+    `${name} runs the backward-weight of micro-batch ${at} before its backward-input`,
+  );
+}
+
+/** The pieces of a backward pass: from the stage's last layer down to its first, without a gap, one pass at a time. */
+class PieceOrder {
+  readonly #device: DeviceProgram;
+  /** The pass that is under way, and the layer above which it is done. */
+  #open: { readonly pass: string; readonly layer: number } | undefined;
+
+  constructor(device: DeviceProgram) {
+    this.#device = device;
+  }
+
+  /** Whether the step ends its pass. */
+  completes(step: ComputationStep): boolean {
+    const { layers } = this.#device;
+    const pass = `${step.kind} of micro-batch ${step.microBatch}`;
+    const range = 'layers' in step ? step.layers : undefined;
+    const name = title(this.#device);
+    if (range === undefined) {
+      assert(this.#open === undefined, `${name} runs the ${pass} inside the ${this.#open?.pass}`);
+      return true;
+    }
+    const { layer } = this.#open ?? { layer: layers[1] };
+    assert(this.#open === undefined || this.#open.pass === pass, `${name} runs the ${pass} inside the ${this.#open?.pass}`);
+    assert(
+      range[1] === layer && range[0] < layer && range[0] >= layers[0],
+      `${name} runs layers [${range.join(', ')}) of the ${pass}, not those below ${layer}`,
+    );
+    this.#open = range[0] === layers[0] ? undefined : { pass, layer: range[0] };
+    return this.#open === undefined;
   }
 }
 
@@ -132,7 +179,9 @@ function checkPieces(
       ranges.set(key, [...(ranges.get(key) ?? []), step.samples]);
     }
     if (!isComputation(step)) continue;
-    done.add(`${step.kind === 'backward-input' ? 'backward' : step.kind} ${step.microBatch}`);
+    // Of a backward in pieces, the last gives the gradients that travel.
+    const isWhole = !('layers' in step) || step.layers === undefined || step.layers[0] === device.layers[0];
+    if (isWhole) done.add(`${step.kind === 'backward-input' ? 'backward' : step.kind} ${step.microBatch}`);
     for (const payload of expectedBefore(device, program, step, feed)) {
       const whole = tile(arrived.get(`${payload} ${step.microBatch}`) ?? [], device.samples);
       assert(whole, `${title(device)} runs the ${step.kind} of micro-batch ${step.microBatch} without exactly its ${payload} pieces`);
@@ -189,18 +238,40 @@ function checkOwners(device: DeviceProgram, other: DeviceProgram | undefined, sa
   assert(owned, `${title(device)} exchanges ${what} for samples [${samples.join(', ')}), which one end does not own`);
 }
 
-/** After everything else, a group's one AllReduce (only where there is a group), then one update. */
-function checkEnd(device: DeviceProgram, group: readonly string[]): void {
-  const expected = group.length > 1 ? ['all-reduce', 'update'] : ['update'];
-  const start = device.instructions.length - expected.length;
-  for (const [index, step] of device.instructions.entries()) {
-    const closing = step.kind === 'all-reduce' || step.kind === 'update';
-    if (index < start) assert(!closing, `${title(device)} has an ${step.kind} before its end`);
-    else assert(step.kind === expected[index - start], `${title(device)} ends with ${step.kind} where ${expected[index - start]} belongs`);
-    if (step.kind === 'all-reduce')
-      assert(step.group.join('\n') === group.join('\n'), `${title(device)} reduces over another group than its stage`);
+/**
+ * Last of all one update. Before it, where there is a group, its AllReduce: of all layers at the end, or in parts that have each layer once, each after
+ * the last weight gradient of its layers.
+ */
+function checkEnd(device: DeviceProgram, group: readonly string[], microBatchCount: number): void {
+  const name = title(device);
+  const { instructions } = device;
+  assert(instructions.at(-1)?.kind === 'update', `${name} has no update at its end`);
+  const reductions: LayerRange[] = [];
+  let final = isIdle(device) ? device.layers[0] : device.layers[1];
+  for (const [index, step] of instructions.entries()) {
+    if (step.kind === 'update') assert(index === instructions.length - 1, `${name} has an update before its end`);
+    if ((step.kind === 'backward' || step.kind === 'backward-weight') && step.microBatch === microBatchCount - 1)
+      final = step.layers?.[0] ?? device.layers[0];
+    if (step.kind !== 'all-reduce') continue;
+    assert(group.length > 1, `${name} has an all-reduce without a group`);
+    assert(step.group.join('\n') === group.join('\n'), `${name} reduces over another group than its stage`);
+    const layers = step.layers ?? device.layers;
+    assert(layers[0] >= final, `${name} reduces the gradients of layers [${layers.join(', ')}) before they are final`);
+    assert(step.layers !== undefined || index === instructions.length - 2, `${name} has an all-reduce before its end`);
+    reductions.push(layers);
   }
-  assert(start >= 0, `${title(device)} has no ${expected[0]}`);
+  if (group.length > 1) assert(tile(reductions, device.layers), `${name} does not reduce the gradients of each layer exactly once`);
+}
+
+/** The members of a group reduce the same layers in the same order: each AllReduce waits for all, and for the one before. */
+function checkReductions(program: Program): void {
+  const orders = new Map<number, { readonly device: DeviceProgram; readonly order: string }>();
+  for (const device of program.devices) {
+    const order = JSON.stringify(device.instructions.flatMap((step) => (step.kind === 'all-reduce' ? [step.layers ?? device.layers] : [])));
+    const known = orders.get(device.stage) ?? { device, order };
+    orders.set(device.stage, known);
+    assert(known.order === order, `${title(device)} reduces other layers than ${title(known.device)}, or in another order`);
+  }
 }
 
 /** Every send has exactly one receive, and the other way round. */
@@ -248,7 +319,7 @@ function checkProgress(program: Program): void {
     } else if (step.kind === 'receive' && step.from !== null) {
       const key = pieceKey(step, step.from, device.device);
       if (!delivered.has(key)) return wait(key, device);
-    } else if (step.kind === 'all-reduce') {
+    } else if (step.kind === 'all-reduce' && step.layers === undefined) {
       const key = step.group.join('\n');
       const members = joined.get(key) ?? new Set();
       joined.set(key, members.add(device.device));
@@ -269,9 +340,9 @@ function checkProgress(program: Program): void {
   }
 }
 
-function isComputation(
-  step: Instruction,
-): step is Instruction & { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' } {
+type ComputationStep = Extract<Instruction, { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' }>;
+
+function isComputation(step: Instruction): step is ComputationStep {
   return step.kind === 'forward' || step.kind === 'backward' || step.kind === 'backward-input' || step.kind === 'backward-weight';
 }
 

@@ -1,8 +1,8 @@
-// Events of a round as a Gantt chart in SVG: a row for each device's computing and a thin one for each link that it sends on, time to the
-// right. What is too narrow to be seen is joined with its neighbours of the same kind, so that a long round stays a small file.
+// Events of a round as a Gantt chart in SVG: a row for each device's computing, a thin one for AllReduces beside it and one for each link that
+// it sends on, time to the right. What is too narrow to be seen is joined with its neighbours of the same kind, so that a long round stays a small file.
 
 import { svgDocument, svgElement, svgText } from '../svg.ts';
-import type { ProgramEvent } from './program.ts';
+import { isBesideComputing, type ProgramEvent } from './program.ts';
 
 export interface GanttOptions {
   /** Default 1200. */
@@ -66,8 +66,13 @@ function rowsOf(events: readonly ProgramEvent[], deviceNames: readonly string[])
   return names.flatMap((name) => {
     const own = events.filter((event) => event.device === name);
     const targets = [...new Set(own.flatMap((event) => event.to ?? []))].sort();
-    const computing: Row = { name, heightPx: rowPx, events: own.filter((event) => event.to === undefined) };
-    return [computing, ...targets.map((to) => ({ name: `to ${to}`, heightPx: linkPx, events: own.filter((event) => event.to === to) }))];
+    const computing: Row = { name, heightPx: rowPx, events: own.filter((event) => event.to === undefined && !isBesideComputing(event)) };
+    const beside: Row = { name: 'all-reduce', heightPx: linkPx, events: own.filter(isBesideComputing) };
+    return [
+      computing,
+      ...(beside.events.length > 0 ? [beside] : []),
+      ...targets.map((to) => ({ name: `to ${to}`, heightPx: linkPx, events: own.filter((event) => event.to === to) })),
+    ];
   });
 }
 

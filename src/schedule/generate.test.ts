@@ -4,7 +4,7 @@ import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { checkProgram } from './check.ts';
-import { computations, effectiveInFlight, inFlight, program } from './generate.ts';
+import { bucketsOf, computations, effectiveInFlight, inFlight, paceOf, program } from './generate.ts';
 import type { Instruction, Program } from './program.ts';
 
 /** A plan with one device a stage (a, b, c, …), two layers each, two samples a micro-batch. */
@@ -18,7 +18,14 @@ function straightPlan(schedule: string, stageCount: number, microBatchCount: num
   return { planner: 'test', schedule, batchSize: 2 * microBatchCount, microBatchSize: 2, microBatchCount, stages };
 }
 
-/** Draws a program with forwards of one tick, backwards of two, and transfers that take no time; one line a device. */
+const drawn: Readonly<Record<string, readonly [letter: string, ticks: number]>> = {
+  forward: ['F', 1],
+  backward: ['B', 2],
+  'backward-input': ['I', 1],
+  'backward-weight': ['W', 1],
+};
+
+/** Draws a program with forwards and half backwards of one tick, whole ones of two, and transfers that take no time; one line a device. */
 function drawTimeline(of: Program): string[] {
   const states = of.devices.map((device) => ({ device, row: '', position: 0, freeAt: 0 }));
   const sent = new Set<string>();
@@ -26,7 +33,7 @@ function drawTimeline(of: Program): string[] {
     `${step.payload} ${step.microBatch} ${from} ${to}`;
   const exchange = (state: (typeof states)[number]): void => {
     for (let step = state.device.instructions[state.position]; step !== undefined; step = state.device.instructions[state.position]) {
-      if (step.kind === 'forward' || step.kind === 'backward') return;
+      if (step.kind in drawn) return;
       if (step.kind === 'receive' && step.from !== null && !sent.has(key(step, step.from, state.device.device))) return;
       if (step.kind === 'send') sent.add(key(step, state.device.device, step.to));
       state.position++;
@@ -37,9 +44,9 @@ function drawTimeline(of: Program): string[] {
     for (const state of [...free, ...free]) exchange(state);
     for (const state of free) {
       const step = state.device.instructions[state.position];
-      if (step?.kind !== 'forward' && step?.kind !== 'backward') continue;
-      const length = step.kind === 'forward' ? 1 : 2;
-      state.row = `${state.row.padEnd(3 * tick, ' . ')}${` ${step.kind === 'forward' ? 'F' : 'B'}${step.microBatch}`.repeat(length)}`;
+      const [letter = '', length = 0] = drawn[step?.kind ?? ''] ?? [];
+      if (step === undefined || !('microBatch' in step) || length === 0) continue;
+      state.row = `${state.row.padEnd(3 * tick, ' . ')}${` ${letter}${step.microBatch}`.repeat(length)}`;
       state.freeAt = tick + length;
       state.position++;
     }
@@ -130,9 +137,103 @@ test('gpipe, three stages, four micro-batches', () => {
   ]);
 });
 
+test('zb-h1, three stages, six micro-batches: all keep 5, the last stage puts its weight gradients off by 4, and the round is shorter than that of 1f1b', () => {
+  assert.deepEqual(drawTimeline(program(straightPlan('zb-h1', 3, 6))), [
+    'a | F0 F1 F2 F3 F4 B0 B0 F5 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5',
+    'b | .  F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5',
+    'c | .  .  F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 W0 F5 I5 W1 W2 W3 W4 W5',
+  ]);
+  assert.deepEqual(drawTimeline(program(straightPlan('1f1b', 3, 6))), [
+    'a | F0 F1 F2 F3 F4 .  .  B0 B0 F5 B1 B1 .  B2 B2 .  B3 B3 .  B4 B4 .  B5 B5',
+    'b | .  F0 F1 F2 .  B0 B0 F3 B1 B1 F4 B2 B2 F5 B3 B3 .  B4 B4 .  B5 B5',
+    'c | .  .  F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5',
+  ]);
+});
+
+test('zb-h1 with less memory puts off less: K = 3, 2 and 1 of three stages', () => {
+  const plan = straightPlan('zb-h1', 3, 4);
+  const tight = { ...plan, stages: plan.stages.map((stage, index) => ({ ...stage, inFlight: 3 - index })) };
+  assert.deepEqual(
+    [0, 1, 2].map((stage) => paceOf(tight, stage)),
+    [
+      { ahead: 3, delay: undefined },
+      { ahead: 2, delay: 0 },
+      { ahead: 1, delay: 0 },
+    ],
+  );
+  checkProgram(program(tight), tight);
+  // Nothing is trained before the second stage: it owes no gradient and does not split.
+  assert.deepEqual(paceOf({ ...plan, forwardOnlyLayers: 2 }, 1), { ahead: 3, delay: undefined });
+});
+
+test('schedules that overlap reduce the last weight gradients in buckets, the deepest layers first', () => {
+  const two: PlanLayout = {
+    planner: 'test',
+    schedule: '1f1b-overlap',
+    batchSize: 4,
+    microBatchSize: 2,
+    microBatchCount: 2,
+    stages: [
+      { layers: [0, 1], devices: ['a'], samples: [2], inFlight: 2 },
+      { layers: [1, 9], devices: ['b', 'c', 'spare'], samples: [1, 1, 0], inFlight: 1, buckets: [3, 8] },
+    ],
+  };
+  const lines = (plan: PlanLayout, device: number): string[] => {
+    checkProgram(program(plan, { feed: false }), plan);
+    return (program(plan, { feed: false }).devices[device]?.instructions ?? []).map(written);
+  };
+  assert.deepEqual(lines(two, 1), [
+    'receive activation 0 [0, 1) from a',
+    'forward 0',
+    'backward 0',
+    'send gradient 0 [0, 1) to a',
+    'receive activation 1 [0, 1) from a',
+    'forward 1',
+    'backward 1 of 8 to 9',
+    'all-reduce b c spare of 8 to 9',
+    'backward 1 of 3 to 8',
+    'all-reduce b c spare of 3 to 8',
+    'backward 1 of 1 to 3',
+    'send gradient 1 [0, 1) to a',
+    'all-reduce b c spare of 1 to 3',
+    'update',
+  ]);
+  assert.deepEqual(lines(two, 3), [
+    'all-reduce b c spare of 8 to 9',
+    'all-reduce b c spare of 3 to 8',
+    'all-reduce b c spare of 1 to 3',
+    'update',
+  ]);
+  assert.deepEqual(lines({ ...two, schedule: 'zb-h1-overlap' }, 1).slice(3), [
+    'send gradient 0 [0, 1) to a',
+    'backward-weight 0',
+    'receive activation 1 [0, 1) from a',
+    'forward 1',
+    'backward-input 1',
+    'send gradient 1 [0, 1) to a',
+    'backward-weight 1 of 8 to 9',
+    'all-reduce b c spare of 8 to 9',
+    'backward-weight 1 of 3 to 8',
+    'all-reduce b c spare of 3 to 8',
+    'backward-weight 1 of 1 to 3',
+    'all-reduce b c spare of 1 to 3',
+    'update',
+  ]);
+  assert.deepEqual(lines(two, 0).slice(-2), ['backward 1', 'update'], 'a device alone reduces nothing');
+  const [, group] = two.stages;
+  assert.ok(group);
+  const { buckets: _, ...even } = group;
+  assert.deepEqual(bucketsOf({ ...two, stages: [even] }, 0), [
+    [7, 9],
+    [5, 7],
+    [3, 5],
+    [1, 3],
+  ]);
+});
+
 test('one stage with K = 1 alternates; with K = M it runs all forwards first', () => {
   const order = (ahead: number): string =>
-    computations(3, ahead)
+    computations(3, { ahead, delay: undefined })
       .map(({ kind, microBatch }) => `${kind === 'forward' ? 'F' : 'B'}${microBatch}`)
       .join(' ');
   assert.equal(order(1), 'F0 B0 F1 B1 F2 B2');
@@ -156,8 +257,9 @@ const shares: PlanLayout = {
 function written(step: Instruction): string {
   if (step.kind === 'receive') return `receive ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) from ${step.from ?? 'feed'}`;
   if (step.kind === 'send') return `send ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) to ${step.to}`;
-  if (step.kind === 'all-reduce') return `all-reduce ${step.group.join(' ')}`;
-  return step.kind === 'update' ? 'update' : `${step.kind} ${step.microBatch}`;
+  const part = 'layers' in step && step.layers !== undefined ? ` of ${step.layers.join(' to ')}` : '';
+  if (step.kind === 'all-reduce') return `all-reduce ${step.group.join(' ')}${part}`;
+  return step.kind === 'update' ? 'update' : `${step.kind} ${step.microBatch}${part}`;
 }
 
 test('between unequal shares the overlap travels, and a device without samples only reduces and updates', () => {
@@ -242,7 +344,10 @@ test('K_p is 2(P − p) − 1 for 1f1b and M for gpipe, at most M', () => {
 });
 
 test('an unknown schedule and an inFlight that grows are refused in one sentence', () => {
-  assert.throws(() => program({ ...shares, schedule: 'zigzag' }), new InputError('There is no schedule "zigzag"; use one of 1f1b, gpipe.'));
+  assert.throws(
+    () => program({ ...shares, schedule: 'zigzag' }),
+    new InputError('There is no schedule "zigzag"; use one of 1f1b, gpipe, zb-h1, 1f1b-overlap, zb-h1-overlap.'),
+  );
   const plan = straightPlan('1f1b', 2, 4);
   const stages = plan.stages.map((stage, index) => ({ ...stage, inFlight: index + 1 }));
   assert.throws(

@@ -4,6 +4,9 @@
 /** Samples [first, end) of a micro-batch. */
 export type SampleRange = readonly [first: number, end: number];
 
+/** Layers [first, end) of the model. */
+export type LayerRange = readonly [first: number, end: number];
+
 /** What travels between devices: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward. */
 export type Payload = 'input' | 'label' | 'activation' | 'gradient';
 
@@ -25,13 +28,17 @@ export type Instruction =
       readonly samples: SampleRange;
     }
   | { readonly kind: 'forward'; readonly microBatch: number }
-  /** Input and weight gradients together. */
-  | { readonly kind: 'backward'; readonly microBatch: number }
+  /** Input and weight gradients together. With `layers`, one piece of it, whose weight gradients are then final; pieces come deepest layers first. */
+  | { readonly kind: 'backward'; readonly microBatch: number; readonly layers?: LayerRange }
   | { readonly kind: 'backward-input'; readonly microBatch: number }
-  | { readonly kind: 'backward-weight'; readonly microBatch: number }
-  /** Sum the gradients over `group` (device names in ring order, this device among them). */
-  | { readonly kind: 'all-reduce'; readonly group: readonly string[] }
-  /** Apply the round's update, once the round is known to commit. */
+  /** With `layers`, one piece of it, as above. */
+  | { readonly kind: 'backward-weight'; readonly microBatch: number; readonly layers?: LayerRange }
+  /**
+   * Sum the gradients over `group` (device names in ring order, this device among them). With `layers`, only theirs, beside what follows: the update
+   * waits for it. A group's AllReduces run one after the other.
+   */
+  | { readonly kind: 'all-reduce'; readonly group: readonly string[]; readonly layers?: LayerRange }
+  /** Apply the round's update, when every AllReduce is done and the round is known to commit. */
   | { readonly kind: 'update' };
 
 /** What one device does in one round. With no samples it computes and moves nothing, and only takes part in its group's AllReduce and update. */
@@ -39,7 +46,7 @@ export interface DeviceProgram {
   readonly device: string;
   readonly stage: number;
   /** Half-open range of layers. */
-  readonly layers: readonly [first: number, end: number];
+  readonly layers: LayerRange;
   /** The samples of every micro-batch that this device computes. */
   readonly samples: SampleRange;
   readonly instructions: readonly Instruction[];
@@ -69,6 +76,8 @@ export interface ProgramEvent {
   readonly kind: Instruction['kind'] | 'transfer';
   readonly stage: number;
   readonly microBatch?: number;
+  /** Of a piece of a backward pass, and of its AllReduce, which runs beside the computing. */
+  readonly layers?: LayerRange;
   readonly payload?: Payload;
   /** Of a transfer: who receives it. `device` is the sender. */
   readonly to?: string;
@@ -77,4 +86,9 @@ export interface ProgramEvent {
   /** Of a transfer: `endMs` is when the link is free again; the piece arrives one latency later. */
   readonly startMs: number;
   readonly endMs: number;
+}
+
+/** Whether an event is of an AllReduce that runs beside the computing of its device. */
+export function isBesideComputing({ kind, layers }: ProgramEvent): boolean {
+  return kind === 'all-reduce' && layers !== undefined;
 }

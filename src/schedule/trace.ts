@@ -1,7 +1,7 @@
 // Events of a round as a trace in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open: a process for each device, in it
-// a row for computing and one for each link that it sends on.
+// a row for computing, one for AllReduces beside it and one for each link that it sends on.
 
-import type { ProgramEvent } from './program.ts';
+import { isBesideComputing, type ProgramEvent } from './program.ts';
 
 interface Slice {
   readonly name: string;
@@ -45,9 +45,10 @@ export function traceJson(events: readonly ProgramEvent[], deviceNames: readonly
     return pid;
   };
   const threadOf = (event: ProgramEvent, pid: number): number => {
-    if (event.to === undefined) return 0;
-    const key = JSON.stringify([pid, event.to]);
-    const tid = threads.get(key) ?? addThread(pid, `to ${event.to}`);
+    if (event.to === undefined && !isBesideComputing(event)) return 0;
+    const name = event.to === undefined ? 'all-reduce' : `to ${event.to}`;
+    const key = JSON.stringify([pid, name]);
+    const tid = threads.get(key) ?? addThread(pid, name);
     threads.set(key, tid);
     return tid;
   };
@@ -56,6 +57,7 @@ export function traceJson(events: readonly ProgramEvent[], deviceNames: readonly
     const pid = processOf(event.device);
     const args: Record<string, unknown> = { stage: event.stage };
     if (event.microBatch !== undefined) args.microBatch = event.microBatch;
+    if (event.layers !== undefined) args.layers = event.layers;
     if (event.bytes !== undefined) args.bytes = event.bytes;
     const [ts, dur] = [microseconds(event.startMs), microseconds(event.endMs - event.startMs)];
     return { name: sliceName(event), ph: 'X', ts, dur, pid, tid: threadOf(event, pid), cat: event.kind, args };

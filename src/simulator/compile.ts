@@ -51,7 +51,8 @@ export interface Runner {
   readonly program: DeviceProgram;
   /** In cluster.devices. */
   readonly place: number;
-  /** Milliseconds of an instruction, by opcode; 0 for those that do not compute. */
+  readonly times: LayerTimes;
+  /** Milliseconds of an instruction over all of its layers, by opcode; 0 for those that do not compute. */
   readonly durations: Float64Array;
   /** K_p of its stage. */
   readonly inFlight: number;
@@ -85,6 +86,12 @@ export interface Group {
   readonly size: number;
   /** Eq. 5's time plus 2(|G| − 1) latencies. */
   readonly durationMs: number;
+  /** Where it runs beside the computing: the row of AllReduces that run one after the other, below `groups.length`. −1: its members wait for it. */
+  readonly row: number;
+  /** Whose gradients it reduces. */
+  readonly layers: readonly [number, number];
+  /** The places of its members in `runners`. */
+  readonly members: readonly number[];
 }
 
 export interface Compiled {
@@ -96,6 +103,8 @@ export interface Compiled {
   readonly opcode: Uint8Array;
   /** By instruction: the piece's number (receive, send), the micro-batch (computing), the group (all-reduce). */
   readonly argument: Int32Array;
+  /** By instruction: milliseconds of computing. */
+  readonly durationMs: Float64Array;
   readonly flows: readonly Flow[];
   readonly channels: readonly Channel[];
   readonly groups: readonly Group[];
@@ -127,6 +136,8 @@ class Compiler {
   readonly #groups: Group[] = [];
   /** By their names, and by the array that holds them: a group's members mostly share it. */
   readonly #groupNumbers = new Map<string | readonly string[], number>();
+  /** Buckets of a group, by its number and their first layer. */
+  readonly #bucketNumbers = new Map<string, number>();
 
   constructor(program: Program, plan: PlanLayout, ground: Ground) {
     this.#program = program;
@@ -143,11 +154,13 @@ class Compiler {
     const firstInstruction = new Int32Array(this.#runners.length + 1);
     const opcode = new Uint8Array(count);
     const argument = new Int32Array(count);
+    const durationMs = new Float64Array(count);
     let next = 0;
     for (const [index, runner] of this.#runners.entries()) {
       firstInstruction[index] = next;
       for (const step of runner.program.instructions) {
         opcode[next] = opcodes[step.kind];
+        durationMs[next] = durationOf(step, runner);
         argument[next++] = this.#argument(step, runner, index);
       }
     }
@@ -159,13 +172,14 @@ class Compiler {
       firstInstruction,
       opcode,
       argument,
+      durationMs,
       flows: this.#flows,
       channels: this.#channels,
       groups: this.#groups,
     };
   }
 
-  /** Rule 1's durations. The two halves of a split backward take half of the profile's time each. */
+  /** Rule 1's durations. */
   #createRunner(program: DeviceProgram): Runner {
     const place = this.#ground.table.deviceIndex(program.device);
     const times = this.#ground.times(place);
@@ -175,10 +189,11 @@ class Compiler {
     durations[opcodes.forward] = onGrid(times.forwardMs(first, end, samples));
     const backwardMs = onGrid(times.backwardMs(first, end, samples));
     durations[opcodes.backward] = backwardMs;
-    durations[opcodes['backward-input']] = onGrid(backwardMs / 2);
-    durations[opcodes['backward-weight']] = onGrid(backwardMs / 2);
+    const inputMs = onGrid(times.backwardInputMs(first, end, samples));
+    durations[opcodes['backward-input']] = inputMs;
+    durations[opcodes['backward-weight']] = backwardMs - inputMs;
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
-    return { program, place, durations, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
+    return { program, place, times, durations, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
   }
 
   #argument(step: Instruction, runner: Runner, index: number): number {
@@ -191,7 +206,10 @@ class Compiler {
       assert(receiver !== undefined, `"${runner.program.device}" sends to "${step.to}", which has no program`);
       return this.#piece(step, runner.place, receiver, false);
     }
-    if (step.kind === 'all-reduce') return this.#group(step.group, runner.program.layers);
+    if (step.kind === 'all-reduce') {
+      const whole = this.#group(step.group, runner.program.layers);
+      return step.layers === undefined ? whole : this.#bucket(whole, step.group, step.layers);
+    }
     return step.kind === 'update' ? 0 : step.microBatch;
   }
 
@@ -251,6 +269,20 @@ class Compiler {
       this.#groupNumbers.set(names, known);
       return known;
     }
+    const number = this.#groups.push(this.#createGroup(names, layers, -1)) - 1;
+    this.#groupNumbers.set(key, number).set(names, number);
+    return number;
+  }
+
+  /** The part of a group's AllReduce that is for these layers. The parts of a group are in one row, which has the group's number. */
+  #bucket(group: number, names: readonly string[], layers: readonly [number, number]): number {
+    const key = `${group} ${layers[0]}`;
+    const known = this.#bucketNumbers.get(key) ?? this.#groups.push(this.#createGroup(names, layers, group)) - 1;
+    this.#bucketNumbers.set(key, known);
+    return known;
+  }
+
+  #createGroup(names: readonly string[], layers: readonly [number, number], row: number): Group {
     const { table, sums } = this.#ground;
     const size = names.length;
     const slowest = slowestInGroup(
@@ -259,8 +291,15 @@ class Compiler {
     );
     const bytes = (2 * (size - 1) * sums.weightBytes(...layers)) / size;
     const durationMs = size < 2 ? 0 : onGrid((bytes * 8) / (slowest.bandwidthMbps * 1000) + 2 * (size - 1) * slowest.latencyMs);
-    const number = this.#groups.push({ size, durationMs }) - 1;
-    this.#groupNumbers.set(key, number).set(names, number);
-    return number;
+    return { size, durationMs, row, layers, members: names.map((name) => defined(this.#byName.get(name), name)) };
   }
+}
+
+/** Rule 1, for the layers of a piece of a backward pass too. */
+function durationOf(step: Instruction, { program, times, durations }: Runner): number {
+  if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce') return durations[opcodes[step.kind]] as number;
+  const [first, end] = step.layers;
+  const samples = program.samples[1] - program.samples[0];
+  const backwardMs = onGrid(times.backwardMs(first, end, samples));
+  return step.kind === 'backward' ? backwardMs : backwardMs - onGrid(times.backwardInputMs(first, end, samples));
 }

@@ -18,9 +18,12 @@ interface Piece {
   readonly bytes: number;
 }
 
+/** F forward, B backward, I and W its halves. */
 interface Operation {
-  readonly kind: 'F' | 'B';
+  readonly kind: 'F' | 'B' | 'I' | 'W';
   readonly microBatch: number;
+  /** Of the last micro-batch, where its gradients are reduced in buckets. */
+  readonly layers?: readonly [number, number];
 }
 
 interface Node {
@@ -32,19 +35,22 @@ interface Node {
   next: number;
   free: number;
   busy: number;
+  /** When the gradients of a bucket are final, by its first layer. */
+  readonly final: Map<number, number>;
 }
 
 function timeOf(
   profile: Profile,
   cluster: Cluster,
   name: string,
-  key: 'forwardMs' | 'backwardMs',
+  key: 'forwardMs' | 'backwardMs' | 'backwardInputMs',
   layers: readonly [number, number],
   samples: number,
 ): number {
   if (samples === 0) return 0;
   const kind = cluster.devices.find((device) => device.name === name)?.kind ?? '';
-  const times = (profile.devices[name] ?? profile.devices[kind])?.[key] ?? [];
+  const device = profile.devices[name] ?? profile.devices[kind];
+  const times = device?.[key] ?? device?.backwardMs.map((row) => row.map((ms) => ms / 2)) ?? [];
   const sizes = profile.batchSizes;
   let total = 0;
   for (let layer = layers[0]; layer < layers[1]; layer++) {
@@ -74,17 +80,43 @@ function slowRound(
   cluster: Cluster,
 ): { round: number; busy: Record<string, number>; links: Record<string, [number, number]> } {
   const M = plan.microBatchCount;
-  const K = plan.stages.map((stage) => (plan.schedule === 'gpipe' ? M : Math.min(M, stage.inFlight)));
+  const P = plan.stages.length;
+  const isSplit = plan.schedule.startsWith('zb-h1');
+  const isOverlapped = plan.schedule.endsWith('-overlap');
+  const K = plan.stages.map((stage, p) => {
+    if (plan.schedule === 'gpipe') return M;
+    // The first stage owes nobody an input gradient, and puts nothing off.
+    return Math.min(M, stage.inFlight, isSplit && p === 0 ? 2 * P - 1 : M);
+  });
+  const bucketsOf = (p: number): [number, number][] => {
+    const [first, end] = plan.stages[p]?.layers ?? [0, 0];
+    const quarters = [1, 2, 3].map((quarter) => first + Math.round((quarter * (end - first)) / 4));
+    const even = end - first >= 4 ? quarters : Array.from({ length: end - first - 1 }, (_, index) => first + 1 + index);
+    const borders = [first, ...(plan.stages[p]?.buckets ?? even), end];
+    return borders.slice(1).map((border, index): [number, number] => [borders[index] ?? 0, border]);
+  };
   const nodes: Node[] = plan.stages.flatMap((stage, index) => {
-    const k = K[index] ?? 0;
+    const k = isSplit ? Math.min(K[index] ?? 0, 2 * (P - index) - 1) : (K[index] ?? 0);
+    const halves = isSplit && index > 0;
     const operations: Operation[] = [];
+    let weights = 0;
     for (let m = 0; m < k; m++) operations.push({ kind: 'F', microBatch: m });
-    for (let m = k; m < M; m++) operations.push({ kind: 'B', microBatch: m - k }, { kind: 'F', microBatch: m });
-    for (let m = M - k; m < M; m++) operations.push({ kind: 'B', microBatch: m });
+    for (let m = 0; m < M; m++) {
+      operations.push({ kind: halves ? 'I' : 'B', microBatch: m });
+      // As late as it can be done with no more than K micro-batches kept when the next forward is done.
+      if (halves && m + 1 - weights > (K[index] ?? 0) - k) operations.push({ kind: 'W', microBatch: weights++ });
+      if (m + k < M) operations.push({ kind: 'F', microBatch: m + k });
+    }
+    while (halves && weights < M) operations.push({ kind: 'W', microBatch: weights++ });
+    const last = operations.at(-1) as Operation;
+    if (isOverlapped && stage.devices.length > 1) {
+      operations.pop();
+      for (const layers of bucketsOf(index).reverse()) operations.push({ ...last, layers });
+    }
     return stage.devices.map((name, place) => {
       const from = stage.samples.slice(0, place).reduce((sum, share) => sum + share, 0);
       const end = from + (stage.samples[place] ?? 0);
-      return { name, stage: index, from, end, operations: end > from ? operations : [], next: 0, free: 0, busy: 0 };
+      return { name, stage: index, from, end, operations: end > from ? operations : [], next: 0, free: 0, busy: 0, final: new Map() };
     });
   });
   const arrival = new Map<string, number>();
@@ -126,8 +158,9 @@ function slowRound(
     if (kind === 'F' && node.stage === 0) ids.push(`input ${microBatch} ${node.name}`);
     if (kind === 'F' && node.stage === last) ids.push(`label ${microBatch} ${node.name}`);
     const neighbour = node.stage + (kind === 'F' ? -1 : 1);
-    for (const other of nodes)
-      if (other.stage === neighbour && overlap(node, other) > 0) ids.push(`${kind} ${microBatch} ${other.name}->${node.name}`);
+    const direction = kind === 'F' ? 'F' : 'B';
+    for (const other of kind === 'W' ? [] : nodes)
+      if (other.stage === neighbour && overlap(node, other) > 0) ids.push(`${direction} ${microBatch} ${other.name}->${node.name}`);
     return ids;
   };
   const startOf = (node: Node): number => {
@@ -144,24 +177,35 @@ function slowRound(
     if (now === Number.POSITIVE_INFINITY && linkNow === Number.POSITIVE_INFINITY) break;
     if (now <= linkNow) {
       const node = nodes.find((each) => startOf(each) === now) as Node;
-      const { kind, microBatch } = node.operations[node.next++] as Operation;
-      const layers: readonly [number, number] = plan.stages[node.stage]?.layers ?? [0, 0];
-      const duration = timeOf(profile, cluster, node.name, kind === 'F' ? 'forwardMs' : 'backwardMs', layers, node.end - node.from);
+      const { kind, microBatch, layers: part } = node.operations[node.next++] as Operation;
+      const own: readonly [number, number] = plan.stages[node.stage]?.layers ?? [0, 0];
+      const time = (key: 'forwardMs' | 'backwardMs' | 'backwardInputMs'): number =>
+        timeOf(profile, cluster, node.name, key, part ?? own, node.end - node.from);
+      const durations = {
+        F: () => time('forwardMs'),
+        B: () => time('backwardMs'),
+        I: () => time('backwardInputMs'),
+        W: () => time('backwardMs') - time('backwardInputMs'),
+      };
+      const duration = durations[kind]();
       node.free = now + duration;
       node.busy += duration;
-      const border = kind === 'F' ? layers[1] - 1 : layers[0] - 1;
-      for (const other of nodes) {
+      if (part !== undefined) node.final.set(part[0], node.free);
+      const isLastPart = part === undefined || part[0] === own[0];
+      const direction = kind === 'F' ? 'F' : 'B';
+      const border = kind === 'F' ? own[1] - 1 : own[0] - 1;
+      for (const other of kind === 'W' || !isLastPart ? [] : nodes) {
         if (other.stage !== node.stage + (kind === 'F' ? 1 : -1) || overlap(node, other) === 0) continue;
         const bytes = overlap(node, other) * (profile.layers[border]?.outputBytes ?? Number.NaN);
         send(node.name, other.name, {
-          id: `${kind} ${microBatch} ${node.name}->${other.name}`,
+          id: `${direction} ${microBatch} ${node.name}->${other.name}`,
           ready: node.free,
           microBatch,
           rank: kind === 'F' ? 1 : 2,
           bytes,
         });
       }
-      if (kind === 'B') feed(node, microBatch + (K[node.stage] ?? 0), node.free);
+      if (kind === 'B' || kind === 'W') feed(node, microBatch + (K[node.stage] ?? 0), node.free);
     } else {
       const link = [...queues.values()].find((each) => each.pieces.some((piece) => Math.max(each.free, piece.ready) === linkNow));
       assert.ok(link);
@@ -178,22 +222,27 @@ function slowRound(
 
   let round = 0;
   for (const [index, { devices, layers }] of plan.stages.entries()) {
-    let end = Math.max(...nodes.filter((node) => node.stage === index).map((node) => node.free));
-    if (devices.length > 1) {
+    const group = nodes.filter((node) => node.stage === index);
+    let end = 0;
+    const reduce = (readyMs: number, [first, stop]: readonly [number, number]): void => {
       const speeds = devices.flatMap((a, place) => devices.slice(place + 1).map((b) => speedOf(cluster, a, b)));
-      const weights = profile.layers.slice(layers[0], layers[1]).reduce((sum, layer) => sum + layer.weightBytes, 0);
+      const weights = profile.layers.slice(first, stop).reduce((sum, layer) => sum + layer.weightBytes, 0);
       const bandwidth = Math.min(...speeds.map((speed) => speed.bandwidth));
       // The only duration of the random plans that is not on the simulator's grid already.
+      end = Math.max(end, readyMs);
       end += Math.round(((2 * (devices.length - 1) * weights * 8) / (devices.length * bandwidth * 1000)) * 2 ** 30) / 2 ** 30;
       end += 2 * (devices.length - 1) * Math.max(...speeds.map((speed) => speed.latency));
-    }
+    };
+    if (devices.length > 1 && isOverlapped)
+      for (const bucket of bucketsOf(index).reverse()) reduce(Math.max(...group.map((node) => node.final.get(bucket[0]) ?? 0)), bucket);
+    else if (devices.length > 1) reduce(Math.max(...group.map((node) => node.free)), layers);
     for (const node of nodes.filter((each) => each.stage === index)) {
       const kind = cluster.devices.find((device) => device.name === node.name)?.kind ?? '';
       const update = ((profile.devices[node.name] ?? profile.devices[kind])?.updateMs ?? [])
         .slice(layers[0], layers[1])
         .reduce((sum, ms) => sum + ms, 0);
       node.busy += update;
-      round = Math.max(round, (devices.length > 1 ? end : node.free) + update);
+      round = Math.max(round, Math.max(end, node.free) + update);
     }
   }
   return {

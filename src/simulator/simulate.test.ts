@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { checkTogether } from '../cluster/validate.ts';
 import { program } from '../schedule/generate.ts';
-import type { Program } from '../schedule/program.ts';
+import { isBesideComputing, type Program } from '../schedule/program.ts';
 import { randomCluster, randomPlan, randomProfile } from '../testing/random-plans.ts';
 import { createSimulator, type Simulation, simulate } from './simulate.ts';
 
@@ -212,11 +212,14 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
     const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
     for (const [stage, { devices: group, samples }] of plan.stages.entries()) {
       for (const [place, device] of group.entries()) {
-        for (const kind of ['forward', 'backward'] as const) {
+        const split = plan.schedule.startsWith('zb-h1') && stage > 0;
+        for (const kind of split ? (['forward', 'backward-input', 'backward-weight'] as const) : (['forward', 'backward'] as const)) {
           const computed = events.filter((event) => event.device === device && event.kind === kind && event.stage === stage);
           const expected = samples[place] === 0 ? [] : Array.from({ length: plan.microBatchCount }, (_, microBatch) => microBatch);
+          // Of a pass in pieces, the last begins at the stage's first layer.
+          const passes = computed.filter(({ layers }) => layers === undefined || layers[0] === plan.stages[stage]?.layers[0]);
           assert.deepEqual(
-            computed.map((event) => event.microBatch),
+            passes.map((event) => event.microBatch),
             expected,
             `seed ${seed}: ${kind} on ${device}`,
           );
@@ -224,7 +227,10 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
       }
     }
     for (const [name, device] of Object.entries(used)) {
-      const own = events.filter((event) => event.device === name && event.kind !== 'transfer');
+      const beside = events.filter((event) => event.device === name && isBesideComputing(event));
+      for (const [index, event] of beside.entries())
+        assert.ok(event.startMs >= (beside[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} reduces two buckets at once`);
+      const own = events.filter((event) => event.device === name && event.kind !== 'transfer' && !isBesideComputing(event));
       for (const [index, event] of own.entries())
         assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} does two things at once`);
       assert.equal(
@@ -244,6 +250,50 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
     const pipelined = events.filter((event) => event.payload === 'activation' || event.payload === 'gradient');
     assert.equal(sum(pipelined.map((event) => event.bytes ?? 0)), crossing, `seed ${seed}: every sample crosses every border twice`);
   }
+});
+
+test('buckets are reduced one after the other beside the backward pass, and the update waits for all of them', () => {
+  // Layers of 1, 2 and 3 ms backward a sample and 1000, 2000 and 4000 bytes: 1, 2 and 4 ms at 8 Mbps between two devices.
+  const threeLayers: Profile = {
+    model: 'three',
+    inputBytes: 0,
+    labelBytes: 0,
+    layers: [1000, 2000, 4000].map((weightBytes, index) => ({ name: `l${index}`, outputBytes: 0, weightBytes, savedBytes: 0, flops: 0 })),
+    batchSizes: [1],
+    devices: { board: { forwardMs: [[1, 1, 1]], backwardMs: [[1, 2, 3]], backwardInputMs: [[0.5, 1, 2]], updateMs: [1, 1, 1] } },
+  };
+  const pair: Cluster = {
+    devices: ['a', 'b', 'c'].map((name) => ({ name, kind: 'board', memoryMiB: 64 })),
+    links: { default: { bandwidthMbps: 8 } },
+  };
+  const group = { layers: [0, 3] as const, devices: ['a', 'b'], samples: [2, 1], inFlight: 1, buckets: [1, 2] };
+  const plan: PlanLayout = {
+    planner: 'test',
+    schedule: '1f1b-overlap',
+    batchSize: 3,
+    microBatchSize: 3,
+    microBatchCount: 1,
+    stages: [group],
+  };
+  const { events, roundMs } = simulate(program(plan), plan, threeLayers, pair);
+  const times = (device: string): string[] =>
+    events
+      .filter((event) => event.device === device)
+      .map(({ kind, layers, startMs, endMs }) => `${kind}${layers === undefined ? '' : ` [${layers.join(', ')})`} ${startMs} to ${endMs}`);
+  // a: 6 ms forward, then layers 2, 1, 0 in 6, 4 and 2 ms; b half of that, so that each bucket waits for a and for the one before.
+  assert.deepEqual(times('a'), [
+    'forward 0 to 6',
+    'backward [2, 3) 6 to 12',
+    'all-reduce [2, 3) 12 to 16',
+    'backward [1, 2) 12 to 16',
+    'all-reduce [1, 2) 16 to 18',
+    'backward [0, 1) 16 to 18',
+    'all-reduce [0, 1) 18 to 19',
+    'update 19 to 22',
+  ]);
+  assert.equal(roundMs, 22);
+  const plain = { ...plan, schedule: '1f1b' };
+  assert.equal(simulate(program(plain), plain, threeLayers, pair).roundMs, 18 + 7 + 3, 'after the backward pass all 7 ms are in the open');
 });
 
 test('energy is power over computing time, where the cluster gives the power', () => {

@@ -2,7 +2,9 @@
 // here as rule 1 to rule 6). Pure and deterministic; O(E log E) for E instructions, with a heap as small as what is under way at once.
 // What it settles where the rules are silent:
 // - labels are pieces of the last stage's forward, which computes the loss;
-// - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no link's traffic either.
+// - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no link's traffic either;
+// - the buckets of a group's AllReduce (schedules that overlap) are reduced one after the other, each for rule 5's time of its own bytes, from when
+//   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them.
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
@@ -73,9 +75,9 @@ export function createSimulator(profile: Profile, cluster: Cluster): Simulator {
   };
 }
 
-// An agenda entry is 3 · number + kind: a runner's instruction ends, a piece arrives, a channel sends its next piece. What departs comes
-// after all else of its time, so that a link sees every piece that is ready.
-const kinds = { end: 0, arrive: 1, depart: 2 } as const;
+// An agenda entry is 4 · number + kind: a runner's instruction ends, a piece arrives, a channel sends its next piece, a group has reduced its bucket. What
+// departs comes after all else of its time, so that a link sees every piece that is ready.
+const kinds = { end: 0, arrive: 1, depart: 2, reduced: 3 } as const;
 
 class World {
   readonly #compiled: Compiled;
@@ -87,6 +89,10 @@ class World {
   readonly #position: Int32Array;
   /** The piece it waits for, or −1. */
   readonly #awaited: Int32Array;
+  /** Buckets that it has handed to its group and that are not reduced yet. */
+  readonly #reducing: Int32Array;
+  /** Whether its update waits for them. */
+  readonly #isHeld: Uint8Array;
   readonly #busyMs: Float64Array;
   readonly #endMs: Float64Array;
   // By piece.
@@ -100,8 +106,11 @@ class World {
   readonly #scheduled: Uint8Array;
   readonly #linkBytes: Float64Array;
   readonly #linkBusyMs: Float64Array;
-  /** By group: the members that have come to it. */
+  // By group.
+  /** The members that have come to it. */
   readonly #joined: number[][];
+  /** By row: when the bucket before is reduced. */
+  readonly #rowFreeMs: Float64Array;
 
   constructor(compiled: Compiled, ground: Ground, keepsEvents: boolean) {
     const { runners, flows, channels, groups, microBatchCount, firstInstruction } = compiled;
@@ -110,6 +119,8 @@ class World {
     this.#keepsEvents = keepsEvents;
     this.#position = firstInstruction.slice(0, runners.length);
     this.#awaited = new Int32Array(runners.length).fill(-1);
+    this.#reducing = new Int32Array(runners.length);
+    this.#isHeld = new Uint8Array(runners.length);
     this.#busyMs = new Float64Array(runners.length);
     this.#endMs = new Float64Array(runners.length);
     this.#arrived = new Uint8Array(flows.length * microBatchCount);
@@ -121,6 +132,7 @@ class World {
     this.#linkBytes = new Float64Array(channels.length);
     this.#linkBusyMs = new Float64Array(channels.length);
     this.#joined = groups.map(() => []);
+    this.#rowFreeMs = new Float64Array(groups.length);
   }
 
   run(): void {
@@ -133,11 +145,12 @@ class World {
     }
     for (let runner = 0; runner < runners.length; runner++) this.#advance(runner, 0);
     for (let what = this.#agenda.next(); what >= 0; what = this.#agenda.next()) {
-      const kind = what % 3;
-      const number = (what - kind) / 3;
+      const kind = what % 4;
+      const number = (what - kind) / 4;
       if (kind === kinds.end) this.#end(number, this.#agenda.timeMs);
       else if (kind === kinds.arrive) this.#arrive(number, this.#agenda.timeMs);
-      else this.#depart(number, this.#agenda.timeMs);
+      else if (kind === kinds.depart) this.#depart(number, this.#agenda.timeMs);
+      else this.#reduced(number, this.#agenda.timeMs);
     }
     for (const [index, { program }] of runners.entries()) {
       const step = program.instructions[(this.#position[index] as number) - (firstInstruction[index] as number)];
@@ -203,31 +216,48 @@ class World {
       if (code === opcodes.receive && this.#arrived[about] === 1) continue;
       this.#position[index] = position;
       if (code === opcodes.receive) this.#awaited[index] = about;
-      else if (code === opcodes['all-reduce']) this.#join(index, about, nowMs);
-      else this.#compute(index, code, about, nowMs);
+      else if (code === opcodes['all-reduce']) {
+        if (this.#join(index, about, nowMs)) continue;
+      } else if (code === opcodes.update && this.#reducing[index] !== 0) this.#isHeld[index] = 1;
+      else this.#compute(index, position, nowMs);
       return;
     }
     this.#position[index] = end;
   }
 
-  #compute(index: number, code: number, microBatch: number, nowMs: number): void {
-    const { durations } = this.#compiled.runners[index] as Runner;
-    const durationMs = durations[code] as number;
+  #compute(index: number, position: number, nowMs: number): void {
+    const durationMs = this.#compiled.durationMs[position] as number;
     this.#busyMs[index] = (this.#busyMs[index] as number) + durationMs;
-    if (this.#keepsEvents) this.#recordComputing(index, code, microBatch, nowMs, nowMs + durationMs);
-    this.#agenda.add(3 * index + kinds.end, nowMs + durationMs, false);
+    if (this.#keepsEvents) this.#recordComputing(index, position, nowMs, nowMs + durationMs);
+    this.#agenda.add(4 * index + kinds.end, nowMs + durationMs, false);
   }
 
-  /** Rule 5: the AllReduce starts when the last member has come to it. */
-  #join(index: number, group: number, nowMs: number): void {
-    const members = this.#joined[group] as number[];
-    const { size, durationMs } = defined(this.#compiled.groups[group], 'a group');
-    members.push(index);
-    if (members.length < size) return;
-    this.#joined[group] = [];
-    for (const member of members) {
-      if (this.#keepsEvents) this.#recordComputing(member, opcodes['all-reduce'] as number, -1, nowMs, nowMs + durationMs);
-      this.#agenda.add(3 * member + kinds.end, nowMs + durationMs, false);
+  /** Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next. */
+  #join(index: number, number: number, nowMs: number): boolean {
+    const joined = this.#joined[number] as number[];
+    const { size, durationMs, row } = defined(this.#compiled.groups[number], 'a group');
+    const isBeside = row >= 0;
+    if (isBeside) this.#reducing[index] = (this.#reducing[index] as number) + 1;
+    if (joined.push(index) < size) return isBeside;
+    this.#joined[number] = [];
+    const startMs = isBeside ? Math.max(nowMs, this.#rowFreeMs[row] as number) : nowMs;
+    const endMs = startMs + durationMs;
+    if (this.#keepsEvents) for (const member of joined) this.#recordReduction(member, number, startMs, endMs);
+    if (isBeside) {
+      this.#rowFreeMs[row] = endMs;
+      this.#agenda.add(4 * number + kinds.reduced, endMs, false);
+    } else for (const member of joined) this.#agenda.add(4 * member + kinds.end, endMs, false);
+    return isBeside;
+  }
+
+  /** A group has reduced a bucket: an update that waited for it alone can begin. */
+  #reduced(number: number, nowMs: number): void {
+    for (const member of defined(this.#compiled.groups[number], 'a group').members) {
+      const left = (this.#reducing[member] as number) - 1;
+      this.#reducing[member] = left;
+      if (left > 0 || this.#isHeld[member] === 0) continue;
+      this.#isHeld[member] = 0;
+      this.#advance(member, nowMs);
     }
   }
 
@@ -263,7 +293,7 @@ class World {
     else queue.splice(place, 0, piece);
     if (this.#scheduled[channel] === 1) return;
     this.#scheduled[channel] = 1;
-    this.#agenda.add(3 * channel + kinds.depart, Math.max(nowMs, this.#freeMs[channel] as number), true);
+    this.#agenda.add(4 * channel + kinds.depart, Math.max(nowMs, this.#freeMs[channel] as number), true);
   }
 
   /** Rule 4: by readiness; ties by micro-batch, then input, forward, backward, label. */
@@ -287,10 +317,10 @@ class World {
     this.#linkBytes[channel] = (this.#linkBytes[channel] as number) + flow.bytes;
     this.#linkBusyMs[channel] = (this.#linkBusyMs[channel] as number) + flow.durationMs;
     if (this.#keepsEvents) this.#recordTransfer(channel, flow, piece % this.#compiled.microBatchCount, nowMs, freeMs);
-    this.#agenda.add(3 * piece + kinds.arrive, freeMs + flow.latencyMs, false);
+    this.#agenda.add(4 * piece + kinds.arrive, freeMs + flow.latencyMs, false);
     const more = head < queue.length;
     this.#scheduled[channel] = more ? 1 : 0;
-    if (more) this.#agenda.add(3 * channel + kinds.depart, freeMs, true);
+    if (more) this.#agenda.add(4 * channel + kinds.depart, freeMs, true);
   }
 
   #arrive(piece: number, nowMs: number): void {
@@ -301,12 +331,23 @@ class World {
     this.#advance(receiver, nowMs);
   }
 
-  #recordComputing(index: number, code: number, microBatch: number, startMs: number, endMs: number): void {
+  #recordComputing(index: number, position: number, startMs: number, endMs: number): void {
+    const { runners, opcode, argument, firstInstruction } = this.#compiled;
+    const { device, stage, instructions } = (runners[index] as Runner).program;
+    const kind = instructionKinds[opcode[position] as number] as Instruction['kind'];
+    if (kind === 'update') {
+      if (endMs > startMs) this.#events.push({ device, kind, stage, startMs, endMs });
+      return;
+    }
+    const step = instructions[position - (firstInstruction[index] as number)] as Instruction;
+    const layers = 'layers' in step && step.layers !== undefined ? { layers: step.layers } : {};
+    this.#events.push({ device, kind, stage, microBatch: argument[position] as number, ...layers, startMs, endMs });
+  }
+
+  #recordReduction(index: number, number: number, startMs: number, endMs: number): void {
     const { device, stage } = (this.#compiled.runners[index] as Runner).program;
-    const kind = instructionKinds[code] as Instruction['kind'];
-    if (kind === 'all-reduce') this.#events.push({ device, kind, stage, startMs, endMs });
-    else if (kind !== 'update') this.#events.push({ device, kind, stage, microBatch, startMs, endMs });
-    else if (endMs > startMs) this.#events.push({ device, kind, stage, startMs, endMs });
+    const { row, layers } = defined(this.#compiled.groups[number], 'a group');
+    this.#events.push({ device, kind: 'all-reduce', stage, ...(row >= 0 ? { layers } : {}), startMs, endMs });
   }
 
   #recordTransfer(channel: number, { senderStage, payload, bytes }: Flow, microBatch: number, startMs: number, endMs: number): void {

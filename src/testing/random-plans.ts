@@ -3,7 +3,7 @@
 
 import type { Cluster, DeviceTimes, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { createRandom, permutation, type Random } from '../random.ts';
-import { inFlight } from '../schedule/generate.ts';
+import { forwardsAhead, scheduleNames } from '../schedule/generate.ts';
 
 /** A plan on devices d0, d1, … with up to `stageLimit` stages; some devices may have no samples, and K_p never grows along the stages. */
 export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
@@ -11,7 +11,7 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
   const stageCount = 1 + random.integer(stageLimit);
   const microBatchCount = 1 + random.integer(8);
   const microBatchSize = 1 + random.integer(12);
-  const schedule = random.uniform() < 0.3 ? 'gpipe' : '1f1b';
+  const schedule = scheduleNames[random.integer(scheduleNames.length)] as string;
   const groupSizes = Array.from({ length: stageCount }, () => 1 + random.integer(3));
   const names = [
     ...permutation(
@@ -24,17 +24,26 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
   let ahead = Number.POSITIVE_INFINITY;
   for (const [stage, size] of groupSizes.entries()) {
     const end = layer + 1 + random.integer(3);
-    const standard = inFlight(schedule, stage, stageCount, microBatchCount);
+    const standard = forwardsAhead(schedule, stage, stageCount, microBatchCount);
     ahead = Math.min(ahead, random.uniform() < 0.7 ? standard : 1 + random.integer(microBatchCount + 2));
+    // What zb-h1 keeps beyond the forwards ahead, weight gradients wait with.
+    const spare = schedule.startsWith('zb') && ahead === standard ? random.integer(5) : 0;
     stages.push({
       layers: [layer, end],
       devices: names.splice(0, size),
       samples: randomShares(microBatchSize, size, random),
-      inFlight: ahead,
+      inFlight: ahead + spare,
+      ...(random.uniform() < 0.5 && end - layer > 1 ? { buckets: randomBorders(layer, end, random) } : {}),
     });
     layer = end;
   }
   return { planner: 'random', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+}
+
+/** Some of the layers inside [first, end), ascending. */
+function randomBorders(first: number, end: number, random: Random): number[] {
+  const inside = Array.from({ length: end - first - 1 }, (_, index) => first + 1 + index);
+  return inside.filter(() => random.uniform() < 0.5);
 }
 
 function randomShares(total: number, count: number, random: Random): number[] {
@@ -80,9 +89,15 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     }
     return rows;
   };
+  /** Sometimes with input gradients of their own, a third or so of the whole. */
+  const backward = (): Pick<DeviceTimes, 'backwardMs' | 'backwardInputMs'> => {
+    const backwardMs = table();
+    if (random.uniform() < 0.5) return { backwardMs };
+    return { backwardMs, backwardInputMs: backwardMs.map((row) => row.map((ms) => Math.floor((8 * ms * 2) / 5) / 8)) };
+  };
   const times = (): DeviceTimes => ({
     forwardMs: table(),
-    backwardMs: table(),
+    ...backward(),
     ...(random.uniform() < 0.3 ? { updateMs: Array.from({ length: layerCount }, () => random.integer(32) / 8) } : {}),
   });
   const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
