@@ -99,7 +99,21 @@ test('every command has help with an example, and every example parses', async (
     command.action(() => void seen.push(command.name()));
     for (const example of examples) await program.parseAsync(example, { from: 'user' });
   }
-  const names = ['quickstart', 'train', 'worker', 'doctor', 'profile', 'plan', 'simulate', 'what-if', 'curve', 'eval', 'export', 'verify'];
+  const names = [
+    'quickstart',
+    'train',
+    'worker',
+    'doctor',
+    'profile',
+    'plan',
+    'simulate',
+    'what-if',
+    'curve',
+    'eval',
+    'export',
+    'verify',
+    'lab',
+  ];
   assert.deepEqual([...new Set(seen)], names);
 });
 

@@ -5,6 +5,7 @@ import { addCurve } from './commands/curve.ts';
 import { addDoctor } from './commands/doctor.ts';
 import { addEval } from './commands/eval.ts';
 import { addExport } from './commands/export.ts';
+import { addLab } from './commands/lab.ts';
 import { addPlan } from './commands/plan.ts';
 import { addProfile } from './commands/profile.ts';
 import { addQuickstart } from './commands/quickstart.ts';
@@ -39,6 +40,7 @@ export function createProgram(): Command {
     addEval,
     addExport,
     addVerify,
+    addLab,
   ]) {
     add(program)
       .option('--json', 'print JSON on stdout; everything else goes to stderr')

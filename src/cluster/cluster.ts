@@ -13,6 +13,8 @@ export interface DeviceSpec {
   readonly kind?: string;
   readonly memoryMiB: number;
   readonly powerW?: number;
+  /** For `asteroid lab`: processor time a second of time that this device gets on the machine that stands for all. Extension to the contract. */
+  readonly cores?: number;
 }
 
 export interface Cluster {

@@ -32,6 +32,7 @@ const clusterSchema = z.object(
           kind: text("the device's kind").exactOptional(),
           memoryMiB: aboveZero('MiB of memory for training'),
           powerW: zeroOrMore('watts').exactOptional(),
+          cores: aboveZero('cores of this machine, in a lab').exactOptional(),
         },
         'an object with name and memoryMiB',
       ),

@@ -3,11 +3,13 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
+import type { RunEvent } from '../../runtime/events.ts';
+import { writeSecret } from '../../runtime/security/state-folder.ts';
 import type { TrainSettings } from '../../runtime/settings.ts';
 import { resumeRunFolder } from '../../storage/run-folder.ts';
 import { isThere, readConfig } from '../files.ts';
 import { readRun } from '../inputs.ts';
-import { createOutput, interruptSignal } from '../output.ts';
+import { createOutput, interruptSignal, type Output } from '../output.ts';
 import { runIn, runInNewFolder } from '../run.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings } from '../settings.ts';
 
@@ -16,6 +18,7 @@ interface TrainOptions extends Record<string, unknown> {
   readonly config?: string;
   readonly resume?: string;
   readonly out?: string;
+  readonly codeFile?: string;
 }
 
 /** What a run is: with another one of these it would be another run. */
@@ -28,6 +31,7 @@ export function addTrain(program: Command): Command {
     .description('train a model, here or over workers')
     .option('--out <DIR>', 'the run folder (default: runs/<date>-<n>)')
     .option('--config <FILE>', 'settings as YAML; a flag wins over the file')
+    .option('--code-file <FILE>', 'write the join code there too, for workers that a script starts')
     .option('--resume <DIR>', 'go on with the run in this folder from its last checkpoint')
     .addHelpText(
       'after',
@@ -42,9 +46,10 @@ Examples:
 }
 
 async function train(options: TrainOptions): Promise<void> {
-  const output = createOutput(options);
-  const signal = interruptSignal(output);
-  const { resume, out } = options;
+  const plain = createOutput(options);
+  const signal = interruptSignal(plain);
+  const { resume, out, codeFile } = options;
+  const output = codeFile === undefined ? plain : withCodeFile(codeFile, plain);
   const settings = await effectiveSettings(options);
   const run = await readRun(settings, resume, output);
   if (resume === undefined) await runInNewFolder(run, out, output, signal);
@@ -54,7 +59,20 @@ async function train(options: TrainOptions): Promise<void> {
   }
 }
 
-async function effectiveSettings({ resume, out, config, ...options }: TrainOptions): Promise<TrainSettings> {
+/** Writes the join code where a script waits for it; the file appears whole, readable by its owner only. */
+function withCodeFile(path: string, output: Output): Output {
+  const observe = (event: RunEvent): void => {
+    if (event.kind === 'listening') {
+      writeSecret(path, `${event.joinCode}\n`).catch((error: unknown) =>
+        output.observe({ kind: 'warning', message: error instanceof Error ? error.message : String(error) }),
+      );
+    }
+    output.observe(event);
+  };
+  return { ...output, observe };
+}
+
+async function effectiveSettings({ resume, out, config, codeFile: _, ...options }: TrainOptions): Promise<TrainSettings> {
   const flags = givenFlags(options);
   if (resume === undefined) return resolveSettings(flags, config === undefined ? {} : await readConfig(config), config ?? '');
   if (out !== undefined) throw new InputError('--resume goes on in its own folder: leave --out away.');

@@ -1,0 +1,88 @@
+// Control groups of a lab: one below the lab's own for each device, with its processor quota and its memory limit. Version 1 (a folder in each controller's
+// hierarchy) and version 2 (one hierarchy). Pure: which folders, and what to write into which file.
+
+import { InputError } from '../errors.ts';
+import type { LabLayout } from './layout.ts';
+
+/** Where this machine has its control groups. */
+export type CgroupMounts =
+  | { readonly version: 1; readonly cpu: string; readonly memory: string }
+  | { readonly version: 2; readonly root: string };
+
+/** The control groups of a lab. */
+export interface CgroupPlan {
+  /** In the order of making; to be removed in reverse. */
+  readonly folders: readonly string[];
+  readonly writes: readonly (readonly [file: string, value: string])[];
+  /** By device: where a process writes its id to be in the group. */
+  readonly devices: Readonly<Record<string, readonly string[]>>;
+  /** The same for the coordinator that has a place of its own. */
+  readonly coordinator: readonly string[];
+}
+
+/** Quota period: short, so that short steps run smoothly. A quota below the kernel's least, 1 ms, gets a longer one. */
+const periodUs = 10_000;
+const leastQuotaUs = 1_000;
+
+/** What a worker takes besides the memory that a cluster names, which is for training: Node.js, ONNX Runtime, the model's code. */
+export const frameworkMiB = 256;
+
+/** Processor weight of the lab against other work on this machine. */
+export type Priority = 'normal' | 'high';
+
+/** Finds the hierarchies in the text of /proc/mounts. Throws InputError where there are none. */
+export function findCgroups(mounts: string): CgroupMounts {
+  const entries = mounts.split('\n').map((line) => line.split(' '));
+  const controller = (name: string): string | undefined =>
+    entries.find(([, , type, options]) => type === 'cgroup' && options?.split(',').includes(name))?.[1];
+  const [cpu, memory] = [controller('cpu'), controller('memory')];
+  if (cpu !== undefined && memory !== undefined) return { version: 1, cpu, memory };
+  const root = entries.find(([, , type]) => type === 'cgroup2')?.[1];
+  if (root !== undefined && cpu === undefined && memory === undefined) return { version: 2, root };
+  throw new InputError(
+    'A lab needs control groups for cpu and memory, and this machine has none of one version mounted: mount cgroup2 at /sys/fs/cgroup.',
+  );
+}
+
+/** The control groups of a lab on such a machine. */
+export function cgroupPlan(layout: LabLayout, mounts: CgroupMounts, priority: Priority): CgroupPlan {
+  const groups = [...layout.devices.map((_, index) => String(index + 1)), 'coordinator'];
+  const roots = mounts.version === 1 ? [mounts.cpu, mounts.memory] : [mounts.root];
+  const parents = roots.map((root) => `${root}/asteroid-${layout.name}`);
+  const processes = (group: string): string[] => parents.map((parent) => `${parent}/${group}/cgroup.procs`);
+  const [cpu = '', memory = cpu] = parents;
+  const limits = layout.devices.flatMap(({ cores, memoryMiB }, index) => {
+    const period = Math.max(periodUs, Math.ceil(leastQuotaUs / cores));
+    const quota = Math.round(cores * period);
+    const bytes = Math.round((memoryMiB + frameworkMiB) * 2 ** 20);
+    return (
+      mounts.version === 1
+        ? [
+            [`${cpu}/${index + 1}/cpu.cfs_period_us`, String(period)],
+            [`${cpu}/${index + 1}/cpu.cfs_quota_us`, String(quota)],
+            [`${memory}/${index + 1}/memory.limit_in_bytes`, String(bytes)],
+          ]
+        : [
+            [`${cpu}/${index + 1}/cpu.max`, `${quota} ${period}`],
+            [`${memory}/${index + 1}/memory.max`, String(bytes)],
+          ]
+    ) as [string, string][];
+  });
+  return {
+    folders: parents.flatMap((parent) => [parent, ...groups.map((group) => `${parent}/${group}`)]),
+    writes: [...enabled(mounts, cpu), ...weight(mounts, cpu, priority), ...limits],
+    devices: Object.fromEntries(layout.devices.map(({ name }, index) => [name, processes(String(index + 1))])),
+    coordinator: processes('coordinator'),
+  };
+}
+
+/** In version 2 a group's children have the controllers that it hands down. */
+function enabled(mounts: CgroupMounts, parent: string): [string, string][] {
+  if (mounts.version === 1) return [];
+  return [mounts.root, parent].map((folder) => [`${folder}/cgroup.subtree_control`, '+cpu +memory']);
+}
+
+function weight({ version }: CgroupMounts, parent: string, priority: Priority): [string, string][] {
+  if (priority === 'normal') return [];
+  return [version === 1 ? [`${parent}/cpu.shares`, '200000'] : [`${parent}/cpu.weight`, '10000']];
+}
