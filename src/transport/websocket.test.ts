@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { WebSocket } from 'ws';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import { linkSuite } from '../testing/link-suite.ts';
+import { startRelay } from '../testing/relay.ts';
 import { createSelfSigned } from '../testing/self-signed.ts';
 import type { Hello } from './handshake.ts';
 import type { Frame, Link } from './link.ts';
@@ -97,54 +98,16 @@ async function readAll(socket: Socket): Promise<string> {
   return Buffer.concat(chunks).toString('latin1');
 }
 
-/** Passes bytes on in both directions, and flips bits on demand in those of the caller. */
-async function startRelay(port: number): Promise<{ port: number; corrupt(): void; close(): Promise<void> }> {
-  let corrupting = false;
-  const sockets = new Set<Socket>();
-  const relay = createServer({ noDelay: true }, (incoming) => {
-    const outgoing = connectSocket({ port, host: '127.0.0.1', noDelay: true });
-    for (const [from, to] of [
-      [incoming, outgoing],
-      [outgoing, incoming],
-    ] as const) {
-      sockets.add(from);
-      from.on('error', () => {});
-      from.on('close', () => to.destroy());
-      from.on('data', (chunk: Buffer) => {
-        const middle = chunk.length >> 1;
-        if (corrupting && from === incoming) chunk[middle] = (chunk[middle] as number) ^ 4;
-        if (!to.write(chunk)) {
-          from.pause();
-          to.once('drain', () => from.resume());
-        }
-      });
-    }
-  });
-  relay.listen(0, '127.0.0.1');
-  await once(relay, 'listening');
-  return {
-    port: (relay.address() as AddressInfo).port,
-    corrupt: () => {
-      corrupting = true;
-    },
-    close: async () => {
-      for (const socket of sockets) socket.destroy();
-      relay.close();
-      await once(relay, 'close');
-    },
-  };
-}
-
 linkSuite('WebSocket links, seen from the caller', async (options) => {
   const { server, links } = await serve({ ...options, authenticate: () => ({ kind: 'accepted', name: 'a' }), name: 'b' });
-  const relay = await startRelay(server.port);
+  const relay = await startRelay({ port: server.port, seed: 1 });
   const { link: a } = await connect(`ws://127.0.0.1:${relay.port}`, { ...options, hello });
   const release = async (): Promise<void> => {
     await server.close('released');
     await a.ended;
     await relay.close();
   };
-  return { a, b: links[0] as Link, corrupt: relay.corrupt, release };
+  return { a, b: links[0] as Link, corrupt: () => relay.damage('toServer', 'flip-middle'), release };
 });
 
 test('both ends learn names and facts; frames flow both ways', async () => {

@@ -181,6 +181,8 @@ export class WireLink implements Link {
   #closeWhenFlushed(): void {
     if (this.#state !== 'closing' || this.#queue.bytes > 0) return;
     this.#cancelFlush();
+    // One more numbered message, so that a lost last frame is noticed before the close.
+    this.#sendAcknowledgement();
     this.#wire.close({ clean: true, reason: this.#closeReason });
   }
 
@@ -295,8 +297,12 @@ export class WireLink implements Link {
       });
       return;
     }
-    this.#acknowledgedBytes = this.#receivedBytes;
     this.#acknowledgedAtMs = atMs;
+    this.#sendAcknowledgement();
+  }
+
+  #sendAcknowledgement(): void {
+    this.#acknowledgedBytes = this.#receivedBytes;
     this.#wire.send([encodeAcknowledgement({ byteCount: this.#receivedBytes, atMs: this.#receivedAtMs }, this.#nextSequence())], () => {});
   }
 }
