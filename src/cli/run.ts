@@ -7,6 +7,7 @@ import type { RunEvent } from '../runtime/events.ts';
 import type { PreparedRun } from '../runtime/prepare.ts';
 import { recordRun } from '../runtime/record.ts';
 import { runPrepared, type SessionResult } from '../runtime/session.ts';
+import { createStageFiles } from '../runtime/stage-files.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
@@ -57,7 +58,8 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
   let result: SessionResult;
   try {
     await folder.write('config.yaml', toYaml(settingsDocument(run.settings)));
-    result = await runPrepared(run, { clock: systemClock, observe, signal }, folder);
+    const onWarning = (message: string): void => observe({ kind: 'warning', message });
+    result = await runPrepared(run, { clock: systemClock, observe, signal, stageStore: createStageFiles({ onWarning }) }, folder);
   } catch (error) {
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
     // The first error is the one to tell.

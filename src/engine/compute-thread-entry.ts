@@ -3,7 +3,6 @@
 import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, defined, unreachable } from '../assert.ts';
-import type { Tensor } from '../graph/tensor.ts';
 import { movable } from './buffers.ts';
 import { type Reply, type Request, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
 import type { Engine, Executable, Value } from './engine.ts';
@@ -26,9 +25,9 @@ function serve(engine: Engine): void {
   const values = new Map<number, Value>();
   const executables = new Map<number, Executable>();
 
-  const answer = (id: number, work: Promise<Tensor | undefined>): void => {
+  const answer = (id: number, work: Promise<Pick<Reply, 'tensor' | 'translation'>>): void => {
     work.then(
-      (tensor) => send({ id, busyMs: engine.busyMs(), ...(tensor === undefined ? {} : { tensor }) }),
+      (result) => send({ id, busyMs: engine.busyMs(), ...result }),
       (error: unknown) => send({ id, busyMs: engine.busyMs(), failure: toFailure(error) }),
     );
   };
@@ -44,10 +43,15 @@ function serve(engine: Engine): void {
       case 'compile':
         return answer(
           request.id,
-          engine.compile(request.graph).then((executable) => {
+          engine.compile(request.source).then((executable) => {
             executables.set(request.executable, executable);
-            return undefined;
+            return {};
           }),
+        );
+      case 'translate':
+        return answer(
+          request.id,
+          defined(engine.translate, 'an engine that translates')(request.graph).then((translation) => ({ translation })),
         );
       case 'run': {
         const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, known(input)]));
@@ -60,9 +64,15 @@ function serve(engine: Engine): void {
         values.set(request.handle, engine.upload(request.tensor));
         return;
       case 'download':
-        return answer(request.id, engine.download(known(request.handle)));
+        return answer(
+          request.id,
+          engine.download(known(request.handle)).then((tensor) => ({ tensor })),
+        );
       case 'take':
-        return answer(request.id, engine.take(removed(request.handle)));
+        return answer(
+          request.id,
+          engine.take(removed(request.handle)).then((tensor) => ({ tensor })),
+        );
       case 'release':
         return engine.release(removed(request.handle));
       case 'release-executable': {
@@ -73,12 +83,12 @@ function serve(engine: Engine): void {
       case 'settled':
         return answer(
           request.id,
-          engine.settled().then(() => undefined),
+          engine.settled().then(() => ({})),
         );
       case 'close':
         return answer(
           request.id,
-          engine.close().then(() => undefined),
+          engine.close().then(() => ({})),
         );
       default:
         return unreachable(request);
@@ -87,7 +97,7 @@ function serve(engine: Engine): void {
   port.on('message', (requests: readonly Request[]) => {
     for (const request of requests) handle(request);
   });
-  send({ id: 0, busyMs: 0, name: engine.name, blockSize: engine.blockSize });
+  send({ id: 0, busyMs: 0, name: engine.name, blockSize: engine.blockSize, translates: engine.translate !== undefined });
 }
 
 let outbox: Reply[] = [];
@@ -101,7 +111,8 @@ function send(reply: Reply): void {
 function flush(): void {
   const replies = outbox;
   outbox = [];
-  const buffers = new Set(replies.flatMap(({ tensor }) => (tensor === undefined ? [] : [tensor.data.buffer as ArrayBuffer])));
+  const moved = replies.flatMap(({ tensor, translation }) => [tensor?.data.buffer, translation?.model.buffer]);
+  const buffers = new Set(moved.filter((buffer) => buffer instanceof ArrayBuffer));
   port.postMessage(replies, [...buffers]);
 }
 

@@ -3,6 +3,7 @@
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { Tensor } from '../graph/tensor.ts';
+import type { Translation } from './engine.ts';
 
 /** The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`. */
 export type EngineChoice = 'onnxruntime' | 'reference' | { readonly module: string };
@@ -17,7 +18,8 @@ export interface ThreadOptions {
 
 /** Requests without an id have no reply: their failures show in replies to later ones. */
 export type Request =
-  | { readonly kind: 'compile'; readonly id: number; readonly executable: number; readonly graph: Graph }
+  | { readonly kind: 'compile'; readonly id: number; readonly executable: number; readonly source: Graph | Translation }
+  | { readonly kind: 'translate'; readonly id: number; readonly graph: Graph }
   | {
       readonly kind: 'run';
       readonly executable: number;
@@ -39,7 +41,10 @@ export interface Reply {
   readonly name?: string;
   /** With id 0, where it has one. */
   readonly blockSize?: number | undefined;
+  /** With id 0: whether it translates. */
+  readonly translates?: boolean;
   readonly tensor?: Tensor;
+  readonly translation?: Translation;
   readonly failure?: Failure;
 }
 

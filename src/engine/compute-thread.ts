@@ -8,7 +8,7 @@ import type { Graph, Node } from '../graph/graph.ts';
 import type { ElementArray, Tensor } from '../graph/tensor.ts';
 import { movable } from './buffers.ts';
 import { type EngineChoice, fromFailure, type Reply, type Request, type ThreadOptions } from './compute-thread-messages.ts';
-import type { Engine, Executable, Value } from './engine.ts';
+import type { Engine, Executable, Translation, Value } from './engine.ts';
 import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
 export interface ComputeThreadOptions {
@@ -33,8 +33,7 @@ export async function createComputeThread(options: ComputeThreadOptions = {}): P
   const worker = new Worker(new URL('./compute-thread-entry.js', import.meta.url), { workerData: threadOptions, name: 'compute' });
   const calls = new Calls(worker);
   try {
-    const { name, blockSize } = await calls.ready;
-    return new ComputeThread(defined(name, "the engine's name"), blockSize, calls);
+    return new ComputeThread(await calls.ready, calls);
   } catch (error) {
     await worker.terminate();
     throw error;
@@ -151,33 +150,44 @@ class Calls {
 class ComputeThread implements Engine {
   readonly name: string;
   readonly blockSize: number | undefined;
+  readonly translate: Engine['translate'];
   readonly #calls: Calls;
   readonly #values = new ValueTable<undefined>();
   readonly #executables = new Set<number>();
   #closing: Promise<void> | undefined;
 
-  constructor(name: string, blockSize: number | undefined, calls: Calls) {
-    this.name = name;
+  constructor({ name, blockSize, translates = false }: Reply, calls: Calls) {
+    this.name = defined(name, "the engine's name");
     this.blockSize = blockSize;
+    this.translate = translates ? (graph) => this.#translate(graph) : undefined;
     this.#calls = calls;
   }
 
-  async compile(graph: Graph): Promise<Executable> {
+  async compile(source: Graph | Translation): Promise<Executable> {
     this.#checkOpen();
-    const signature = signatureOf(graph);
+    const signature = signatureOf(source);
     const id = this.#calls.nextId();
-    const { graph: packed, moved } = packGraph(graph);
-    await this.#calls.ask({ kind: 'compile', id, executable: id, graph: packed }, ...moved);
+    const { name } = source;
+    // A translation's model is copied, which takes a millisecond: the caller may have other uses for it.
+    const { graph, moved } = 'model' in source ? { graph: source, moved: [] } : packGraph(source);
+    await this.#calls.ask({ kind: 'compile', id, executable: id, source: graph }, ...moved);
     this.#executables.add(id);
     return {
       inputs: [...signature.inputs.keys()],
       outputs: [...signature.outputs.keys()],
-      run: (inputs, outputs) => this.#run(graph.name, id, signature, inputs, outputs),
+      run: (inputs, outputs) => this.#run(name, id, signature, inputs, outputs),
       release: () => {
-        assert(this.#executables.delete(id), `graph "${graph.name}" was released before`);
+        assert(this.#executables.delete(id), `graph "${name}" was released before`);
         this.#calls.post({ kind: 'release-executable', executable: id });
       },
     };
+  }
+
+  async #translate(graph: Graph): Promise<Translation> {
+    this.#checkOpen();
+    const { graph: packed, moved } = packGraph(graph);
+    const { translation } = await this.#calls.ask({ kind: 'translate', id: this.#calls.nextId(), graph: packed }, ...moved);
+    return defined(translation, 'the translation of a reply');
   }
 
   upload(tensor: Tensor): Value {

@@ -6,7 +6,7 @@
 // passed on (to `run`, `take`, …) before they are computed, so a whole micro-batch can be queued without one wait between its graphs.
 // A failure of a run surfaces wherever one of its values is awaited (`download`, `take`), at `settled()`, and in `close()`.
 
-import type { Graph } from '../graph/graph.ts';
+import type { Graph, ValueInfo } from '../graph/graph.ts';
 import type { Tensor, ValueType } from '../graph/tensor.ts';
 
 /** A value that lives in the engine (perhaps not computed yet). Opaque; released by its owner. */
@@ -27,14 +27,34 @@ export interface Executable {
   release(): void;
 }
 
+/**
+ * A graph in the form in which an engine runs it, as plain data: kept in a file, it saves an engine of the same name, in any process, the work of
+ * finding the form.
+ */
+export interface Translation {
+  /** The graph's name and border. */
+  readonly name: string;
+  readonly inputs: readonly ValueInfo[];
+  readonly outputs: readonly ValueInfo[];
+  /** The border of `model`, value for value: shapes and outputs' names may be others there. */
+  readonly modelInputs: readonly ValueInfo[];
+  readonly modelOutputs: readonly string[];
+  /** An ONNX file. */
+  readonly model: Uint8Array;
+  /** Whether the engine's own optimizations find something in it. */
+  readonly isOptimizable: boolean;
+}
+
 /** What executes graphs. */
 export interface Engine {
   /** For people and caches, such as "onnxruntime-node 1.30.0 cpu (1 thread)". */
   readonly name: string;
   /** Channels of a block, where the engine has kernels for the blocked layout (lowering/blocked.ts): graphs may use them then. */
   readonly blockSize: number | undefined;
-  /** Compiles a graph whose shapes are all static. Parameters that change are graph inputs; initializers are constants. */
-  compile(graph: Graph): Promise<Executable>;
+  /** Compiles a graph whose shapes are all static, or its translation. Parameters that change are graph inputs; initializers are constants. */
+  compile(source: Graph | Translation): Promise<Executable>;
+  /** Translates a graph, to compile it then and later. Undefined where the engine runs graphs as they are. */
+  readonly translate?: ((graph: Graph) => Promise<Translation>) | undefined;
   /** Hands a tensor to the engine, which owns its buffer from here on: the caller's array may be detached (moved, not copied). */
   upload(tensor: Tensor): Value;
   /** Copies a value out; the value stays. */

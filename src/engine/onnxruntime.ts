@@ -15,8 +15,8 @@ import { exportGraph } from '../graph/onnx/export.ts';
 import type { ElementArray, ElementType, Tensor, ValueType } from '../graph/tensor.ts';
 import { tensorBytes, viewBytes } from '../graph/tensor.ts';
 import { blockedDomain } from '../lowering/layouts.ts';
-import { type PeeledGraph, peelReshapes } from './border-reshapes.ts';
-import type { Engine } from './engine.ts';
+import { peelReshapes } from './border-reshapes.ts';
+import type { Engine, Translation } from './engine.ts';
 import { fasterKernel } from './faster-kernel.ts';
 import { prepareGraph } from './onnxruntime-memory.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
@@ -74,31 +74,48 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
   };
   const name = `${options.name} ${provider} (${threadCount} ${threadCount === 1 ? 'thread' : 'threads'})`;
   const blockSize = provider === 'cpu' ? await probeBlockSize(runtime, sessionOptions) : undefined;
+  const describe = (error: unknown, what: string, graph: string): string => `${name} ${what} graph "${graph}": ${messageOf(error)}`;
+  const refuse = (error: unknown, graph: string): Error =>
+    error instanceof InputError ? error : new InputError(describe(error, 'cannot run', graph), { cause: error });
+  const translate = (graph: Graph): Translation => {
+    try {
+      return translateGraph(graph, blockSize);
+    } catch (error) {
+      throw refuse(error, graph.name);
+    }
+  };
+  const compile = async (translation: Translation): Promise<Kernel> => {
+    if (translation.outputs.length === 0) return nothing; // The runtime refuses such a graph.
+    const fail = (error: unknown): Error => new RunError(describe(error, 'failed in', translation.name), { cause: error });
+    const graphOptimizationLevel = translation.isOptimizable ? 'all' : 'disabled';
+    const kernelOf = async (intraOpNumThreads: number): Promise<Kernel> => {
+      const session = await createSession(runtime, translation.model, { ...sessionOptions, intraOpNumThreads, graphOptimizationLevel });
+      return sessionKernel(runtime, session, translation, fail);
+    };
+    try {
+      return threadCount === 1 ? await kernelOf(1) : fasterKernel(await kernelOf(threadCount), await kernelOf(1));
+    } catch (error) {
+      throw refuse(error, translation.name);
+    }
+  };
   return createQueuedEngine({
     name,
     blockSize,
-    async compile(graph) {
-      if (graph.outputs.length === 0) return nothing; // The runtime refuses such a graph.
-      const describe = (error: unknown, what: string): string => `${name} ${what} graph "${graph.name}": ${messageOf(error)}`;
-      try {
-        const peeled = peelReshapes(graph, blockSize);
-        const model = exportGraph(prepareGraph(peeled.graph));
-        const fail = (error: unknown): Error => new RunError(describe(error, 'failed in'), { cause: error });
-        const kernelOf = async (intraOpNumThreads: number): Promise<Kernel> => {
-          const session = await createSession(runtime, model, {
-            ...sessionOptions,
-            intraOpNumThreads,
-            graphOptimizationLevel: levelFor(graph),
-          });
-          return sessionKernel(runtime, session, graph, peeled, fail);
-        };
-        return threadCount === 1 ? await kernelOf(1) : fasterKernel(await kernelOf(threadCount), await kernelOf(1));
-      } catch (error) {
-        if (error instanceof InputError) throw error;
-        throw new InputError(describe(error, 'cannot run'), { cause: error });
-      }
-    },
+    compile: async (graph) => compile(translate(graph)),
+    translations: { translate, compile },
   });
+}
+
+function translateGraph(graph: Graph, blockSize: number | undefined): Translation {
+  const { name, inputs, outputs } = graph;
+  const { graph: peeled, inside } = peelReshapes(graph, blockSize);
+  return {
+    ...{ name, inputs, outputs },
+    modelInputs: peeled.inputs,
+    modelOutputs: outputs.map((output) => defined(inside.get(output.name), output.name)),
+    model: exportGraph(prepareGraph(peeled)),
+    isOptimizable: isOptimizable(graph),
+  };
 }
 
 /**
@@ -118,9 +135,9 @@ async function createSession(runtime: OnnxRuntime, model: Uint8Array, options: R
  * A lowered graph has nothing left to optimize: it runs as fast without, and compiles in a third of the time (EfficientNet-B1's step of 6,300 nodes: 0.46
  * against 1.35 s). Only transposes around an attention's products are still fused with them.
  */
-function levelFor({ nodes }: Graph): 'all' | 'disabled' {
+function isOptimizable({ nodes }: Graph): boolean {
   const isLowered = nodes.some(({ domain }) => domain === blockedDomain);
-  return isLowered && !nodes.some(({ operator }) => operator === 'Softmax' || operator === 'LayerNormalization') ? 'disabled' : 'all';
+  return !isLowered || nodes.some(({ operator }) => operator === 'Softmax' || operator === 'LayerNormalization');
 }
 
 /** Finds the channels of a block by blocking 64 channels of two places: what follows the first block is the first channel's second place. */
@@ -146,11 +163,11 @@ const nothing: Kernel = { run: async () => [], release: async () => {} };
 function sessionKernel(
   runtime: OnnxRuntime,
   session: RuntimeSession,
-  { outputs }: Graph,
-  { graph, inside }: PeeledGraph,
+  { outputs, modelInputs, modelOutputs }: Translation,
   fail: (error: unknown) => Error,
 ): Kernel {
   const shapes = new Map(outputs.map(({ name, shape }) => [name, shape as readonly number[]]));
+  const inside = new Map(outputs.map(({ name }, index) => [name, defined(modelOutputs[index], name)]));
   const isPeeled = (name: string): boolean => inside.get(name) !== name;
   return {
     async run(values, wanted) {
@@ -158,7 +175,7 @@ function sessionKernel(
       try {
         const feeds: Record<string, RuntimeTensor> = {};
         for (const [index, { type, data }] of values.entries()) {
-          const { name, shape } = defined(graph.inputs[index], 'an input');
+          const { name, shape } = defined(modelInputs[index], 'an input');
           feeds[name] = toRuntime(runtime, type, data, shape as readonly number[]);
         }
         const names = wanted.map((name) => defined(inside.get(name), name));

@@ -6,7 +6,7 @@ import { RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import { type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
 import { discard } from './buffers.ts';
-import type { Engine, Executable, Value } from './engine.ts';
+import type { Engine, Executable, Translation, Value } from './engine.ts';
 import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
 /** A graph ready to run. */
@@ -26,6 +26,11 @@ export interface Backend {
   readonly blockSize?: number | undefined;
   /** Throws InputError for a graph that it cannot run. */
   compile(graph: Graph): Promise<Kernel>;
+  /** Where graphs are brought into another form first: the two halves of `compile`. */
+  readonly translations?: {
+    translate(graph: Graph): Translation;
+    compile(translation: Translation): Promise<Kernel>;
+  };
 }
 
 /** An engine that computes in the calling thread, through `backend`. */
@@ -42,6 +47,7 @@ interface Slot {
 class QueuedEngine implements Engine {
   readonly name: string;
   readonly blockSize: number | undefined;
+  readonly translate: Engine['translate'];
   readonly #backend: Backend;
   readonly #values = new ValueTable<Slot>();
   readonly #kernels = new Set<Kernel>();
@@ -58,23 +64,27 @@ class QueuedEngine implements Engine {
     this.name = backend.name;
     this.blockSize = backend.blockSize;
     this.#backend = backend;
+    const { translations } = backend;
+    this.translate = translations && (async (graph) => translations.translate(graph));
   }
 
-  async compile(graph: Graph): Promise<Executable> {
+  async compile(source: Graph | Translation): Promise<Executable> {
     this.#checkOpen();
-    const signature = signatureOf(graph);
-    const kernel = await this.#backend.compile(graph);
+    const signature = signatureOf(source);
+    const { translations } = this.#backend;
+    const kernel =
+      'model' in source ? await defined(translations, 'an engine that translates').compile(source) : await this.#backend.compile(source);
     if (this.#closing !== undefined) {
       await kernel.release();
-      throw new RunError(`The engine was closed while it compiled "${graph.name}".`);
+      throw new RunError(`The engine was closed while it compiled "${source.name}".`);
     }
     this.#kernels.add(kernel);
     return {
       inputs: [...signature.inputs.keys()],
       outputs: [...signature.outputs.keys()],
-      run: (inputs, outputs) => this.#run(graph.name, signature, kernel, inputs, outputs),
+      run: (inputs, outputs) => this.#run(source.name, signature, kernel, inputs, outputs),
       release: () => {
-        assert(this.#kernels.delete(kernel), `graph "${graph.name}" was released before`);
+        assert(this.#kernels.delete(kernel), `graph "${source.name}" was released before`);
         this.#enqueue(() => kernel.release());
       },
     };

@@ -15,8 +15,8 @@ export interface Signature {
   readonly outputs: Types;
 }
 
-/** The signature of a graph whose shapes are all numbers. */
-export function signatureOf(graph: Graph): Signature {
+/** The signature of a graph (or of its translation) whose shapes are all numbers. */
+export function signatureOf(graph: Pick<Graph, 'name' | 'inputs' | 'outputs'>): Signature {
   return { inputs: staticTypes(graph.name, graph.inputs), outputs: staticTypes(graph.name, graph.outputs) };
 }
 

@@ -10,11 +10,13 @@ import { program } from '../schedule/generate.ts';
 import { type Instruction, isBackwardImmediate } from '../schedule/program.ts';
 import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordinator.ts';
 import { isBoundary, type MachineConfig } from './coordinator/machine.ts';
+import type { StageStore } from './device/compiled-stages.ts';
 import { Mailbox } from './device/mailbox.ts';
 import { savedBudgetBytes } from './device/recomputation.ts';
 import { feedName, isTraced, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
 import { createStage, type Stage } from './device/stage.ts';
+import type { StageOptions } from './device/stage-graphs.ts';
 import { Failure } from './failure.ts';
 import type { RunState } from './run-state.ts';
 
@@ -41,12 +43,12 @@ export async function trainHere(
   hooks: RunHooks,
   config: MachineConfig,
   plan: Plan,
-  environment: { engine: Engine; clock: Clock; signal: AbortSignal; memoryBytes?: number },
+  environment: { engine: Engine; clock: Clock; signal: AbortSignal; memoryBytes?: number; stageStore?: StageStore },
 ): Promise<CoordinatorEnd> {
-  const { engine, clock, signal, memoryBytes } = environment;
+  const { engine, clock, signal, memoryBytes, stageStore } = environment;
   const device = defined(program(plan).devices[0], 'the device');
   const { sequence, training, label, state } = subject;
-  const stage = await createStage(engine, {
+  const options: StageOptions = {
     sequence,
     layers: device.layers,
     sampleCount: plan.microBatchSize,
@@ -56,7 +58,8 @@ export async function trainHere(
     splitBackward: false,
     immediateBackward: isBackwardImmediate(device),
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
-  });
+  };
+  const stage = await createStage(engine, options, stageStore);
   for (const role of ['parameter', 'buffer', 'optimizer'] as const) {
     // Copies: the engine keeps what it is given, and the caller goes on with its state.
     for (const [name, value] of state[role]) stage.load({ role, name, value: ownCopy(value) });

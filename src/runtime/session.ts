@@ -17,6 +17,7 @@ import { batchIndices, epochOf, roundsPerEpoch } from '../training/data/order.ts
 import { choosePlan } from './choose-plan.ts';
 import { runCluster } from './coordinator/cluster-run.ts';
 import type { CoordinatorEnd, RunHooks } from './coordinator/coordinator.ts';
+import type { StageStore } from './device/compiled-stages.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import type { Observer, RunEvent } from './events.ts';
 import { withForwardOnly } from './fine-tuning.ts';
@@ -30,6 +31,8 @@ export interface SessionEnvironment {
   readonly observe: Observer;
   /** Aborted by Ctrl-C: the round in progress commits, a checkpoint is written. */
   readonly signal: AbortSignal;
+  /** Keeps what a stage in this process is compiled to. Default: nowhere. */
+  readonly stageStore?: StageStore;
 }
 
 /** What a run came to. */
@@ -106,7 +109,7 @@ class Session {
 
   async #trainHere(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
-    const { clock, signal } = this.#environment;
+    const { clock, signal, stageStore } = this.#environment;
     const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch);
     this.#plan = plan;
@@ -117,6 +120,7 @@ class Session {
         clock,
         signal,
         memoryBytes: deviceFacts().memoryMiB * bytesInMiB,
+        ...(stageStore === undefined ? {} : { stageStore }),
       });
     } finally {
       await engine.close();

@@ -10,6 +10,7 @@ import { InputError } from '../../errors.ts';
 import { findCoordinator } from '../../runtime/discovery.ts';
 import { createDeviceStore } from '../../runtime/security/device-store.ts';
 import { stateFolder } from '../../runtime/security/state-folder.ts';
+import { createStageFiles } from '../../runtime/stage-files.ts';
 import { joinRun } from '../../runtime/worker/join.ts';
 import { joinCodeVariable } from '../../runtime/worker/local-workers.ts';
 import { profileCache } from '../../runtime/worker/profile-cache.ts';
@@ -88,6 +89,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
     ...(options.name === undefined ? {} : { name: options.name }),
     ...(options.host === undefined ? {} : { host: options.host }),
     profileCache: profileCache(`${options.name ?? ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`),
+    stageStore: createStageFiles(),
     // Workers that a coordinator starts are new ones each time.
     ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
     onJoined: (name, { host, encrypted }) => {

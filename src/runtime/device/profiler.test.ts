@@ -36,6 +36,7 @@ function createFakeEngine(): FakeEngine {
       return alive.size;
     },
     async compile(graph): Promise<Executable> {
+      assert.ok('nodes' in graph, 'a translation');
       compiled.push(graph);
       const batchSize = graph.inputs[0]?.shape[0] as number;
       return {

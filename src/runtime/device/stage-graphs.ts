@@ -1,17 +1,17 @@
-// The graphs of one stage, compiled: forward and backward (whole or in two halves), loss, sums of gradients, their norm, update.
+// The graphs of one stage: forward and backward (whole or in two halves), loss, sums of gradients, their norm, update. compiled-stages.ts compiles them.
 
 import { defined } from '../../assert.ts';
 import { differentiate, outputGradientName, type StageGraphs } from '../../autodiff/differentiate.ts';
-import { replaceDropouts } from '../../autodiff/dropout.ts';
+import { type DropoutInput, replaceDropouts } from '../../autodiff/dropout.ts';
 import type { BufferUpdate } from '../../autodiff/forward.ts';
 import { mergeEqual } from '../../autodiff/subgraph.ts';
-import type { Engine, Executable } from '../../engine/engine.ts';
+import type { Engine } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import { replacedBuffers } from '../../graph/freeze.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { joinGraphs } from '../../graph/join.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
-import { extractStage, type StageGraph } from '../../graph/stage.ts';
+import { extractStage } from '../../graph/stage.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
 import { accumulateGraph, type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
@@ -40,30 +40,40 @@ export interface StageOptions {
   readonly savedBudgetBytes?: number | undefined;
 }
 
-/** The graphs that need samples. */
-export interface CompiledPass {
-  readonly stage: StageGraph;
-  /** As the compiled graphs have them: packs in place of their members. */
+/** The graphs of a stage. Of the pass, either `step` (forward pass, loss and backward pass in one) or those between. */
+export type StageGraphName =
+  | 'step'
+  | 'forward'
+  | 'backward'
+  | 'backwardInput'
+  | 'backwardWeight'
+  | 'loss'
+  | 'update'
+  | 'accumulate'
+  | 'squaredNorm';
+
+/** Something for each of the graphs that a stage has: `loss` on the last one, `backward` whole or in two halves. */
+export type ByGraph<T> = Readonly<Partial<Record<StageGraphName, T>>>;
+
+/** What is to be known of the pass besides its graphs; JSON. Names are those of the graphs: packs stand in place of their members. */
+export interface PassNotes {
+  /** Values that `forward` computes and the backward graphs read. */
+  readonly saved: readonly string[];
+  /** Inputs of `forward` that they read. */
   readonly savedInputs: readonly string[];
+  /** Values that `backwardInput` computes and `backwardWeight` reads. */
+  readonly intermediates: readonly string[];
   readonly bufferUpdates: readonly BufferUpdate[];
-  /** The parameters that get a gradient. */
+  /** The inputs that get a gradient. */
+  readonly inputGradients: readonly string[];
+  /** The parameters that do. */
   readonly gradients: readonly string[];
-  readonly graphs: StageGraphs;
-  /** Where the samples are in each of `graphs.dropouts`; undefined for masks that do not depend on the samples. */
-  readonly maskAxes: readonly (number | undefined)[];
-  /** Forward pass, loss and backward pass in one: then the next five are undefined. Inputs and results of the loss are `stepNames`. */
-  readonly step: Executable | undefined;
-  readonly forward: Executable | undefined;
-  /** Whole, or undefined where it is split. */
-  readonly backward: Executable | undefined;
-  readonly backwardInput: Executable | undefined;
-  readonly backwardWeight: Executable | undefined;
-  /** On the last stage. */
-  readonly loss: Executable | undefined;
+  /** `sampleAxis`: where the samples are; absent for masks that do not depend on the samples. */
+  readonly dropouts: readonly (DropoutInput & { readonly sampleAxis?: number })[];
 }
 
-/** All that a stage runs. */
-export interface CompiledStage {
+/** What a stage holds, as its graphs take it. Found without differentiation. */
+export interface StageLayout {
   /** All parameters of the stage, frozen ones included, and its buffers. */
   readonly parameters: readonly TensorSpec[];
   readonly buffers: readonly TensorSpec[];
@@ -72,17 +82,45 @@ export interface CompiledStage {
   /** The parameters that an update changes, as the graphs take them: small ones in a pack. */
   readonly trained: readonly TensorSpec[];
   readonly packs: readonly StatePack[];
-  /** Undefined for a device without samples. */
-  readonly pass: CompiledPass | undefined;
   readonly optimizer: OptimizerGraph;
-  readonly update: Executable | undefined;
-  readonly accumulate: Executable | undefined;
-  readonly squaredNorm: Executable | undefined;
 }
 
-/** Differentiates and compiles layers [first, end) for a share of a micro-batch. */
-export async function compileStage(engine: Engine, options: StageOptions): Promise<CompiledStage> {
-  const { sequence, layers, training, sampleCount } = options;
+/** A stage's graphs and what is to be known of them. */
+export interface StageDesign {
+  /** Undefined for a device without samples. */
+  readonly pass: PassNotes | undefined;
+  readonly graphs: ByGraph<Graph>;
+}
+
+/** What layers [first, end) hold. */
+export function stageLayout(options: StageOptions): StageLayout {
+  const { optimizer, packs, buffers, parameters, statistics, trained } = layOut(options);
+  return {
+    parameters,
+    buffers,
+    statistics: packedSpecs(statistics, packs.buffers),
+    trained,
+    packs: statePacks(packs, optimizer),
+    optimizer,
+  };
+}
+
+/** Differentiates layers [first, end) for a share of a micro-batch, in the forms that the engine likes. */
+export function designStage({ blockSize }: Pick<Engine, 'blockSize'>, options: StageOptions): StageDesign {
+  const { unpacked, packs, trained, optimizer } = layOut(options);
+  const pass = options.sampleCount > 0 ? designPass(blockSize, options, unpacked, packs) : undefined;
+  const updates: ByGraph<Graph> =
+    trained.length === 0 ? {} : { update: optimizer.graph, accumulate: accumulateGraph(trained), squaredNorm: squaredNormGraph(trained) };
+  return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates } };
+}
+
+interface Layout extends Omit<StageLayout, 'packs'> {
+  /** The trained parameters one by one. */
+  readonly unpacked: readonly TensorSpec[];
+  readonly packs: Packs;
+}
+
+function layOut({ sequence, layers, training }: StageOptions): Layout {
   const own = sequence.layers.slice(...layers);
   const replaced = new Set(replacedBuffers(sequence.graph));
   const buffers = own.flatMap((layer) => layer.buffers);
@@ -95,19 +133,7 @@ export async function compileStage(engine: Engine, options: StageOptions): Promi
   const packs = { parameters: packOf('packed parameters', unpacked), buffers: packOf('packed statistics', statistics) };
   const trained = packedSpecs(unpacked, packs.parameters);
   const optimizer = optimizerGraph(training.optimizer.kind, trained, training.optimizer);
-  const isTrained = trained.length > 0;
-  return {
-    parameters,
-    buffers: specs(buffers),
-    statistics: packedSpecs(statistics, packs.buffers),
-    trained,
-    packs: statePacks(packs, optimizer),
-    pass: sampleCount > 0 ? await compilePass(engine, options, unpacked, packs) : undefined,
-    optimizer,
-    update: isTrained ? await engine.compile(optimizer.graph) : undefined,
-    accumulate: isTrained ? await engine.compile(accumulateGraph(trained)) : undefined,
-    squaredNorm: isTrained ? await engine.compile(squaredNormGraph(trained)) : undefined,
-  };
+  return { parameters, buffers: specs(buffers), statistics, unpacked, packs, trained, optimizer };
 }
 
 /** The packs by the roles of what is in them; optimizer state is packed as its parameters are. */
@@ -126,7 +152,12 @@ function statePacks({ parameters, buffers }: Packs, optimizer: OptimizerGraph): 
 
 type Packs = Omit<Packing, 'replacements'>;
 
-async function compilePass(engine: Engine, options: StageOptions, trained: readonly TensorSpec[], packs: Packs): Promise<CompiledPass> {
+interface PassDesign {
+  readonly notes: PassNotes;
+  readonly graphs: ByGraph<Graph>;
+}
+
+function designPass(blockSize: number | undefined, options: StageOptions, trained: readonly TensorSpec[], packs: Packs): PassDesign {
   const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes } = options;
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
@@ -135,7 +166,7 @@ async function compilePass(engine: Engine, options: StageOptions, trained: reado
     inputs: differentiableNames(stage.inputs),
     parameters: trained.map(({ name }) => name),
     outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
-    ...loweringOf(engine),
+    ...loweringOf({ blockSize }),
     recompute: (pass) => {
       recompute = savedBudgetBytes === undefined ? recompute : recomputeWithin(pass, savedBudgetBytes);
       return recompute;
@@ -143,44 +174,41 @@ async function compilePass(engine: Engine, options: StageOptions, trained: reado
   });
   const logits = defined(stage.graph.outputs[0], 'the output');
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
-  const hasInputGradients = graphs.inputGradients.length > 0;
-  const hasWeightGradients = graphs.parameterGradients.length > 0;
+  const hasGradients = graphs.inputGradients.length > 0 || graphs.parameterGradients.length > 0;
   const loss = isLast ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels) : undefined;
   const packing: Packing = { ...packs, replacements: new Map(graphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])) };
-  const compile = (graph: Graph): Promise<Executable> => engine.compile(packGraph(graph, packing));
-  const common = {
-    stage,
-    graphs,
-    maskAxes: maskAxes(graphs, options),
-    savedInputs: packedNames(
-      graphs.savedInputs.map(({ name }) => name),
-      packs.buffers,
-    ),
-    bufferUpdates: packedUpdates(graphs.bufferUpdates, packs.buffers),
-    gradients: packedNames(graphs.parameterGradients, packs.parameters),
-  };
   // In one graph with the forward pass, nothing would run again: equal nodes become one.
-  const isOneGraph = immediateBackward && !splitBackward && recompute.size === 0;
-  if (loss !== undefined && isOneGraph && (hasInputGradients || hasWeightGradients)) {
-    const step = await compile(stepGraph(graphs, loss, logits.name));
-    return {
-      ...common,
-      step,
-      forward: undefined,
-      backward: undefined,
-      backwardInput: undefined,
-      backwardWeight: undefined,
-      loss: undefined,
-    };
-  }
+  const isOneGraph = loss !== undefined && immediateBackward && !splitBackward && recompute.size === 0 && hasGradients;
+  const parts = isOneGraph ? { step: stepGraph(graphs, loss, logits.name) } : separateGraphs(graphs, splitBackward);
+  const packed = Object.fromEntries(Object.entries(parts).map(([name, graph]) => [name, packGraph(graph, packing)]));
   return {
-    ...common,
-    step: undefined,
-    forward: await compile(graphs.forward),
-    backward: !splitBackward && (hasInputGradients || hasWeightGradients) ? await compile(graphs.backward) : undefined,
-    backwardInput: splitBackward && hasInputGradients ? await compile(graphs.backwardInput) : undefined,
-    backwardWeight: splitBackward && hasWeightGradients ? await compile(graphs.backwardWeight) : undefined,
-    loss: loss === undefined ? undefined : await engine.compile(loss),
+    notes: passNotes(graphs, packs, dropoutsOf(graphs, options)),
+    graphs: { ...packed, ...(loss === undefined || isOneGraph ? {} : { loss }) },
+  };
+}
+
+/** The graphs that do any work. */
+function separateGraphs(graphs: StageGraphs, splitBackward: boolean): ByGraph<Graph> {
+  const hasInputs = graphs.inputGradients.length > 0;
+  const hasWeights = graphs.parameterGradients.length > 0;
+  return {
+    forward: graphs.forward,
+    ...(!splitBackward && (hasInputs || hasWeights) ? { backward: graphs.backward } : {}),
+    ...(splitBackward && hasInputs ? { backwardInput: graphs.backwardInput } : {}),
+    ...(splitBackward && hasWeights ? { backwardWeight: graphs.backwardWeight } : {}),
+  };
+}
+
+function passNotes(graphs: StageGraphs, packs: Packs, dropouts: PassNotes['dropouts']): PassNotes {
+  const names = (values: readonly { readonly name: string }[]): string[] => values.map(({ name }) => name);
+  return {
+    saved: names(graphs.saved),
+    savedInputs: packedNames(names(graphs.savedInputs), packs.buffers),
+    intermediates: names(graphs.intermediates),
+    bufferUpdates: packedUpdates(graphs.bufferUpdates, packs.buffers),
+    inputGradients: graphs.inputGradients,
+    gradients: packedNames(graphs.parameterGradients, packs.parameters),
+    dropouts,
   };
 }
 
@@ -217,21 +245,20 @@ function stepGraph({ forward, backward, bufferUpdates }: StageGraphs, loss: Grap
   return mergeEqual(joinGraphs('step', [{ graph: forward }, { graph: loss, rename }, { graph: backward }], outputs));
 }
 
-/** Finds the samples' axis of each dropout mask as the one that grows with the batch. With a fixed batch all samples are here: the first axis of their number serves. */
-function maskAxes({ dropouts }: StageGraphs, { sequence, layers, sampleCount }: StageOptions): (number | undefined)[] {
+/**
+ * The dropouts with the samples' axis of each mask: the one that grows with the batch. With a fixed batch all samples are here, and the first axis of
+ * their number serves.
+ */
+function dropoutsOf({ dropouts }: StageGraphs, { sequence, layers, sampleCount }: StageOptions): PassNotes['dropouts'] {
   if (dropouts.length === 0) return [];
-  const first = (shape: readonly number[], matches: (dimension: number, axis: number) => boolean): number | undefined => {
-    const axis = shape.findIndex(matches);
-    return axis < 0 ? undefined : axis;
-  };
-  if (sequence.fixedBatch !== undefined) return dropouts.map(({ shape }) => first(shape, (dimension) => dimension === sampleCount));
-  const larger = replaceDropouts(extractStage(sequence, layers[0], layers[1], sampleCount + 1)).dropouts;
-  return dropouts.map(({ name, shape }) => {
-    const other = defined(
-      larger.find((dropout) => dropout.name === name),
-      name,
-    ).shape;
-    return first(shape, (dimension, axis) => dimension !== other[axis]);
+  const larger =
+    sequence.fixedBatch === undefined ? replaceDropouts(extractStage(sequence, layers[0], layers[1], sampleCount + 1)).dropouts : [];
+  const shapes = new Map(larger.map(({ name, shape }) => [name, shape]));
+  return dropouts.map((dropout) => {
+    const other = shapes.get(dropout.name);
+    const isSamples = (size: number, axis: number): boolean => (other === undefined ? size === sampleCount : size !== other[axis]);
+    const sampleAxis = dropout.shape.findIndex(isSamples);
+    return sampleAxis < 0 ? dropout : { ...dropout, sampleAxis };
   });
 }
 

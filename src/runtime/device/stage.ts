@@ -9,7 +9,8 @@ import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
-import { type CompiledPass, type CompiledStage, compileStage, type StageOptions, stepNames } from './stage-graphs.ts';
+import { type CompiledStage, compileStage, type StageStore } from './compiled-stages.ts';
+import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 
 /** The sums of a round on this device. */
@@ -62,9 +63,9 @@ type Values = Record<string, Value>;
 /** About 4 MiB, a few milliseconds of copying. */
 const elementsBetweenYields = 2 ** 20;
 
-/** Compiles a stage; its state is loaded afterwards. */
-export async function createStage(engine: Engine, options: StageOptions): Promise<Stage> {
-  return new Stage(engine, options, await compileStage(engine, options));
+/** Compiles a stage, with what `store` kept of it; its state is loaded afterwards. */
+export async function createStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<Stage> {
+  return new Stage(engine, options, await compileStage(engine, options, store));
 }
 
 /** A stage that computes. Work is queued in the order of the calls. */
@@ -145,7 +146,7 @@ export class Stage {
   dispose(): void {
     this.#forget();
     this.#state.dispose();
-    for (const executable of executablesOf(this.#compiled)) executable.release();
+    this.#compiled.release();
   }
 
   /** Milliseconds of computing so far. */
@@ -181,19 +182,19 @@ export class Stage {
    */
   forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
     const pass = this.#pass();
-    const { graphs } = pass;
+    const { step, forward } = this.#compiled.graphs;
     const feeds: Values = {};
     this.inputs.forEach((cut, index) => {
       feeds[cut.name] = this.#engine.upload(defined(inputs[index], cut.name));
     });
     Object.assign(feeds, this.#dropoutMasks(pass, microBatch, firstSample));
-    if (pass.step !== undefined) {
+    if (step !== undefined) {
       feeds[stepNames.labels] = this.#engine.upload(defined(labels, 'the labels'));
       feeds[stepNames.scale] = this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize));
       this.#inFlight.set(microBatch, feeds);
       return Promise.resolve([]);
     }
-    const results = this.#run(defined(pass.forward, 'the forward pass'), { ...this.#stateValues(), ...feeds });
+    const results = this.#run(defined(forward, 'the forward pass'), { ...this.#stateValues(), ...feeds });
     const kept: Values = {};
     for (const name of pass.savedInputs) {
       const fed = feeds[name];
@@ -202,10 +203,10 @@ export class Stage {
       delete feeds[name];
     }
     this.#releaseAll(feeds);
-    for (const { name } of graphs.saved) kept[name] = defined(results[name], name);
+    for (const name of pass.saved) kept[name] = defined(results[name], name);
     this.#replaceBuffers(pass, results);
     this.#inFlight.set(microBatch, kept);
-    if (labels !== undefined) this.#addLoss(pass, results, labels, kept);
+    if (labels !== undefined) this.#addLoss(results, labels, kept);
     const outputs = this.outputs.map(({ name }) => this.#result(name, results, kept));
     return labels === undefined ? Promise.all(outputs as Promise<Tensor>[]) : Promise.resolve([]);
   }
@@ -213,17 +214,18 @@ export class Stage {
   /** Queues the whole backward pass. `outputGradients` follow the differentiable ones of this.outputs (none on the last stage). Resolves with those of this.inputs. */
   backward(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
     const pass = this.#pass();
+    const { step, backward } = this.#compiled.graphs;
     this.#seed(microBatch, outputGradients);
     const kept = this.#takeKept(microBatch);
-    if (pass.step !== undefined) return this.#step(pass, pass.step, kept);
-    const results = pass.backward === undefined ? {} : this.#run(pass.backward, { ...this.#stateValues(), ...kept });
+    if (step !== undefined) return this.#step(pass, step, kept);
+    const results = backward === undefined ? {} : this.#run(backward, { ...this.#stateValues(), ...kept });
     this.#releaseAll(kept);
     this.#accumulate(pass, results);
     return this.#inputGradients(pass, results);
   }
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
-  #step(pass: CompiledPass, step: Executable, feeds: Values): Promise<readonly Tensor[]> {
+  #step(pass: PassNotes, step: Executable, feeds: Values): Promise<readonly Tensor[]> {
     const results = this.#run(step, { ...this.#stateValues(), ...feeds });
     this.#releaseAll(feeds);
     this.#replaceBuffers(pass, results);
@@ -237,16 +239,18 @@ export class Stage {
     const pass = this.#pass();
     this.#seed(microBatch, outputGradients);
     const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
-    const results = pass.backwardInput === undefined ? {} : this.#run(pass.backwardInput, { ...this.#stateValues(), ...kept });
-    for (const { name } of pass.graphs.intermediates) kept[name] = defined(results[name], name);
-    return this.#inputGradients(pass, results, new Set(pass.graphs.intermediates.map(({ name }) => name)));
+    const { backwardInput } = this.#compiled.graphs;
+    const results = backwardInput === undefined ? {} : this.#run(backwardInput, { ...this.#stateValues(), ...kept });
+    for (const name of pass.intermediates) kept[name] = defined(results[name], name);
+    return this.#inputGradients(pass, results, new Set(pass.intermediates));
   }
 
   /** The second half: weight gradients. */
   backwardWeight(microBatch: number): void {
     const pass = this.#pass();
     const kept = this.#takeKept(microBatch);
-    const results = pass.backwardWeight === undefined ? {} : this.#run(pass.backwardWeight, { ...this.#stateValues(), ...kept });
+    const { backwardWeight } = this.#compiled.graphs;
+    const results = backwardWeight === undefined ? {} : this.#run(backwardWeight, { ...this.#stateValues(), ...kept });
     this.#releaseAll(kept);
     this.#accumulate(pass, results);
   }
@@ -297,7 +301,8 @@ export class Stage {
    * group does).
    */
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
-    const { squaredNorm, trained } = this.#compiled;
+    const { trained } = this.#compiled;
+    const { squaredNorm } = this.#compiled.graphs;
     const losses = this.#losses; // the next round may begin while these are awaited
     const complete = trained.length > 0 && trained.every(({ name }) => this.#gradients[name] !== undefined);
     let norm = 0;
@@ -317,7 +322,8 @@ export class Stage {
 
   /** Queues the update with the round's gradients. The state before it stays where a version has it. */
   update({ learningRate, gradientScale, step }: UpdateOptions): void {
-    const { update, trained, optimizer } = this.#compiled;
+    const { trained, optimizer } = this.#compiled;
+    const { update } = this.#compiled.graphs;
     if (update === undefined) return;
     const feeds: Values = { ...this.#stateValues() };
     const own: Values = {};
@@ -343,7 +349,7 @@ export class Stage {
     }
   }
 
-  #pass(): CompiledPass {
+  #pass(): PassNotes {
     return defined(this.#compiled.pass, 'a pass (this device has no samples)');
   }
 
@@ -357,19 +363,18 @@ export class Stage {
   }
 
   /** New running statistics take the place of the old ones, which stay alive where the backward pass reads them. */
-  #replaceBuffers({ bufferUpdates }: CompiledPass, results: Values): void {
+  #replaceBuffers({ bufferUpdates }: PassNotes, results: Values): void {
     for (const { buffer, output } of bufferUpdates) this.#state.set('buffer', buffer, defined(results[output], output));
   }
 
-  #dropoutMasks({ graphs, maskAxes }: CompiledPass, microBatch: number, firstSample: number): Values {
+  #dropoutMasks({ dropouts }: PassNotes, microBatch: number, firstSample: number): Values {
     const { sampleCount, microBatchSize, training } = this.#options;
     const first = microBatch * microBatchSize;
     const samples = Array.from({ length: sampleCount }, (_, index) => first + firstSample + index);
     const masks: Values = {};
-    for (const [place, { name, shape, ratio, index, distribution }] of graphs.dropouts.entries()) {
-      const axis = maskAxes[place];
+    for (const { name, shape, ratio, index, distribution, sampleAxis } of dropouts) {
       // A mask that no sample owns is the same on all devices that compute the micro-batch.
-      const owners = axis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: axis, sampleIds: samples };
+      const owners = sampleAxis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: sampleAxis, sampleIds: samples };
       const drawn = { ratio, shape, ...(distribution === undefined ? {} : { distribution }) };
       const data = dropoutMask({ seed: training.seed, round: this.#round, index, ...drawn, ...owners });
       masks[name] = this.#engine.upload(wrap('float32', shape, data));
@@ -387,13 +392,16 @@ export class Stage {
   }
 
   /** Loss, right predictions and the output's gradient, which waits with what is kept. */
-  #addLoss(pass: CompiledPass, results: Values, labels: Tensor, kept: Values): void {
+  #addLoss(results: Values, labels: Tensor, kept: Values): void {
     const output = defined(this.outputs[0], 'the output').name;
     const feeds: Values = {
       labels: this.#engine.upload(labels),
       scale: this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize)),
     };
-    const { loss, correct, gradient } = this.#run(defined(pass.loss, 'the loss'), { ...feeds, logits: defined(results[output], output) });
+    const { loss, correct, gradient } = this.#run(defined(this.#compiled.graphs.loss, 'the loss'), {
+      ...feeds,
+      logits: defined(results[output], output),
+    });
     this.#releaseAll(feeds);
     kept[outputGradientName(output)] = defined(gradient, 'the gradient');
     this.#addSums(loss, correct);
@@ -424,8 +432,9 @@ export class Stage {
   }
 
   /** Adds a micro-batch's weight gradients to the round's sums. */
-  #accumulate({ gradients: own }: CompiledPass, results: Values): void {
-    const { trained, accumulate } = this.#compiled;
+  #accumulate({ gradients: own }: PassNotes, results: Values): void {
+    const { trained } = this.#compiled;
+    const { accumulate } = this.#compiled.graphs;
     if (own.length === 0) return;
     const isFirst = Object.keys(this.#gradients).length === 0;
     if (isFirst) {
@@ -444,18 +453,18 @@ export class Stage {
   }
 
   /** Gradients of the differentiable inputs; zeros for those that nothing depends on. */
-  #inputGradients({ graphs, stage }: CompiledPass, results: Values, keep: ReadonlySet<string> = new Set()): Promise<readonly Tensor[]> {
-    const withGradient = new Set(graphs.inputGradients);
+  #inputGradients({ inputGradients }: PassNotes, results: Values, keep: ReadonlySet<string> = new Set()): Promise<readonly Tensor[]> {
+    const withGradient = new Set(inputGradients);
     const gradients = this.inputs
       .filter((cut) => cut.differentiable)
-      .map(({ name }): Promise<Tensor> => {
+      .map(({ name, type, shape }): Promise<Tensor> => {
         const gradient = gradientName(name);
         if (withGradient.has(name))
           return keep.has(gradient)
             ? this.#engine.download(defined(results[gradient], name))
             : this.#engine.take(defined(results[gradient], name));
-        const { type, shape } = defined(stage.types.get(name), name);
-        return Promise.resolve({ type, shape, data: allocate(type, elementCount(shape)) });
+        const sizes = shape.map((size) => (size === 'N' ? this.#options.sampleCount : size));
+        return Promise.resolve({ type, shape: sizes, data: allocate(type, elementCount(sizes)) });
       });
     return Promise.all(gradients);
   }
@@ -463,19 +472,4 @@ export class Stage {
   #releaseAll(values: Readonly<Values>): void {
     for (const value of Object.values(values)) this.#state.release(value);
   }
-}
-
-function executablesOf({ pass, update, accumulate, squaredNorm }: CompiledStage): Executable[] {
-  const all = [
-    pass?.step,
-    pass?.forward,
-    pass?.backward,
-    pass?.backwardInput,
-    pass?.backwardWeight,
-    pass?.loss,
-    update,
-    accumulate,
-    squaredNorm,
-  ];
-  return all.filter((executable) => executable !== undefined);
 }

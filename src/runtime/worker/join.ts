@@ -9,6 +9,7 @@ import { InputError, RunError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
 import { connect } from '../../transport/websocket.ts';
+import type { StageStore } from '../device/compiled-stages.ts';
 import type { ProfileCache } from '../device/profiler.ts';
 import type { DeviceStore } from '../security/device-store.ts';
 import { enrol } from '../security/enrolment.ts';
@@ -29,6 +30,8 @@ export interface JoinOptions {
   /** Aborted: leaves the run. */
   readonly signal: AbortSignal;
   readonly profileCache?: ProfileCache;
+  /** Keeps what stages are compiled to. */
+  readonly stageStore?: StageStore;
   /** Keeps certificates, so that this device needs no code when it comes back. */
   readonly store?: DeviceStore;
   /** What this device may use of its memory. Default: all. */
@@ -102,6 +105,7 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     memoryBytes: memoryMiB * 2 ** 20,
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
+    ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),
   });
   signal.removeEventListener('abort', leave);
   const { clean } = await link.ended;

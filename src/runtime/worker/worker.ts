@@ -13,6 +13,7 @@ import { sameShape } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import { type DeviceProgram, isBackwardImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
+import type { StageStore } from '../device/compiled-stages.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { savedBudgetBytes } from '../device/recomputation.ts';
@@ -36,6 +37,7 @@ export interface WorkerOptions {
   /** Stays the caller's to close. */
   readonly engine: Engine;
   readonly profileCache?: ProfileCache;
+  readonly stageStore?: StageStore;
   /** What this device may use. Default: not known. */
   readonly memoryBytes?: number;
   /** Compiles the stage that computes. Default: on `engine`. */
@@ -265,7 +267,8 @@ class Worker {
     const { message: model, sequence } = earlier(this.#model, 'deploy', 'a model');
     const { plan } = control;
     const device = checkedProgram(plan, sequence, this.#options.name);
-    const create = this.#options.createStage ?? ((options: StageOptions) => createStage(this.#options.engine, options));
+    const create =
+      this.#options.createStage ?? ((options: StageOptions) => createStage(this.#options.engine, options, this.#options.stageStore));
     const stage = await this.#guard(
       create({
         sequence,

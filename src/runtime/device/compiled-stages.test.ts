@@ -1,0 +1,229 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { defined } from '../../assert.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
+import { createReferenceEngine } from '../../engine/reference.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import {
+  batches,
+  batchNormNet,
+  residualNet,
+  sequenceFirstNet,
+  sgd,
+  subjectOf,
+  type TestNet,
+  transformerNet,
+} from '../../testing/training-subjects.ts';
+import type { RunSubject } from '../coordinator/coordinator.ts';
+import { compileStage, type StageStore } from './compiled-stages.ts';
+import { ownCopy } from './samples.ts';
+import { createStage, type Stage } from './stage.ts';
+import { decodeBundle, encodeBundle } from './stage-bundle.ts';
+import type { StageOptions } from './stage-graphs.ts';
+import { stageKey } from './stage-key.ts';
+
+const batchSize = 4;
+
+function optionsOf({ sequence, training, label }: RunSubject, given: Partial<StageOptions> = {}): StageOptions {
+  const layers = [0, sequence.layers.length] as const;
+  return { sequence, layers, sampleCount: batchSize, training, label, microBatchSize: batchSize, splitBackward: false, ...given };
+}
+
+/** An engine that counts what it translates and compiles. */
+function counting(engine: Engine): { engine: Engine; counts: { translated: number; compiled: number; released: number } } {
+  const counts = { translated: 0, compiled: 0, released: 0 };
+  const { translate } = engine;
+  const counted = new Proxy(engine, {
+    get(target, property) {
+      if (property === 'compile') {
+        return async (...args: Parameters<Engine['compile']>) => {
+          counts.compiled++;
+          const executable = await target.compile(...args);
+          return {
+            ...executable,
+            release: () => {
+              counts.released++;
+              executable.release();
+            },
+          };
+        };
+      }
+      if (property === 'translate' && translate !== undefined) {
+        return (...args: Parameters<typeof translate>) => {
+          counts.translated++;
+          return translate(...args);
+        };
+      }
+      const value: unknown = Reflect.get(target, property, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+  return { engine: counted, counts };
+}
+
+/** A store in memory. */
+function memoryStore(): StageStore & { readonly entries: Map<string, Uint8Array> } {
+  const entries = new Map<string, Uint8Array>();
+  return {
+    entries,
+    read: async (key) => entries.get(key),
+    write: async (key, pieces) => {
+      entries.set(key, Buffer.concat(pieces));
+    },
+  };
+}
+
+/** Loss and state after each of two rounds on a stage that holds the whole model. */
+async function trained(stage: Stage, net: TestNet, subject: RunSubject, split: boolean): Promise<readonly unknown[]> {
+  for (const role of ['parameter', 'buffer'] as const)
+    for (const [name, value] of subject.state[role]) stage.load({ role, name, value: ownCopy(value) });
+  const results: unknown[] = [];
+  for (const round of [0, 1]) {
+    const { inputs, labels } = batches(net, subject)(round);
+    stage.beginRound(round);
+    await stage.forward(0, 0, inputs.map(ownCopy) as Tensor[], ownCopy(labels));
+    if (split) {
+      await stage.backwardInput(0, []);
+      stage.backwardWeight(0);
+    } else await stage.backward(0, []);
+    results.push(await stage.finishRound(true));
+    stage.update({ learningRate: 0.1, gradientScale: 1, step: round + 1 });
+    for await (const entry of stage.state()) results.push(entry);
+  }
+  return results;
+}
+
+test('a stage from the store computes bit for bit what one that was just compiled does, and nothing is translated for it', async () => {
+  for (const net of [residualNet(), transformerNet(), sequenceFirstNet(), batchNormNet()]) {
+    const subject = subjectOf(net, batchSize, { optimizer: { ...sgd, kind: 'adam' } });
+    for (const form of [{ splitBackward: true }, { immediateBackward: true }, { savedBudgetBytes: 2000 }, {}]) {
+      const options = optionsOf(subject, form);
+      const store = memoryStore();
+      const results = [];
+      for (const expectedTranslations of ['some', 'none'] as const) {
+        const { engine, counts } = counting(await createOnnxRuntimeNodeEngine());
+        const stage = await createStage(engine, options, store);
+        assert.equal(counts.translated > 0, expectedTranslations === 'some', net.graph.name);
+        results.push(await trained(stage, net, subject, options.splitBackward));
+        await engine.close();
+      }
+      assert.equal(store.entries.size, 1);
+      assert.deepEqual(results[1], results[0], `${net.graph.name} ${JSON.stringify(form)}`);
+    }
+  }
+});
+
+test('what a store lost or spoilt is made again and kept again', async () => {
+  const net = batchNormNet();
+  const subject = subjectOf(net, batchSize);
+  const options = optionsOf(subject);
+  const store = memoryStore();
+  const first = await createOnnxRuntimeNodeEngine();
+  const key = stageKey(first, options);
+  const expected = await trained(await createStage(first, options, store), net, subject, false);
+  await first.close();
+  const whole = defined(store.entries.get(key), 'the entry');
+  const { pass, translations } = decodeBundle(whole);
+  const garbled = Object.fromEntries(
+    Object.entries(translations).map(([name, each]) => [name, { ...each, model: each.model.map((byte) => byte ^ 85) }]),
+  );
+  for (const entry of [undefined, Buffer.concat(encodeBundle({ pass, translations: garbled }))]) {
+    if (entry === undefined) store.entries.delete(key);
+    else store.entries.set(key, entry);
+    const { engine, counts } = counting(await createOnnxRuntimeNodeEngine());
+    assert.deepEqual(await trained(await createStage(engine, options, store), net, subject, false), expected);
+    assert.ok(counts.translated > 0);
+    assert.deepEqual(store.entries.get(key), whole);
+    await engine.close();
+  }
+});
+
+test('stages alike share their graphs; the last two that are not needed any more stay compiled', async () => {
+  const subject = subjectOf(residualNet(), batchSize);
+  const end = subject.sequence.layers.length;
+  for (const createEngine of [async () => createReferenceEngine(), () => createOnnxRuntimeNodeEngine()]) {
+    const { engine, counts } = counting(await createEngine());
+    const compile = (first: number) => compileStage(engine, optionsOf(subject, { layers: [first, end] }));
+    const [a, b] = await Promise.all([compile(0), compile(0)]);
+    const each = counts.compiled;
+    assert.equal(each, Object.keys(a.graphs).length);
+    assert.equal(a.graphs.forward, b.graphs.forward);
+    a.release();
+    (await compile(0)).release();
+    b.release();
+    assert.equal(counts.compiled, each);
+    for (const first of [1, 2]) (await compile(first)).release();
+    assert.deepEqual([counts.compiled, counts.released], [3 * each, each], 'the oldest goes');
+    (await compile(1)).release();
+    (await compile(2)).release();
+    assert.equal(counts.compiled, 3 * each, 'both are there still');
+    (await compile(0)).release();
+    assert.deepEqual([counts.compiled, counts.released], [4 * each, 2 * each]);
+    await engine.close();
+  }
+});
+
+test('a stage that cannot be compiled leaves nothing behind', async () => {
+  const options = optionsOf(subjectOf(residualNet(), batchSize));
+  const engine = createReferenceEngine();
+  let isBroken = true;
+  const breaking = new Proxy(engine, {
+    get: (target, property) => {
+      if (property === 'compile' && isBroken) return () => Promise.reject(new Error('no room'));
+      const value: unknown = Reflect.get(target, property, target);
+      return typeof value === 'function' ? value.bind(target) : value;
+    },
+  });
+  await assert.rejects(compileStage(breaking, options), /no room/);
+  isBroken = false;
+  assert.ok((await compileStage(breaking, options)).graphs.forward);
+  await engine.close();
+});
+
+test('the key changes with all that the graphs depend on, and with nothing else', () => {
+  const engine = { name: 'engine 1', blockSize: 16 };
+  const subject = subjectOf(transformerNet(), batchSize);
+  const { sequence, training, label } = subject;
+  const key = stageKey(engine, optionsOf(subject));
+  const { graph } = sequence;
+  const weight = defined(graph.parameters[0], 'a parameter');
+  const changed = new Map(graph.initializers).set(weight, { ...defined(graph.initializers.get(weight), weight) });
+  (changed.get(weight)?.data as Float32Array)[0] = 7;
+  const same = [
+    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, initializers: changed } } }),
+    optionsOf({ ...subject, training: { ...training, seed: 99, batchSize: 800, clipNorm: 1 } }),
+    optionsOf(subject, { microBatchSize: 40, immediateBackward: false }),
+  ];
+  for (const options of same) assert.equal(stageKey(engine, options), key);
+  const constant = defined(
+    [...graph.initializers].find(([name, { type }]) => type === 'float32' && !graph.parameters.includes(name)),
+    'a constant',
+  );
+  const bent = new Map(graph.initializers).set(constant[0], {
+    ...constant[1],
+    data: constant[1].data.map(() => 3 as never) as Float32Array,
+  });
+  const renamed = graph.nodes.map((node, index) =>
+    index === 2 ? { ...node, attributes: { x: { type: 'float', value: -0 } as const } } : node,
+  );
+  const zero = renamed.map((node, index) => (index === 2 ? { ...node, attributes: { x: { type: 'float', value: 0 } as const } } : node));
+  const others = [
+    optionsOf(subject, { layers: [0, 2] }),
+    optionsOf(subject, { sampleCount: 3 }),
+    optionsOf(subject, { sampleCount: 0 }),
+    optionsOf(subject, { splitBackward: true }),
+    optionsOf(subject, { immediateBackward: true }),
+    optionsOf(subject, { savedBudgetBytes: 100 }),
+    optionsOf({ ...subject, label: { ...label, type: 'int32' } }),
+    optionsOf({ ...subject, training: { ...training, loss: 'mse' } }),
+    optionsOf({ ...subject, training: { ...training, frozen: [weight] } }),
+    optionsOf({ ...subject, training: { ...training, optimizer: { ...sgd, momentum: 0.8 } } }),
+    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, initializers: bent } } }),
+    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, nodes: renamed } } }),
+    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, nodes: zero } } }),
+  ];
+  const keys = [key, ...others.map((options) => stageKey(engine, options))];
+  keys.push(stageKey({ ...engine, name: 'engine 2' }, optionsOf(subject)), stageKey({ ...engine, blockSize: 8 }, optionsOf(subject)));
+  assert.equal(new Set(keys).size, keys.length);
+});

@@ -1,0 +1,129 @@
+// Compiling stages, and not compiling them twice: after a fault all wait while shares and ranges change, often to what they were before. An engine keeps
+// the graphs of the stages that it runs and of the last few that it ran; files keep the translations of more, from one process to another.
+
+import { defined } from '../../assert.ts';
+import type { Engine, Executable, Translation } from '../../engine/engine.ts';
+import { InputError } from '../../errors.ts';
+import { decodeBundle, encodeBundle, type StageBundle } from './stage-bundle.ts';
+import {
+  type ByGraph,
+  designStage,
+  type PassNotes,
+  type StageGraphName,
+  type StageLayout,
+  type StageOptions,
+  stageLayout,
+} from './stage-graphs.ts';
+import { stageKey } from './stage-key.ts';
+
+/** Bytes by key, for other processes and other days. May lose anything at any time; what it gives is whole. */
+export interface StageStore {
+  read(key: string): Promise<Uint8Array | undefined>;
+  /** Never rejects: what cannot be kept is made again. */
+  write(key: string, pieces: readonly Uint8Array[]): Promise<void>;
+}
+
+/** The graphs of a stage on an engine. */
+interface Graphs {
+  /** Undefined for a device without samples. */
+  readonly pass: PassNotes | undefined;
+  readonly graphs: ByGraph<Executable>;
+}
+
+/** All that a stage runs. */
+export interface CompiledStage extends StageLayout, Graphs {
+  /** To be called once, when the graphs are not needed any more. */
+  release(): void;
+}
+
+/** Stages of which nobody needs the graphs any more that stay compiled: the one before a change, and one more. */
+const keptCount = 2;
+
+/** Layers [first, end) for a share of a micro-batch, from what was compiled before or kept in `store` where it can be. */
+export async function compileStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<CompiledStage> {
+  const key = stageKey(engine, options);
+  const library = libraries.get(engine) ?? new Library();
+  libraries.set(engine, library);
+  const { graphs, release } = await library.use(key, () => compile(engine, options, store && { key, store }));
+  return { ...stageLayout(options), ...graphs, release };
+}
+
+const libraries = new WeakMap<Engine, Library>();
+
+interface Entry {
+  readonly loading: Promise<Graphs>;
+  userCount: number;
+}
+
+/** The compiled stages of one engine. */
+class Library {
+  readonly #entries = new Map<string, Entry>();
+  /** The graphs of those without users, in the order in which they lost the last. */
+  readonly #unused = new Map<string, ByGraph<Executable>>();
+
+  async use(key: string, make: () => Promise<Graphs>): Promise<{ readonly graphs: Graphs; release(): void }> {
+    const entry: Entry = this.#entries.get(key) ?? { loading: make(), userCount: 0 };
+    entry.userCount++;
+    this.#entries.set(key, entry);
+    this.#unused.delete(key);
+    try {
+      const graphs = await entry.loading;
+      return { graphs, release: () => this.#release(key, entry, graphs) };
+    } catch (error) {
+      if (this.#entries.get(key) === entry) this.#entries.delete(key);
+      throw error;
+    }
+  }
+
+  #release(key: string, entry: Entry, { graphs }: Graphs): void {
+    if (--entry.userCount > 0) return;
+    this.#unused.set(key, graphs);
+    for (const [oldest, executables] of [...this.#unused].slice(0, -keptCount)) {
+      this.#unused.delete(oldest);
+      this.#entries.delete(oldest);
+      for (const executable of Object.values(executables)) executable.release();
+    }
+  }
+}
+
+interface Place {
+  readonly key: string;
+  readonly store: StageStore;
+}
+
+async function compile(engine: Engine, options: StageOptions, place: Place | undefined): Promise<Graphs> {
+  if (engine.translate === undefined) {
+    const { pass, graphs } = designStage(engine, options);
+    return { pass, graphs: await eachGraph(graphs, (graph) => engine.compile(graph)) };
+  }
+  const kept = await place?.store.read(place.key);
+  if (kept !== undefined) {
+    try {
+      return await load(engine, decodeBundle(kept));
+    } catch (error) {
+      // The engine takes what it translated before; if not, it says so of the new translation too.
+      if (!(error instanceof InputError)) throw error;
+    }
+  }
+  const bundle = await translate(engine, options);
+  const graphs = await load(engine, bundle);
+  // Not waited for: the stage can begin.
+  void place?.store.write(place.key, encodeBundle(bundle));
+  return graphs;
+}
+
+async function translate(engine: Engine, options: StageOptions): Promise<StageBundle> {
+  const { pass, graphs } = designStage(engine, options);
+  const translateGraph = defined(engine.translate, 'an engine that translates');
+  return { pass, translations: await eachGraph(graphs, (graph) => translateGraph(graph)) };
+}
+
+async function load(engine: Engine, { pass, translations }: StageBundle): Promise<Graphs> {
+  return { pass, graphs: await eachGraph(translations, (translation: Translation) => engine.compile(translation)) };
+}
+
+/** All graphs at once: an engine in a thread of its own gets one message. */
+async function eachGraph<From, To>(graphs: ByGraph<From>, convert: (from: From) => Promise<To>): Promise<ByGraph<To>> {
+  const entries = Object.entries(graphs) as [StageGraphName, From][];
+  return Object.fromEntries(await Promise.all(entries.map(async ([name, graph]) => [name, await convert(graph)] as const)));
+}

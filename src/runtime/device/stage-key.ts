@@ -1,0 +1,57 @@
+// What a stage's graphs depend on, as a key: two stages with the same key on one engine have the same graphs, whatever their weights.
+
+import { createHash, type Hash } from 'node:crypto';
+import type { Engine } from '../../engine/engine.ts';
+import type { Graph } from '../../graph/graph.ts';
+import type { LayerSequence } from '../../graph/layers.ts';
+import { tensorBytes } from '../../graph/tensor.ts';
+import type { StageOptions } from './stage-graphs.ts';
+
+/** The key, in hexadecimal digits. The seed, the weights and the number of micro-batches have no part in it. */
+export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
+  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes } = options;
+  const { loss, optimizer, frozen } = training;
+  const hash = createHash('sha256').update(modelDigest(sequence));
+  const labels = [label.type, label.shape];
+  add(hash, [name, blockSize, layers, sampleCount, loss, optimizer, frozen, labels, splitBackward, immediateBackward, savedBudgetBytes]);
+  return hash.digest('hex');
+}
+
+const digests = new WeakMap<LayerSequence, string>();
+
+/** A hash of the graph with its constants, and of the names and shapes of its weights. */
+function modelDigest(sequence: LayerSequence): string {
+  const known = digests.get(sequence);
+  if (known !== undefined) return known;
+  const { graph, layers } = sequence;
+  const hash = createHash('sha256');
+  addGraph(hash, graph);
+  add(
+    hash,
+    layers.map(({ nodes }) => nodes),
+  );
+  const digest = hash.digest('hex');
+  digests.set(sequence, digest);
+  return digest;
+}
+
+function addGraph(hash: Hash, { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch }: Graph): void {
+  add(hash, [name, inputs, outputs, nodes, parameters, buffers, fixedBatch]);
+  const weights = new Set([...parameters, ...buffers]);
+  for (const [constant, value] of initializers) {
+    add(hash, [constant, value.type, value.shape]);
+    if (!weights.has(constant)) hash.update(tensorBytes(value));
+  }
+}
+
+function add(hash: Hash, value: unknown): void {
+  hash.update(JSON.stringify(value, written)).update('\n');
+}
+
+/** What JSON would lose: elements of tensors in attributes, and numbers that it does not know. */
+function written(_key: string, value: unknown): unknown {
+  if (typeof value === 'number' && (!Number.isFinite(value) || Object.is(value, -0)))
+    return `number ${Object.is(value, -0) ? '-0' : value}`;
+  if (value === undefined) return 'undefined';
+  return ArrayBuffer.isView(value) ? Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64') : value;
+}
