@@ -10,6 +10,8 @@ import { bar, duration } from './terminal.ts';
 
 /** How long the search runs before it lets signals in and shows itself. */
 const sliceMs = 50;
+/** How long planner `best` searches where nobody says; others end when they are done. */
+const bestTimeLimitMs = 45_000;
 
 export interface PlanSearch {
   readonly plan: Plan;
@@ -18,28 +20,38 @@ export interface PlanSearch {
   readonly isCutShort: boolean;
 }
 
-/** Searches for a plan. Throws InputError as plan() does, and RunError when it is ended before it has found any. */
-export async function searchPlan(input: PlanInput, output: Output, timeLimitMs: number = Number.POSITIVE_INFINITY): Promise<PlanSearch> {
+/**
+ * Searches for a plan; planner `best` ends by itself when the time is up (PlanInput.isTimeUp). Throws InputError as plan() does, and RunError
+ * when it is ended before it has found any.
+ */
+export async function searchPlan(input: PlanInput, output: Output, askedLimitMs?: number): Promise<PlanSearch> {
   const startMs = systemClock.now();
+  const isAnytime = input.planner === 'best';
+  const timeLimitMs = askedLimitMs ?? (isAnytime ? bestTimeLimitMs : Number.POSITIVE_INFINITY);
+  let isCutShort = false;
+  const isTimeUp = (): boolean => {
+    isCutShort ||= systemClock.now() - startMs >= timeLimitMs;
+    return isCutShort;
+  };
   const signal = interruptSignal(output, 'Ending the search with the best plan so far …');
   let best: Plan | undefined;
   const onBetter = (plan: Plan): void => {
     best = plan;
   };
-  const steps = planSteps({ ...input, onBetter });
+  const steps = planSteps({ ...input, isTimeUp, onBetter });
   let sliceEndMs = startMs + sliceMs;
   for (;;) {
     const step = steps.next();
     const nowMs = systemClock.now();
     if (step.done === true) {
       output.terminal.live([]);
-      return { plan: step.value, planningMs: nowMs - startMs, isCutShort: false };
+      return { plan: step.value, planningMs: nowMs - startMs, isCutShort };
     }
     if (nowMs < sliceEndMs) continue;
     output.terminal.live([`Planning   ${bar(step.value, 30)}  ${duration((nowMs - startMs) / 1000)}${found(best)}`]);
     await new Promise((resolve) => setImmediate(resolve));
     sliceEndMs = systemClock.now() + sliceMs;
-    if (!signal.aborted && nowMs - startMs < timeLimitMs) continue;
+    if (!signal.aborted && (isAnytime || nowMs - startMs < timeLimitMs)) continue;
     output.terminal.live([]);
     if (best === undefined) throw new RunError('The search ended before it had found any plan; give it more time, or planner asteroid.');
     return { plan: best, planningMs: nowMs - startMs, isCutShort: true };

@@ -107,6 +107,46 @@ test('plans get better while one waits, progress is told, and a signal ends the 
   assert.ok(early[0] !== undefined && early[0].predicted.roundMs >= found.predicted.roundMs);
 });
 
+test('when the time is up, the best plan so far: never worse than asteroid, better with more time, and no plan later than asked', () => {
+  for (let seed = 0; seed < 4; seed++) {
+    const input: PlanInput = { ...randomInstance(seed, { deviceCount: 6 + seed, layerCount: 24 }), batchSize: 32, optimizerState: 0 };
+    const asteroid = plan({ ...input, planner: 'asteroid' }).predicted.roundMs;
+    const rounds: number[] = [];
+    for (const allowed of [0, 10, 100, 1000, Number.POSITIVE_INFINITY]) {
+      let asked = 0;
+      let lateCount = 0;
+      const found = plan({
+        ...input,
+        planner: 'best',
+        isTimeUp: () => ++asked > allowed,
+        onBetter: () => {
+          lateCount += asked > allowed ? 1 : 0;
+        },
+      });
+      assert.equal(lateCount, 0, `seed ${seed}, ${allowed} steps`);
+      rounds.push(found.predicted.roundMs);
+    }
+    assert.equal(rounds[0], asteroid, `seed ${seed}`);
+    assert.deepEqual(
+      rounds,
+      [...rounds].sort((a, b) => b - a),
+      `seed ${seed}`,
+    );
+    assert.ok((rounds.at(-1) ?? 0) < asteroid, `seed ${seed}: more time should help`);
+    assert.equal(rounds.at(-1), plan({ ...input, planner: 'best' }).predicted.roundMs);
+  }
+});
+
+test('where asteroid has no plan, the time is not up before there is one', () => {
+  // Memory in the wrong order for the paper: the layer that needs it is the last.
+  const mib = 2 ** 20;
+  const tail: Profile = { ...even, layers: even.layers.map((layer, index) => ({ ...layer, weightBytes: index === 3 ? 40 * mib : mib })) };
+  const cluster: Cluster = { ...three, devices: three.devices.map((device, index) => ({ ...device, memoryMiB: index === 1 ? 85 : 5 })) };
+  const input: PlanInput = { ...question, profile: tail, cluster };
+  assert.equal(typeof attempt({ ...input, planner: 'asteroid' }), 'string');
+  assert.equal(picture(plan({ ...input, isTimeUp: () => true })).endsWith('b'), true);
+});
+
 test('in steps, nothing is computed before it is asked for', () => {
   const input: PlanInput = { ...randomInstance(4, { deviceCount: 3, layerCount: 5 }), batchSize: 8, optimizerState: 0, planner: 'best' };
   const steps = planSteps(input);

@@ -3,7 +3,8 @@
 //   1. every other planner's answer, and Algorithm 2 over other orders of the devices and without the slowest of them;
 //   2. for small problems, every pipeline by branch and bound;
 //   3. else, the best answers improved by small changes, also with other micro-batch sizes and schedules.
-// What it does is bounded by counted work, not by time, so that the same question has the same answer everywhere.
+// What it does is bounded by counted work, so that the same question has the same answer everywhere; who cannot wait for it says when the
+// time is up (PlannerOptions), and then has the best plan so far, at least as good as that of the first planner, asteroid.
 
 import { InputError } from '../errors.ts';
 import { coarseSearch } from './asteroid.ts';
@@ -20,8 +21,9 @@ import type { Steps } from './steps.ts';
 const smallCount = 3e8;
 /** Units of branch and bound, for small questions and for a try at others. */
 const exactUnits = { small: 1e8, large: 3e5 };
-/** Units of improvement: a device for a micro-batch each. */
+/** Units of improvement, a device for a micro-batch each: with up to so many devices, above which a change costs more and there are more. */
 const improvementUnits = 6e6;
+const improvementDeviceCount = 64;
 /** Most devices for which other orders are searched, and for which a proof is tried. */
 const deviceLimits = { orders: 24, proof: 6 };
 /** How many pipelines are improved in each turn, and how many turns there are at most. */
@@ -36,22 +38,35 @@ interface State {
   readonly pool: Answer[];
 }
 
-/** Starts from what `others` answer. */
+/** Starts from what `others` answer; the first of them is always heard to its end. */
 export function* best(question: Question, options: PlannerOptions, others: readonly Planner[]): Steps<Answer> {
   const state: State = { question, options, best: undefined, pool: [] };
   const problems = problemsOf(question, ['1f1b', 'gpipe']);
   const isSmall = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
   yield* askOthers(state, others);
   if (!isSmall) {
-    yield* tryOrders(state, problems);
-    yield* improveAll(
+    yield* inTime(state, tryOrders(state, problems));
+    yield* inTime(
       state,
-      problems.map(({ problem }) => problem),
+      improveAll(
+        state,
+        problems.map(({ problem }) => problem),
+      ),
     );
   }
-  const isOptimal = yield* prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large });
+  const isOptimal = yield* inTime(state, prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large }));
   if (state.best === undefined) return refuse(question, everySpace);
-  return isOptimal ? { ...state.best, isOptimal } : state.best;
+  return isOptimal === true ? { ...state.best, isOptimal } : state.best;
+}
+
+/** The steps, as long as there is time, or no plan yet. */
+function* inTime<Result>(state: State, steps: Steps<Result>): Steps<Result | undefined> {
+  while (state.best === undefined || state.options.isTimeUp?.() !== true) {
+    const step = steps.next();
+    if (step.done === true) return step.value;
+    yield step.value;
+  }
+  return undefined;
 }
 
 function offer(state: State, answer: Answer): void {
@@ -64,7 +79,7 @@ function offer(state: State, answer: Answer): void {
 function* askOthers(state: State, others: readonly Planner[]): Steps<void> {
   for (const planner of others) {
     try {
-      offer(state, yield* planner(state.question, {}));
+      yield* inTime(state, planner(state.question, { report: (answer) => offer(state, answer) }));
     } catch (error) {
       if (!(error instanceof InputError)) throw error; // one that has no plan
     }
@@ -128,6 +143,7 @@ function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
     const starts: { layouts: readonly StageLayout[]; roundMs: number; key: string }[] = [];
     for (const answer of bestOf(state.pool)) {
       for (const [key, { improver }] of improvers) {
+        yield 0;
         const adapted =
           key === keyOf(answer.problem) ? { layouts: answer.layouts ?? [], roundMs: answer.roundMs } : improver.adapt(answer.layouts ?? []);
         if (adapted !== undefined) starts.push({ ...adapted, key });
@@ -138,7 +154,8 @@ function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
     for (const { key, ...start } of fresh) {
       done.add(key + JSON.stringify(start.layouts));
       const { problem, improver } = improvers.get(key) as { problem: Problem; improver: Improver };
-      const improved = yield* improver.improve(start, { left: improvementUnits / improvedCount / turnLimit });
+      const scale = Math.max(1, problem.available.length / improvementDeviceCount) ** 2;
+      const improved = yield* improver.improve(start, { left: (scale * improvementUnits) / improvedCount / turnLimit });
       done.add(key + JSON.stringify(improved.layouts));
       offer(state, answerOf(problem, planner, improved.layouts));
     }

@@ -33,6 +33,11 @@ export interface PlanInput {
   readonly exclude?: readonly string[];
   /** Looked at between the steps of the search, which then ends with the signal's reason. */
   readonly signal?: AbortSignal;
+  /**
+   * Asked between the steps of planner `best`, which ends with the best plan so far when the answer is yes, though not before planner
+   * `asteroid`, its first, has answered, and not before there is any plan. Default: it takes what its limits of work allow.
+   */
+  readonly isTimeUp?: () => boolean;
   /** Hears of every plan that is better than all before, so that there is a best one at any time. */
   readonly onBetter?: (plan: Plan) => void;
   /** Hears about how much of the current part of the search is done, from 0 to 1. */
@@ -57,6 +62,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     batchSize,
     optimizerState,
     signal,
+    isTimeUp,
     onBetter,
     onProgress,
     schedule,
@@ -80,7 +86,10 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     ...layout,
     predicted: { ...predicted, lowerBoundMs: isOptimal === true ? roundMs : boundMs },
   });
-  const steps = search(question, onBetter === undefined ? {} : { report: (answer) => onBetter(finished(answer)) });
+  const steps = search(question, {
+    ...(onBetter === undefined ? {} : { report: (answer) => onBetter(finished(answer)) }),
+    ...(isTimeUp === undefined ? {} : { isTimeUp }),
+  });
   for (;;) {
     signal?.throwIfAborted();
     const step = steps.next();

@@ -55,7 +55,7 @@ export const planners: Readonly<Record<string, Planner>> = {
 export const plannerNames: readonly string[] = Object.keys(planners);
 
 /** Planners whose answers `best` starts from: all whose plans are Programs, the oracle excepted. */
-const bestStartsFrom: readonly string[] = ['asteroid', 'single', 'straight', 'dp', 'gpipe', 'pipedream', 'dapple', 'pipeedge', 'ftpipehd'];
+const bestStartsFrom: readonly string[] = ['asteroid', 'single', 'dp', 'gpipe', 'straight', 'pipeedge', 'ftpipehd', 'pipedream', 'dapple'];
 
 /** The planner of that name; InputError listing them when there is none. */
 export function plannerOf(name: string): Planner {

@@ -34,6 +34,8 @@ export interface Answer {
 export interface PlannerOptions {
   /** Hears of each answer that is better than all before. */
   readonly report?: (answer: Answer) => void;
+  /** See PlanInput. */
+  readonly isTimeUp?: () => boolean;
 }
 
 /** A planner. Throws InputError, one sentence, where it has no plan. */

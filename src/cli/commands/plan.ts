@@ -48,7 +48,10 @@ export function addPlan(program: Command): Command {
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
     .option('--pin <LAYER=DEVICE>', 'a layer, by index or name, runs on this device; repeatable', collected, [])
     .option('--exclude <DEVICE>', 'a device that gets no layers; repeatable', collected, [])
-    .option('--time-limit <S>', 'seconds after which the search ends with the best plan so far, as Ctrl-C does')
+    .option(
+      '--time-limit <S>',
+      'seconds after which the search ends with the best plan so far, as Ctrl-C does (default of planner best: 45; it waits for asteroid)',
+    )
     .option('--profile-out <FILE>', 'write the profile that the plan was made from')
     .option('-o, --output <FILE>', 'write what --json prints')
     .addHelpText(
