@@ -4,17 +4,24 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { randomInstance } from '../testing/random-plans.ts';
+import { withFrozenPrefix } from '../testing/random-problems.ts';
 import { everyPipeline, pipelineCount } from './exhaustive.ts';
 import { type PlanInput, plan, planSteps } from './plan.ts';
 import { plannerNames } from './planners.ts';
 import { createProblem } from './problem.ts';
 
-/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, both schedules. */
+/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, both schedules; every fourth with frozen layers. */
 function smallInput(seed: number): PlanInput {
   const random = createRandom(seed, 21);
   const size = { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) };
   const batchSize = [2, 4, 6][random.integer(3)] ?? 4;
-  return { ...randomInstance(seed, size), batchSize, optimizerState: (seed % 3) as 0 | 1 | 2 };
+  const { profile, cluster } = randomInstance(seed, size);
+  return {
+    profile: seed % 4 === 3 ? withFrozenPrefix(seed, profile) : profile,
+    cluster,
+    batchSize,
+    optimizerState: (seed % 3) as 0 | 1 | 2,
+  };
 }
 
 /** A plan, or why there is none. */

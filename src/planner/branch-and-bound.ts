@@ -6,7 +6,7 @@
 import { type Bounds, createBounds } from './bounds.ts';
 import { Evaluator, groupReduceMs, onGrid, type ShareTimes, shareTimes, simulatedMs } from './evaluate.ts';
 import { largestShare } from './memory.ts';
-import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import { gradientsCross, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
 import { inFlightFromEnd } from './stages.ts';
 import type { Steps } from './steps.ts';
 
@@ -148,11 +148,15 @@ class Tree {
       const outMs = table.occupancyMs(sender.place, place, samples * bytes);
       const backMs = table.occupancyMs(place, sender.place, samples * bytes);
       const leavesMs = sender.startMs + sender.forwardMs;
+      startMs = Math.max(startMs, leavesMs + outMs + latencyMs);
+      if (!gradientsCross(this.#problem, first)) {
+        if (leavesMs + M * outMs + latencyMs + forwardMs + backwardMs >= this.barMs) return undefined;
+        continue;
+      }
       const followsMs = sender.backwardMs + sender.tailMs;
       // The link: M activations one after another before the last forward, M gradients after the first backward.
       if (leavesMs + M * outMs + latencyMs + forwardMs + backwardMs + backMs + latencyMs + followsMs >= this.barMs) return undefined;
       if (leavesMs + outMs + latencyMs + forwardMs + backwardMs + M * backMs + latencyMs + followsMs >= this.barMs) return undefined;
-      startMs = Math.max(startMs, leavesMs + outMs + latencyMs);
       tailMs = Math.max(tailMs, backMs + latencyMs + followsMs);
     }
     if (startMs + busyMs + tailMs >= this.barMs) return undefined;
@@ -194,7 +198,7 @@ class Tree {
     for (const { place, classIndex } of this.#problem.available) if (this.#used[place] === 0) speed += this.#bounds.speeds[classIndex] ?? 0;
     const busyMs = this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
     const startMs = Math.min(...group.map((member) => member.startMs + member.forwardMs));
-    const tailMs = Math.min(...group.map((member) => member.backwardMs + member.tailMs));
+    const tailMs = gradientsCross(this.#problem, end) ? Math.min(...group.map((member) => member.backwardMs + member.tailMs)) : 0;
     return startMs + busyMs + tailMs;
   }
 

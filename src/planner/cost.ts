@@ -3,6 +3,7 @@
 // even ones execute and the odd ones communicate; E_f, E_b times of a step for one micro-batch; T_w, T_e, T_a the three phases of a step.
 
 import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import { withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
 import { deviceTimes, layerTimes } from '../cluster/times.ts';
@@ -108,6 +109,8 @@ export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Clust
   const table = links(cluster);
   const sums = layerSums(profile);
   const steps: Step[] = [];
+  const { forwardOnlyLayers = 0 } = plan;
+  const trained = withoutBackward(profile, forwardOnlyLayers);
   const sharesOf = (stage: StagePlan): Shares => ({
     devices: stage.devices.map((name) => table.deviceIndex(name)),
     samples: stage.samples,
@@ -117,12 +120,12 @@ export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Clust
     const before = plan.stages[index - 1];
     if (before !== undefined) {
       const ms = transferMs(table, sharesOf(before), shares, profile.layers[stage.layers[0] - 1]?.outputBytes ?? 0);
-      steps.push({ forwardMs: ms, backwardMs: ms, allReduceMs: 0 });
+      steps.push({ forwardMs: ms, backwardMs: stage.layers[0] > forwardOnlyLayers ? ms : 0, allReduceMs: 0 });
     } else if (cluster.dataDevice !== undefined) {
       const ms = feedMs(table, table.deviceIndex(cluster.dataDevice), shares, fedBytes(profile, plan.stages.length));
       steps.push({ forwardMs: ms, backwardMs: 0, allReduceMs: 0 });
     }
-    steps.push(executionStep(stage, shares, { profile, cluster, table, weightBytes: sums.weightBytes(...stage.layers) }));
+    steps.push(executionStep(stage, shares, { profile: trained, cluster, table, weightBytes: sums.weightBytes(...stage.layers) }));
   }
   return steps;
 }

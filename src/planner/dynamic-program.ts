@@ -20,7 +20,7 @@ import type { Cluster, LinkSpeed } from '../cluster/cluster.ts';
 import { prefixSums, rangeOf } from '../cluster/times.ts';
 import { type Bounds, createBounds } from './bounds.ts';
 import { fedBytes, feedMs, transferMs } from './cost.ts';
-import { type Problem, pinsAllow, type StageLayout } from './problem.ts';
+import { gradientsCross, type Problem, pinsAllow, type StageLayout } from './problem.ts';
 import type { Found, Space } from './space.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
 import type { Steps } from './steps.ts';
@@ -145,6 +145,7 @@ export class Search {
     const replicable = this.#table.mayReplicate();
     const { bandwidthMbps, latencyMs = 0 } = this.#fastestLink;
     const crossBits = rest === 0 ? 0 : this.#crossBits(rest);
+    const ways = gradientsCross(this.#problem, this.#layer(this.#layerRuns - rest)) ? 2 : 1;
     // From small groups to large ones: the head becomes faster, what is behind it slower.
     for (let m = rest === 0 ? 0 : n - 1; m >= (rest === 0 ? 0 : 1); m--) {
       const stop = this.#device(N - m);
@@ -157,7 +158,7 @@ export class Search {
         : this.#table.leastMs(this.#group(start, stop)) * (1 - 1e-9);
       // The micro-batch crosses in fewer pieces than there are devices on both sides, over the fastest link at best.
       const pieceCount = Math.max(1, this.#device(N) - start - 1);
-      const crossMs = rest === 0 ? 0 : 2 * (crossBits / (pieceCount * bandwidthMbps * 1000) + latencyMs);
+      const crossMs = rest === 0 ? 0 : ways * (crossBits / (pieceCount * bandwidthMbps * 1000) + latencyMs);
       const floorMs = Math.max(behind + leastMs + crossMs, M * leastMs, M * crossMs + leastMs);
       if (floorMs >= this.#bar) continue;
       this.#tryStageCounts({ l, n, rest, m }, leastMs + crossMs, floorMs);
@@ -204,8 +205,9 @@ export class Search {
       if (aligned >= best) return;
       const next = this.#heads[sub] as StageTimes;
       const crossMs = transferMs(table, head.shares, next.shares, profile.layers[cut - 1]?.outputBytes ?? 0);
-      aligned = Math.max((this.#aligned[sub] ?? 0) + each + 2 * crossMs, M * each, M * 2 * crossMs + each);
-      tail = (this.#tail[sub] ?? 0) - backwardMs - crossMs;
+      const backMs = gradientsCross(this.#problem, cut) ? crossMs : 0;
+      aligned = Math.max((this.#aligned[sub] ?? 0) + each + crossMs + backMs, M * each, M * (crossMs + backMs) + each);
+      tail = (this.#tail[sub] ?? 0) - backwardMs - backMs;
     }
     if (aligned >= best) return;
     tail = Math.max(tail, reduceTimeMs(table, head, group, sums.weightBytes(this.#layer(this.#layerRuns - l), cut)));

@@ -3,14 +3,16 @@ import { test } from 'node:test';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
-import { randomLayouts, randomProblem } from '../testing/random-problems.ts';
+import { randomLayouts, randomProblem, withFrozenPrefix } from '../testing/random-problems.ts';
 import { Evaluator } from './evaluate.ts';
 import { layoutPlan } from './problem.ts';
 
-test('the evaluator says what the simulator says, to the last bit, or a bound where two kinds of messages share a link: 1000 random pipelines', () => {
+test('the evaluator says what the simulator says, to the last bit, or a bound where two kinds of messages share a link: 1000 random pipelines, a third with frozen layers', () => {
   let exactCount = 0;
   for (let seed = 0; seed < 1000; seed++) {
-    const { profile, cluster } = randomInstance(seed, { deviceCount: 1 + (seed % 7), layerCount: 1 + (seed % 11) });
+    const instance = randomInstance(seed, { deviceCount: 1 + (seed % 7), layerCount: 1 + (seed % 11) });
+    const { cluster } = instance;
+    const profile = seed % 3 === 0 ? withFrozenPrefix(seed, instance.profile) : instance.profile;
     const problem = randomProblem(seed, profile, cluster);
     const layouts = randomLayouts(seed, problem);
     const plan = layoutPlan(problem, 'random', layouts);

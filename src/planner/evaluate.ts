@@ -7,7 +7,7 @@ import { slowestInGroup } from '../cluster/links.ts';
 import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
 import { inFlight, program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
-import { layoutPlan, type Problem, type StageLayout } from './problem.ts';
+import { gradientsCross, layoutPlan, type Problem, type StageLayout } from './problem.ts';
 
 const gridPerMs = 2 ** 30;
 
@@ -47,9 +47,9 @@ export function shareTimes(problem: Problem): ShareTimes {
 }
 
 /** Rule 5's AllReduce of a group. */
-export function groupReduceMs({ table, sums }: Problem, devices: readonly number[], first: number, end: number): number {
+export function groupReduceMs({ table, sums, forwardOnlyLayers }: Problem, devices: readonly number[], first: number, end: number): number {
   const count = devices.length;
-  if (count < 2) return 0;
+  if (count < 2 || end <= forwardOnlyLayers) return 0;
   const { bandwidthMbps, latencyMs } = slowestInGroup(table, devices);
   const bytes = (2 * (count - 1) * sums.weightBytes(first, end)) / count;
   return onGrid((bytes * 8) / (bandwidthMbps * 1000) + 2 * (count - 1) * latencyMs);
@@ -76,6 +76,10 @@ interface FlatStage {
   readonly first: number;
   readonly end: number;
   readonly inFlight: number;
+  /** It has no backward pass. */
+  readonly isForwardOnly: boolean;
+  /** Whether the stage before waits for its gradients. */
+  readonly isGradientWanted: boolean;
   readonly reduceMs: number;
   /** To the next stage. */
   readonly pieces: readonly Piece[];
@@ -126,7 +130,7 @@ export class Evaluator {
   }
 
   #flatten(layouts: readonly StageLayout[], nodes: Node[]): FlatStage[] {
-    const { schedule, microBatchCount } = this.#problem;
+    const { schedule, microBatchCount, forwardOnlyLayers } = this.#problem;
     const firsts: number[] = [];
     for (const {
       layers: [first, end],
@@ -147,7 +151,9 @@ export class Evaluator {
     return layouts.map((layout, stage) => ({
       first: firsts[stage] ?? 0,
       end: firsts[stage + 1] ?? nodes.length,
-      inFlight: inFlight(schedule, stage, layouts.length, microBatchCount),
+      inFlight: layout.layers[1] <= forwardOnlyLayers ? microBatchCount : inFlight(schedule, stage, layouts.length, microBatchCount),
+      isForwardOnly: layout.layers[1] <= forwardOnlyLayers,
+      isGradientWanted: gradientsCross(this.#problem, layout.layers[0]),
       reduceMs: groupReduceMs(this.#problem, layout.devices, ...layout.layers),
       pieces: this.#pieces(layout, layouts[stage + 1], firsts[stage] ?? 0, firsts[stage + 1] ?? 0),
     }));
@@ -229,7 +235,7 @@ export class Evaluator {
         const f = forwards[p] as number;
         const b = backwards[p] as number;
         const isForward = f < M && f - b < stage.inFlight;
-        if (!isForward && b >= M) return true;
+        if (!isForward && (b >= M || stage.isForwardOnly)) return true;
         if (isForward ? p > 0 && (forwards[p - 1] as number) <= f : p < P - 1 && (backwards[p + 1] as number) <= b) return true;
         const m = isForward ? f : b;
         for (let index = stage.first; index < stage.end; index++) {
@@ -259,7 +265,7 @@ export class Evaluator {
           }
         } else {
           backwards[p] = b + 1;
-          if (before === undefined) continue;
+          if (before === undefined || !stage.isGradientWanted) continue;
           const links = backwardLinks[p - 1] as Float64Array;
           const { pieces } = before;
           for (let index = 0; index < pieces.length; index++) {
@@ -272,7 +278,8 @@ export class Evaluator {
         }
       }
     };
-    while ((backwards[0] as number) < M) {
+    const first = stages.findIndex(({ isForwardOnly }) => !isForwardOnly);
+    while ((backwards[first] as number) < M) {
       for (let p = 0; p < P; p++) if (!advance(p)) return Number.POSITIVE_INFINITY;
       for (let p = P - 2; p >= 0; p--) if (!advance(p)) return Number.POSITIVE_INFINITY;
     }

@@ -5,7 +5,7 @@
 
 import type { LinkTable } from '../cluster/links.ts';
 import { fedBytes, feedMs, transferMs } from './cost.ts';
-import type { Problem, StageLayout } from './problem.ts';
+import { gradientsCross, type Problem, type StageLayout } from './problem.ts';
 import type { Found, Space } from './space.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
 import type { Steps } from './steps.ts';
@@ -169,8 +169,9 @@ class Window {
     if (next.head !== undefined) {
       const bytes = profile.layers[next.border.layer - 1]?.outputBytes ?? 0;
       const crossMs = transferMs(this.#links, head.shares, next.head.shares, bytes);
-      alignedMs = Math.max(next.alignedMs + each + 2 * crossMs, M * each, M * 2 * crossMs + each);
-      tailMs = Math.max(reduceMs, next.tailMs - head.backwardMs - crossMs);
+      const backMs = gradientsCross(this.#problem, next.border.layer) ? crossMs : 0;
+      alignedMs = Math.max(next.alignedMs + each + crossMs + backMs, M * each, M * (crossMs + backMs) + each);
+      tailMs = Math.max(reduceMs, next.tailMs - head.backwardMs - backMs);
     }
     if (stageCount > 0 && cluster.dataDevice !== undefined) {
       const holder = this.#links.deviceIndex(cluster.dataDevice);

@@ -7,6 +7,7 @@ import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomCluster, randomInstance, randomPlan, randomProfile } from '../testing/random-plans.ts';
+import { withFrozenPrefix } from '../testing/random-problems.ts';
 import { lowerBoundMs } from './bounds.ts';
 import { type PlanInput, plan } from './plan.ts';
 import { plannerNames } from './planners.ts';
@@ -133,6 +134,50 @@ test('a layer that depends on the whole batch is never replicated, unless it is 
   });
 });
 
+test('a frozen prefix: its layers have no backward pass, its cuts no gradients, and the plan says so', () => {
+  // Two layers of one device each; a cut of 12,500 bytes a sample takes 1 ms at 100 Mbps.
+  const layers = profile.layers.map((layer, index) => ({
+    ...layer,
+    outputBytes: 12_500,
+    ...(index < 2 ? { frozenBytes: layer.weightBytes } : {}),
+  }));
+  const pair: Cluster = {
+    devices: [cluster.devices[0], cluster.devices[2]].flatMap((device) => device ?? []),
+    links: { default: { bandwidthMbps: 100 } },
+  };
+  const pins = [
+    { layer: 0, device: 'a' },
+    { layer: 1, device: 'a' },
+    { layer: 2, device: 'c' },
+  ];
+  for (const planner of ['best', 'asteroid', 'straight']) {
+    const found = plan({ ...input, profile: { ...profile, layers }, cluster: pair, batchSize: 4, microBatchSize: 1, planner, pins });
+    assert.equal(found.forwardOnlyLayers, 2, planner);
+    assert.equal(layout(found), '[0,2) a 1 | [2,4) c 1', planner);
+    // a: four forwards of 2 ms; c: 2 ms and the link's 1 ms later, four times 2 ms forward and 4 ms backward.
+    assert.equal(found.predicted.roundMs, 2 + 1 + 4 * 6, planner);
+    // a keeps two layers of weights and nothing else; c weights and gradients, and one sample of its two layers.
+    assert.deepEqual(found.predicted.peakMemoryMiB, { a: 2, c: 4 + 2 }, planner);
+    const world = simulate(program(found), found, { ...profile, layers }, pair);
+    assert.equal(world.roundMs, found.predicted.roundMs);
+    assert.equal(world.devices['a']?.peakMemoryMiB, 2);
+    assert.equal(world.links['c->a'], undefined);
+  }
+  const unfrozen = plan({ ...input, cluster: pair, batchSize: 4, microBatchSize: 1, pins });
+  assert.equal('forwardOnlyLayers' in unfrozen, false);
+});
+
+test('frozen layers behind one that is trained are no prefix, nor are leading layers without weights', () => {
+  const change = (index: number, fields: object): Profile => ({
+    ...profile,
+    layers: profile.layers.map((layer, at) => (at === index ? { ...layer, ...fields } : layer)),
+  });
+  assert.equal('forwardOnlyLayers' in plan({ ...input, profile: change(1, { frozenBytes: mib }) }), false);
+  assert.equal('forwardOnlyLayers' in plan({ ...input, profile: change(0, { weightBytes: 0 }) }), false);
+  assert.equal('forwardOnlyLayers' in plan({ ...input, profile: change(0, { frozenBytes: mib / 2 }) }), false);
+  assert.equal(plan({ ...input, profile: change(0, { frozenBytes: mib }) }).forwardOnlyLayers, 1);
+});
+
 const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[] = [
   [
     { planner: 'magic' },
@@ -229,7 +274,9 @@ test("every planner's plan is sound: within memory, a program that passes the pr
     const { profile: of, cluster: on } = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(8) });
     const dependent: Profile =
       seed % 3 > 0
-        ? of
+        ? seed % 3 === 1
+          ? withFrozenPrefix(seed, of)
+          : of
         : { ...of, layers: of.layers.map((layer, index) => (index % 2 === 0 ? { ...layer, batchDependent: true } : layer)) };
     for (const planner of pipelinePlanners) {
       let found: Plan;

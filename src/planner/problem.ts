@@ -1,6 +1,7 @@
 // One planning problem with everything settled but the plan: the micro-batch size is fixed, names are places, sums are ready.
 
 import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
 import { deviceTimes, prefixSums } from '../cluster/times.ts';
@@ -31,6 +32,8 @@ export interface Problem {
   readonly optimizerState: OptimizerState;
   /** Whether layers that depend on the whole batch may be replicated all the same. */
   readonly replicateBatchDependent: boolean;
+  /** Leading layers that only run forward. The profile has no backward times for them. */
+  readonly forwardOnlyLayers: number;
   readonly table: LinkTable;
   readonly sums: LayerSums;
   /** Every device of the cluster. */
@@ -59,7 +62,9 @@ export interface ProblemInput {
 
 /** Prepares a problem. InputError when a device has no times in the profile. */
 export function createProblem(input: ProblemInput): Problem {
-  const { profile, cluster, batchSize, excluded = [], pins = new Map<number, readonly number[]>(), ...rest } = input;
+  const { cluster, batchSize, excluded = [], pins = new Map<number, readonly number[]>(), ...rest } = input;
+  const forwardOnlyLayers = forwardOnlyCount(input.profile);
+  const profile = withoutBackward(input.profile, forwardOnlyLayers);
   const classes: ClassTimes[] = [];
   const known = new Map<unknown, number>();
   const devices = cluster.devices.map((device, place): PlannerDevice => {
@@ -73,7 +78,7 @@ export function createProblem(input: ProblemInput): Problem {
   });
   const available = devices.filter(({ place }) => !excluded.includes(place));
   const microBatchCount = batchSize / input.microBatchSize;
-  const settled = { ...rest, profile, cluster, microBatchCount, excluded, pins };
+  const settled = { ...rest, profile, cluster, microBatchCount, excluded, pins, forwardOnlyLayers };
   return { ...settled, table: links(cluster), sums: layerSums(profile), devices, available, classes };
 }
 
@@ -97,6 +102,11 @@ export function withMicroBatchSize(problem: Problem, microBatchSize: number, sch
   return { ...problem, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };
 }
 
+/** Whether gradients travel back over the border in front of a layer. */
+export function gradientsCross({ forwardOnlyLayers }: Problem, cut: number): boolean {
+  return cut > forwardOnlyLayers;
+}
+
 /** A stage before it knows its place in the pipeline. Devices are places; none has zero samples. */
 export interface StageLayout {
   readonly layers: readonly [first: number, end: number];
@@ -115,7 +125,8 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
       inFlight: inFlight(schedule, stage, layouts.length, microBatchCount),
     }),
   );
-  return { planner, schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+  const layout = { planner, schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+  return problem.forwardOnlyLayers === 0 ? layout : { ...layout, forwardOnlyLayers: problem.forwardOnlyLayers };
 }
 
 /** The demand of layers [first, end) with K_p = inFlightCount. */

@@ -54,6 +54,8 @@ export interface Runner {
   readonly times: LayerTimes;
   /** Milliseconds of an instruction over all of its layers, by opcode; 0 for those that do not compute. */
   readonly durations: Float64Array;
+  /** The first of its layers that has a backward pass, and keeps something for it. */
+  readonly trainedFrom: number;
   /** K_p of its stage. */
   readonly inFlight: number;
   /** Flows of inputs and labels to it. */
@@ -122,6 +124,17 @@ function onGrid(ms: number): number {
 
 const payloadRank: Readonly<Record<Payload, number>> = { input: 0, activation: 1, gradient: 2, label: 3 };
 
+/** The times where leading layers only run forward. */
+function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
+  if (layer === 0) return times;
+  const from = (first: number, end: number): number => Math.min(end, Math.max(first, layer));
+  return {
+    ...times,
+    backwardMs: (first, end, samples) => times.backwardMs(from(first, end), end, samples),
+    backwardInputMs: (first, end, samples) => times.backwardInputMs(from(first, end), end, samples),
+  };
+}
+
 class Compiler {
   readonly #program: Program;
   readonly #plan: PlanLayout;
@@ -182,18 +195,20 @@ class Compiler {
   /** Rule 1's durations. */
   #createRunner(program: DeviceProgram): Runner {
     const place = this.#ground.table.deviceIndex(program.device);
-    const times = this.#ground.times(place);
+    const forwardOnlyLayers = this.#plan.forwardOnlyLayers ?? 0;
+    const times = backwardFrom(this.#ground.times(place), forwardOnlyLayers);
     const [first, end] = program.layers;
     const samples = program.samples[1] - program.samples[0];
     const durations = new Float64Array(instructionKinds.length);
     durations[opcodes.forward] = onGrid(times.forwardMs(first, end, samples));
+    const trainedFrom = Math.min(end, Math.max(first, forwardOnlyLayers));
     const backwardMs = onGrid(times.backwardMs(first, end, samples));
     durations[opcodes.backward] = backwardMs;
     const inputMs = onGrid(times.backwardInputMs(first, end, samples));
     durations[opcodes['backward-input']] = inputMs;
     durations[opcodes['backward-weight']] = backwardMs - inputMs;
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
-    return { program, place, times, durations, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
+    return { program, place, times, durations, trainedFrom, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
   }
 
   #argument(step: Instruction, runner: Runner, index: number): number {

@@ -189,13 +189,13 @@ class World {
     };
   }
 
-  #peakMemoryMiB({ program, inFlight }: Runner, optimizerState: OptimizerState): number {
+  #peakMemoryMiB({ program, trainedFrom, inFlight }: Runner, optimizerState: OptimizerState): number {
     const { sums } = this.#ground;
     const [first, end] = program.layers;
     const [weightBytes, frozenBytes, savedBytes] = [
       sums.weightBytes(first, end),
       sums.frozenBytes(first, end),
-      sums.savedBytes(first, end),
+      sums.savedBytes(trainedFrom, end),
     ];
     const demand = { weightBytes, frozenBytes, savedBytes, inFlight, optimizerState };
     return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;

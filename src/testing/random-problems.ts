@@ -19,6 +19,13 @@ export function randomProblem(seed: number, profile: Profile, cluster: Cluster):
   });
 }
 
+/** The profile with up to all of its leading layers frozen, though with backward times, as of a profile that was made before. */
+export function withFrozenPrefix(seed: number, profile: Profile): Profile {
+  const count = createRandom(seed, 13).integer(profile.layers.length + 1);
+  const layers = profile.layers.map((layer, index) => (index < count ? { ...layer, frozenBytes: layer.weightBytes } : layer));
+  return { ...profile, layers };
+}
+
 /** A random pipeline of the problem, whatever its memory: some devices in random order, none without samples. */
 export function randomLayouts(seed: number, problem: Problem): StageLayout[] {
   const random = createRandom(seed, 12);
