@@ -24,8 +24,8 @@ const exactUnits = { small: 1e8, large: 3e5 };
 /** Units of improvement, a device for a micro-batch each: with up to so many devices, above which a change costs more and there are more. */
 const improvementUnits = 6e6;
 const improvementDeviceCount = 64;
-/** Most devices for which other orders are searched, and for which a proof is tried. */
-const deviceLimits = { orders: 24, proof: 6 };
+/** Most devices of a small question, for which other orders are searched, and for which a proof is tried. */
+const deviceLimits = { small: 10, orders: 24, proof: 6 };
 /** How many pipelines are improved in each turn, and how many turns there are at most. */
 const improvedCount = 3;
 const turnLimit = 4;
@@ -42,7 +42,9 @@ interface State {
 export function* best(question: Question, options: PlannerOptions, others: readonly Planner[]): Steps<Answer> {
   const state: State = { question, options, best: undefined, pool: [] };
   const problems = problemsOf(question, ['1f1b', 'gpipe']);
-  const isSmall = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
+  const isSmall =
+    question.base.available.length <= deviceLimits.small &&
+    problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
   yield* askOthers(state, others);
   if (!isSmall) {
     yield* inTime(state, tryOrders(state, problems));
