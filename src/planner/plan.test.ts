@@ -4,7 +4,7 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { checkProgram } from '../schedule/check.ts';
-import { program } from '../schedule/generate.ts';
+import { program, scheduleNames } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomCluster, randomInstance, randomPlan, randomProfile } from '../testing/random-plans.ts';
 import { withFrozenPrefix } from '../testing/random-problems.ts';
@@ -183,7 +183,7 @@ const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[
     { planner: 'magic' },
     'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, hetpipe, pipeedge, ftpipehd, exhaustive.',
   ],
-  [{ schedule: 'zigzag' }, 'There is no schedule "zigzag"; use one of 1f1b, gpipe.'],
+  [{ schedule: 'zigzag' }, `There is no schedule "zigzag"; use one of ${scheduleNames.join(', ')}.`],
   [{ batchSize: 0 }, 'The batch size is 0; give a whole number of 1 or more.'],
   [{ batchSize: 32, microBatchSize: 5 }, 'The batch of 32 samples cannot be cut into micro-batches of 5; give a divisor of it, such as 4.'],
   [{ microBatchSize: -1 }, 'The micro-batch size is -1; give a whole number of 1 or more.'],
