@@ -5,7 +5,7 @@ import { setTimeout } from 'node:timers/promises';
 import type { Clock } from '../../clock.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { deviceFacts } from '../../engine/host-node.ts';
-import { InputError, RunError } from '../../errors.ts';
+import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
 import { connect } from '../../transport/websocket.ts';
@@ -14,6 +14,7 @@ import type { ProfileCache } from '../device/profiler.ts';
 import type { DeviceStore } from '../security/device-store.ts';
 import { enrol } from '../security/enrolment.ts';
 import { addressTowards, createPeerNetwork } from './network.ts';
+import { type Served, serveToTheEnd } from './serve.ts';
 import { runWorker, type WorkerEnd } from './worker.ts';
 
 export interface JoinOptions {
@@ -44,9 +45,6 @@ export interface JoinOptions {
   onLost?(reason: string): void;
 }
 
-const firstRetryMs = 500;
-const maxRetryMs = 5_000;
-
 /** Joins and serves until the run ends. Throws InputError for a wrong URL or code, RunError when nobody answers. */
 export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const target = parseUrl(options.url);
@@ -59,23 +57,16 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const engine = await options.createEngine();
   const joinCode = once(options.joinCode);
   try {
-    let served = await serve({ ...options, joinCode }, host, engine);
-    while (served.lost) {
-      options.onLost?.(served.end.reason);
-      const again = await comeBack(() => serve({ ...options, joinCode }, host, engine), options);
-      if (again === undefined) return served.end;
-      served = again;
-    }
-    return served.end;
+    return await serveToTheEnd(() => serve({ ...options, joinCode }, host, engine), {
+      clock: options.clock,
+      reconnectMs: options.reconnectMs ?? 0,
+      pause: (milliseconds) => pause(milliseconds, options.signal),
+      isStopped: () => options.signal.aborted,
+      onLost: (reason) => options.onLost?.(reason),
+    });
   } finally {
     await engine.close();
   }
-}
-
-/** One time with the coordinator. `lost`: the link broke, and nobody had ended the run. */
-interface Served {
-  readonly end: WorkerEnd;
-  readonly lost: boolean;
 }
 
 async function serve(options: JoinOptions, host: string, engine: Engine): Promise<Served> {
@@ -110,22 +101,6 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
   signal.removeEventListener('abort', leave);
   const { clean } = await link.ended;
   return { end, lost: !clean && !end.clean && !signal.aborted };
-}
-
-/** Tries again, ever more slowly, for as long as the options allow; undefined when that was in vain. */
-async function comeBack(attempt: () => Promise<Served>, { clock, signal, reconnectMs = 0 }: JoinOptions): Promise<Served | undefined> {
-  const endMs = clock.now() + reconnectMs;
-  for (let delayMs = firstRetryMs; clock.now() + delayMs <= endMs; delayMs = Math.min(2 * delayMs, maxRetryMs)) {
-    await pause(delayMs, signal);
-    if (signal.aborted) return undefined;
-    try {
-      return await attempt();
-    } catch (error) {
-      // Nobody there yet, or full: later perhaps. What is wrong with this device stays wrong.
-      if (!(error instanceof RunError)) throw error;
-    }
-  }
-  return undefined;
 }
 
 /** Keeps the process alive, unlike the clock's timers. */

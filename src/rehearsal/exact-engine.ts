@@ -1,0 +1,47 @@
+// The engine under the exact stage: it keeps values and computes nothing, and counts what is alive. The production's StageState stands on it as on any other.
+
+import { defined } from '../assert.ts';
+import type { Engine, Value } from '../engine/engine.ts';
+import { byteLength, type Tensor } from '../graph/tensor.ts';
+
+/** An engine that holds values only. */
+export interface ExactEngine extends Engine {
+  /** A value's tensor, at once. */
+  peek(value: Value): Tensor;
+  /** Values that have not been released. */
+  valueCount(): number;
+}
+
+export function createExactEngine(): ExactEngine {
+  const values = new Map<number, Tensor>();
+  let handle = 0;
+  let bytes = 0;
+  const peek = (value: Value): Tensor => defined(values.get(value.handle), `value ${value.handle}`);
+  const release = (value: Value): void => {
+    bytes -= byteLength(peek(value));
+    values.delete(value.handle);
+  };
+  return {
+    name: 'exact',
+    blockSize: undefined,
+    compile: () => Promise.reject(new Error('the exact engine has no graphs')),
+    upload(tensor) {
+      values.set(++handle, tensor);
+      bytes += byteLength(tensor);
+      return { type: tensor.type, shape: tensor.shape, handle };
+    },
+    download: (value) => Promise.resolve({ ...peek(value), data: peek(value).data.slice() }),
+    take(value) {
+      const tensor = peek(value);
+      release(value);
+      return Promise.resolve(tensor);
+    },
+    release,
+    settled: () => Promise.resolve(),
+    valueBytes: () => bytes,
+    busyMs: () => 0,
+    close: () => Promise.resolve(),
+    peek,
+    valueCount: () => values.size,
+  };
+}

@@ -1,0 +1,241 @@
+// A model of which every number is exact: arithmetic on integers modulo a prime, so that sums come out the same in any order and on any split, and one
+// sample lost or counted twice, one stale tensor, one weight of another round changes all that follows. Beside it the oracle: the same training on one
+// device, written out.
+//
+// Sample rows are [value, sample, round, epoch], state is [value, version]; the version of weights, momentum and statistics is the number of rounds
+// that they have seen.
+
+import { defined } from '../assert.ts';
+import type { CutTensor, Layer, LayerSequence } from '../graph/layers.ts';
+import { type Tensor, wrap } from '../graph/tensor.ts';
+import { hash32 } from '../random.ts';
+import type { Batch } from '../runtime/coordinator/coordinator.ts';
+import type { RunState } from '../runtime/run-state.ts';
+import type { TrainingSpec } from '../runtime/training-spec.ts';
+
+/** A sum over 64 samples of numbers below it is exact in float32. */
+export const modulus = 65_521;
+export const maxBatchSize = 64;
+
+/** Elements of a sample's row. */
+export const rowLength = 4;
+
+const mod = (value: number): number => value % modulus;
+
+/** The rules of one layer; all values are integers in [0, modulus). */
+export const layerRules = {
+  forward: (input: number, weight: number, layer: number): number => mod(input * weight + layer + 1),
+  inputGradient: (gradient: number, weight: number, input: number): number => mod(gradient * weight + input),
+  weightGradient: (gradient: number, input: number, sample: number): number => mod(gradient * 3 + input * 5 + sample + 7),
+  loss: (output: number, label: number): number => mod(output + label),
+  lossGradient: (output: number, label: number): number => mod(output * 11 + label * 13 + 1),
+  /** A layer's part of the norm that decides the scale of clipping. */
+  norm: (gradientSum: number): number => mod(gradientSum) % 1000,
+  statistic: (before: number, outputSum: number): number => mod(before + outputSum),
+  momentum: (before: number, gradientSum: number, scale: number, weight: number, learningRate: number): number =>
+    mod(before * 3 + mod(gradientSum) * scale + weight + learningRate),
+  weight: (before: number, momentum: number, step: number): number => mod(before + momentum * 7 + step),
+} as const;
+
+/** The rate of a round. */
+export function learningRate(round: number): number {
+  return 1 + (round % 5);
+}
+
+/** The scale for a global norm, where gradients are clipped. */
+export function gradientScale(norm: number): number {
+  return 1 + (norm % 3);
+}
+
+/** What of a model follows from its seed and size. */
+export interface ExactModel {
+  readonly seed: number;
+  readonly layerCount: number;
+  readonly sequence: LayerSequence;
+  readonly label: CutTensor;
+}
+
+export const label: CutTensor = { name: 'label', type: 'float32', shape: ['N', 2], batchAxis: 0, differentiable: false };
+
+/** Names of a layer's weight, its running statistic and its momentum. */
+export function stateNames(layer: number): { readonly parameter: string; readonly buffer: string; readonly optimizer: string } {
+  return { parameter: `layer${layer}.weight`, buffer: `layer${layer}.statistic`, optimizer: `layer${layer}.weight/momentum` };
+}
+
+export function createExactModel(seed: number, layerCount: number): ExactModel {
+  const cut = (index: number): CutTensor => ({
+    name: `cut${index}`,
+    type: 'float32',
+    shape: ['N', rowLength],
+    batchAxis: 0,
+    differentiable: index > 0,
+  });
+  const layers = Array.from({ length: layerCount }, (_, index): Layer => {
+    const { parameter, buffer } = stateNames(index);
+    return {
+      name: `layer${index}`,
+      nodes: [],
+      parameters: [parameter],
+      buffers: [buffer],
+      outputs: [cut(index + 1)],
+      batchDependent: false,
+      signature: 'exact',
+      flops: 1,
+    };
+  });
+  const { parameter, buffer } = initialRunState(seed, layerCount);
+  const sequence: LayerSequence = {
+    graph: {
+      name: 'exact',
+      inputs: [{ name: 'cut0', type: 'float32', shape: ['N', rowLength] }],
+      outputs: [{ name: `cut${layerCount}`, type: 'float32', shape: ['N', rowLength] }],
+      initializers: new Map([...parameter, ...buffer]),
+      parameters: [...parameter.keys()],
+      buffers: [...buffer.keys()],
+      nodes: [],
+    },
+    inputs: [cut(0)],
+    layers,
+  };
+  return { seed, layerCount, sequence, label };
+}
+
+/** The state before the first round; momentum starts from nothing, as optimizers do. */
+export function initialRunState(seed: number, layerCount: number): RunState {
+  const parameter = new Map<string, Tensor>();
+  const buffer = new Map<string, Tensor>();
+  for (let layer = 0; layer < layerCount; layer++) {
+    const names = stateNames(layer);
+    parameter.set(names.parameter, versioned(hash32(seed, 1, layer) % modulus, 0));
+    buffer.set(names.buffer, versioned(hash32(seed, 2, layer) % modulus, 0));
+  }
+  return { parameter, buffer, optimizer: new Map() };
+}
+
+/** A piece of state: its value, and how many rounds it has seen. */
+export function versioned(value: number, version: number): Tensor {
+  return wrap('float32', [2], Float32Array.of(value, version));
+}
+
+/** One sample of a round's batch. */
+export interface Sample {
+  readonly id: number;
+  readonly value: number;
+  readonly label: number;
+}
+
+/** The sample at a place of a round's batch. */
+export function sampleAt(seed: number, round: number, place: number): Sample {
+  const id = hash32(seed, 3, round, place) % modulus;
+  return { id, value: hash32(seed, 4, id) % modulus, label: hash32(seed, 5, id) % modulus };
+}
+
+/** A round's batch as the coordinator feeds it. Its rows bear no epoch. */
+export function batchOf(seed: number, round: number, batchSize: number): Batch {
+  const inputs = new Float32Array(batchSize * rowLength);
+  const labels = new Float32Array(batchSize * 2);
+  for (let place = 0; place < batchSize; place++) {
+    const sample = sampleAt(seed, round, place);
+    inputs.set([sample.value, sample.id, round, 0], place * rowLength);
+    labels.set([sample.label, sample.id], place * 2);
+  }
+  return { inputs: [wrap('float32', [batchSize, rowLength], inputs)], labels: wrap('float32', [batchSize, 2], labels) };
+}
+
+/** What every device is told of the training; the momentum optimizer's name tells that there is optimizer state. */
+export function trainingSpec(seed: number, batchSize: number, isClipped: boolean): TrainingSpec {
+  const optimizer = { kind: 'sgd', momentum: 0.5, nesterov: false, weightDecay: 0, beta1: 0, beta2: 0, epsilon: 1 } as const;
+  return { batchSize, loss: 'mse', optimizer, clipNorm: isClipped ? 1 : null, seed, frozen: [] };
+}
+
+/** The training on one device: what every run must come to. */
+export class Oracle {
+  readonly #seed: number;
+  readonly #layerCount: number;
+  readonly #batchSize: number;
+  readonly #isClipped: boolean;
+  /** By round: [weight, momentum, statistic] of each layer before it. */
+  readonly #states: (readonly (readonly [number, number, number])[])[];
+  readonly #losses: number[] = [];
+
+  constructor(options: { readonly seed: number; readonly layerCount: number; readonly batchSize: number; readonly isClipped: boolean }) {
+    this.#seed = options.seed;
+    this.#layerCount = options.layerCount;
+    this.#batchSize = options.batchSize;
+    this.#isClipped = options.isClipped;
+    const { parameter, buffer } = initialRunState(options.seed, options.layerCount);
+    const first = Array.from({ length: options.layerCount }, (_, layer) => {
+      const names = stateNames(layer);
+      return [valueIn(parameter.get(names.parameter)), 0, valueIn(buffer.get(names.buffer))] as const;
+    });
+    this.#states = [first];
+  }
+
+  /** The sum of the losses of a round's samples. */
+  lossSum(round: number): number {
+    this.#trainTo(round + 1);
+    return defined(this.#losses[round], 'a loss');
+  }
+
+  /** What is wrong with a state that should be that after `round` rounds; undefined when nothing is. */
+  difference(state: RunState, round: number): string | undefined {
+    this.#trainTo(round);
+    const layers = defined(this.#states[round], 'a state');
+    for (const [layer, [weight, momentum, statistic]] of layers.entries()) {
+      const names = stateNames(layer);
+      const expected = [
+        ['parameter', names.parameter, weight],
+        ['buffer', names.buffer, statistic],
+        ['optimizer', names.optimizer, momentum],
+      ] as const;
+      for (const [role, name, value] of expected) {
+        if (role === 'optimizer' && round === 0 && !state.optimizer.has(name)) continue;
+        const found = state[role].get(name)?.data;
+        if (found === undefined) return `${name} is missing`;
+        if (found[0] !== value || found[1] !== round)
+          return `${name} is ${found[0]} of round ${found[1]}, not the ${value} of round ${round}`;
+      }
+    }
+    return undefined;
+  }
+
+  #trainTo(round: number): void {
+    while (this.#states.length <= round) this.#trainRound(this.#states.length - 1);
+  }
+
+  #trainRound(round: number): void {
+    const before = defined(this.#states[round], 'a state');
+    const gradientSums = new Array<number>(this.#layerCount).fill(0);
+    const outputSums = new Array<number>(this.#layerCount).fill(0);
+    let lossSum = 0;
+    for (let place = 0; place < this.#batchSize; place++) {
+      const sample = sampleAt(this.#seed, round, place);
+      const values = [sample.value];
+      for (const [layer, [weight]] of before.entries()) {
+        values.push(layerRules.forward(values[layer] as number, weight, layer));
+        outputSums[layer] = (outputSums[layer] as number) + (values[layer + 1] as number);
+      }
+      const output = values[this.#layerCount] as number;
+      lossSum += layerRules.loss(output, sample.label);
+      let gradient = layerRules.lossGradient(output, sample.label);
+      for (let layer = this.#layerCount - 1; layer >= 0; layer--) {
+        const input = values[layer] as number;
+        gradientSums[layer] = (gradientSums[layer] as number) + layerRules.weightGradient(gradient, input, sample.id);
+        gradient = layerRules.inputGradient(gradient, (before[layer] as readonly number[])[0] as number, input);
+      }
+    }
+    this.#losses.push(lossSum);
+    const norm = gradientSums.reduce((sum, gradient) => sum + layerRules.norm(gradient), 0);
+    const scale = this.#isClipped ? gradientScale(norm) : 1;
+    this.#states.push(
+      before.map(([weight, momentum, statistic], layer) => {
+        const moved = layerRules.momentum(momentum, gradientSums[layer] as number, scale, weight, learningRate(round));
+        return [layerRules.weight(weight, moved, round + 1), moved, layerRules.statistic(statistic, outputSums[layer] as number)] as const;
+      }),
+    );
+  }
+}
+
+function valueIn(tensor: Tensor | undefined): number {
+  return Number(defined(tensor, 'a value').data[0]);
+}

@@ -1,0 +1,347 @@
+// A stage of the exact model (exact-model.ts) in the place of one on an engine. It takes as long as its device is slow, and looks at everything that it is
+// given: whose samples, of which round and epoch, and of which round its own weights are.
+
+import { assert, defined } from '../assert.ts';
+import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
+import { type Tensor, wrap } from '../graph/tensor.ts';
+import type { RoundTotals, StagePort, UpdateOptions } from '../runtime/device/stage.ts';
+import type { StageOptions } from '../runtime/device/stage-graphs.ts';
+import { type EntryOptions, StageState, type StateEntry } from '../runtime/device/stage-state.ts';
+import type { StateRole } from '../runtime/messages.ts';
+import type { ExactEngine } from './exact-engine.ts';
+import { layerRules, learningRate, rowLength, sampleAt, stateNames, versioned } from './exact-model.ts';
+import type { VirtualProcess } from './virtual-process.ts';
+
+/** What a stage takes from the world. */
+export interface StageWorld {
+  readonly process: VirtualProcess;
+  readonly engine: ExactEngine;
+  /** Milliseconds for one layer and one sample, forward; may change at any time. */
+  msPerSample(): number;
+  /** The membership epoch for which the stage was made. */
+  readonly epoch: number;
+  violate(what: string): void;
+}
+
+/** A layer's weight, momentum and running statistic, and the rounds that each has seen. */
+type LayerState = Readonly<Record<StateRole, readonly [value: number, version: number]>>;
+
+/** A micro-batch between its forward and its backward pass. */
+interface Kept {
+  readonly samples: readonly number[];
+  /** By layer, then sample: what went into the layer, and last what came out. */
+  readonly values: readonly (readonly number[])[];
+  readonly labels: readonly number[];
+  /** By layer, then sample: the gradients of the layer's output. */
+  gradients: readonly (readonly number[])[] | undefined;
+}
+
+/** In the all-reduced vector, behind the layers' sums: members, samples, rounds, epochs. */
+const witnessCount = 4;
+/** The state before the last commit, the one before the round, and a few that devices may have to return to. */
+const maxVersionCount = 6;
+
+/** The stage. */
+export class ExactStage implements StagePort {
+  readonly inputs: readonly CutTensor[];
+  readonly outputs: readonly CutTensor[];
+  readonly label: CutTensor;
+  readonly isLast: boolean;
+  readonly #options: StageOptions;
+  readonly #world: StageWorld;
+  readonly #seed: number;
+  readonly #layers: readonly number[];
+  readonly #state: StageState;
+  readonly #kept = new Map<number, Kept>();
+  #round = -1;
+  /** The statistics before the round. */
+  #statistics: readonly (readonly [number, number])[] = [];
+  #gradientSums: number[] = [];
+  #outputSums: number[] = [];
+  #sampleCount = 0;
+  #lossSum = 0;
+  #correctCount = 0;
+  #freeAtMs = 0;
+  #busyMs = 0;
+
+  constructor(options: StageOptions, world: StageWorld) {
+    const { sequence, layers, training } = options;
+    this.inputs = cutBefore(sequence, layers[0]);
+    this.outputs = cutBefore(sequence, layers[1]);
+    this.label = options.label;
+    this.isLast = layers[1] === sequence.layers.length;
+    this.#options = options;
+    this.#world = world;
+    this.#state = new StageState(world.engine, []);
+    this.#seed = training.seed;
+    this.#layers = Array.from({ length: layers[1] - layers[0] }, (_, index) => layers[0] + index);
+  }
+
+  get versions(): readonly number[] {
+    return this.#state.versions;
+  }
+
+  load(entry: StateEntry): void {
+    this.#state.load(entry);
+  }
+
+  missingState(): readonly string[] {
+    return this.#layers.flatMap((layer) => {
+      const { parameter, buffer } = stateNames(layer);
+      return [this.#state.has('parameter', parameter) ? [] : parameter, this.#state.has('buffer', buffer) ? [] : buffer].flat();
+    });
+  }
+
+  async *state(options: EntryOptions = {}): AsyncGenerator<StateEntry> {
+    for await (const entry of this.#state.entries(options)) {
+      await this.#computed(0);
+      yield entry;
+    }
+  }
+
+  keepVersion(round: number): void {
+    this.#state.keep(round);
+    this.#checkVersionCount();
+  }
+
+  dropVersion(round: number): void {
+    this.#state.drop(round);
+  }
+
+  returnTo(round: number): void {
+    this.#kept.clear();
+    this.#state.returnTo(round);
+  }
+
+  dispose(): void {
+    this.#kept.clear();
+    this.#state.dispose();
+  }
+
+  busyMs(): number {
+    return this.#busyMs;
+  }
+
+  mailboxBytes(microBatchCount: number): number {
+    const share = cutBytes([...this.inputs, ...this.outputs, this.label], this.#options.sampleCount);
+    return 2 * microBatchCount * share + 2 * 4 * this.#vectorLength() + 2 ** 12;
+  }
+
+  beginRound(round: number): void {
+    this.#round = round;
+    this.#kept.clear();
+    this.keepVersion(round);
+    this.#statistics = this.#layers.map((layer) => this.#layerState(layer).buffer);
+    this.#gradientSums = this.#layers.map(() => 0);
+    this.#outputSums = this.#layers.map(() => 0);
+    this.#sampleCount = 0;
+    this.#lossSum = 0;
+    this.#correctCount = 0;
+    for (const layer of this.#layers) this.#checkVersions(layer);
+  }
+
+  forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
+    const rows = defined(inputs[0], 'the input').data as Float32Array;
+    const samples = this.#samplesOf(microBatch, firstSample);
+    this.#checkRows(rows, samples, `micro-batch ${microBatch}`, this.#layers[0] !== 0);
+    const values: number[][] = [samples.map((_, index) => rows[index * rowLength] as number)];
+    for (const [index, layer] of this.#layers.entries()) {
+      const weight = this.#layerState(layer).parameter[0];
+      const outputs = (values[index] as number[]).map((input) => layerRules.forward(input, weight, layer));
+      values.push(outputs);
+      this.#outputSums[index] = (this.#outputSums[index] as number) + sum(outputs);
+    }
+    this.#addToStatistics();
+    const outputs = values.at(-1) as number[];
+    const labelRows = (labels?.data ?? []) as Float32Array;
+    if (labels !== undefined) {
+      for (const [index, sample] of samples.entries()) {
+        if (labelRows[2 * index + 1] !== sample)
+          this.#violate(`the label of sample ${labelRows[2 * index + 1]} came with sample ${sample}`);
+      }
+    }
+    this.#kept.set(microBatch, { samples, values, labels: samples.map((_, index) => labelRows[2 * index] ?? 0), gradients: undefined });
+    if (this.#kept.size > this.#options.training.batchSize / this.#options.microBatchSize)
+      this.#violate(`${this.#kept.size} micro-batches are in flight`);
+    return this.#computed(1).then(() => (this.isLast ? [] : [this.#rows(samples, outputs)]));
+  }
+
+  backward(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+    const gradients = this.#inputGradients(microBatch, outputGradients);
+    this.#accumulate(microBatch);
+    return this.#computed(2).then(() => gradients);
+  }
+
+  backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+    const gradients = this.#inputGradients(microBatch, outputGradients);
+    return this.#computed(1).then(() => gradients);
+  }
+
+  backwardWeight(microBatch: number): void {
+    this.#accumulate(microBatch);
+    void this.#computed(1);
+  }
+
+  async takeGradients(): Promise<Float32Array> {
+    await this.#computed(0);
+    const witnesses = [1, this.#sampleCount, this.#round, this.#world.epoch];
+    return Float32Array.from([...this.#gradientSums, ...this.#outputSums, ...witnesses]);
+  }
+
+  async putGradients(values: Float32Array): Promise<void> {
+    const count = this.#layers.length;
+    this.#gradientSums = [...values.subarray(0, count)];
+    this.#outputSums = [...values.subarray(count, 2 * count)];
+    const [members, samples, rounds, epochs] = values.subarray(2 * count) as unknown as readonly [number, number, number, number];
+    if (rounds !== members * this.#round) this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
+    if (epochs !== members * this.#world.epoch)
+      this.#violate(`sums of gradients of another epoch came in: ${epochs} of ${members} members`);
+    this.#sampleCount = samples;
+    this.#addToStatistics();
+  }
+
+  async finishRound(countNorm: boolean): Promise<RoundTotals> {
+    const { batchSize } = this.#options.training;
+    if (this.#sampleCount !== batchSize) this.#violate(`${this.#sampleCount} samples of ${batchSize} are in the sums`);
+    const norm = countNorm ? sum(this.#gradientSums.map(layerRules.norm)) : 0;
+    const totals = { lossSum: this.#lossSum, correctCount: this.#correctCount, squaredNorm: norm, finite: true };
+    await this.#computed(0);
+    return totals;
+  }
+
+  update({ learningRate: rate, gradientScale, step }: UpdateOptions): void {
+    if (rate !== learningRate(this.#round)) this.#violate(`the update has the rate ${rate}`);
+    if (step !== this.#round + 1) this.#violate(`the update calls itself step ${step}`);
+    for (const [index, layer] of this.#layers.entries()) {
+      const { parameter, optimizer, buffer } = this.#layerState(layer);
+      const moved = layerRules.momentum(optimizer[0], this.#gradientSums[index] as number, gradientScale, parameter[0], rate);
+      this.#set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
+      this.#set('optimizer', layer, [moved, optimizer[1] + 1]);
+      this.#set('buffer', layer, [buffer[0], buffer[1] + 1]);
+    }
+    void this.#computed(0);
+  }
+
+  #layerState(layer: number): LayerState {
+    const names = stateNames(layer);
+    const value = (role: StateRole): readonly [number, number] | undefined => {
+      const held = this.#state.get(role, names[role]);
+      return held && (this.#world.engine.peek(held).data as unknown as readonly [number, number]);
+    };
+    return {
+      parameter: defined(value('parameter'), names.parameter),
+      optimizer: value('optimizer') ?? [0, 0],
+      buffer: defined(value('buffer'), names.buffer),
+    };
+  }
+
+  #set(role: StateRole, layer: number, [value, version]: readonly [number, number]): void {
+    this.#state.set(role, stateNames(layer)[role], this.#world.engine.upload(versioned(value, version)));
+  }
+
+  /** The statistics are what they were before the round, and what has come since. */
+  #addToStatistics(): void {
+    for (const [index, layer] of this.#layers.entries()) {
+      const [value, version] = this.#statistics[index] as readonly [number, number];
+      this.#set('buffer', layer, [layerRules.statistic(value, this.#outputSums[index] as number), version]);
+    }
+  }
+
+  /** All of a layer's state is of the round that is to be computed. */
+  #checkVersions(layer: number): void {
+    for (const [role, [, version]] of Object.entries(this.#layerState(layer))) {
+      if (version !== this.#round) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
+    }
+  }
+
+  #checkVersionCount(): void {
+    if (this.versions.length > maxVersionCount) this.#violate(`the versions ${this.versions.join(' ')} are kept`);
+  }
+
+  #samplesOf(microBatch: number, firstSample: number): number[] {
+    const first = microBatch * this.#options.microBatchSize + firstSample;
+    return Array.from({ length: this.#options.sampleCount }, (_, index) => sampleAt(this.#seed, this.#round, first + index).id);
+  }
+
+  #checkRows(rows: Float32Array, samples: readonly number[], what: string, hasEpoch: boolean): void {
+    assert(rows.length === samples.length * rowLength, 'a row a sample');
+    for (const [index, sample] of samples.entries()) {
+      const [, found, round, epoch] = rows.subarray(index * rowLength, (index + 1) * rowLength);
+      const isRight = found === sample && round === this.#round && (!hasEpoch || epoch === this.#world.epoch);
+      if (!isRight) this.#violate(`${what} holds sample ${found} of round ${round} and epoch ${epoch} in the place of sample ${sample}`);
+    }
+  }
+
+  /** The gradients of the stage's inputs; those of its layers' outputs are kept. */
+  #inputGradients(microBatch: number, outputGradients: readonly Tensor[]): readonly Tensor[] {
+    const kept = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
+    const { samples, values, labels } = kept;
+    let gradients = this.isLast
+      ? (values.at(-1) as readonly number[]).map((output, index) => this.#loss(output, labels[index] as number))
+      : this.#received(outputGradients, samples, microBatch);
+    const byLayer: (readonly number[])[] = [];
+    for (let index = this.#layers.length - 1; index >= 0; index--) {
+      byLayer.unshift(gradients);
+      const weight = this.#layerState(this.#layers[index] as number).parameter[0];
+      const inputs = values[index] as readonly number[];
+      gradients = gradients.map((gradient, sample) => layerRules.inputGradient(gradient, weight, inputs[sample] as number));
+    }
+    kept.gradients = byLayer;
+    return this.#layers[0] === 0 ? [] : [this.#rows(samples, gradients)];
+  }
+
+  #received(outputGradients: readonly Tensor[], samples: readonly number[], microBatch: number): readonly number[] {
+    const rows = defined(outputGradients[0], 'the gradient').data as Float32Array;
+    this.#checkRows(rows, samples, `the gradient of micro-batch ${microBatch}`, true);
+    return samples.map((_, index) => rows[index * rowLength] as number);
+  }
+
+  #loss(output: number, labelValue: number): number {
+    this.#lossSum += layerRules.loss(output, labelValue);
+    this.#correctCount++;
+    return layerRules.lossGradient(output, labelValue);
+  }
+
+  #accumulate(microBatch: number): void {
+    const { samples, values, gradients } = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
+    this.#kept.delete(microBatch);
+    this.#sampleCount += samples.length;
+    for (const [index, outputGradients] of defined(gradients, 'the gradients of the outputs').entries()) {
+      const inputs = values[index] as readonly number[];
+      const own = outputGradients.map((gradient, sample) =>
+        layerRules.weightGradient(gradient, inputs[sample] as number, samples[sample] as number),
+      );
+      this.#gradientSums[index] = (this.#gradientSums[index] as number) + sum(own);
+    }
+  }
+
+  #rows(samples: readonly number[], values: readonly number[]): Tensor {
+    const rows = new Float32Array(samples.length * rowLength);
+    for (const [index, sample] of samples.entries())
+      rows.set([values[index] as number, sample, this.#round, this.#world.epoch], index * rowLength);
+    return wrap('float32', [samples.length, rowLength], rows);
+  }
+
+  #vectorLength(): number {
+    return 2 * this.#layers.length + witnessCount;
+  }
+
+  /** Resolves when the device has computed this, after all that was queued before; `passes` in units of a forward pass. */
+  #computed(passes: number): Promise<void> {
+    const { process } = this.#world;
+    const nowMs = process.clock.now();
+    const takesMs = passes * this.#layers.length * this.#options.sampleCount * this.#world.msPerSample();
+    this.#busyMs += takesMs;
+    this.#freeAtMs = Math.max(this.#freeAtMs, nowMs) + takesMs;
+    if (this.#freeAtMs <= nowMs) return Promise.resolve();
+    return new Promise((resolve) => process.takes(this.#freeAtMs - nowMs, resolve));
+  }
+
+  #violate(what: string): void {
+    this.#world.violate(`round ${this.#round}, stage of layers ${this.#layers.join(' ')}: ${what}`);
+  }
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

@@ -1,0 +1,49 @@
+// Runs under faults, and what must hold. The ten thousand are `npm run simulate:faults -- --seeds 10000`.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { rehearse } from './rehearse.ts';
+import { scenarioOf } from './scenario.ts';
+import { rehearseOnThreads, rehearseSeeds } from './seeds.ts';
+
+const seedCount = 300;
+
+test(`${seedCount} seeds: what must hold does`, async () => {
+  const summary = await rehearseSeeds({ first: 0, end: seedCount });
+  assert.deepEqual(summary.failures, []);
+  assert.equal(summary.seedCount, seedCount);
+  assert.ok(summary.eventCount > 100 * seedCount, `${summary.eventCount} events`);
+});
+
+test('the same seed is the same run, to the last event', async () => {
+  for (const seed of [3, 57, 210]) {
+    const [first, second] = [await rehearse(scenarioOf(seed), { isTold: true }), await rehearse(scenarioOf(seed), { isTold: true })];
+    assert.deepEqual(second, first);
+    assert.ok(first.eventCount > 20, `${first.eventCount} events`);
+  }
+});
+
+test('another seed is another run', async () => {
+  const hashes = new Set<string>();
+  for (let seed = 0; seed < 20; seed++) hashes.add((await rehearse(scenarioOf(seed))).traceHash);
+  assert.equal(hashes.size, 20);
+});
+
+test('threads come to the same as one', async () => {
+  const range = { first: 1000, end: 1060 };
+  const alone = await rehearseSeeds(range);
+  let toldCount = 0;
+  const together = await rehearseOnThreads(range, { threadCount: 2, onProgress: () => toldCount++ });
+  assert.deepEqual({ ...together, virtualSeconds: 0 }, { ...alone, virtualSeconds: 0 });
+  assert.ok(Math.abs(together.virtualSeconds - alone.virtualSeconds) < 1e-6);
+  assert.equal(toldCount, 2);
+});
+
+test('without faults every plan trains to the end', async () => {
+  for (let seed = 0; seed < 60; seed++) {
+    const scenario = { ...scenarioOf(seed), faults: [] };
+    const { violations, outcome } = await rehearse(scenario);
+    assert.deepEqual(violations, [], `seed ${seed}`);
+    assert.equal(outcome, `the run is done after ${scenario.endRound} rounds`, `seed ${seed}`);
+  }
+});

@@ -1,0 +1,220 @@
+// What happens in one rehearsal, as plain data that follows from a seed: the devices, the plan, the network, and what goes wrong when.
+
+import { defined } from '../assert.ts';
+import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
+import { createRandom, permutation, type Random } from '../random.ts';
+import { inFlight, program } from '../schedule/generate.ts';
+import { maxBatchSize } from './exact-model.ts';
+import type { PathConditions } from './virtual-pipe.ts';
+
+/** The coordinator's host and process. */
+export const coordinatorName = 'coordinator';
+
+/** What can go wrong. Devices are named; `ms` is how long it lasts. */
+export type FaultKind =
+  /** SIGKILL, or with `isDark` the whole host at once, of which nobody hears. `returnsAfterMs`: it is started again. */
+  | {
+      readonly kind: 'kill';
+      readonly device: string;
+      readonly isDark: boolean;
+      readonly isDataLost: boolean;
+      readonly returnsAfterMs?: number;
+    }
+  /** SIGSTOP, later SIGCONT; the coordinator too. */
+  | { readonly kind: 'freeze'; readonly process: string; readonly ms: number }
+  /** Nothing passes between these hosts and all others; with `isOneWay` only nothing from them. */
+  | { readonly kind: 'partition'; readonly hosts: readonly string[]; readonly isOneWay: boolean; readonly ms: number }
+  | { readonly kind: 'reset'; readonly between: readonly [string, string] }
+  /** All paths from and to a host are worse. */
+  | { readonly kind: 'impair'; readonly host: string; readonly conditions: PathConditions; readonly ms: number }
+  /** A device computes so many times slower. */
+  | { readonly kind: 'slow'; readonly device: string; readonly factor: number; readonly ms: number }
+  /** A device that was not there before. */
+  | { readonly kind: 'join'; readonly device: string }
+  /** The coordinator is killed, with `isPowerCut` together with its disk's unsynced writes, and started again from its last checkpoint. */
+  | { readonly kind: 'kill-coordinator'; readonly isPowerCut: boolean; readonly restartsAfterMs: number }
+  /** The coordinator's disk refuses to write. */
+  | { readonly kind: 'disk'; readonly code: 'ENOSPC' | 'EROFS' | 'EIO'; readonly ms: number };
+
+/** When: so long after so many frames have arrived anywhere, which is spread evenly over all that the protocol does. */
+export type Fault = FaultKind & { readonly afterFrames: number; readonly delayMs: number };
+
+export interface Scenario {
+  readonly seed: number;
+  /** There from the start. */
+  readonly devices: readonly string[];
+  readonly plan: PlanLayout;
+  readonly layerCount: number;
+  readonly isClipped: boolean;
+  readonly endRound: number;
+  readonly checkpointEvery: number;
+  readonly network: PathConditions & { readonly windowBytes: number };
+  /** Milliseconds that a device of speed 1 takes for one layer and one sample, forward. */
+  readonly msPerSample: number;
+  /** By device: how many times slower. */
+  readonly slowness: Readonly<Record<string, number>>;
+  /** How long workers try to come back. */
+  readonly reconnectMs: number;
+  /** By process: what its monotonic clock shows at the start. */
+  readonly clockOriginsMs: Readonly<Record<string, number>>;
+  readonly faults: readonly Fault[];
+}
+
+const maxDeviceCount = 6;
+/** Devices that may join later. */
+const spareNames = ['d7', 'd8'];
+
+/** The scenario of a seed. */
+export function scenarioOf(seed: number): Scenario {
+  const random = createRandom(seed, 0xa57e401d);
+  const devices = Array.from({ length: 2 + random.integer(maxDeviceCount - 1) }, (_, index) => `d${index}`);
+  const layerCount = 2 + random.integer(7);
+  const plan = randomPlan(devices, layerCount, random);
+  const endRound = 2 + random.integer(6);
+  const names = [...devices, ...spareNames];
+  const perName = (value: () => number): Record<string, number> =>
+    Object.fromEntries([...names, coordinatorName].map((name) => [name, value()]));
+  const bare = {
+    seed,
+    devices,
+    plan,
+    layerCount,
+    isClipped: random.uniform() < 0.3,
+    endRound,
+    checkpointEvery: 1 + random.integer(5),
+    network: {
+      latencyMs: logarithmic(0.1, 40, random),
+      jitterMs: logarithmic(0.1, 20, random),
+      bandwidthMbps: logarithmic(1, 1000, random),
+      windowBytes: random.integer(3) === 0 ? 1 : 2 ** (8 + random.integer(8)),
+    },
+    msPerSample: logarithmic(0.05, 4, random),
+    slowness: perName(() => logarithmic(0.5, 3, random)),
+    reconnectMs: random.integer(4) === 0 ? 0 : 60_000,
+    clockOriginsMs: perName(() => random.uniform() * 7.2e6),
+  };
+  return { ...bare, faults: randomFaults(bare, random) };
+}
+
+/** A plan over these devices, each of them used: any number of stages, any groups, any shares. */
+export function randomPlan(
+  devices: readonly string[],
+  layerCount: number,
+  random: Random,
+  given?: Pick<PlanLayout, 'microBatchSize' | 'microBatchCount' | 'schedule'>,
+): PlanLayout {
+  const order = [...permutation(devices.length, random)].map((index) => devices[index] as string);
+  const stageCount = 1 + random.integer(Math.min(devices.length, layerCount));
+  const microBatchCount = given?.microBatchCount ?? 1 + random.integer(4);
+  const microBatchSize = given?.microBatchSize ?? 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
+  const schedule = given?.schedule ?? (random.uniform() < 0.3 ? 'gpipe' : '1f1b');
+  const groupEnds = cuts(devices.length, stageCount, random);
+  const layerEnds = cuts(layerCount, stageCount, random);
+  const stages = groupEnds.map((end, stage): StagePlan => {
+    const group = order.slice(groupEnds[stage - 1] ?? 0, end);
+    const samples = randomShares(microBatchSize, group.length, random);
+    const layers = [layerEnds[stage - 1] ?? 0, layerEnds[stage] as number] as const;
+    return { layers, devices: group, samples, inFlight: inFlight(schedule, stage, stageCount, microBatchCount) };
+  });
+  return { planner: 'rehearsal', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+}
+
+/** Ends of `count` runs, none of them empty, over `total`. */
+function cuts(total: number, count: number, random: Random): number[] {
+  const inner = [...permutation(total - 1, random)]
+    .slice(0, count - 1)
+    .map((index) => index + 1)
+    .sort((a, b) => a - b);
+  return [...inner, total];
+}
+
+/** Mostly equal shares where they go, else any, some of them zero. */
+function randomShares(total: number, count: number, random: Random): number[] {
+  if (total % count === 0 && random.uniform() < 0.5) return new Array<number>(count).fill(total / count);
+  const ends = Array.from({ length: count - 1 }, () => random.integer(total + 1)).sort((a, b) => a - b);
+  return [...ends, total].map((end, index) => end - (ends[index - 1] ?? 0));
+}
+
+function logarithmic(low: number, high: number, random: Random): number {
+  return low * (high / low) ** random.uniform();
+}
+
+/** About how many frames arrive until the end, nothing going wrong. */
+function frameCount({ devices, plan, layerCount, endRound }: Omit<Scenario, 'faults'>): number {
+  const received = program(plan).devices.flatMap(({ instructions }) => instructions.filter(({ kind }) => kind === 'receive'));
+  const reduced = plan.stages.reduce((sum, stage) => sum + 2 * stage.devices.length * (stage.devices.length - 1), 0);
+  const perRound = received.length + reduced + 3 * devices.length;
+  return 6 * devices.length + 2 * layerCount * devices.length + endRound * perRound;
+}
+
+function randomFaults(scenario: Omit<Scenario, 'faults'>, random: Random): Fault[] {
+  const count = [0, 1, 1, 1, 1, 2, 2, 2, 3, 3][random.integer(10)] as number;
+  const frames = frameCount(scenario);
+  const faults: Fault[] = [];
+  for (let index = 0; index < count; index++) {
+    const before = faults.at(-1);
+    const kind = randomFault(scenario, random);
+    // Half of the further ones come while the one before is being dealt with.
+    if (before !== undefined && random.uniform() < 0.5)
+      faults.push({ ...kind, afterFrames: before.afterFrames, delayMs: before.delayMs + logarithmic(0.5, 15_000, random) });
+    else faults.push({ ...kind, afterFrames: random.integer(frames), delayMs: random.uniform() < 0.5 ? 0 : random.uniform() * 100 });
+  }
+  return faults;
+}
+
+function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random): FaultKind {
+  const pick = <T>(values: readonly T[]): T => defined(values[random.integer(values.length)], 'a choice');
+  const { devices } = scenario;
+  const durationMs = (): number => logarithmic(100, 60_000, random);
+  const rows: readonly (readonly [weight: number, make: () => FaultKind])[] = [
+    [
+      8,
+      () => ({
+        kind: 'kill',
+        device: pick(devices),
+        isDark: random.uniform() < 0.3,
+        isDataLost: random.uniform() < 0.5,
+        ...(random.uniform() < 0.4 ? { returnsAfterMs: logarithmic(100, 30_000, random) } : {}),
+      }),
+    ],
+    [3, () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() })],
+    [3, () => ({ kind: 'partition', hosts: randomSide(scenario, random), isOneWay: random.uniform() < 0.4, ms: durationMs() })],
+    [2, () => ({ kind: 'reset', between: randomPair([...devices, coordinatorName], random) })],
+    [
+      2,
+      () => ({
+        kind: 'impair',
+        host: pick([...devices, coordinatorName]),
+        conditions: {
+          latencyMs: logarithmic(5, 300, random),
+          jitterMs: logarithmic(1, 300, random),
+          bandwidthMbps: logarithmic(0.2, 100, random),
+        },
+        ms: durationMs(),
+      }),
+    ],
+    [1, () => ({ kind: 'slow', device: pick(devices), factor: logarithmic(2, 50, random), ms: durationMs() })],
+    [2, () => ({ kind: 'join', device: pick(spareNames) })],
+    [2, () => ({ kind: 'kill-coordinator', isPowerCut: random.uniform() < 0.5, restartsAfterMs: logarithmic(100, 20_000, random) })],
+    [1, () => ({ kind: 'disk', code: pick(['ENOSPC', 'EROFS', 'EIO'] as const), ms: durationMs() })],
+  ];
+  let place = random.uniform() * rows.reduce((sum, [weight]) => sum + weight, 0);
+  for (const [weight, make] of rows) {
+    place -= weight;
+    if (place < 0) return make();
+  }
+  return defined(rows[0], 'a fault')[1]();
+}
+
+/** Some hosts, but not all of them. */
+function randomSide({ devices }: Pick<Scenario, 'devices'>, random: Random): string[] {
+  const hosts = [...devices, coordinatorName];
+  const order = [...permutation(hosts.length, random)].map((index) => hosts[index] as string);
+  return order.slice(0, random.uniform() < 0.5 ? 1 : 1 + random.integer(hosts.length - 1));
+}
+
+function randomPair(hosts: readonly string[], random: Random): [string, string] {
+  const first = random.integer(hosts.length);
+  const second = (first + 1 + random.integer(hosts.length - 1)) % hosts.length;
+  return [hosts[first] as string, hosts[second] as string];
+}

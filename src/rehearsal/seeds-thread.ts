@@ -1,0 +1,10 @@
+// A thread that rehearses the ranges of seeds that it is sent, one after the other.
+
+import { parentPort } from 'node:worker_threads';
+import { defined } from '../assert.ts';
+import { rehearseSeeds, type SeedRange } from './seeds.ts';
+
+const port = defined(parentPort, 'the port of the thread');
+port.on('message', (range: SeedRange) => {
+  void rehearseSeeds(range).then((summary) => port.postMessage(summary));
+});

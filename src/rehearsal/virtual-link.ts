@@ -1,0 +1,172 @@
+// A Link over the virtual network. Frames are copied as if they had been encoded, and travel as objects: ten thousand runs have no time for checksums.
+// What the encoding does is tested on the wire (transport/), and in some runs here too.
+
+import { RunError } from '../errors.ts';
+import { byteLength, type Tensor } from '../graph/tensor.ts';
+import type { Frame, Link, LinkEnd, Priority } from '../transport/link.ts';
+import type { Pipe } from './virtual-pipe.ts';
+import type { VirtualProcess } from './virtual-process.ts';
+
+/** About what a header takes. */
+const headerBytes = 64;
+/** How long `close` waits for the peer to take the rest, and to answer. */
+const flushMs = 10_000;
+const answerMs = 3_000;
+
+const lanes: Readonly<Record<Priority, number>> = { control: 0, pipeline: 1, bulk: 2 };
+
+export interface VirtualLinkOptions {
+  readonly windowBytes: number;
+  readonly onFrame: (frame: Frame) => void;
+}
+
+/** One end. */
+export class VirtualLink implements Link {
+  readonly peer: string;
+  readonly ended: Promise<LinkEnd>;
+  readonly #owner: VirtualProcess;
+  readonly #outgoing: Pipe;
+  readonly #options: VirtualLinkOptions;
+  #other: VirtualLink | undefined;
+  #settle: (end: LinkEnd) => void = () => {};
+  #state: 'open' | 'closing' | 'ended' = 'open';
+  #end: LinkEnd | undefined;
+  #cancelClose: () => void = () => {};
+  #handler: ((frame: Frame) => void) | undefined;
+  #backlog: Frame[] = [];
+  readonly #waiting: { readonly read: () => Frame; readonly resolve: () => void; readonly reject: (error: Error) => void }[] = [];
+
+  constructor(owner: VirtualProcess, peer: VirtualProcess, outgoing: Pipe, options: VirtualLinkOptions) {
+    this.peer = peer.name;
+    this.#owner = owner;
+    this.#outgoing = outgoing;
+    this.#options = options;
+    this.ended = new Promise((resolve) => {
+      this.#settle = resolve;
+    });
+    outgoing.onArrival = () => owner.run(() => this.#admit());
+  }
+
+  /** Called once, with the end at the peer. */
+  connect(other: VirtualLink): void {
+    this.#other = other;
+  }
+
+  /** The end at the peer. */
+  get other(): VirtualLink | undefined {
+    return this.#other;
+  }
+
+  send(frame: Frame, priority: Priority = 'pipeline'): Promise<void> {
+    if (this.#state !== 'open') return handled(Promise.reject(this.#endedError()));
+    // Read when the sender is told that its memory is free, and not before: who changes it too early is found out.
+    let copy: Frame | undefined;
+    const read = (): Frame => {
+      copy ??= copied(frame);
+      return copy;
+    };
+    const byteCount = headerBytes + (frame.tensors ?? []).reduce((sum, tensor) => sum + byteLength(tensor), 0);
+    this.#outgoing.carry(lanes[priority], byteCount, () => this.#other?.take(read()));
+    if (this.#waiting.length === 0 && this.#outgoing.byteCount <= this.#options.windowBytes) {
+      read();
+      return Promise.resolve();
+    }
+    return handled(new Promise((resolve, reject) => this.#waiting.push({ read, resolve, reject })));
+  }
+
+  receive(handler: (frame: Frame) => void): void {
+    this.#handler = handler;
+    if (this.#backlog.length > 0) queueMicrotask(() => this.#drain());
+  }
+
+  queuedBytes(): number {
+    return this.#outgoing.byteCount;
+  }
+
+  async close(reason: string): Promise<void> {
+    if (this.#state === 'open') {
+      this.#state = 'closing';
+      const end = { clean: true, reason };
+      const waitMs = this.#outgoing.byteCount > 0 ? flushMs : answerMs;
+      this.#cancelClose = this.#owner.after(waitMs, () => this.abort(`${this.peer} does not answer`));
+      this.#outgoing.carryLast(() => this.#other?.closed(end));
+    }
+    await this.ended;
+  }
+
+  /** The peer has closed, and everything before that has come. */
+  closed(end: LinkEnd): void {
+    this.#outgoing.carryLast(() => this.#other?.finish(end));
+    this.finish(end);
+  }
+
+  /** Ends at once; the peer hears of it, if anything reaches it. */
+  abort(reason: string): void {
+    const end = { clean: false, reason };
+    if (this.#state !== 'ended') this.#outgoing.carryLast(() => this.#other?.finish(end));
+    this.finish(end);
+  }
+
+  /** Takes in a frame from the peer. */
+  take(frame: Frame): void {
+    if (this.#state === 'ended') return;
+    this.#options.onFrame(frame);
+    this.#backlog.push(frame);
+    this.#drain();
+  }
+
+  finish(end: LinkEnd): void {
+    if (this.#state === 'ended') return;
+    this.#state = 'ended';
+    this.#end = end;
+    this.#cancelClose();
+    for (const { reject } of this.#waiting.splice(0)) reject(this.#endedError());
+    this.#settle(end);
+  }
+
+  #drain(): void {
+    try {
+      while (this.#handler !== undefined && this.#state !== 'ended') {
+        const frame = this.#backlog.shift();
+        if (frame === undefined) return;
+        this.#handler(frame);
+      }
+    } catch (error) {
+      this.#backlog = [];
+      this.abort(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  /** The network has room again. */
+  #admit(): void {
+    while (this.#outgoing.byteCount <= this.#options.windowBytes) {
+      const next = this.#waiting.shift();
+      if (next === undefined) return;
+      next.read();
+      next.resolve();
+    }
+  }
+
+  #endedError(): RunError {
+    return new RunError(`the link to ${this.peer} has ended: ${this.#end?.reason ?? 'it was closed'}`);
+  }
+}
+
+/** Who does not wait for a frame learns of a lost link from `ended`. */
+function handled(sending: Promise<void>): Promise<void> {
+  sending.catch(() => {});
+  return sending;
+}
+
+function copied(frame: Frame): Frame {
+  const { control, tensors, ...rest } = frame;
+  return {
+    ...rest,
+    ...(control === undefined ? {} : { control: JSON.parse(JSON.stringify(control)) as unknown }),
+    ...(tensors === undefined || tensors.length === 0 ? {} : { tensors: tensors.map(copiedTensor) }),
+  };
+}
+
+function copiedTensor(tensor: Tensor): Tensor {
+  return { ...tensor, data: tensor.data.slice() } as Tensor;
+}

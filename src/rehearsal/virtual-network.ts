@@ -1,0 +1,224 @@
+// The network of the virtual world: hosts, the paths between them, and what can happen to a path. It behaves as TCP does: what is sent arrives whole
+// and in order or the connection ends; a path that is cut holds everything back until it is whole again; who hears nothing for too long gives up.
+
+import { RunError } from '../errors.ts';
+import type { Random } from '../random.ts';
+import type { Frame, Link } from '../transport/link.ts';
+import { defaultHeartbeat } from '../transport/websocket-link.ts';
+import { VirtualLink } from './virtual-link.ts';
+import { type Path, type PathConditions, Pipe } from './virtual-pipe.ts';
+import type { VirtualProcess } from './virtual-process.ts';
+import type { VirtualTime } from './virtual-time.ts';
+
+/** How long an address that does not answer is tried. */
+const dialMs = 10_000;
+/** One end of a connection, as the network sees it. */
+export interface Connection {
+  readonly link: Link;
+  readonly from: VirtualProcess;
+  readonly to: VirtualProcess;
+  readonly outgoing: Pipe;
+  /** Ends it here and now, as a reset does. */
+  abort(reason: string): void;
+}
+
+export interface NetworkOptions {
+  readonly conditions: PathConditions;
+  /** What may be on its way before a sender has to wait. */
+  readonly windowBytes: number;
+  /** Sees each frame as it is taken in. */
+  onFrame?(from: string, to: string, frame: Frame): void;
+}
+
+/** All hosts, paths and connections. */
+export class VirtualNetwork {
+  readonly time: VirtualTime;
+  readonly random: Random;
+  readonly options: NetworkOptions;
+  readonly #paths = new Map<string, Path>();
+  readonly #listeners = new Map<string, { readonly process: VirtualProcess; readonly accept: (link: Link) => void }>();
+  readonly #connections = new Set<Connection>();
+  readonly #darkHosts = new Set<string>();
+
+  constructor(time: VirtualTime, random: Random, options: NetworkOptions) {
+    this.time = time;
+    this.random = random;
+    this.options = options;
+  }
+
+  /** The path from one host to another. */
+  path(from: string, to: string): Path {
+    const key = `${from}→${to}`;
+    const known = this.#paths.get(key);
+    if (known !== undefined) return known;
+    const path = { ...this.options.conditions, cutSinceMs: undefined, holding: new Set<Pipe>() };
+    this.#paths.set(key, path);
+    return path;
+  }
+
+  /** Ends of connections that stand. */
+  get connections(): ReadonlySet<Connection> {
+    return this.#connections;
+  }
+
+  /** Nothing passes from one host to another, until `mend`. */
+  cut(from: string, to: string): void {
+    const path = this.path(from, to);
+    if (path.cutSinceMs !== undefined) return;
+    path.cutSinceMs = this.time.nowMs;
+    for (const connection of this.#connections) {
+      if (connection.outgoing.path === path) this.#watchSilence(connection);
+    }
+  }
+
+  mend(from: string, to: string): void {
+    const path = this.path(from, to);
+    path.cutSinceMs = undefined;
+    for (const pipe of path.holding) pipe.resume();
+    path.holding.clear();
+  }
+
+  /** Resets all connections between two hosts: both sides hear of it, and what is on its way is lost. */
+  reset(a: string, b: string): void {
+    for (const connection of [...this.#connections]) {
+      const { from, to } = connection;
+      if ((from.host === a && to.host === b) || (from.host === b && to.host === a)) {
+        from.run(() => connection.abort('the connection was lost: read ECONNRESET'));
+      }
+    }
+  }
+
+  /** A process was stopped: its peers hear nothing from it. */
+  frozen(process: VirtualProcess): void {
+    for (const connection of this.#connections) if (connection.from === process) this.#watchSilence(connection);
+  }
+
+  /**
+   * A process has ended. Its system closes its connections, unless the whole host went dark: then nobody hears of it. `isDataLost`: what was on its way
+   * goes with it.
+   */
+  ended(process: VirtualProcess, { isDark, isDataLost }: { readonly isDark: boolean; readonly isDataLost: boolean }): void {
+    if (isDark) this.#darkHosts.add(process.host);
+    for (const [url, listener] of this.#listeners) if (listener.process === process) this.#listeners.delete(url);
+    for (const connection of [...this.#connections]) {
+      if (connection.from !== process) continue;
+      this.#connections.delete(connection);
+      const opposite = this.#opposite(connection);
+      if (opposite === undefined) continue;
+      if (isDark) this.#watchSilence(connection);
+      else {
+        if (isDataLost) connection.outgoing.close();
+        const { outgoing } = isDataLost ? { outgoing: new Pipe(this, connection.outgoing.path, opposite.from) } : connection;
+        outgoing.carryLast(() => opposite.abort('the connection was lost'));
+      }
+    }
+  }
+
+  /** Closes what a process has open; resolves when nothing of it is. */
+  async closeAll(process: VirtualProcess, reason: string): Promise<void> {
+    const own = [...this.#connections].filter(({ from }) => from === process);
+    await Promise.all(own.map(({ link }) => link.close(reason)));
+  }
+
+  /** A dark host has power again. */
+  lit(host: string): void {
+    this.#darkHosts.delete(host);
+  }
+
+  /** Takes calls to `url` until the returned function is called, or the process ends. */
+  listen(url: string, process: VirtualProcess, accept: (link: Link) => void): () => void {
+    this.#listeners.set(url, { process, accept });
+    return () => {
+      if (this.#listeners.get(url)?.process === process) this.#listeners.delete(url);
+    };
+  }
+
+  /** Calls `url`, of a process on `host`. Rejects with RunError when nobody answers. */
+  dial(caller: VirtualProcess, host: string, url: string): Promise<Link> {
+    const [there, back] = [this.path(caller.host, host), this.path(host, caller.host)];
+    return new Promise((resolve, reject) => {
+      let isSettled = false;
+      const settle = (action: () => void): void => {
+        if (isSettled) return;
+        isSettled = true;
+        action();
+      };
+      let made: VirtualLink | undefined;
+      caller.takes(dialMs, () =>
+        settle(() => {
+          made?.abort('the caller has given up');
+          reject(new RunError(`${url} does not answer`));
+        }),
+      );
+      const answer = (action: () => void): void => {
+        this.time.at(this.time.nowMs + back.latencyMs, () => {
+          if (back.cutSinceMs === undefined) caller.run(() => settle(action));
+        });
+      };
+      this.time.at(this.time.nowMs + there.latencyMs, () => {
+        if (there.cutSinceMs !== undefined || this.#darkHosts.has(host)) return;
+        const listener = this.#listeners.get(url);
+        if (listener === undefined) return answer(() => reject(new RunError(`nothing listens at ${url}`)));
+        listener.process.run(() => {
+          if (isSettled || caller.state === 'dead' || this.#listeners.get(url) !== listener) return;
+          const [own, other] = this.#connect(caller, listener.process);
+          made = own;
+          listener.accept(other);
+          answer(() => resolve(own));
+        });
+      });
+    });
+  }
+
+  #connect(a: VirtualProcess, b: VirtualProcess): [VirtualLink, VirtualLink] {
+    const toB = new Pipe(this, this.path(a.host, b.host), b);
+    const toA = new Pipe(this, this.path(b.host, a.host), a);
+    const ends = [
+      { from: a, to: b, outgoing: toB },
+      { from: b, to: a, outgoing: toA },
+    ] as const;
+    const links = ends.map(
+      ({ from, to, outgoing }) =>
+        new VirtualLink(from, to, outgoing, {
+          windowBytes: this.options.windowBytes,
+          onFrame: (frame) => this.options.onFrame?.(to.name, from.name, frame),
+        }),
+    ) as [VirtualLink, VirtualLink];
+    links[0].connect(links[1]);
+    links[1].connect(links[0]);
+    for (const [index, end] of ends.entries()) {
+      const link = links[index] as VirtualLink;
+      const connection: Connection = { ...end, link, abort: (reason) => link.abort(reason) };
+      this.#connections.add(connection);
+      void link.ended.then(() => this.#connections.delete(connection));
+    }
+    return links;
+  }
+
+  /** The other end, where it still stands. */
+  #opposite({ from, to, link }: Connection): Connection | undefined {
+    const other = (link as VirtualLink).other;
+    for (const connection of this.#connections) {
+      if (connection.from === to && connection.to === from && connection.link === other) return connection;
+    }
+    return undefined;
+  }
+
+  /** Nothing comes from this end any more. If that lasts, the other gives up. */
+  #watchSilence(connection: Connection): void {
+    const { from, to, outgoing } = connection;
+    const sinceMs = this.time.nowMs;
+    const { deadAfterMs, intervalMs } = defaultHeartbeat;
+    const isSilent = (): boolean => {
+      if (from.state === 'frozen' || from.state === 'dead') return true;
+      return outgoing.path.cutSinceMs !== undefined && outgoing.path.cutSinceMs <= sinceMs;
+    };
+    this.time.at(sinceMs + deadAfterMs + intervalMs * this.random.uniform(), () => {
+      const opposite = this.#opposite(connection);
+      if (opposite === undefined || !isSilent()) return;
+      // One that is itself stopped counts from its return: it has not read yet what came.
+      if (to.state === 'frozen') to.run(() => this.#watchSilence(connection));
+      else opposite.abort(`no sign of life from ${from.name} for ${((this.time.nowMs - sinceMs) / 1000).toFixed(1)} s`);
+    });
+  }
+}

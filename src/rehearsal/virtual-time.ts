@@ -1,0 +1,83 @@
+// Time in which nothing happens but what was planned: one event after the other, each only when all that the one before set off has come to rest. An
+// hour of waiting takes no time, and equal moments keep the order in which they were planned, so that a run is the same each time.
+
+/** Something planned. */
+interface Planned {
+  readonly atMs: number;
+  readonly order: number;
+  readonly action: () => void;
+  isCancelled: boolean;
+}
+
+/** The world's time. */
+export class VirtualTime {
+  #nowMs = 0;
+  #order = 0;
+  /** A binary heap: each before both of its children. */
+  readonly #heap: Planned[] = [];
+
+  /** Milliseconds since the world began. */
+  get nowMs(): number {
+    return this.#nowMs;
+  }
+
+  /** Plans an action; never before now. The returned function cancels it. */
+  at(atMs: number, action: () => void): () => void {
+    const planned: Planned = { atMs: Math.max(atMs, this.#nowMs), order: this.#order++, action, isCancelled: false };
+    this.#push(planned);
+    return () => {
+      planned.isCancelled = true;
+    };
+  }
+
+  /** Lets the next planned action happen, at its time. False when there is none. */
+  runNext(): boolean {
+    for (let next = this.#pop(); next !== undefined; next = this.#pop()) {
+      if (next.isCancelled) continue;
+      this.#nowMs = next.atMs;
+      next.action();
+      return true;
+    }
+    return false;
+  }
+
+  #push(planned: Planned): void {
+    const heap = this.#heap;
+    let index = heap.length;
+    heap.push(planned);
+    while (index > 0) {
+      const parent = (index - 1) >> 1;
+      if (isBefore(heap[parent] as Planned, planned)) break;
+      heap[index] = heap[parent] as Planned;
+      index = parent;
+    }
+    heap[index] = planned;
+  }
+
+  #pop(): Planned | undefined {
+    const heap = this.#heap;
+    const first = heap[0];
+    const last = heap.pop();
+    if (first === undefined || last === undefined || heap.length === 0) return first;
+    let index = 0;
+    for (;;) {
+      let child = 2 * index + 1;
+      if (child >= heap.length) break;
+      if (child + 1 < heap.length && isBefore(heap[child + 1] as Planned, heap[child] as Planned)) child++;
+      if (isBefore(last, heap[child] as Planned)) break;
+      heap[index] = heap[child] as Planned;
+      index = child;
+    }
+    heap[index] = last;
+    return first;
+  }
+}
+
+function isBefore(a: Planned, b: Planned): boolean {
+  return a.atMs < b.atMs || (a.atMs === b.atMs && a.order < b.order);
+}
+
+/** Resolves when everything that the last event set off has come to rest, and a rejection that nobody handles has been told. */
+export function atRest(): Promise<void> {
+  return new Promise((resolve) => setImmediate(resolve));
+}

@@ -1,0 +1,64 @@
+// Who watches a rehearsal: what has happened, as a hash that is the same whenever a seed is replayed, and what should never have.
+
+import { hashString } from '../random.ts';
+import type { VirtualTime } from './virtual-time.ts';
+
+/** The violations told of one run; one causes others. */
+const maxViolations = 10;
+
+export class Witness {
+  readonly violations: string[] = [];
+  /** Everything that happened, a line each; only where it was asked for. */
+  readonly lines: string[] | undefined;
+  readonly #time: VirtualTime;
+  readonly #words = new Map<string, number>();
+  readonly #float = new Float64Array(1);
+  readonly #halves = new Uint32Array(this.#float.buffer);
+  #hash = 0x811c9dc5;
+  #eventCount = 0;
+
+  constructor(time: VirtualTime, { isTold }: { readonly isTold: boolean }) {
+    this.#time = time;
+    this.lines = isTold ? [] : undefined;
+  }
+
+  /** Something has happened now. */
+  note(...words: readonly (string | number)[]): void {
+    this.#eventCount++;
+    this.#float[0] = this.#time.nowMs;
+    this.#mix(this.#halves[0] as number);
+    this.#mix(this.#halves[1] as number);
+    for (const word of words) this.#mix(typeof word === 'number' ? word : this.#wordHash(word));
+    this.lines?.push(`${this.#time.nowMs.toFixed(3).padStart(12)}  ${words.join(' ')}`);
+  }
+
+  /** Something has happened that never should. */
+  violate(what: string): void {
+    this.note('VIOLATION', what);
+    if (this.violations.length < maxViolations) this.violations.push(`at ${(this.#time.nowMs / 1000).toFixed(3)} s: ${what}`);
+  }
+
+  get eventCount(): number {
+    return this.#eventCount;
+  }
+
+  /** The trace so far, in eight hexadecimal digits. */
+  get hash(): string {
+    return (this.#hash >>> 0).toString(16).padStart(8, '0');
+  }
+
+  #mix(word: number): void {
+    let hash = Math.imul(this.#hash ^ (word | 0), 0x85ebca6b);
+    hash = Math.imul(hash ^ (hash >>> 13), 0xc2b2ae35);
+    this.#hash = hash ^ (hash >>> 16);
+  }
+
+  #wordHash(word: string): number {
+    let hash = this.#words.get(word);
+    if (hash === undefined) {
+      hash = hashString(word);
+      if (word.length < 40) this.#words.set(word, hash);
+    }
+    return hash;
+  }
+}
