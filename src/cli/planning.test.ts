@@ -5,6 +5,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { before, test } from 'node:test';
 import type { Plan } from '../cluster/cluster.ts';
+import type { LossPrediction } from '../planner/replan/predict-loss.ts';
 import type { WhatIf } from '../planner/what-if.ts';
 import type { Simulation } from '../simulator/simulate.ts';
 import { type CommandEnd, runCommand, temporaryFolder } from '../testing/command.ts';
@@ -88,9 +89,37 @@ test('what-if: a slower device, then one that leaves and one that joins', async 
   assert.match(stdout, /^Before {5}.*samples\/s .*\nAfter {6}.*by the same plan\n {11}.*by a new plan\nMemory /m);
 });
 
+test('what-if --kill: what is lost, who takes over, what travels, light beside heavy', async () => {
+  const kill = ['what-if', ...flags, '--batch', '64', '--planner', 'straight', '--kill', 'nano-2'];
+  const found = await json<LossPrediction>(...kill, '--detection', '0.5');
+  assert.deepEqual(
+    found.losses.map(({ device, stage, restoredFrom, holders }) => ({ device, stage, restoredFrom, holders })),
+    [{ device: 'nano-2', stage: 1, restoredFrom: 'copy', holders: ['tx2'] }],
+  );
+  assert.deepEqual(
+    found.light.plan.stages.map(({ devices }) => devices),
+    [['nano-1'], ['tx2']],
+  );
+  assert.deepEqual([found.light.detectionMs, found.light.planningMs], [500, 0]);
+  assert.equal(found.light.totalMs, 500 + found.light.migrationMs);
+  assert.ok(found.heavy.planningMs > 0 && found.heavy.bytes > found.light.bytes && found.speedup > 1);
+  const { stdout } = await runCommand(kill, { cwd });
+  assert.match(stdout, /^Before {5}.*samples\/s .*\nLost {7}nano-2, stage 1, .*copied on tx2\nCopies {5}.* after every round/m);
+  assert.match(stdout, /\nLight {6}.*: seen in 3\.0 s, planned before, .*\n {11}layers 0–\d+: nano-1\n/);
+  assert.match(
+    stdout,
+    /\nHeavy {6}.*planned in .*, planned on tx2\nLight {6}recovers [\d.]+x as fast as heavy, with \d+ % of its throughput\n/,
+  );
+});
+
 test('a change or a cluster that is wrong is one sentence', async () => {
   const whatIf = ['what-if', ...flags, '--batch', '64'];
-  assert.match(await refused(...whatIf), /Nothing changes: give --join, --leave, --slow or --link\./);
+  assert.match(await refused(...whatIf), /Nothing changes: give --join, --leave, --kill, --slow or --link\./);
+  assert.match(
+    await refused(...whatIf, '--kill', 'tx2', '--slow', 'tx2=0.5'),
+    /--kill cannot be given with --join, --leave, --slow or --link: /,
+  );
+  assert.match(await refused(...whatIf, '--kill', 'tx3'), /The cluster has no device "tx3"; name one of nano-1, nano-2, tx2\./);
   assert.match(await refused(...whatIf, '--slow', 'tx2'), /--slow tx2 is not of the form NAME=SHARE, such as pi-2=0\.5: write it so\./);
   assert.match(await refused(...whatIf, '--link', 'fast'), /--link fast: "fast" is no number; give one\./);
   assert.match(await refused(...whatIf, '--join', 'x=toaster'), /the memory of a "toaster" is not known/);

@@ -2,14 +2,14 @@
 // can still run, the new plan, and the weights that devices must fetch for it. Pure: nothing is done to a cluster.
 
 import type { Cluster, DeviceSpec, DeviceTimes, LinkSpeed, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
-import { links } from '../cluster/links.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
 import { deviceTimes } from '../cluster/times.ts';
 import { checkTogether, parseCluster } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
-import { program } from '../schedule/generate.ts';
-import { simulate } from '../simulator/simulate.ts';
 import { type PlanInput, plan } from './plan.ts';
+import { predictedPlan } from './predict.ts';
+import { holdersAfter } from './replan/backups.ts';
+import { linkLoads, moves, stateBytes, transferTimeMs } from './replan/moves.ts';
 
 export type Change =
   | { readonly kind: 'join'; readonly device: DeviceSpec }
@@ -36,7 +36,7 @@ export interface Transfer {
   readonly bytes: number;
 }
 
-export interface Move {
+export interface Migration {
   readonly transfers: readonly Transfer[];
   /** Sum of the transfers and what no device of the cluster holds any more. */
   readonly bytes: number;
@@ -51,7 +51,7 @@ export interface WhatIf {
   /** The plan before, run after the change; absent where one of its devices has left. */
   readonly kept?: Plan;
   readonly after: Plan;
-  readonly move: Move;
+  readonly move: Migration;
 }
 
 /** Plans before and after the changes. Throws InputError for a change that the cluster cannot make, and where nothing fits afterwards. Not for planner hetpipe. */
@@ -60,7 +60,7 @@ export function whatIf(input: WhatIfInput): WhatIf {
   const profile = profileFor(cluster);
   const { batchSize, optimizerState } = input;
   if (current !== undefined) checkTogether(current, profile, cluster);
-  const before = current === undefined ? plan({ ...rest, profile, cluster }) : predicted(current, profile, cluster, optimizerState);
+  const before = current === undefined ? plan({ ...rest, profile, cluster }) : predictedPlan(current, profile, cluster, optimizerState);
   const changed = changedCluster(cluster, changes);
   const changedProfile = slowed(profileFor(changed), changed, changes);
   const after = plan({ ...rest, batchSize, profile: changedProfile, cluster: changed });
@@ -70,19 +70,10 @@ export function whatIf(input: WhatIfInput): WhatIf {
   const isKept = before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
   return {
     before,
-    ...(isKept ? { kept: predicted(before, changedProfile, changed, optimizerState) } : {}),
+    ...(isKept ? { kept: predictedPlan(before, changedProfile, changed, optimizerState) } : {}),
     after,
     move: weightsToMove(before, after, changedProfile, changed, optimizerState),
   };
-}
-
-function predicted(layout: PlanLayout, profile: Profile, cluster: Cluster, optimizerState: OptimizerState): Plan {
-  const { planner, schedule, batchSize, microBatchSize, microBatchCount, stages } = layout;
-  const { roundMs, samplesPerS, devices } = simulate(program(layout), layout, profile, cluster, { optimizerState, events: false });
-  const used = stages.flatMap((stage) => stage.devices);
-  const peakMemoryMiB = Object.fromEntries(used.map((name) => [name, devices[name]?.peakMemoryMiB ?? 0]));
-  const prediction = { roundMs, samplesPerS, peakMemoryMiB };
-  return { planner, schedule, batchSize, microBatchSize, microBatchCount, stages, predicted: prediction };
 }
 
 /** The cluster after the changes, in their order. Throws InputError. */
@@ -146,47 +137,21 @@ function slowed(profile: Profile, cluster: Cluster, changes: readonly Change[]):
   return { ...profile, devices };
 }
 
-/** What each device of `after` must fetch: weights and optimizer state of layers that it did not have before, each from the holder whose link is done first. */
+/** What each device of `after` must fetch: weights and optimizer state of layers that it did not have before. */
 export function weightsToMove(
   before: PlanLayout,
   after: PlanLayout,
   profile: Profile,
   cluster: Cluster,
   optimizerState: OptimizerState,
-): Move {
-  const table = links(cluster);
+): Migration {
   const present = new Set(cluster.devices.map((device) => device.name));
-  const holders = profile.layers.map((_, layer) => {
-    const stage = before.stages.find(({ layers: [first, end] }) => first <= layer && layer < end);
-    return new Set((stage?.devices ?? []).filter((name) => present.has(name)));
-  });
-  const loads = new Map<string, { readonly transfer: Transfer; readonly busyMs: number }>();
-  let lostBytes = 0;
-  for (const { layers: range, devices } of after.stages) {
-    for (const to of devices) {
-      for (let layer = range[0]; layer < range[1]; layer++) {
-        const { weightBytes = 0, frozenBytes = 0 } = profile.layers[layer] ?? {};
-        const bytes = weightBytes + optimizerState * (weightBytes - frozenBytes);
-        const sources = holders[layer] ?? new Set();
-        if (bytes === 0 || sources.has(to)) continue;
-        const options = [...sources].map((from) => {
-          const key = `${from}->${to}`;
-          const ownMs = table.occupancyMs(table.deviceIndex(from), table.deviceIndex(to), bytes);
-          const load = loads.get(key);
-          return { key, from, busyMs: (load?.busyMs ?? 0) + ownMs, bytes: (load?.transfer.bytes ?? 0) + bytes };
-        });
-        const best = options.sort((a, b) => a.busyMs - b.busyMs)[0];
-        if (best === undefined) lostBytes += bytes;
-        else loads.set(best.key, { transfer: { from: best.from, to, bytes: best.bytes }, busyMs: best.busyMs });
-      }
-    }
-  }
-  const latency = ({ from, to }: Transfer): number => table.latencyMs(table.deviceIndex(from), table.deviceIndex(to));
-  const all = [...loads.values()];
-  return {
-    transfers: all.map(({ transfer }) => transfer),
-    bytes: all.reduce((sum, { transfer }) => sum + transfer.bytes, lostBytes),
-    lostBytes,
-    moveMs: all.reduce((latest, { transfer, busyMs }) => Math.max(latest, busyMs + latency(transfer)), 0),
-  };
+  const gone = before.stages.flatMap(({ devices }) => devices).filter((name) => !present.has(name));
+  const bytes = (layer: number): number => stateBytes(profile, layer, optimizerState);
+  const holders = holdersAfter(before, gone, new Map());
+  const loads = linkLoads(moves({ holders, target: after, bytes, cluster }), bytes).filter((load) => load.bytes > 0);
+  const transfers = loads.flatMap(({ from, to, bytes: own }) => (from === null ? [] : [{ from, to, bytes: own }]));
+  const total = loads.reduce((sum, load) => sum + load.bytes, 0);
+  const lostBytes = total - transfers.reduce((sum, load) => sum + load.bytes, 0);
+  return { transfers, bytes: total, lostBytes, moveMs: transferTimeMs(transfers, cluster) };
 }

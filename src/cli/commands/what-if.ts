@@ -1,18 +1,21 @@
 // asteroid what-if: what a change of the cluster does to speed and memory, and which weights would have to move.
 
 import type { Command } from 'commander';
+import { systemClock } from '../../clock.ts';
 import type { DeviceSpec, LinkSpeed, Plan } from '../../cluster/cluster.ts';
 import { kindModel } from '../../cluster/kinds.ts';
 import { parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { plannerNames } from '../../planner/planners.ts';
+import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
 import { readText, writeJson } from '../files.ts';
-import { createOutput } from '../output.ts';
+import { createOutput, type Output } from '../output.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { duration, memory, type Terminal } from '../terminal.ts';
 import { collected, optimizerState } from './plan.ts';
 import { positive } from './profile.ts';
+import { printLoss, speed } from './what-if-kill.ts';
 
 interface WhatIfCommandOptions {
   readonly cluster?: string;
@@ -27,6 +30,8 @@ interface WhatIfCommandOptions {
   readonly replicateBatchNorm?: boolean;
   readonly join: readonly string[];
   readonly leave: readonly string[];
+  readonly kill: readonly string[];
+  readonly detection: string;
   readonly slow: readonly string[];
   readonly link: readonly string[];
   readonly output?: string;
@@ -46,6 +51,8 @@ export function addWhatIf(program: Command): Command {
     .option('--micro-batch <N>', 'samples that travel at once (default: the best)')
     .option('--join <NAME=KIND>', 'a device joins; KIND may be followed by :MEMORY in MiB; repeatable', collected, [])
     .option('--leave <NAME>', 'a device leaves; repeatable', collected, [])
+    .option('--kill <NAME>', 'a device vanishes without a word; repeatable; not with other changes', collected, [])
+    .option('--detection <SECONDS>', 'of --kill: from the loss until it is certain', '3')
     .option('--slow <NAME=SHARE>', 'a device runs at this share of its speed; repeatable', collected, [])
     .option(
       '--link <[A,B=]MBPS>',
@@ -60,7 +67,7 @@ export function addWhatIf(program: Command): Command {
     .option('-o, --output <FILE>', 'write what --json prints')
     .addHelpText(
       'after',
-      '\nExample:\n  $ asteroid what-if --model mobilenet-v2-cifar --cluster clusters/asteroid-d.yaml --batch 256 --replicate-batch-norm --leave tx2-1',
+      '\nExample:\n  $ asteroid what-if --model mobilenet-v2-cifar --cluster clusters/asteroid-d.yaml --batch 256 --replicate-batch-norm --leave tx2-1\n  $ asteroid what-if --model efficientnet-b1 --cluster clusters/asteroid-d.yaml --batch 2048 --micro-batch 128 --kill nano-1',
     )
     .action((options: WhatIfCommandOptions) => run(options));
 }
@@ -70,7 +77,12 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
   const { cluster: clusterPath, plan: planPath } = options;
   if (clusterPath === undefined) throw new InputError('--cluster is missing: give a file with devices and links.');
   const changes = readChanges(options);
-  if (changes.length === 0) throw new InputError('Nothing changes: give --join, --leave, --slow or --link.');
+  const { kill } = options;
+  if (changes.length === 0 && kill.length === 0) throw new InputError('Nothing changes: give --join, --leave, --kill, --slow or --link.');
+  if (changes.length > 0 && kill.length > 0)
+    throw new InputError(
+      '--kill cannot be given with --join, --leave, --slow or --link: ask for the loss alone, or let the device --leave.',
+    );
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
   const current = planPath === undefined ? undefined : parsePlan(await readText(planPath), planPath);
   const batchSize = options.batch === undefined ? current?.batchSize : positive('--batch', options.batch);
@@ -81,20 +93,36 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
     devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
   };
   const profile = await planningProfile({ ...options, largestBatch: Math.min(64, batchSize) }, joined, output);
-  const result = whatIf({
+  const question = {
     cluster,
-    profileFor: () => parseProfile(profile),
     ...(current === undefined ? {} : { current }),
-    changes,
     batchSize,
     planner: options.planner,
     optimizerState: optimizerState(options.optimizer, options.momentum),
     replicateBatchDependent: options.replicateBatchNorm === true,
     ...(options.microBatch === undefined ? {} : { microBatchSize: positive('--micro-batch', options.microBatch) }),
-  });
+  };
+  if (kill.length > 0) {
+    const detectionMs = 1000 * numberOf(options.detection, '--detection', options.detection);
+    if (detectionMs < 0) throw new InputError(`--detection ${options.detection} is below 0: give seconds.`);
+    await finish(
+      predictLoss({ ...question, profile, lost: [...new Set(kill)], detectionMs, now: systemClock.now }),
+      options,
+      output,
+      printLoss,
+    );
+  } else await finish(whatIf({ ...question, profileFor: () => parseProfile(profile), changes }), options, output, print);
+}
+
+async function finish<Result>(
+  result: Result,
+  options: WhatIfCommandOptions,
+  output: Output,
+  show: (result: Result, terminal: Terminal) => void,
+): Promise<void> {
   if (options.output !== undefined) await writeJson(options.output, result);
   output.json(result);
-  if (!output.isJson) print(result, output.terminal);
+  if (!output.isJson) show(result, output.terminal);
 }
 
 function readChanges({ join, leave, slow, link }: WhatIfCommandOptions): Change[] {
@@ -163,8 +191,4 @@ function print({ before, kept, after, move }: WhatIf, terminal: Terminal): void 
   for (const { from, to, bytes } of move.transfers) terminal.section('To move', `${from} -> ${to}  ${mib(bytes)}`);
   if (move.lostBytes > 0)
     terminal.section('To move', `${mib(move.lostBytes)} that only devices which left had: from a checkpoint or a replica`);
-}
-
-function speed({ predicted: { roundMs, samplesPerS } }: Plan): string {
-  return `${samplesPerS.toFixed(1)} samples/s (${duration(roundMs / 1000)} a round)`;
 }

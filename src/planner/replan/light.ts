@@ -7,11 +7,11 @@
 import type { Plan, PlanLayout, StagePlan } from '../../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
-import { effectiveInFlight, inFlight, program } from '../../schedule/generate.ts';
-import { simulate } from '../../simulator/simulate.ts';
+import { effectiveInFlight, inFlight } from '../../schedule/generate.ts';
 import { Evaluator } from '../evaluate.ts';
 import { largestShare } from '../memory.ts';
 import { straightPartition } from '../partition.ts';
+import { predictedPlan } from '../predict.ts';
 import { type PlannerDevice, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from '../problem.ts';
 import { kindsOf, type Group as StageGroup, StageTable } from '../stages.ts';
 import { backups, holdersAfter } from './backups.ts';
@@ -73,10 +73,10 @@ const inFlightRules: readonly ((stage: number, stageCount: number) => number)[] 
 /** Cuts that are tried: those that move the fewest bytes within these shares of the best bottleneck. */
 const slacks: readonly number[] = [0.01, 0.05];
 
-/** How much longer than the best round a plan may take that moves fewer bytes. */
-const roundSlack = 0.03;
+/** So many rounds weigh as much as the time in which weights move: a change that pays for itself by then is made. */
+const horizonRounds = 10;
 
-/** New cuts for the stages that are left; of the candidates with nearly the best round, the one that moves the fewest bytes. */
+/** New cuts for the stages that are left. */
 function movedCuts(
   input: ReplanInput,
   problem: Problem,
@@ -109,7 +109,7 @@ function bestCuts(
     for (const ends of chooseCuts(layerCount, groups.length, costs, { crossings, slacks })) candidates.offer(ends);
   for (const ends of handedOver(input.plan, survivors)) candidates.offer(ends);
   candidates.improve();
-  return candidates.chosen();
+  return candidates.best()?.stages;
 }
 
 /** The cuts before, with the layers of lost stages given whole to the stage before or after them: what moves the least of all. */
@@ -123,21 +123,29 @@ function* handedOver({ stages }: PlanLayout, survivors: readonly Survivors[]): G
 interface Candidate {
   readonly ends: readonly number[];
   readonly stages: readonly Settled[];
-  readonly roundMs: number;
-  readonly bytes: number;
+  /** The time to move, and that of the next rounds by the rules of the simulated world. */
+  readonly costMs: number;
 }
 
-/** How far a border is moved in search of a shorter round, and by what share a move must help; how many pipelines are evaluated at most. */
-const steps: readonly number[] = [8, -8, 4, -4, 2, -2, 1, -1];
-const leastGain = 0.005;
-const evaluationLimit = 120;
+/** How far borders are moved in search of a lower cost, and by what share a move must help. */
+const steps: readonly number[] = [8, 4, 3, 2, 1].flatMap((step) => [step, -step]);
+const leastGain = 0.002;
 
-/** The cuts that were tried, with their rounds by the rules of the simulated world. */
+/** From how many of the best candidates the search starts. */
+const startCount = 2;
+
+/** How much is evaluated in that search, in devices times micro-batches: a few milliseconds. */
+const searchUnits = 4e4;
+
+/** The cuts that were tried. */
 class Candidates {
   readonly #groups: readonly Group[];
   readonly #costs: CutCosts;
   readonly #evaluator: Evaluator;
   readonly #table: StageTable;
+  readonly #byteMs: number;
+  readonly #unitsEach: number;
+  #unitsLeft = searchUnits;
   readonly #tried = new Map<string, Candidate | undefined>();
 
   constructor(problem: Problem, groups: readonly Group[], costs: CutCosts) {
@@ -145,50 +153,59 @@ class Candidates {
     this.#costs = costs;
     this.#evaluator = new Evaluator(problem);
     this.#table = new StageTable(problem);
+    this.#unitsEach = problem.microBatchCount * groups.reduce((sum, { devices }) => sum + devices.length, 0);
+    this.#byteMs = 8 / (problem.cluster.links.default.bandwidthMbps * 1000);
   }
 
   /** Evaluates cuts; undefined when they do not fit. `like` lends the stages that are the same. */
   offer(ends: readonly number[], like?: Candidate): Candidate | undefined {
     const key = ends.join(' ');
     if (this.#tried.has(key)) return this.#tried.get(key);
+    this.#unitsLeft -= this.#unitsEach;
     const stages = this.#settle(ends, like);
-    const bytes = ends.reduce((sum, end, group) => sum + this.#costs.movedBytes(group, ends[group - 1] ?? 0, end), 0);
-    const candidate = stages === undefined ? undefined : { ends, stages, roundMs: this.#evaluator.roundMs(stages), bytes };
+    // All pairs at once: the group that gets the most is the last to be ready.
+    const moveMs = ends.reduce(
+      (latest, end, group) => Math.max(latest, this.#costs.movedBytes(group, ends[group - 1] ?? 0, end) * this.#byteMs),
+      0,
+    );
+    const candidate = stages === undefined ? undefined : { ends, stages, costMs: moveMs + horizonRounds * this.#evaluator.roundMs(stages) };
     this.#tried.set(key, candidate);
     return candidate;
   }
 
-  /** Moves the best candidate's borders as long as that helps. */
+  /** Moves the borders of what was tried, the best first, one border or two that are neighbours, as long as that helps and the budget lasts. */
   improve(): void {
-    let best = this.#fastest();
-    for (let improved = best !== undefined; improved && best !== undefined; ) {
-      improved = false;
-      for (let border = 0; border + 1 < this.#groups.length; border++) {
-        for (const step of steps) {
-          const end: number = (best.ends[border] ?? 0) + step;
-          if (end <= (best.ends[border - 1] ?? 0) || end >= (best.ends[border + 1] ?? 0)) continue;
-          if (this.#tried.size >= evaluationLimit) return;
-          const moved = this.offer(best.ends.with(border, end), best);
-          if (moved === undefined || moved.roundMs > best.roundMs * (1 - leastGain)) continue;
-          [best, improved] = [moved, true];
-        }
-      }
+    for (const start of this.#sorted().slice(0, startCount)) {
+      for (let current: Candidate | undefined = start; current !== undefined; ) current = this.#better(current);
+      if (this.#unitsLeft <= 0) return;
     }
   }
 
-  /** Of those with nearly the best round, the one that moves the fewest bytes; undefined when none fits. */
-  chosen(): readonly Settled[] | undefined {
-    const leastMs = this.#fastest()?.roundMs ?? 0;
-    const good = this.#found().filter(({ roundMs }) => roundMs <= leastMs * (1 + roundSlack));
-    return good.sort((a, b) => a.bytes - b.bytes || a.roundMs - b.roundMs)[0]?.stages;
+  /** The first change of a candidate that costs less. */
+  #better(candidate: Candidate): Candidate | undefined {
+    const { ends } = candidate;
+    for (let border = 0; border + 1 < ends.length; border++) {
+      for (const width of [1, 2]) {
+        if (border + width >= ends.length) continue;
+        for (const step of steps) {
+          const moved = ends.map((end, index) => (index >= border && index < border + width ? end + step : end));
+          if (moved.some((end, index) => end <= (moved[index - 1] ?? 0))) continue;
+          if (this.#unitsLeft <= 0) return undefined;
+          const found = this.offer(moved, candidate);
+          if (found !== undefined && found.costMs < candidate.costMs * (1 - leastGain)) return found;
+        }
+      }
+    }
+    return undefined;
   }
 
-  #found(): Candidate[] {
-    return [...this.#tried.values()].filter((candidate) => candidate !== undefined);
+  /** The one that costs the least; undefined when none fits. */
+  best(): Candidate | undefined {
+    return this.#sorted()[0];
   }
 
-  #fastest(): Candidate | undefined {
-    return this.#found().sort((a, b) => a.roundMs - b.roundMs)[0];
+  #sorted(): Candidate[] {
+    return [...this.#tried.values()].filter((candidate) => candidate !== undefined).sort((a, b) => a.costMs - b.costMs);
   }
 
   /** The stages with these ends and their shares; undefined when they do not fit. Devices that get no samples leave the plan. */
@@ -262,16 +279,7 @@ function planned(
     ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }),
   };
   if (profile === undefined) return { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
-  const { roundMs, samplesPerS, devices } = simulate(program(layout), layout, times, cluster, { optimizerState, events: false });
-  const used = stages.flatMap((stage) => stage.devices);
-  return {
-    ...layout,
-    predicted: {
-      roundMs,
-      samplesPerS,
-      peakMemoryMiB: Object.fromEntries(used.map((name) => [name, devices[name]?.peakMemoryMiB ?? 0])),
-    },
-  };
+  return predictedPlan(layout, times, cluster, optimizerState);
 }
 
 /** Why no cut fits: the cuts with the least shortage, one micro-batch at a time, and the device that lacks the most in them. */

@@ -5,8 +5,9 @@
 // owner and the worker after it, and where both are gone, nobody (global replication: the central node sends it, `from: null`). Its
 // arithmetic on worker indices is what remains of these sets when one index is taken out; the tests hold the two together.
 
-import type { Cluster, PlanLayout } from '../../cluster/cluster.ts';
+import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
+import type { OptimizerState } from '../../cluster/memory.ts';
 
 /** Layers [first, end) travel to a device. */
 export interface Move {
@@ -78,23 +79,24 @@ class Senders {
   /** Shares a run among its holders. */
   share(holders: readonly string[], { to, stage, layers: [first, end], bytes }: Run): Move[] {
     if (holders.length === 0) return [{ layers: [first, end], from: null, to }];
-    const distance = (device: string): number => Math.abs((this.#stages.get(device) ?? Number.POSITIVE_INFINITY) - stage);
+    const distance = (device: string): number => Math.abs((this.#stages.get(device) ?? Number.MAX_SAFE_INTEGER) - stage);
     const sources = [...holders]
       .sort((a, b) => this.#busy(a) - this.#busy(b) || distance(a) - distance(b))
       .map((name) => ({ name, busyMs: this.#busy(name), byteMs: this.#byteMs(name, to) }));
-    let left = 0;
-    for (let layer = first; layer < end; layer++) left += bytes(layer);
-    const levelMs = levelOf(sources, left);
+    let total = 0;
+    for (let layer = first; layer < end; layer++) total += bytes(layer);
+    const levelMs = levelOf(sources, total);
+    const active = total === 0 ? sources.slice(0, 1) : sources.filter(({ busyMs }) => busyMs < levelMs);
     const found: Move[] = [];
     let layer = first;
-    for (const [index, { name, busyMs, byteMs }] of sources.entries()) {
-      const start = layer;
-      const quota = Math.max(0, (levelMs - busyMs) / byteMs);
-      let taken = 0;
-      // A layer goes to the source in whose part its middle lies; the last source takes what is left.
-      while (layer < end && (index === sources.length - 1 || taken + bytes(layer) / 2 <= quota)) taken += bytes(layer++);
+    let [sent, due] = [0, 0];
+    for (const [index, { name, busyMs, byteMs }] of active.entries()) {
+      const [start, before] = [layer, sent];
+      due += (levelMs - busyMs) / byteMs;
+      // A layer on the border between two parts goes to the one that is preferred; the last source takes what is left.
+      while (layer < end && (sent < due || index === active.length - 1)) sent += bytes(layer++);
       if (layer === start) continue;
-      this.#busyMs.set(name, busyMs + taken * byteMs);
+      this.#busyMs.set(name, busyMs + (sent - before) * byteMs);
       found.push({ layers: [start, layer], from: name, to });
     }
     return found;
@@ -129,6 +131,12 @@ function merged(all: readonly Move[]): Move[] {
     else result.push(move);
   }
   return result;
+}
+
+/** Bytes of a layer's state: its weights, and the optimizer's copies of those that are trained. */
+export function stateBytes({ layers }: Profile, layer: number, optimizerState: OptimizerState): number {
+  const { weightBytes = 0, frozenBytes = 0 } = layers[layer] ?? {};
+  return weightBytes + optimizerState * (weightBytes - frozenBytes);
 }
 
 /** What a link carries. `from: null` is the coordinator's checkpoint. */

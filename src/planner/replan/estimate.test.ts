@@ -1,0 +1,96 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
+import { predictedPlan } from '../predict.ts';
+import { recoveryEstimate } from './estimate.ts';
+import { lightReplan } from './light.ts';
+import { predictLoss } from './predict-loss.ts';
+
+const slow = { forwardMs: [[1, 1, 1, 1]], backwardMs: [[1, 1, 1, 1]] };
+const fast = { forwardMs: [[0.5, 0.5, 0.5, 0.5]], backwardMs: [[0.5, 0.5, 0.5, 0.5]] };
+const profile: Profile = {
+  ...{ model: 'four', inputBytes: 0, labelBytes: 0, batchSizes: [1], devices: { slow, fast } },
+  layers: [1000, 2000, 3000, 4000].map((weightBytes, index) => ({
+    name: `l${index}`,
+    outputBytes: 0,
+    weightBytes,
+    savedBytes: 0,
+    flops: 1,
+  })),
+};
+/** 1000 bytes a millisecond. */
+const cluster: Cluster = {
+  devices: ['a', 'b', 'c'].map((name) => ({ name, kind: name === 'c' ? 'fast' : 'slow', memoryMiB: 1 })),
+  links: { default: { bandwidthMbps: 8, latencyMs: 0.5 } },
+};
+
+function layout(...stages: readonly (readonly [first: number, end: number, device: string])[]): PlanLayout {
+  return {
+    ...{ planner: 'test', schedule: '1f1b', batchSize: 4, microBatchSize: 1, microBatchCount: 4 },
+    stages: stages.map(([first, end, device], stage) => ({
+      ...{ layers: [first, end] as const, devices: [device], samples: [1], inFlight: 2 * (stages.length - stage) - 1 },
+    })),
+  };
+}
+
+const plan = layout([0, 1, 'a'], [1, 2, 'b'], [2, 4, 'c']);
+const planned = (found: PlanLayout): Plan => predictedPlan(found, profile, cluster, 0);
+
+test('light moves what is missing, all pairs at once; heavy gathers everything, plans, and sends everything', () => {
+  // b is lost; c has its copy (layer 1). Light: layer 1 to a, 2000 bytes from c.
+  const light = { plan: planned(layout([0, 2, 'a'], [2, 4, 'c'])), planningMs: 0 };
+  const heavy = { plan: planned(layout([0, 1, 'c'], [1, 4, 'a'])), planningMs: 100 };
+  const found = recoveryEstimate({ plan, profile, cluster, lost: ['b'], detectionMs: 10, compileMs: 5, light, heavy });
+  assert.deepEqual(found.losses, [{ device: 'b', stage: 1, layers: [1, 2], restoredFrom: 'copy', holders: ['c'] }]);
+  assert.deepEqual(found.light.moves, [{ layers: [1, 2], from: 'c', to: 'a' }]);
+  assert.deepEqual([found.light.bytes, found.light.migrationMs, found.light.totalMs], [2000, 2.5, 17.5]);
+  // Gathered on c, the fastest, which lacks layer 0 only (1.5 ms); a gets 1 to 3 again (9.5 ms), and c has its own.
+  assert.equal(found.heavy.planner, 'c');
+  assert.deepEqual(found.heavy.links, [
+    { from: 'a', to: 'c', bytes: 1000 },
+    { from: 'c', to: 'a', bytes: 9000 },
+  ]);
+  assert.deepEqual([found.heavy.migrationMs, found.heavy.totalMs], [11, 126]);
+  assert.equal(found.speedup, 126 / 17.5);
+  assert.equal(found.throughputRatio, light.plan.predicted.samplesPerS / heavy.plan.predicted.samplesPerS);
+  const adam = recoveryEstimate({ plan, profile, cluster, lost: ['b'], detectionMs: 0, optimizerState: 2, light, heavy });
+  assert.equal(adam.light.bytes, 6000);
+});
+
+test('two neighbours at once: what only they had comes from the checkpoint', () => {
+  const one = { plan: planned(layout([0, 4, 'a'])), planningMs: 0 };
+  const { losses, light } = recoveryEstimate({ plan, profile, cluster, lost: ['b', 'c'], detectionMs: 0, light: one, heavy: one });
+  assert.deepEqual(
+    losses.map(({ device, restoredFrom }) => [device, restoredFrom]),
+    [
+      ['b', 'checkpoint'],
+      ['c', 'copy'],
+    ],
+  );
+  // a keeps c's copy; layer 1 over the default link.
+  assert.deepEqual([light.moves, light.migrationMs], [[{ layers: [1, 2], from: null, to: 'a' }], 2.5]);
+  assert.throws(
+    () => recoveryEstimate({ plan: layout([0, 4, 'a']), profile, cluster, lost: ['b'], detectionMs: 0, light: one, heavy: one }),
+    {
+      name: 'InputError',
+      message: 'The plan gives device "b" nothing to do, so that its loss changes nothing; name a device of the plan.',
+    },
+  );
+});
+
+test('a predicted loss: the reserve plan costs no time, several losses are planned for when they come', () => {
+  let clockMs = 0;
+  const ask = { cluster, profile, current: plan, batchSize: 4, optimizerState: 0 as const, replicateBatchDependent: false };
+  const one = predictLoss({ ...ask, lost: ['a'], detectionMs: 3000, now: () => (clockMs += 7) });
+  assert.deepEqual([one.light.planningMs, one.heavy.planningMs], [0, 7]);
+  assert.deepEqual(one.light.plan, lightReplan({ plan, profile, cluster, lost: ['a'] }));
+  assert.equal(one.before.predicted.samplesPerS, one.samplesPerSBefore);
+  assert.equal(predictLoss({ ...ask, lost: ['a', 'b'], detectionMs: 0, now: () => (clockMs += 7) }).light.planningMs, 7);
+  const refused = (lost: string, message: string, of: Cluster = cluster): void =>
+    assert.throws(() => predictLoss({ ...ask, cluster: of, lost: [lost], detectionMs: 0, now: () => 0 }), { name: 'InputError', message });
+  refused('q', 'The cluster has no device "q"; name one of a, b, c.');
+  refused('b', 'Device "b" holds the data, and nothing trains without it; name another dataDevice in the cluster first.', {
+    ...cluster,
+    dataDevice: 'b',
+  });
+});

@@ -1,0 +1,140 @@
+// How long a recovery takes and how fast training is afterwards, light (Asteroid §3.4's replay) beside heavy (its straw man: gather all stage
+// models, plan anew, distribute them again). Predicted from a plan, before anything is lost. Planning takes time on a clock, which this
+// module has none of: the plans come from the caller, who measured them.
+
+import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
+import type { OptimizerState } from '../../cluster/memory.ts';
+import { deviceTimes, layerTimes } from '../../cluster/times.ts';
+import { InputError } from '../../errors.ts';
+import { program } from '../../schedule/generate.ts';
+import { simulate } from '../../simulator/simulate.ts';
+import { backups, holdersAfter } from './backups.ts';
+import { type LinkLoad, linkLoads, type Move, moves, stateBytes, transferTimeMs } from './moves.ts';
+import { layerCountOf, remaining } from './survivors.ts';
+
+export interface RecoveryInput {
+  /** The plan before the loss. */
+  readonly plan: PlanLayout;
+  readonly profile: Profile;
+  /** With the lost devices. */
+  readonly cluster: Cluster;
+  readonly lost: readonly string[];
+  /** Copies of each weight that the optimizer keeps, which travel with it. Default 0. */
+  readonly optimizerState?: OptimizerState;
+  /** Where stages are copied to. Default: `backups(plan)`, renewed in the round before the loss. */
+  readonly copies?: ReadonlyMap<number, string>;
+  /** From the loss until it is certain. */
+  readonly detectionMs: number;
+  /** From the new plan's arrival until a device computes, beside the transfer of weights. Default 0. */
+  readonly compileMs?: number;
+  readonly light: PlannedRecovery;
+  readonly heavy: PlannedRecovery;
+}
+
+/** A plan for the devices left, and how long it took to find: nothing for one that was in reserve. */
+export interface PlannedRecovery {
+  readonly plan: Plan;
+  readonly planningMs: number;
+}
+
+/** What went with a device. */
+export interface Loss {
+  readonly device: string;
+  readonly stage: number;
+  readonly layers: readonly [first: number, end: number];
+  /** Who has its layers: devices of its stage, the one that keeps its copy, or nobody but the coordinator's checkpoint. */
+  readonly restoredFrom: 'peers' | 'copy' | 'checkpoint';
+  readonly holders: readonly string[];
+}
+
+export interface Recovery {
+  readonly plan: Plan;
+  /** Layers that travel; for heavy, those that are distributed after planning. */
+  readonly moves: readonly Move[];
+  /** What each link carries, for heavy gathering and distributing together. */
+  readonly links: readonly LinkLoad[];
+  readonly bytes: number;
+  readonly detectionMs: number;
+  readonly planningMs: number;
+  /** All pairs at once, each link by itself. */
+  readonly migrationMs: number;
+  readonly compileMs: number;
+  /** From the loss until the next forward pass. */
+  readonly totalMs: number;
+}
+
+export interface RecoveryEstimate {
+  readonly losses: readonly Loss[];
+  readonly samplesPerSBefore: number;
+  readonly light: Recovery;
+  readonly heavy: Recovery & {
+    /** Where the models are gathered and the plan is made: the most powerful device that is left. */ readonly planner: string;
+  };
+  /** Heavy's time over light's. */
+  readonly speedup: number;
+  /** Light's throughput over heavy's. */
+  readonly throughputRatio: number;
+}
+
+/** Predicts both recoveries. InputError when a lost device is not in the plan. */
+export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
+  const { plan, profile, cluster, lost, optimizerState = 0, detectionMs, compileMs = 0 } = input;
+  const copies = input.copies ?? backups(plan);
+  const left = remaining(cluster, lost);
+  const holders = holdersAfter(plan, lost, copies);
+  const bytes = (layer: number): number => stateBytes(profile, layer, optimizerState);
+  const recovery = (
+    { plan: found, planningMs }: PlannedRecovery,
+    all: readonly Move[],
+    phases: readonly (readonly LinkLoad[])[],
+  ): Recovery => {
+    const migrationMs = phases.reduce((sum, loads) => sum + transferTimeMs(loads, left), 0);
+    const loads = phases.flat();
+    return {
+      ...{ plan: found, moves: all, links: loads, bytes: loads.reduce((sum, load) => sum + load.bytes, 0) },
+      ...{ detectionMs, planningMs, migrationMs, compileMs },
+      totalMs: detectionMs + planningMs + migrationMs + compileMs,
+    };
+  };
+  const own = moves({ holders, target: input.light.plan, bytes, cluster: left });
+  const light = recovery(input.light, own, [linkLoads(own, bytes)]);
+  const planner = mostPowerful(plan, profile, left);
+  const gather = moves({ holders, target: wholeOn(plan, planner), bytes, cluster: left });
+  const spread = moves({ holders: holders.map(() => [planner]), target: input.heavy.plan, bytes, cluster: left });
+  const heavy = recovery(input.heavy, spread, [linkLoads(gather, bytes), linkLoads(spread, bytes)]);
+  return {
+    losses: lost.map((device) => lossOf(plan, device, lost, holders)),
+    samplesPerSBefore: simulate(program(plan), plan, profile, cluster, { events: false }).samplesPerS,
+    light,
+    heavy: { ...heavy, planner },
+    speedup: heavy.totalMs / light.totalMs,
+    throughputRatio: input.light.plan.predicted.samplesPerS / input.heavy.plan.predicted.samplesPerS,
+  };
+}
+
+function lossOf(plan: PlanLayout, device: string, lost: readonly string[], holders: readonly (readonly string[])[]): Loss {
+  const stage = plan.stages.findIndex(({ devices }) => devices.includes(device));
+  const own = plan.stages[stage];
+  if (own === undefined)
+    throw new InputError(`The plan gives device "${device}" nothing to do, so that its loss changes nothing; name a device of the plan.`);
+  const left = holders[own.layers[0]] ?? [];
+  const hasPeers = own.devices.some((peer) => !lost.includes(peer));
+  return { device, stage, layers: own.layers, restoredFrom: hasPeers ? 'peers' : left.length > 0 ? 'copy' : 'checkpoint', holders: left };
+}
+
+/** The device that computes the whole model the fastest at the plan's micro-batch; of equals, the first. */
+function mostPowerful({ microBatchSize }: PlanLayout, profile: Profile, { devices }: Cluster): string {
+  const layerCount = profile.layers.length;
+  const timed = devices.map((device) => {
+    const times = layerTimes(deviceTimes(profile, device), profile.batchSizes);
+    return { name: device.name, ms: times.forwardMs(0, layerCount, microBatchSize) + times.backwardMs(0, layerCount, microBatchSize) };
+  });
+  const fastest = timed.sort((a, b) => a.ms - b.ms)[0];
+  if (fastest === undefined) throw new InputError('Every device of the cluster is lost; name fewer devices.');
+  return fastest.name;
+}
+
+/** The whole model on one device, as where to gather it. */
+function wholeOn(plan: PlanLayout, device: string): PlanLayout {
+  return { ...plan, stages: [{ layers: [0, layerCountOf(plan)], devices: [device], samples: [plan.microBatchSize], inFlight: 1 }] };
+}
