@@ -6,13 +6,12 @@ import { buildModel } from '../dist/models/zoo.js';
 import { createRandom } from '../dist/random.js';
 import { createStage } from '../dist/runtime/device/stage.js';
 
-/** Resolves with a function that does one step and waits for its end. */
-export async function compileStageForBench(spec, batch, threadCount) {
-  const { graph, input, label } = buildModel(spec, { seed: 1 });
+/** A model of the zoo as one stage: its graph with weights, what `createStage` takes, and what it is fed with. */
+export function stageForBench(spec, batch, { initialize = true } = {}) {
+  const { graph, input, label } = buildModel(spec, { seed: 1, initialize });
   const sequence = layers(graph);
-  const engine = await createComputeThread({ threadCount });
   const sgd = { kind: 'sgd', momentum: 0.9, nesterov: false, weightDecay: 0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-  const stage = await createStage(engine, {
+  const options = {
     sequence,
     layers: [0, sequence.layers.length],
     sampleCount: batch,
@@ -21,7 +20,15 @@ export async function compileStageForBench(spec, batch, threadCount) {
     label: { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false },
     splitBackward: false,
     immediateBackward: true,
-  });
+  };
+  return { graph, input, label, options };
+}
+
+/** Resolves with a function that does one step and waits for its end. */
+export async function compileStageForBench(spec, batch, threadCount) {
+  const { graph, input, label, options } = stageForBench(spec, batch);
+  const engine = await createComputeThread({ threadCount });
+  const stage = await createStage(engine, options);
   for (const role of ['parameter', 'buffer']) {
     for (const name of graph[`${role}s`]) {
       const { type, shape, data } = graph.initializers.get(name);
@@ -47,7 +54,7 @@ export async function compileStageForBench(spec, batch, threadCount) {
     });
     await stage.backward(0, []);
     stage.update({ learningRate: 0.01, gradientScale: 1, step: round });
-    stage.confirmUpdate();
+    stage.dropVersion(round - 1);
     await engine.settled();
   };
 }

@@ -18,7 +18,7 @@ import { blockedDomain } from '../lowering/layouts.ts';
 import { peelReshapes } from './border-reshapes.ts';
 import type { Engine, Translation } from './engine.ts';
 import { fasterKernel } from './faster-kernel.ts';
-import { prepareGraph } from './onnxruntime-memory.ts';
+import { exportPrepared, prepareGraph } from './onnxruntime-memory.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
 
 /** ONNX Runtime's tensor, as far as it is used here. */
@@ -109,12 +109,13 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
 function translateGraph(graph: Graph, blockSize: number | undefined): Translation {
   const { name, inputs, outputs } = graph;
   const { graph: peeled, inside } = peelReshapes(graph, blockSize);
+  const prepared = prepareGraph(peeled, blockSize);
   return {
     ...{ name, inputs, outputs },
     modelInputs: peeled.inputs,
     modelOutputs: outputs.map((output) => defined(inside.get(output.name), output.name)),
-    model: exportGraph(prepareGraph(peeled)),
-    isOptimizable: isOptimizable(graph),
+    model: exportPrepared(prepared),
+    isOptimizable: prepared.isOptimizable,
   };
 }
 
@@ -129,15 +130,6 @@ async function createSession(runtime: OnnxRuntime, model: Uint8Array, options: R
   } catch {
     return await InferenceSession.create(model, { ...options, graphOptimizationLevel: 'disabled' });
   }
-}
-
-/**
- * A lowered graph has nothing left to optimize: it runs as fast without, and compiles in a third of the time (EfficientNet-B1's step of 6,300 nodes: 0.46
- * against 1.35 s). Only transposes around an attention's products are still fused with them.
- */
-function isOptimizable({ nodes }: Graph): boolean {
-  const isLowered = nodes.some(({ domain }) => domain === blockedDomain);
-  return !isLowered || nodes.some(({ operator }) => operator === 'Softmax' || operator === 'LayerNormalization');
 }
 
 /** Finds the channels of a block by blocking 64 channels of two places: what follows the first block is the first channel's second place. */

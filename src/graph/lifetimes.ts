@@ -12,8 +12,11 @@ export interface MemoryModel {
   order(graph: Graph): readonly number[];
   /** The input in whose memory output 0 of a node lives, if there is one. */
   shares(node: Node): Sharing | undefined;
-  /** Whether a value may go into memory of its shape whose values are no longer needed: it is then kept from their end to that of this one. */
-  readonly reusesDead: boolean;
+  /**
+   * Whether a value may go into memory of its shape whose values are no longer needed: it is then kept from their end to that of this one. A set: whether
+   * one of these values may, into memory that was made for another of them.
+   */
+  readonly reusesDead: boolean | ReadonlySet<string>;
   /** What a node needs besides its inputs and outputs while it runs. */
   workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): number;
 }
@@ -100,11 +103,13 @@ function planBuffers(graph: Graph, order: readonly Node[], model: MemoryModel, t
   const all: Buffer[] = [];
   /** The last one that died comes first. */
   const dead: Buffer[] = [];
+  const { reusesDead } = model;
+  const isReused = (name: string): boolean => (typeof reusesDead === 'boolean' ? reusesDead : reusesDead.has(name));
   const place = (node: Node, name: string, index: number, step: number): Buffer | undefined => {
     const type = typeOf(name);
     const shared = index === 0 && !outputs.has(name) ? sharedBuffer(node, type, holders, model) : undefined;
     if (shared === 'given') return undefined;
-    const found = shared ?? (model.reusesDead && !outputs.has(name) ? takeDead(dead, type) : undefined);
+    const found = shared ?? (isReused(name) && !outputs.has(name) ? takeDead(dead, type) : undefined);
     if (found !== undefined) return found;
     const buffer = { name, bytes: byteLength(type), type, first: step, last: Number.POSITIVE_INFINITY, uses: 0 };
     all.push(buffer);
@@ -124,7 +129,7 @@ function planBuffers(graph: Graph, order: readonly Node[], model: MemoryModel, t
     for (const buffer of new Set([...node.inputs, ...node.outputs].map((name) => holders.get(name)))) {
       if (buffer === undefined || buffer.uses > 0 || dead.includes(buffer)) continue;
       buffer.last = step;
-      dead.unshift(buffer);
+      if (isReused(buffer.name)) dead.unshift(buffer);
     }
   });
   return all;

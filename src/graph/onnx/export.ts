@@ -59,18 +59,26 @@ export function exportModel(imported: ImportedModel, trained: ReadonlyMap<string
   return encodeModel(patchModel(imported.proto, { graph: options.mode === 'as-imported' ? patched : inferenceNodes(patched) }));
 }
 
+/** What the file of a graph says of shapes. */
+export interface ShapeOptions {
+  /** Whether inputs and outputs have theirs. Default true. */
+  readonly isBorderTyped?: boolean;
+  /** Inner values whose type and shape stand in the file. Default: none. */
+  readonly values?: readonly ValueInfo[];
+}
+
 /**
  * A graph of ours as an ONNX file of the canonical opset, with the values of `trained` in place of its initializers of these names.
  * What ONNX has no place for goes into the metadata, and comes back with `importModel`.
  */
-export function exportGraph(graph: Graph, trained: ReadonlyMap<string, Tensor> = new Map()): Uint8Array {
+export function exportGraph(graph: Graph, trained: ReadonlyMap<string, Tensor> = new Map(), shapes: ShapeOptions = {}): Uint8Array {
   const domains = new Set(['', ...graph.nodes.map(({ domain }) => domain)]);
   return encodeModel(
     create(ModelProtoSchema, {
       irVersion,
       producerName,
       opsetImport: [...domains].map((domain) => create(OperatorSetIdProtoSchema, { domain, version: BigInt(domainVersions[domain] ?? 1) })),
-      graph: encodeGraph(graph, trained),
+      graph: encodeGraph(graph, trained, shapes),
       metadataProps: writeMetadata(graph),
     }),
   );
@@ -96,14 +104,15 @@ function replacedConstant(node: NodeProto, value: Tensor, name: string): NodePro
   return patchNode(node, { attribute });
 }
 
-function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>): GraphProto {
+function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, { isBorderTyped = true, values = [] }: ShapeOptions): GraphProto {
   return create(GraphProtoSchema, {
     name: graph.name,
-    input: graph.inputs.map((input) => encodeValueInfo(input, true)),
+    input: graph.inputs.map((input) => encodeValueInfo(input, isBorderTyped)),
     // A shape without dimensions may mean that it is not known: better none than a wrong one.
-    output: graph.outputs.map((output) => encodeValueInfo(output, output.shape.length > 0)),
+    output: graph.outputs.map((output) => encodeValueInfo(output, isBorderTyped && output.shape.length > 0)),
     initializer: [...graph.initializers].map(([name, value]) => encodeTensor(trained.get(name) ?? value, name)),
     node: graph.nodes.map(encodeNode),
+    valueInfo: values.map((value) => encodeValueInfo(value, true)),
   });
 }
 
