@@ -3,18 +3,26 @@
 //
 //   coordinator → worker                              worker → coordinator
 //   model      the graph, as ONNX without weights     ready           the model is understood
-//   connect    the peers' addresses                   connected       links to all peers stand
+//   connect    the peers' addresses                   connected       links to the peers stand
 //   measure    time the links to these peers          measured        Mbps and ms
 //   profile    time each layer                        profile-progress, profiled
-//   deploy     the plan; then `state` frames          deployed        compiled, weights in place
+//   deploy     a layout and the round it begins at;   deployed        compiled, state in place,
+//              then `state` frames                                    others have what they need
 //   round      a round may begin                      prepared        gradients ready, loss
 //   commit     it holds everywhere: its update stands
 //   snapshot   send your weights                      state frames, then snapshot-end
+//   release    older versions and copies may go       replicated      holds a copy of a stage
+//   probe      do you live?                           alive, heartbeat
+//                                                     lost-peer       a link to a peer ended
+//                                                     leaving         this device wants to go
 //   end        the run is over                        failed          this worker cannot go on
+//
+// Between workers, beside pipeline data: `state` frames, then state-end (layers that change their owner); `replica` frames, then replica-end (a copy).
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan, StagePlan } from '../cluster/cluster.ts';
 import { ProtocolError } from '../errors.ts';
+import type { Move } from '../planner/replan/moves.ts';
 import type { Frame } from '../transport/link.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
 
@@ -101,6 +109,12 @@ const plan: z.ZodType<Plan> = z.object({
   }),
 });
 
+const range: z.ZodType<readonly [number, number]> = z.tuple([count, count]);
+
+const moves: z.ZodType<readonly Move[]> = z.array(z.object({ layers: range, from: name.nullable(), to: name })).max(100_000);
+
+const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
+
 const deviceTimes: z.ZodType<DeviceTimes> = z.object({
   forwardMs: z.array(z.array(milliseconds)),
   backwardMs: z.array(z.array(milliseconds)),
@@ -125,11 +139,28 @@ export interface ToWorker {
   readonly connect: { readonly peers: readonly PeerAddress[] };
   readonly measure: { readonly peers: readonly string[] };
   readonly profile: { readonly batchSizes: readonly number[] };
-  readonly deploy: { readonly plan: Plan; readonly stateCount: number; readonly step: number };
+  readonly deploy: {
+    readonly plan: Plan;
+    /** Rounds committed before: the version of the state to begin with. */
+    readonly round: number;
+    /** All state that travels, between whomever. */
+    readonly moves: readonly Move[];
+    /** `state` frames from the coordinator that follow for this worker. */
+    readonly stateCount: number;
+    /** All devices that may be talked to; each calls those before it to which it has no link. */
+    readonly peers: readonly PeerAddress[];
+  };
   readonly state: { readonly role: StateRole; readonly name: string };
-  readonly round: { readonly round: number; readonly learningRate: number };
+  readonly round: {
+    readonly round: number;
+    readonly learningRate: number;
+    /** Send a copy of the state before this round to the stage's backup, once it is committed. */
+    readonly replicate: boolean;
+  };
   readonly commit: { readonly round: number; readonly gradientScale: number };
   readonly snapshot: { readonly round: number /** False: statistics only. */; readonly withState: boolean };
+  readonly release: { /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number };
+  readonly probe: Record<string, never>;
   readonly end: { readonly reason: string };
 }
 
@@ -144,9 +175,27 @@ export interface ToCoordinator {
   readonly prepared: RoundResult;
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly 'snapshot-end': { readonly round: number };
+  readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
+  readonly heartbeat: Record<string, never>;
+  readonly alive: Record<string, never>;
+  readonly 'lost-peer': { readonly peer: string; readonly reason: string };
+  readonly leaving: Record<string, never>;
   readonly failed: { readonly message: string };
   readonly statistics: { readonly eventLoopDelayP99Ms: number; readonly eventLoopDelayMaxMs: number; readonly peakMemoryMiB: number };
   readonly trace: { readonly round: number; readonly times: readonly RoundTimes[] };
+}
+
+/** What workers may send each other, beside pipeline data, by frame kind. */
+export interface ToPeer {
+  readonly state: { readonly role: StateRole; readonly name: string };
+  readonly 'state-end': { readonly layers: readonly [first: number, end: number]; /** Frames sent. */ readonly count: number };
+  readonly replica: { readonly role: StateRole; readonly name: string };
+  readonly 'replica-end': {
+    readonly layers: readonly [first: number, end: number];
+    readonly count: number;
+    /** The copy from which the rest is to be taken: what has not changed since; −1: none. */
+    readonly base: number;
+  };
 }
 
 type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages[Kind]> };
@@ -163,14 +212,16 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
     labelType: z.enum(['int64', 'int32', 'uint8', 'float32']),
     peerToken: z.string().min(16).max(200),
   }),
-  connect: z.object({ peers: z.array(z.object({ name, url: z.string().max(300) })).max(2000) }),
+  connect: z.object({ peers: peerAddresses }),
   measure: z.object({ peers: z.array(name).max(2000) }),
   profile: z.object({ batchSizes: z.array(size).min(1).max(16) }),
-  deploy: z.object({ plan, stateCount: count, step: count }),
+  deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
   state,
-  round: z.object({ round: count, learningRate: z.number().min(0) }),
+  round: z.object({ round: count, learningRate: z.number().min(0), replicate: z.boolean() }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
   snapshot: z.object({ round: count, withState: z.boolean() }),
+  release: z.object({ before: count }),
+  probe: z.object({}),
   end: z.object({ reason: z.string().max(1000) }),
 };
 
@@ -194,9 +245,21 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
   }),
   state,
   'snapshot-end': z.object({ round: count }),
+  replicated: z.object({ round: count, layers: range }),
+  heartbeat: z.object({}),
+  alive: z.object({}),
+  'lost-peer': z.object({ peer: name, reason: z.string().max(1000) }),
+  leaving: z.object({}),
   failed: z.object({ message: z.string().max(2000) }),
   statistics: z.object({ eventLoopDelayP99Ms: milliseconds, eventLoopDelayMaxMs: milliseconds, peakMemoryMiB: z.number().min(0) }),
   trace: z.object({ round: count, times: z.array(z.object({ instruction: count, startMs: milliseconds, endMs: milliseconds })) }),
+};
+
+export const toPeerSchemas: Schemas<ToPeer> = {
+  state,
+  'state-end': z.object({ layers: range, count }),
+  replica: state,
+  'replica-end': z.object({ layers: range, count, base: z.number().int().min(-1).max(1e9) }),
 };
 
 /** A validated message of one of the kinds of `Messages`, as a discriminated union. */

@@ -24,15 +24,9 @@ import {
 import { encodeModel } from '../model-transfer.ts';
 import { optimizedParameter, type RunState } from '../run-state.ts';
 import type { TrainingSpec } from '../training-spec.ts';
-import {
-  type Answer,
-  initialState,
-  type MachineConfig,
-  type MachineEffect,
-  type MachineInput,
-  type MachineState,
-  step,
-} from './machine.ts';
+import { type Detector, createDetector } from './detector.ts';
+import { initialState, step } from './machine.ts';
+import type { Answer, Change, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 
 /** A batch: the model's inputs and the labels, batch first. */
 export interface Batch {

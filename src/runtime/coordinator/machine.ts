@@ -1,128 +1,26 @@
-// The coordinator's protocol as a state machine without I/O: (state, input) → [state, effects]. The real process (coordinator.ts) and tests drive
-// it; time and tensors stay outside.
+// The coordinator's protocol as a state machine without I/O: (state, input) → [state, effects]. The real process (coordinator.ts), the rehearsal and tests
+// drive it; time and tensors stay outside.
 //
 //   gathering ─ all joined ─▶ preparing ─ all ready ─▶ connecting ─▶ measuring ─▶ profiling ─▶ planning ─▶ deploying
 //        ─▶ training ─ every k rounds ─▶ snapshotting ─▶ training … ─▶ ended
+//                 └─ a device is lost, or a better layout is found ─▶ planning ─▶ deploying ─▶ training …
 //
 // Each step waits for the answer of every member. A round commits on all devices or on none: when all have prepared, all are told to commit. Members may
 // go on with the next round meanwhile (they keep the state before until they hear of the commit), but never prepare it before.
 //
 //   coordinator   round 0, round 1        commit 0, round 2        commit 1, round 3
 //   member              ├─ compute 0 ─ prepared 0 ─┼─ compute 1 ─ prepared 1 ─┼─ compute 2 …
+//
+// A loss is no end: all return to the last round after which every layer has a holder (changes.ts), and go on from there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
-import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../messages.ts';
-
-export type Phase =
-  | 'gathering'
-  | 'preparing'
-  | 'connecting'
-  | 'measuring'
-  | 'profiling'
-  | 'planning'
-  | 'deploying'
-  | 'training'
-  | 'snapshotting'
-  | 'ended';
-
-/** What does not change during a run. */
-export interface MachineConfig {
-  readonly workerCount: number;
-  readonly firstRound: number;
-  /** Rounds [firstRound, endRound). */
-  readonly endRound: number;
-  /** A checkpoint after every so many rounds, and at the end. */
-  readonly checkpointEvery: number;
-  /** Further checkpoints after every so many rounds: where the run is tested. Absent: none. */
-  readonly evaluateEvery?: number;
-  readonly batchSize: number;
-  readonly batchSizesToProfile: readonly number[];
-  /** True when the plan is given: nothing is measured. */
-  readonly planGiven: boolean;
-  learningRate(round: number): number;
-  /** The gradient scale for a global squared norm (clipping), 1 without. */
-  gradientScale(squaredNorm: number): number;
-}
-
-export interface Member {
-  readonly name: string;
-  /** Where its peers reach it; '' until it is ready. */
-  readonly listenUrl: string;
-}
-
-export interface MachineState {
-  readonly phase: Phase;
-  readonly epoch: number;
-  readonly members: readonly Member[];
-  /** Members whose answer to the current step is outstanding. */
-  readonly waitingFor: readonly string[];
-  /** Whose turn it is to measure its links. */
-  readonly measurerIndex: number;
-  readonly plan: Plan | undefined;
-  /** The round in progress, or the next one. */
-  readonly round: number;
-  /** The last round that members may begin. */
-  readonly grantedRound: number;
-  readonly prepared: Readonly<Record<string, RoundResult>>;
-  readonly checkpointRound: number | undefined;
-  readonly stopRequested: boolean;
-}
-
-export type MachineInput =
-  | { readonly kind: 'joined'; readonly device: string }
-  | { readonly kind: 'left'; readonly device: string; readonly reason: string }
-  | { readonly kind: 'answer'; readonly device: string; readonly answer: Answer }
-  | { readonly kind: 'planned'; readonly plan: Plan }
-  | { readonly kind: 'checkpointed'; readonly round: number }
-  | { readonly kind: 'stop' };
-
-/** The parts of a worker's messages that the protocol depends on. */
-export type Answer =
-  | { readonly kind: 'ready'; readonly listenUrl: string }
-  | { readonly kind: 'connected' }
-  | { readonly kind: 'measured'; readonly links: readonly LinkMeasurement[] }
-  | { readonly kind: 'profiled'; readonly profile: ToCoordinator['profiled'] }
-  | { readonly kind: 'deployed' }
-  | { readonly kind: 'prepared'; readonly result: RoundResult }
-  | { readonly kind: 'snapshot-end'; readonly round: number }
-  | { readonly kind: 'failed'; readonly message: string };
-
-export type MachineEffect =
-  | {
-      [Kind in keyof ToWorker]: {
-        readonly kind: 'send';
-        readonly device: string;
-        readonly message: Kind;
-        readonly control: ToWorker[Kind];
-      };
-    }['measure' | 'profile' | 'round' | 'commit' | 'snapshot' | 'end']
-  /** Send the model (the shell holds its bytes). */
-  | { readonly kind: 'send-model'; readonly device: string }
-  | { readonly kind: 'send-peers'; readonly device: string; readonly members: readonly Member[] }
-  | { readonly kind: 'links-measured'; readonly device: string; readonly links: readonly LinkMeasurement[] }
-  | { readonly kind: 'profiled'; readonly device: string; readonly profile: ToCoordinator['profiled'] }
-  /** Compute a plan for these devices; answer with 'planned'. */
-  | { readonly kind: 'plan'; readonly devices: readonly string[] }
-  /** Send the plan and each device's state. */
-  | { readonly kind: 'deploy'; readonly plan: Plan; readonly epoch: number; readonly step: number }
-  /** Send a round's inputs and labels; never more than one round ahead. */
-  | { readonly kind: 'feed'; readonly round: number }
-  | {
-      readonly kind: 'committed';
-      readonly round: number;
-      readonly loss: number;
-      readonly correctCount: number;
-      readonly results: Readonly<Record<string, RoundResult>>;
-      readonly learningRate: number;
-    }
-  /** All weights of `round` committed rounds have arrived: write them. */
-  | { readonly kind: 'write-checkpoint'; readonly round: number }
-  | { readonly kind: 'phase'; readonly phase: Phase }
-  | { readonly kind: 'finish'; readonly round: number; readonly stopped: boolean }
-  | { readonly kind: 'fail'; readonly message: string };
-
-type Step = readonly [MachineState, readonly MachineEffect[]];
+import type { RoundResult } from '../messages.ts';
+import { lost, putOut, relayout, suspected, vouchedFor, wantsToLeave } from './changes.ts';
+import { joinerAnswered, joinLater, startQueued } from './joiners.ts';
+import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Phase, Step } from './machine-types.ts';
+import { activeDevices, fail, fullMembers } from './members.ts';
+import { copied, copying, isCopyDue, settleHoldings } from './replication.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -133,11 +31,22 @@ export function initialState(config: MachineConfig): MachineState {
     waitingFor: [],
     measurerIndex: 0,
     plan: undefined,
+    pending: undefined,
+    change: undefined,
+    proposal: undefined,
+    holdings: [],
+    replication: undefined,
+    replicatedRound: undefined,
     round: config.firstRound,
     grantedRound: config.firstRound - 1,
+    fedRound: config.firstRound - 1,
+    recordedRound: config.firstRound,
     prepared: {},
     checkpointRound: config.firstRound > 0 ? config.firstRound : undefined,
     stopRequested: false,
+    brokenLinks: {},
+    suspicions: [],
+    failures: [],
   };
 }
 
@@ -148,27 +57,36 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
     case 'joined':
       return joined(config, state, input.device);
     case 'left':
-      return left(state, input.device, input.reason);
+      return then(lost(config, state, input.device, input.reason), (next) => afterLoss(config, next));
     case 'answer':
       return state.members.some((member) => member.name === input.device)
         ? answered(config, state, input.device, input.answer)
         : [state, []];
     case 'planned':
-      return planned(state, input.plan);
+      return planned(config, state, input.plan);
+    case 'proposed':
+      return proposed(config, state, input);
     case 'checkpointed':
-      return afterCheckpoint(config, { ...state, checkpointRound: input.round });
+      return afterCheckpoint(config, state, input.round);
     case 'stop':
       return stop(state);
   }
 }
 
+/** A further transition, if the state asks for one; undefined: none. */
+function then([state, effects]: Step, more: (state: MachineState) => Step | undefined): Step {
+  const [next, further] = (state.phase === 'ended' ? undefined : more(state)) ?? [state, []];
+  return [next, [...effects, ...further]];
+}
+
 function joined(config: MachineConfig, state: MachineState, device: string): Step {
-  if (state.phase !== 'gathering' || state.members.some((member) => member.name === device)) {
-    return [state, [{ kind: 'send', device, message: 'end', control: { reason: 'the run has all the workers that it asked for' } }]];
+  if (state.members.some((member) => member.name === device)) {
+    return [state, [{ kind: 'send', device, message: 'end', control: { reason: `another device is called ${device}` } }]];
   }
+  if (state.phase !== 'gathering' && state.phase !== 'waiting') return joinLater(state, device);
   const members = [...state.members, { name: device, listenUrl: '' }];
   const next = { ...state, members, epoch: state.epoch + 1 };
-  if (members.length < config.workerCount) return [next, []];
+  if (state.phase === 'gathering' && members.length < config.workerCount) return [next, []];
   // By name, not by arrival: the same devices then always get the same plan.
   members.sort((a, b) => a.name.localeCompare(b.name, 'en', { numeric: true }));
   return enter(
@@ -178,29 +96,16 @@ function joined(config: MachineConfig, state: MachineState, device: string): Ste
   );
 }
 
-function left(state: MachineState, device: string, reason: string): Step {
-  if (!state.members.some((member) => member.name === device)) return [state, []];
-  const members = state.members.filter((member) => member.name !== device);
-  const next = { ...state, members, epoch: state.epoch + 1 };
-  if (state.phase === 'gathering') return [next, []];
-  return fail(next, `${device} left ${whereText(state)} (${reason})`);
-}
-
-function whereText(state: MachineState): string {
-  return state.phase === 'training' || state.phase === 'snapshotting' ? `in round ${state.round}` : `while ${state.phase}`;
-}
-
-function fail(state: MachineState, message: string): Step {
-  const effects = state.members.map(
-    ({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason: message } }),
-  );
-  return [{ ...state, phase: 'ended' }, [...effects, { kind: 'fail', message }]];
-}
-
 /** Enters a phase in which every member owes an answer. */
 function enter(state: MachineState, phase: Phase, effects: readonly MachineEffect[]): Step {
-  const waitingFor = state.members.map(({ name }) => name);
+  const waitingFor = fullMembers(state).map(({ name }) => name);
   return [{ ...state, phase, waitingFor }, [{ kind: 'phase', phase }, ...effects]];
+}
+
+/** A device was lost, and nobody's answer is outstanding any more: the step goes on. */
+function afterLoss(config: MachineConfig, state: MachineState): Step | undefined {
+  const phases: readonly Phase[] = ['preparing', 'connecting', 'measuring', 'profiling', 'deploying', 'snapshotting'];
+  return phases.includes(state.phase) && state.waitingFor.length === 0 ? advance(config, state) : undefined;
 }
 
 const answerOf: Partial<Record<Phase, Answer['kind']>> = {
@@ -214,37 +119,46 @@ const answerOf: Partial<Record<Phase, Answer['kind']>> = {
 };
 
 function answered(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
-  if (answer.kind === 'failed') return fail(state, `${device} cannot go on: ${answer.message}`);
+  switch (answer.kind) {
+    case 'failed':
+      return then(putOut(config, state, device, answer.message), (next) => afterLoss(config, next));
+    case 'lost-peer':
+      return suspected(state, device, answer.peer, answer.reason);
+    case 'alive':
+      return vouchedFor(config, state, device);
+    case 'leaving':
+      return wantsToLeave(state, device);
+    case 'replicated':
+      return copied(state, device, answer) ?? putOut(config, state, device, `it reported a copy of round ${answer.round} that nobody asked for`);
+    default:
+  }
+  if (state.members.some(({ name, joining }) => name === device && joining !== undefined)) {
+    return joinerAnswered(config, state, device, answer);
+  }
   if (answerOf[state.phase] !== answer.kind || !state.waitingFor.includes(device)) {
-    return fail(state, `${device} answered "${answer.kind}" while ${state.phase}, which the protocol does not allow`);
+    const message = `it answered "${answer.kind}" while ${state.phase}, which the protocol does not allow`;
+    return then(putOut(config, state, device, message), (next) => afterLoss(config, next));
   }
   const waitingFor = state.waitingFor.filter((name) => name !== device);
-  const [next, effects] = absorb({ ...state, waitingFor }, device, answer);
-  if (next.phase === 'ended' || waitingFor.length > 0) return [next, effects];
-  const [after, more] = advance(config, next);
-  return [after, [...effects, ...more]];
+  const [next, effects] = absorb(config, { ...state, waitingFor }, device, answer);
+  return then([next, effects], (after) => (after.phase === state.phase && after.waitingFor.length === 0 ? advance(config, after) : undefined));
 }
 
-function absorb(state: MachineState, device: string, answer: Answer): Step {
+function absorb(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
   switch (answer.kind) {
-    case 'ready':
-      return [
-        {
-          ...state,
-          members: state.members.map((member) => (member.name === device ? { ...member, listenUrl: answer.listenUrl } : member)),
-        },
-        [],
-      ];
+    case 'ready': {
+      const members = state.members.map((member) => (member.name === device ? { ...member, listenUrl: answer.listenUrl } : member));
+      return [{ ...state, members }, []];
+    }
     case 'measured':
       return [state, [{ kind: 'links-measured', device, links: answer.links }]];
     case 'profiled':
       return [state, [{ kind: 'profiled', device, profile: answer.profile }]];
     case 'prepared':
-      if (answer.result.round !== state.round)
-        return fail(state, `${device} prepared round ${answer.result.round} instead of ${state.round}`);
+      if (answer.result.round !== state.round) return putOut(config, state, device, `it prepared round ${answer.result.round} instead of ${state.round}`);
       return [{ ...state, prepared: { ...state.prepared, [device]: answer.result } }, []];
     case 'snapshot-end':
-      if (answer.round !== state.round) return fail(state, `${device} sent the weights of round ${answer.round} instead of ${state.round}`);
+      if (answer.round !== state.round) return putOut(config, state, device, `it sent the weights of round ${answer.round} instead of ${state.round}`);
       return [state, []];
     default:
       return [state, []];
@@ -253,7 +167,7 @@ function absorb(state: MachineState, device: string, answer: Answer): Step {
 
 /** Every member has answered: the next step. */
 function advance(config: MachineConfig, state: MachineState): Step {
-  const { members } = state;
+  const members = fullMembers(state);
   switch (state.phase) {
     case 'preparing':
       return enter(
@@ -268,10 +182,7 @@ function advance(config: MachineConfig, state: MachineState): Step {
     case 'profiling':
       return startPlanning(state);
     case 'deploying':
-      return startRound(config, { ...state, phase: 'training' }, [
-        { kind: 'phase', phase: 'training' },
-        { kind: 'feed', round: state.round },
-      ]);
+      return established(config, state);
     case 'training':
       return commit(config, state);
     case 'snapshotting':
@@ -283,8 +194,9 @@ function advance(config: MachineConfig, state: MachineState): Step {
 
 /** Links are measured by one member after the other, so that measurements do not disturb each other; each pair once. */
 function measure(config: MachineConfig, state: MachineState, measurerIndex: number): Step {
-  const measurer = state.members[measurerIndex];
-  const peers = state.members.slice(measurerIndex + 1).map(({ name }) => name);
+  const members = fullMembers(state);
+  const measurer = members[measurerIndex];
+  const peers = members.slice(measurerIndex + 1).map(({ name }) => name);
   if (measurer === undefined || peers.length === 0) return startProfiling(config, state);
   const effects: MachineEffect[] = state.phase === 'measuring' ? [] : [{ kind: 'phase', phase: 'measuring' }];
   effects.push({ kind: 'send', device: measurer.name, message: 'measure', control: { peers } });
@@ -297,38 +209,50 @@ function startProfiling(config: MachineConfig, state: MachineState): Step {
   return enter(
     state,
     'profiling',
-    state.members.map(({ name }) => ({ kind: 'send', device: name, message: 'profile', control })),
+    fullMembers(state).map(({ name }) => ({ kind: 'send', device: name, message: 'profile', control })),
   );
 }
 
 function startPlanning(state: MachineState): Step {
-  const devices = state.members.map(({ name }) => name);
+  const devices = fullMembers(state).map(({ name }) => name);
   return [
     { ...state, phase: 'planning', waitingFor: [] },
     [
       { kind: 'phase', phase: 'planning' },
-      { kind: 'plan', devices },
+      { kind: 'plan', devices, lost: [] },
     ],
   ];
 }
 
-/** Members that the plan leaves out are released. */
-function planned(state: MachineState, plan: Plan): Step {
+function planned(config: MachineConfig, state: MachineState, plan: Plan): Step {
   assert(state.phase === 'planning', 'a plan comes while planning');
-  const used = new Set(plan.stages.flatMap((stage) => stage.devices));
-  const unused = state.members.filter(({ name }) => !used.has(name));
-  const members = state.members.filter(({ name }) => used.has(name));
-  assert(members.length === used.size, 'the plan uses members only');
-  const releases = unused.map(
-    ({ name }): MachineEffect => ({
-      kind: 'send',
-      device: name,
-      message: 'end',
-      control: { reason: 'the plan is faster without this device' },
-    }),
-  );
-  const next: MachineState = { ...state, members, plan, epoch: state.epoch + 1 };
-  return enter(next, 'deploying', [...releases, { kind: 'deploy', plan, epoch: next.epoch, step: state.round }]);
+  return relayout(config, state, plan);
+}
+
+/** A better layout is taken at the next boundary between rounds; in any other phase than training it comes too late. */
+function proposed(config: MachineConfig, state: MachineState, { plan, change }: Extract<MachineInput, { kind: 'proposed' }>): Step {
+  const present = new Set(fullMembers(state).map(({ name }) => name));
+  const isPossible = plan.stages.every(({ devices }) => devices.every((device) => present.has(device)));
+  if (!isPossible || (state.phase !== 'training' && state.phase !== 'snapshotting')) return [state, []];
+  return goOnIfIdle(config, { ...state, proposal: { plan, change } });
+}
+
+/** Nothing is granted beyond the round that is next and nobody computes: goes on at once. Otherwise the rounds in progress come first. */
+function goOnIfIdle(config: MachineConfig, state: MachineState): Step {
+  return state.phase === 'training' && state.round > state.grantedRound ? goOn(config, state, []) : [state, []];
+}
+
+/** The layout stands: all of its devices have what they need. */
+function established(config: MachineConfig, state: MachineState): Step {
+  const plan = defined(state.pending, 'a layout to establish');
+  const { change } = state;
+  const stands: MachineState = { ...state, phase: 'training', plan, pending: undefined, change: undefined, suspicions: [] };
+  const effects: MachineEffect[] = [{ kind: 'phase', phase: 'training' }];
+  if (change !== undefined) effects.push({ kind: 'changed', change, round: state.round });
+  if (change?.drained !== undefined) effects.push({ kind: 'dismiss', device: change.drained, reason: 'the device was drained' });
+  const [settled, releases] = settleHoldings(config, stands);
+  const [next, welcomes] = startQueued(settled);
+  return goOn(config, next, [...effects, ...releases, ...welcomes]);
 }
 
 /** True when training pauses after `round` committed rounds, for a checkpoint or the end. */
@@ -336,27 +260,47 @@ export function isBoundary({ endRound, checkpointEvery, evaluateEvery }: Machine
   return round >= endRound || round % checkpointEvery === 0 || (evaluateEvery !== undefined && round % evaluateEvery === 0);
 }
 
-/** Lets all members begin a round. */
-function grant(config: MachineConfig, { members }: MachineState, round: number): MachineEffect[] {
-  const control = { round, learningRate: config.learningRate(round) };
-  return members.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'round', control }));
+/** A boundary whose checkpoint is not written yet. */
+function isPause(config: MachineConfig, { checkpointRound = config.firstRound }: MachineState, round: number): boolean {
+  return isBoundary(config, round) && round > checkpointRound;
 }
 
-/** Starts round `state.round` after a pause. */
-function startRound(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
-  const effects = [...before, ...grant(config, state, state.round)];
-  return proceed(config, { ...state, grantedRound: state.round }, effects);
+/** All members are at `state.round` and nothing is granted: a checkpoint, the end, another layout, or the next round. */
+function goOn(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
+  const { round, checkpointRound = config.firstRound, stopRequested, proposal } = state;
+  if (round > checkpointRound && (stopRequested || isBoundary(config, round))) return snapshot(state, before);
+  if (stopRequested || round >= config.endRound) return finish(state, before);
+  if (proposal !== undefined) {
+    const [next, effects] = relayout(config, { ...state, proposal: undefined, change: proposal.change }, proposal.plan);
+    return [next, [...before, ...effects]];
+  }
+  const isCopied = isCopyDue(config, state, round);
+  const [fed, feeds] = feed(state, round);
+  const effects: MachineEffect[] = [...before, ...feeds, ...grant(config, state, round, isCopied)];
+  return proceed(config, { ...fed, grantedRound: round, ...copying(state, round, isCopied) }, effects);
+}
+
+/** Data are sent once, also where the round has to wait for a checkpoint. */
+function feed(state: MachineState, round: number): Step {
+  return round <= state.fedRound ? [state, []] : [{ ...state, fedRound: round }, [{ kind: 'feed', round }]];
+}
+
+/** Lets the devices of the layout begin a round. */
+function grant(config: MachineConfig, state: MachineState, round: number, replicate: boolean): MachineEffect[] {
+  const control = { round, learningRate: config.learningRate(round), replicate };
+  return activeDevices(state).map((device): MachineEffect => ({ kind: 'send', device, message: 'round', control }));
 }
 
 /** Waits for round `state.round`, which has been granted; grants and feeds one round ahead unless training pauses or stops before it. */
 function proceed(config: MachineConfig, state: MachineState, effects: readonly MachineEffect[]): Step {
   const ahead = state.round + 1;
-  const waitingFor = state.members.map(({ name }) => name);
-  const next: MachineState = { ...state, phase: 'training', waitingFor, prepared: {} };
-  if (ahead >= config.endRound || state.stopRequested) return [next, effects];
-  const feed: MachineEffect = { kind: 'feed', round: ahead };
-  if (isBoundary(config, ahead)) return [next, [...effects, feed]];
-  return [{ ...next, grantedRound: ahead }, [...effects, ...grant(config, state, ahead), feed]];
+  const waiting: MachineState = { ...state, phase: 'training', waitingFor: activeDevices(state), prepared: {} };
+  if (ahead >= config.endRound || state.stopRequested || state.proposal !== undefined) return [waiting, effects];
+  const [next, feeds] = feed(waiting, ahead);
+  if (isPause(config, state, ahead)) return [next, [...effects, ...feeds]];
+  const isCopied = isCopyDue(config, state, ahead);
+  const granted = { ...next, grantedRound: ahead, ...copying(next, ahead, isCopied) };
+  return [granted, [...effects, ...grant(config, state, ahead, isCopied), ...feeds]];
 }
 
 /** All members hold the round's gradients: the round commits on all of them, unless a number in it is not finite. */
@@ -370,10 +314,16 @@ function commit(config: MachineConfig, state: MachineState): Step {
     );
   }
   const gradientScale = config.gradientScale(sum(results, (result) => result.squaredNorm));
-  const commits = state.members.map(
-    ({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'commit', control: { round, gradientScale } }),
+  const commits = activeDevices(state).map(
+    (device): MachineEffect => ({ kind: 'send', device, message: 'commit', control: { round, gradientScale } }),
   );
-  const record: MachineEffect = {
+  const next = { ...state, round: round + 1, recordedRound: Math.max(state.recordedRound, round + 1), brokenLinks: {} };
+  const effects = [...commits, round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, state, results)];
+  return next.round > next.grantedRound ? goOn(config, next, effects) : proceed(config, next, effects);
+}
+
+function record(config: MachineConfig, { round, prepared }: MachineState, results: readonly RoundResult[]): MachineEffect {
+  return {
     kind: 'committed',
     round,
     loss: sum(results, (result) => result.lossSum) / config.batchSize,
@@ -381,16 +331,12 @@ function commit(config: MachineConfig, state: MachineState): Step {
     results: prepared,
     learningRate: config.learningRate(round),
   };
-  const next = { ...state, round: round + 1 };
-  const effects = [...commits, record];
-  if (next.round > next.grantedRound) return snapshot(next, effects);
-  return proceed(config, next, effects);
 }
 
 /** Asks one device of each stage for its weights after `state.round` committed rounds, and all for their statistics. */
 function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
   const owners = new Set(defined(state.plan, 'the plan').stages.map((stage) => stage.devices[0]));
-  const waitingFor = state.members.map(({ name }) => name);
+  const waitingFor = activeDevices(state);
   const asks = waitingFor.map(
     (device): MachineEffect => ({
       kind: 'send',
@@ -402,22 +348,24 @@ function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
   return [{ ...state, phase: 'snapshotting', waitingFor }, [...before, ...asks]];
 }
 
-function afterCheckpoint(config: MachineConfig, state: MachineState): Step {
-  if (state.phase !== 'snapshotting') return [state, []];
-  if (state.round >= config.endRound || state.stopRequested) return finish(state, state.round < config.endRound);
-  return startRound(config, state, []);
+/** A checkpoint counts whatever has happened since it was asked for. */
+function afterCheckpoint(config: MachineConfig, state: MachineState, round: number): Step {
+  const next = { ...state, checkpointRound: Math.max(round, state.checkpointRound ?? round) };
+  if (state.phase !== 'snapshotting' || state.round !== round) return [next, []];
+  return goOn(config, next, []);
 }
 
-function finish(state: MachineState, isStopped: boolean): Step {
+function finish(state: MachineState, before: readonly MachineEffect[], round = state.round, isStopped = state.stopRequested): Step {
   const reason = isStopped ? 'the run was stopped' : 'the run is done';
   const ends = state.members.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason } }));
-  return [{ ...state, phase: 'ended' }, [...ends, { kind: 'finish', round: state.round, stopped: isStopped }]];
+  return [{ ...state, phase: 'ended' }, [...before, ...ends, { kind: 'finish', round, stopped: isStopped }]];
 }
 
 /** A stop: at once while nothing is being trained; otherwise after the rounds that members may have begun already. */
 function stop(state: MachineState): Step {
-  if (state.phase === 'training' || state.phase === 'snapshotting') return [{ ...state, stopRequested: true }, []];
-  return finish(state, true);
+  const isTraining = state.plan !== undefined || state.pending !== undefined || state.change !== undefined;
+  if (isTraining && state.phase !== 'waiting') return [{ ...state, stopRequested: true }, []];
+  return finish(state, [], state.checkpointRound ?? state.round, true);
 }
 
 function sum(results: readonly RoundResult[], value: (result: RoundResult) => number): number {

@@ -4,7 +4,7 @@ import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { wrap } from '../../graph/tensor.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
-import type { LinkMeasurement, PeerAddress } from '../messages.ts';
+import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../messages.ts';
 
 /** How a worker opens and accepts links to the other workers of its run. */
 export interface PeerNetwork {
@@ -15,8 +15,14 @@ export interface PeerNetwork {
   close(): Promise<void>;
 }
 
-/** Frames of these kinds are pipeline data; they go to the mailbox. */
-const pipelineKinds = new Set(['activation', 'gradient', 'all-reduce']);
+/** Frames of these kinds are of a layout: pipeline data, and state on its way to others. */
+const layoutKinds = new Set(['activation', 'gradient', 'all-reduce', ...Object.keys(toPeerSchemas)]);
+
+export interface ConnectOptions {
+  readonly names: readonly string[];
+  readonly waitMs: number;
+  onFailure?(peer: string, reason: string): void;
+}
 
 /** The links of one worker to all others. */
 export class Peers {
@@ -31,7 +37,7 @@ export class Peers {
   /** Why this worker talks to nobody any more. */
   #closed: string | undefined;
 
-  /** `onFrame` receives pipeline data, `onEnd` is told when a link ends that was not closed here. */
+  /** `onFrame` receives what is of a layout, `onEnd` is told when a link ends that was not closed here. */
   constructor(
     name: string,
     clock: Clock,
@@ -43,29 +49,43 @@ export class Peers {
     this.#onEnd = handlers.onEnd;
   }
 
-  /** Takes in a link that a peer opened, perhaps before this worker heard of its peers. */
+  /** Takes in a link that a peer opened, perhaps before this worker heard of its peers. A peer that calls again has lost the link before. */
   accept(link: Link): void {
-    if (this.#links.has(link.peer)) void link.close('there is a link already');
-    else this.#add(link);
+    this.#add(link);
   }
 
-  /** Links to all peers: this worker calls those before it in the list and is called by those after it. All of them listen already. */
-  async connect(network: PeerNetwork, peers: readonly PeerAddress[]): Promise<void> {
+  /**
+   * Links to those of `names` that have no link yet: this worker calls the peers before it in the list and is called by those after it. All of them listen
+   * already. Resolves when all have been tried; `onFailure` hears of those that did not answer, or did not call within `waitMs`.
+   */
+  async connect(network: PeerNetwork, peers: readonly PeerAddress[], { names, waitMs, onFailure }: ConnectOptions): Promise<void> {
     const own = peers.findIndex((peer) => peer.name === this.#name);
     if (own < 0) throw new ProtocolError(`The list of peers lacks this worker, ${this.#name}.`);
-    const later = peers.slice(own + 1).map((peer) => this.#arrival(peer.name));
-    const earlier = peers.slice(0, own).map(async (peer) => this.#add(await network.connect(peer)));
-    await Promise.all([...earlier, ...later]);
+    const wanted = new Set(names);
+    const missing = [...peers.entries()].filter(([index, { name }]) => index !== own && wanted.has(name) && !this.#links.has(name));
+    await Promise.all(
+      missing.map(async ([index, peer]) => {
+        try {
+          if (index > own) await this.#arrival(peer.name, waitMs);
+          else this.#add(await network.connect(peer));
+        } catch (error) {
+          if (!(error instanceof RunError)) throw error;
+          onFailure?.(peer.name, error.message);
+        }
+      }),
+    );
   }
 
-  #arrival(peer: string): Promise<void> {
-    if (this.#links.has(peer)) return Promise.resolve();
-    return new Promise((resolve) => this.#arrivals.set(peer, resolve));
-  }
-
-  /** Whether a link to this peer stands. */
-  isLinked(peer: string): boolean {
-    return this.#links.has(peer);
+  async #arrival(peer: string, waitMs: number): Promise<void> {
+    if (this.#links.has(peer)) return;
+    let cancel = (): void => {};
+    const arrived = new Promise<boolean>((resolve) => {
+      this.#arrivals.set(peer, () => resolve(true));
+      cancel = this.#clock.after(waitMs, () => resolve(false));
+    });
+    const isThere = await arrived;
+    cancel();
+    if (!isThere) throw new RunError(`${peer} did not call within ${waitMs / 1000} s`);
   }
 
   #add(link: Link): void {
@@ -73,9 +93,12 @@ export class Peers {
       void link.close(this.#closed);
       return;
     }
+    const former = this.#links.get(link.peer);
     this.#links.set(link.peer, link);
+    void former?.close('there is a newer link');
     link.receive((frame) => this.#received(link, frame));
     void link.ended.then((end) => {
+      if (this.#links.get(link.peer) !== link) return;
       this.#links.delete(link.peer);
       this.#onEnd(link.peer, end.reason);
     });
@@ -84,7 +107,7 @@ export class Peers {
   }
 
   #received(link: Link, frame: Frame): void {
-    if (pipelineKinds.has(frame.kind)) this.#onFrame(link.peer, frame);
+    if (layoutKinds.has(frame.kind)) this.#onFrame(link.peer, frame);
     else if (frame.kind === 'ping')
       void link.send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch }, 'pipeline').catch(() => {}); // a lost link reports itself
     else if (frame.kind === 'pong') this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(frame);

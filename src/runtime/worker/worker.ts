@@ -1,16 +1,17 @@
 // A worker: one device's part of a run. It does what the coordinator's messages say, one after the other, and lets pipeline data flow beside them into
 // the mailbox. It ends when the coordinator ends the run or the link to it is lost; nothing of the run outlives it.
+//
+// A new layout interrupts whatever is going on: the round is given up, the state returns to the version that the coordinator names, layers travel, and
+// what was before is kept until it is released (layout.ts). A lost peer is reported and waited out: the coordinator decides what follows.
 
 import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
-import { parsePlan } from '../../cluster/validate.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
-import { forwardOnlyCount, layers } from '../../graph/layers.ts';
-import { sameShape } from '../../graph/tensor.ts';
-import { program } from '../../schedule/generate.ts';
+import { layers } from '../../graph/layers.ts';
+import type { Move } from '../../planner/replan/moves.ts';
 import { type DeviceProgram, isBackwardImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
@@ -18,14 +19,30 @@ import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { savedBudgetBytes } from '../device/recomputation.ts';
 import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
-import { createStage, type StagePort } from '../device/stage.ts';
+import { ownCopy } from '../device/samples.ts';
+import { createStage, type StagePort, type UpdateOptions } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
+import type { StateEntry } from '../device/stage-state.ts';
 import { Failure } from '../failure.ts';
-import { type Message, type ModelMessage, message, parseMessage, type ToCoordinator, type ToWorker, toWorkerSchemas } from '../messages.ts';
+import {
+  type Message,
+  type ModelMessage,
+  message,
+  type PeerAddress,
+  parseMessage,
+  type ToCoordinator,
+  type ToPeer,
+  type ToWorker,
+  toPeerSchemas,
+  toWorkerSchemas,
+} from '../messages.ts';
 import { decodeModel } from '../model-transfer.ts';
-import { optimizedParameter } from '../run-state.ts';
+import { Arrivals } from './arrivals.ts';
+import { Catalog, type LayerRange } from './catalog.ts';
+import { checkedProgram, Layout, stageKey, type Topology, topologyOf } from './layout.ts';
 import { type PeerNetwork, Peers } from './peers.ts';
 import { type ProcessMeters, processMeters } from './process-meters.ts';
+import { Replicas } from './replicas.ts';
 
 export interface WorkerOptions {
   /** The name that the coordinator gave this device. */
@@ -61,63 +78,93 @@ export async function runWorker(options: WorkerOptions): Promise<WorkerEnd> {
   return worker.serve();
 }
 
-interface Deployment {
-  readonly program: DeviceProgram;
-  readonly stage: StagePort;
-  /** The peers that the program exchanges data with. */
-  readonly peers: ReadonlySet<string>;
-  /** Shapes of the stage's parameters and buffers. */
-  readonly shapes: Readonly<Record<'parameter' | 'buffer', ReadonlyMap<string, readonly number[]>>>;
-  /** State frames still to come. */
-  missingCount: number;
-  /** Committed updates. */
-  step: number;
-  /** The commit that the last round still waits for. */
-  unsettled: Promise<ToWorker['commit']> | undefined;
-}
+/** A new layout has come in the place of the one for which something waited. */
+class Superseded extends Error {}
+
+/** Time between signs of life to the coordinator. */
+export const heartbeatMs = 500;
+
+/** How long the coordinator may take to say what a lost link means, and a peer to call. */
+const verdictMs = 30_000;
+const callMs = 10_000;
 
 /** The coordinator's word on rounds, awaited by the round that it is about. */
 class Commits {
   #round = -1;
-  #resolve: ((commit: ToWorker['commit']) => void) | undefined;
+  #resolve: (() => void) | undefined;
 
   /** The commit of `round`, which is about to be prepared. */
-  expect(round: number): Promise<ToWorker['commit']> {
+  expect(round: number): Promise<void> {
     this.#round = round;
     return new Promise((resolve) => {
       this.#resolve = resolve;
     });
   }
 
-  arrived(commit: ToWorker['commit']): void {
-    if (this.#resolve === undefined || commit.round !== this.#round)
-      throw new ProtocolError(`The coordinator committed round ${commit.round}, which was not prepared.`);
-    this.#resolve(commit);
+  /** True when it was waited for. */
+  arrived(round: number): boolean {
+    if (this.#resolve === undefined || round !== this.#round) return false;
+    this.#resolve();
+    this.#resolve = undefined;
+    return true;
+  }
+
+  forget(): void {
     this.#resolve = undefined;
   }
+}
+
+/** What the layout in force is about. */
+interface Session {
+  /** Ends all that waits when another layout comes, or the run ends. */
+  readonly failure: Failure;
+  readonly epoch: number;
+  readonly plan: Plan | undefined;
+  readonly topology: Topology | undefined;
+  readonly arrivals: Arrivals | undefined;
+  /** Peers whose links were lost, and told. */
+  readonly lostPeers: Set<string>;
+  /** Peers that this device exchanges anything with. */
+  readonly partners: ReadonlySet<string>;
+}
+
+interface Model {
+  readonly message: ModelMessage;
+  readonly sequence: LayerSequence;
+  readonly catalog: Catalog;
+  readonly replicas: Replicas;
 }
 
 class Worker {
   readonly #options: WorkerOptions;
   readonly #peers: Peers;
-  readonly #queue: Message<ToWorker>[] = [];
-  readonly #failure = new Failure();
+  readonly #meters: ProcessMeters;
+  readonly #commits = new Commits();
+  #queue: Message<ToWorker>[] = [];
+  /** Frames of a layout that peers have heard of before this device. */
+  #early: { readonly from: string; readonly frame: Frame }[] = [];
+  #earlyBytes = 0;
   #wake: () => void = () => {};
   #mailbox = new Mailbox(0);
-  #epoch = 0;
+  #session: Session = sessionOf(0);
   #ended: WorkerEnd | undefined;
   #network: PeerNetwork | undefined;
-  #model: { message: ModelMessage; sequence: LayerSequence } | undefined;
-  #deployment: Deployment | undefined;
-  readonly #commits = new Commits();
+  #model: Model | undefined;
+  /** The layout that runs. */
+  #layout: Layout | undefined;
+  /** Layouts before it, kept for what they hold. */
+  #former: Layout[] = [];
+  /** The commit that the last round still waits for, and the update that waits for it. */
+  #unsettled: Promise<void> | undefined;
+  #clippedUpdate: Omit<UpdateOptions, 'gradientScale'> | undefined;
   #peakMemoryBytes = 0;
-  readonly #meters: ProcessMeters;
+  #stopHeartbeat: () => void = () => {};
 
   constructor(options: WorkerOptions) {
     this.#options = options;
     this.#meters = options.meters ?? processMeters();
     this.#peers = new Peers(options.name, options.clock, {
-      onFrame: (from, frame) => this.#file(from, frame),
+      onFrame: (from, frame) => this.#fromPeer(from, frame),
       onEnd: (peer, reason) => this.#peerLost(peer, reason),
     });
     options.coordinator.receive((frame) => this.#received(frame));
@@ -128,8 +175,15 @@ class Worker {
 
   async serve(): Promise<WorkerEnd> {
     let end: WorkerEnd = { clean: false, reason: 'the worker has failed' };
+    this.#beat();
     try {
-      for (;;) await this.#handle(await this.#next());
+      for (;;) {
+        try {
+          await this.#handle(await this.#next());
+        } catch (error) {
+          if (!(error instanceof Superseded)) throw error;
+        }
+      }
     } catch (error) {
       // What the coordinator said counts, whatever its end interrupted.
       end = this.#ended ?? (await this.#report(error));
@@ -139,27 +193,29 @@ class Worker {
     return end;
   }
 
+  /** Signs of life, which say that this process answers: not how far its computing is. */
+  #beat(): void {
+    const beat = (): void => {
+      void this.#send('heartbeat', {}).catch(() => {}); // a lost link ends the run by itself
+      this.#stopHeartbeat = this.#options.clock.after(heartbeatMs, beat);
+    };
+    beat();
+  }
+
   async #close(reason: string): Promise<void> {
+    this.#stopHeartbeat();
     this.#meters.stop();
     this.#mailbox.fail(new RunError(reason));
     await this.#peers.close(reason);
     await this.#network?.close();
     await this.#options.coordinator.close(reason);
+    for (const layout of this.#layouts()) layout.stage.dispose();
   }
 
   #end(end: WorkerEnd): void {
     this.#ended ??= end;
-    this.#failure.fail(new RunError(end.reason));
+    this.#session.failure.fail(new RunError(end.reason));
     this.#wake();
-  }
-
-  /**
-   * A peer's link may end a moment before the coordinator says why: its word is waited for, since only it decides what a loss means. Peers that the
-   * plan leaves out go their way.
-   */
-  #peerLost(peer: string, reason: string): void {
-    if (this.#deployment !== undefined && !this.#deployment.peers.has(peer)) return;
-    this.#mailbox.fail(new RunError(`the link to ${peer} ended: ${reason}`));
   }
 
   async #report(error: unknown): Promise<WorkerEnd> {
@@ -173,17 +229,84 @@ class Worker {
   #received(frame: Frame): void {
     if (frame.kind === 'input' || frame.kind === 'label') return this.#file(feedName, frame);
     const received = parseMessage<ToWorker>(toWorkerSchemas, frame, 'The coordinator');
-    if (received.kind === 'end') return this.#end({ clean: true, reason: received.control.reason });
-    if (received.kind === 'commit') return this.#commits.arrived(received.control);
+    switch (received.kind) {
+      case 'end':
+        return this.#end({ clean: true, reason: received.control.reason });
+      case 'commit':
+        return this.#committed(received.control);
+      case 'probe':
+        return void this.#send('alive', {}).catch(() => {}); // a lost link ends the run by itself
+      case 'release':
+        return this.#release(received.control.before);
+      case 'state':
+        return this.#arrived(null, received);
+      case 'deploy':
+        this.#supersede(received.control, received.frame.epoch);
+        break;
+      default:
+    }
     if (this.#queue.length >= 100_000) throw new ProtocolError('The coordinator sent more messages than may wait here.');
     this.#queue.push(received);
     this.#wake();
   }
 
+  /** A frame from a peer: of the layout in force it is used, of a later one it waits, of an earlier one it is late and dropped. */
+  #fromPeer(from: string, frame: Frame): void {
+    if (frame.epoch > this.#session.epoch) return this.#keepEarly(from, frame);
+    if (frame.epoch < this.#session.epoch) return;
+    if (!Object.hasOwn(toPeerSchemas, frame.kind)) return this.#file(from, frame);
+    const received = parseMessage<ToPeer>(toPeerSchemas, frame, from);
+    switch (received.kind) {
+      case 'state':
+        return this.#arrived(from, received);
+      case 'state-end':
+        return this.#arrivals(from).end(from, received.control.layers, received.control.count);
+      case 'replica':
+        return this.#replicas().add(from, this.#copyFrom(from, frame.round), received.control, frame.tensors?.[0]);
+      case 'replica-end': {
+        const { layers } = this.#copyFrom(from, frame.round);
+        this.#replicas().end(from, { round: frame.round, layers }, received.control);
+        void this.#send('replicated', { round: frame.round, layers }).catch(() => {}); // a lost link ends the run by itself
+        return;
+      }
+      default:
+        unreachable(received);
+    }
+  }
+
+  #keepEarly(from: string, frame: Frame): void {
+    const model = earlier(this.#model, 'deploy', 'a model');
+    this.#earlyBytes += frameBytes(frame);
+    const limitBytes = model.catalog.stateBytes([0, model.sequence.layers.length]);
+    if (this.#earlyBytes > limitBytes || this.#early.length >= 100_000)
+      throw new ProtocolError(`${from} sent more than the ${limitBytes} bytes that may wait here for a layout that the coordinator has not announced.`);
+    this.#early.push({ from, frame });
+  }
+
   /** Files pipeline data; frames of another membership epoch are late ones and dropped. */
   #file(from: string, frame: Frame): void {
-    if (frame.epoch !== this.#epoch) return;
+    if (frame.epoch !== this.#session.epoch) return;
     this.#mailbox.put({ kind: frame.kind, round: frame.round, microBatch: frame.microBatch, from }, frame);
+  }
+
+  #arrived(from: string | null, { control, frame }: Extract<Message<ToPeer>, { kind: 'state' }>): void {
+    this.#arrivals(from ?? 'The coordinator').add(from, control, frame.tensors?.[0]);
+  }
+
+  #arrivals(sender: string): Arrivals {
+    if (this.#session.arrivals === undefined) throw new ProtocolError(`${sender} sent state that nothing waits for.`);
+    return this.#session.arrivals;
+  }
+
+  #replicas(): Replicas {
+    return earlier(this.#model, 'deploy', 'a model').replicas;
+  }
+
+  /** What a copy from this peer is of. */
+  #copyFrom(from: string, round: number): { readonly round: number; readonly layers: LayerRange } {
+    const kept = this.#session.topology?.kept;
+    if (kept?.owner !== from || round < 0) throw new ProtocolError(`${from} sent a copy of its stage, which this device does not keep.`);
+    return { round, layers: kept.layers };
   }
 
   async #next(): Promise<Message<ToWorker>> {
@@ -197,29 +320,32 @@ class Worker {
   }
 
   #send<Kind extends keyof ToCoordinator>(kind: Kind, control: ToCoordinator[Kind], tensors: Frame['tensors'] = []): Promise<void> {
-    return this.#options.coordinator.send({ ...message(kind, control, tensors), epoch: this.#epoch }, 'control');
+    return this.#options.coordinator.send({ ...message(kind, control, tensors), epoch: this.#session.epoch }, 'control');
   }
 
   async #handle(received: Message<ToWorker>): Promise<void> {
     switch (received.kind) {
       case 'model':
         return this.#setModel(received.control, received.frame);
-      case 'connect':
-        await this.#guard(this.#peers.connect(earlier(this.#network, 'connect', 'a model'), received.control.peers));
+      case 'connect': {
+        const { peers } = received.control;
+        await this.#guard(this.#peers.connect(earlier(this.#network, 'connect', 'a model'), peers, { names: peers.map(({ name }) => name), waitMs: callMs }));
         return this.#send('connected', {});
+      }
       case 'measure':
         return this.#measure(received.control.peers);
       case 'profile':
         return this.#profile(received.control.batchSizes);
       case 'deploy':
-        return this.#deploy(received.control, received.frame.epoch);
-      case 'state':
-        return this.#loadState(received.control, received.frame);
+        return this.#deploy(received.control);
       case 'round':
         return this.#runRound(received.control);
       case 'snapshot':
         return this.#snapshot(received.control);
+      case 'state':
       case 'commit':
+      case 'release':
+      case 'probe':
       case 'end':
         return; // heard on arrival
       default:
@@ -227,9 +353,9 @@ class Worker {
     }
   }
 
-  /** Waits for work, but not beyond the end of the run. */
+  /** Waits for work, but not beyond the layout in force, or the end of the run. */
   #guard<T>(work: Promise<T>): Promise<T> {
-    return this.#failure.guard(work);
+    return this.#session.failure.guard(work);
   }
 
   async #setModel(control: ModelMessage, frame: Frame): Promise<void> {
@@ -238,14 +364,22 @@ class Worker {
     if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
       throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
     }
-    this.#model = { message: control, sequence };
+    const catalog = new Catalog(sequence);
+    this.#model = { message: control, sequence, catalog, replicas: new Replicas(catalog) };
     this.#network ??= await this.#options.createNetwork(this.#options.name, control.peerToken, (link) => this.#peers.accept(link));
     await this.#send('ready', { listenUrl: this.#network.url });
   }
 
   async #measure(peers: readonly string[]): Promise<void> {
     const links = [];
-    for (const peer of peers) links.push(await this.#guard(this.#peers.measure(peer)));
+    for (const peer of peers) {
+      try {
+        links.push(await this.#guard(this.#peers.measure(peer)));
+      } catch (error) {
+        // A peer that is lost has no link to be measured; the coordinator hears of it by itself.
+        if (!(error instanceof RunError) || this.#ended !== undefined) throw error;
+      }
+    }
     await this.#send('measured', { links });
   }
 
@@ -263,125 +397,303 @@ class Worker {
     await this.#send('profiled', profile);
   }
 
-  async #deploy(control: ToWorker['deploy'], epoch: number): Promise<void> {
-    const { message: model, sequence } = earlier(this.#model, 'deploy', 'a model');
-    const { plan } = control;
-    const device = checkedProgram(plan, sequence, this.#options.name);
-    const create =
-      this.#options.createStage ?? ((options: StageOptions) => createStage(this.#options.engine, options, this.#options.stageStore));
-    const stage = await this.#guard(
-      create({
-        sequence,
-        layers: device.layers,
-        sampleCount: device.samples[1] - device.samples[0],
-        training: model.training,
-        label: { name: 'label', type: model.labelType, shape: ['N', ...model.labelShape], batchAxis: 0, differentiable: false },
-        microBatchSize: plan.microBatchSize,
-        splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
-        immediateBackward: isBackwardImmediate(device),
-        savedBudgetBytes: savedBudgetBytes({
-          sequence,
-          program: device,
-          training: model.training,
-          memoryBytes: this.#options.memoryBytes,
-        }),
-      }),
-    );
-    this.#epoch = epoch;
-    this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
-    const peers = peersOf(device);
-    this.#deployment = {
-      program: device,
-      stage,
-      peers,
-      shapes: stateShapes(sequence, device.layers),
-      missingCount: control.stateCount,
-      step: control.step,
-      unsettled: undefined,
+  /** A layout has been announced: whatever waits for the one before gives up, and what peers send for the new one finds its place. */
+  #supersede({ plan, moves, stateCount }: ToWorker['deploy'], epoch: number): void {
+    const { sequence, catalog, replicas } = earlier(this.#model, 'deploy', 'a model');
+    const { name } = this.#options;
+    const device = checkedProgram(plan, sequence, name);
+    const topology = device && topologyOf(plan, device);
+    const ours = moves.filter(({ to }) => to === name);
+    const partners = new Set([...(topology?.peers ?? []), ...moves.filter(({ from }) => from === name).map(({ to }) => to)]);
+    for (const { from } of ours) if (from !== null) partners.add(from);
+    const before = this.#session;
+    this.#session = {
+      failure: new Failure(),
+      epoch,
+      plan,
+      topology,
+      arrivals: new Arrivals({ catalog, moves: ours, stateCount }),
+      lostPeers: new Set(),
+      partners,
     };
-    for (const peer of peers) if (!this.#peers.isLinked(peer)) this.#peerLost(peer, 'it was lost before the plan came');
-    if (control.stateCount === 0) await this.#deployed(this.#deployment);
+    this.#queue = [];
+    this.#commits.forget();
+    this.#unsettled = undefined;
+    this.#clippedUpdate = undefined;
+    replicas.interrupt();
+    before.failure.fail(new Superseded());
+    this.#mailbox.fail(new Superseded());
+    const early = this.#early.splice(0);
+    this.#earlyBytes = 0;
+    for (const { from, frame } of early) this.#fromPeer(from, frame);
+  }
+
+  /** Establishes the announced layout: everyone sends what others need, gets what it lacks, and says when that is done. */
+  async #deploy({ plan, round, moves, peers }: ToWorker['deploy']): Promise<void> {
+    const { name } = this.#options;
+    const model = earlier(this.#model, 'deploy', 'a model');
+    const { arrivals, topology, partners } = this.#session;
+    this.#returnTo(round);
+    const partnersLinked = this.#linkTo(peers, partners);
+    const sent = partnersLinked.then(() => this.#sendLayers(moves.filter(({ from }) => from === name), round));
+    sent.catch(() => {}); // seen below
+    const device = topology && defined(checkedProgram(plan, model.sequence, name), 'a part in the plan');
+    if (device === undefined) this.#retire();
+    else await this.#establish(device, plan, round);
+    await this.#guard(this.#explained(Promise.all([sent, arrivals?.complete])));
+    if (this.#layout !== undefined) await this.#complete(this.#layout);
+    await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
     this.#meters.start();
   }
 
-  async #loadState(control: ToWorker['state'], frame: Frame): Promise<void> {
-    const deployment = earlier(this.#deployment, 'state', 'a plan');
-    const value = frame.tensors?.[0];
-    if (value === undefined || deployment.missingCount === 0) throw new ProtocolError('The coordinator sent state that nothing waits for.');
-    const { role, name } = control;
-    const shape = role === 'optimizer' ? deployment.shapes.parameter.get(optimizedParameter(name)) : deployment.shapes[role].get(name);
-    if (shape === undefined || value.type !== 'float32' || !sameShape(shape, value.shape)) {
-      const what = shape === undefined ? 'which is not of this stage' : `not as float32[${shape}]`;
-      throw new ProtocolError(`The coordinator sent the ${role} ${name} as ${value.type}[${value.shape}], ${what}.`);
+  /** All layouts go back to version `round`; those that do not have it, and copies of other rounds, have nothing to give any more. */
+  #returnTo(round: number): void {
+    this.#replicas().keepOnly(round);
+    const kept = this.#layouts().filter((layout) => {
+      if (layout.returnTo(round)) return true;
+      layout.stage.dispose();
+      return false;
+    });
+    this.#layout = undefined;
+    this.#former = kept;
+  }
+
+  #layouts(): readonly Layout[] {
+    return this.#layout === undefined ? this.#former : [...this.#former, this.#layout];
+  }
+
+  /** This device has no part in the layout; what it holds is kept for the others. */
+  #retire(): void {
+    this.#mailbox = new Mailbox(0);
+  }
+
+  /** The stage of the new layout: the one that is here already, if it computes the same, else a new one with what this device has of its state. */
+  async #establish(device: DeviceProgram, plan: Plan, round: number): Promise<void> {
+    const { sequence, message: model } = earlier(this.#model, 'deploy', 'a model');
+    const { arrivals } = this.#session;
+    const options: StageOptions = {
+      sequence,
+      layers: device.layers,
+      sampleCount: device.samples[1] - device.samples[0],
+      training: model.training,
+      label: { name: 'label', type: model.labelType, shape: ['N', ...model.labelShape], batchAxis: 0, differentiable: false },
+      microBatchSize: plan.microBatchSize,
+      splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
+      immediateBackward: isBackwardImmediate(device),
+      savedBudgetBytes: savedBudgetBytes({
+        sequence,
+        program: device,
+        training: model.training,
+        memoryBytes: this.#options.memoryBytes,
+      }),
+    };
+    const key = stageKey(options);
+    const same = this.#former.find((layout) => layout.key === key && layout.isComplete);
+    this.#former = this.#former.filter((layout) => layout !== same);
+    const create = this.#options.createStage ?? ((stageOptions: StageOptions) => createStage(this.#options.engine, stageOptions));
+    const stage = same?.stage ?? (await this.#guardStage(create(options)));
+    const layout = new Layout({ program: device, stage, key }, round);
+    this.#layout = layout;
+    this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
+    if (same === undefined) await this.#loadOwn(layout, round);
+    else layout.begin();
+    arrivals?.deliver((entry) => stage.load(entry));
+  }
+
+  /** A stage that comes after another layout has been announced goes at once. */
+  #guardStage(creating: Promise<StagePort>): Promise<StagePort> {
+    const { session } = { session: this.#session };
+    void creating.then(
+      (stage) => {
+        if (this.#session !== session) stage.dispose();
+      },
+      () => {}, // seen by the guard
+    );
+    return this.#guard(creating);
+  }
+
+  /** Loads what this device has of its new stage's state: from the layouts before, or from copies that it keeps. */
+  async #loadOwn({ stage, program }: Layout, round: number): Promise<void> {
+    const { catalog } = earlier(this.#model, 'deploy', 'a model');
+    for await (const entry of this.#held(catalog.names(program.layers), round)) stage.load(entry);
+  }
+
+  /** What this device holds of these parameters and buffers after `round` rounds, each once. */
+  async *#held(names: ReadonlySet<string>, round: number): AsyncGenerator<StateEntry> {
+    const { catalog } = earlier(this.#model, 'deploy', 'a model');
+    const wanted = new Set(names);
+    const sources = this.#layouts().filter((layout) => layout.isComplete && layout.stage.versions.includes(round));
+    for (const { stage, program } of sources) {
+      const own = new Set([...catalog.names(program.layers)].filter((name) => wanted.has(name)));
+      if (own.size === 0) continue;
+      for await (const entry of guarded(stage.state({ round, names: own }), this.#session.failure)) yield entry;
+      for (const name of own) wanted.delete(name);
     }
-    deployment.stage.load({ ...control, value });
-    deployment.missingCount--;
-    if (deployment.missingCount === 0) await this.#deployed(deployment);
+    // The engine takes the buffers that it is given; the copy must stay.
+    for (const entry of this.#replicas().entries(round, wanted)) yield { ...entry, value: ownCopy(entry.value) };
   }
 
-  async #deployed(deployment: Deployment): Promise<void> {
-    const missing = deployment.stage.missingState();
-    if (missing.length > 0) throw new ProtocolError(`The coordinator sent no value for ${missing.slice(0, 3).join(', ')}.`);
+  /** Sends layers to their new owners, all at once. */
+  async #sendLayers(moves: readonly Move[], round: number): Promise<void> {
+    const { catalog } = earlier(this.#model, 'deploy', 'a model');
+    const { epoch } = this.#session;
+    await Promise.all(
+      moves.map(async ({ layers, to }) => {
+        let count = 0;
+        for await (const { role, name, value } of this.#held(catalog.names(layers), round)) {
+          await this.#guard(this.#peers.send(to, { ...message('state', { role, name }, [value]), epoch, round }, 'pipeline'));
+          count++;
+        }
+        await this.#guard(this.#peers.send(to, { ...message('state-end', { layers, count }), epoch, round }, 'pipeline'));
+      }),
+    );
+  }
+
+  /** Links to all partners, anew where a link was lost. One that cannot be had is told as a lost one. */
+  async #linkTo(peers: readonly PeerAddress[], partners: ReadonlySet<string>): Promise<void> {
+    const network = earlier(this.#network, 'deploy', 'a model');
+    const session = this.#session;
+    await this.#peers.connect(network, peers, {
+      names: [...partners],
+      waitMs: callMs,
+      onFailure: (peer, reason) => {
+        if (session === this.#session) this.#peerLost(peer, reason);
+      },
+    });
+  }
+
+  async #complete(layout: Layout): Promise<void> {
+    if (!layout.isComplete) {
+      const missing = layout.stage.missingState();
+      if (missing.length > 0) throw new ProtocolError(`Nobody sent a value for ${missing.slice(0, 3).join(', ')}.`);
+      layout.begin();
+    }
     await this.#guard(this.#options.engine.settled());
-    await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
   }
 
-  /** The deployment, with all of its state in place. */
-  #deployedFor(kind: 'round' | 'snapshot'): Deployment {
-    const deployment = earlier(this.#deployment, kind, 'a plan');
-    if (deployment.missingCount > 0)
-      throw new ProtocolError(`The coordinator sent "${kind}" before ${deployment.missingCount} pieces of the stage's state.`);
-    return deployment;
+  /** The layout that runs, with all of its state in place. */
+  #running(kind: 'round' | 'snapshot'): Layout {
+    const layout = earlier(this.#layout, kind, 'a plan');
+    if (!layout.isComplete) throw new ProtocolError(`The coordinator sent "${kind}" before all of the stage's state.`);
+    return layout;
   }
 
   /**
    * Queues a round, waits until the one before has committed, and prepares when it is computed. Without clipping the update is queued at once, and the next
    * round behind it, while the sums are on their way and the coordinator decides; the state before is kept until it has.
    */
-  async #runRound({ round, learningRate }: ToWorker['round']): Promise<void> {
-    const deployment = this.#deployedFor('round');
-    const { program: device, stage } = deployment;
-    const step = deployment.step + (deployment.unsettled === undefined ? 1 : 2);
+  async #runRound({ round, learningRate, replicate }: ToWorker['round']): Promise<void> {
+    const layout = this.#running('round');
+    const session = this.#session;
+    const step = round + 1;
     const isClipped = defined(this.#model, 'the model').message.training.clipNorm !== null;
-    const { outcome } = await runRound(device, stage, round, {
+    if (replicate) this.#copyWhenCommitted(layout, round);
+    const { outcome } = await runRound(layout.program, layout.stage, round, {
       clock: this.#options.clock,
-      send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: this.#epoch }, priority),
+      send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: session.epoch }, priority),
       receive: (key) => this.#mailbox.take(key),
-      failure: this.#failure,
+      failure: session.failure,
       nextUpdate: async () => {
-        await this.#settle(deployment);
+        await this.#unsettled;
         return isClipped ? undefined : { learningRate, gradientScale: 1, step };
       },
     }).catch((error: unknown) => this.#waitForVerdict(error));
     const committed = this.#commits.expect(round);
-    const reported = this.#reportRound(round, outcome);
+    if (isClipped) this.#clippedUpdate = { learningRate, step };
+    this.#unsettled = committed;
     // Not waited for: the next round can begin. What goes wrong ends the run.
-    reported.catch((error: unknown) => this.#failure.fail(error));
-    if (isClipped) stage.update({ learningRate, gradientScale: (await this.#guard(committed)).gradientScale, step });
-    deployment.unsettled = committed;
+    this.#reportRound(session, round, outcome).catch((error: unknown) => session.failure.fail(error));
+    if (isClipped) await this.#guard(committed);
     this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, this.#meters.residentBytes());
   }
 
   /** Tells the coordinator that the round is computed. */
-  async #reportRound(round: number, outcome: Promise<RoundOutcome>): Promise<void> {
+  async #reportRound(session: Session, round: number, outcome: Promise<RoundOutcome>): Promise<void> {
     const { result, times } = await outcome.catch((error: unknown) => this.#waitForVerdict(error));
+    if (session !== this.#session) return;
     await this.#send('prepared', result);
     if (isTraced(round)) await this.#send('trace', { round, times });
   }
 
-  /** Waits for the commit of the last round and lets go of the state before it. */
-  async #settle(deployment: Deployment): Promise<void> {
-    if (deployment.unsettled === undefined) return;
-    await this.#guard(deployment.unsettled);
-    deployment.unsettled = undefined;
-    deployment.stage.dropVersion(deployment.step);
-    deployment.step++;
+  /** A round holds on all devices: its update stands, and the state before it may go. */
+  #committed({ round, gradientScale }: ToWorker['commit']): void {
+    const layout = this.#layout;
+    if (layout === undefined || !this.#commits.arrived(round))
+      throw new ProtocolError(`The coordinator committed round ${round}, which was not prepared.`);
+    if (this.#clippedUpdate !== undefined) layout.stage.update({ ...this.#clippedUpdate, gradientScale });
+    this.#clippedUpdate = undefined;
+    this.#unsettled = undefined;
+    layout.committed(round + 1);
+    if (layout.copyRound === round + 1) this.#startCopy(layout);
   }
 
-  /** After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss itself. */
+  #release(before: number): void {
+    this.#layout?.release(before);
+    this.#former = this.#former.filter((layout) => {
+      if (layout.release(before)) return true;
+      layout.stage.dispose();
+      return false;
+    });
+    this.#model?.replicas.dropBefore(before);
+  }
+
+  /** Version `round` goes to the stage's backup as soon as it has committed. */
+  #copyWhenCommitted(layout: Layout, round: number): void {
+    layout.pin(round);
+    layout.copyRound = round;
+    if (layout.committedRound === round) this.#startCopy(layout);
+  }
+
+  #startCopy(layout: Layout): void {
+    const { failure } = this.#session;
+    this.#copy(layout)
+      .catch((error: unknown) => this.#waitForVerdict(error))
+      .catch((error: unknown) => failure.fail(error));
+  }
+
+  /** Sends a copy of a version, as far as it differs from the one that the backup has; with the lowest priority. */
+  async #copy(layout: Layout): Promise<void> {
+    const { epoch, topology, failure } = this.#session;
+    const round = defined(layout.copyRound, 'a version to copy');
+    layout.copyRound = undefined;
+    const to = topology?.backup;
+    if (to === undefined) return;
+    const base = layout.copiedRound;
+    layout.copiedRound = round;
+    let count = 0;
+    const entries = layout.stage.state({ round, ...(base === undefined ? {} : { since: base }) });
+    for await (const { role, name, value } of guarded(entries, failure)) {
+      await failure.guard(this.#peers.send(to, { ...message('replica', { role, name }, [value]), epoch, round }, 'bulk'));
+      count++;
+    }
+    const control = { layers: layout.program.layers, count, base: base ?? -1 };
+    await failure.guard(this.#peers.send(to, { ...message('replica-end', control), epoch, round }, 'bulk'));
+  }
+
+  /**
+   * A peer's link may end a moment before the coordinator says why, or while the peer lives: only the coordinator decides what a loss means. Peers that
+   * this device has nothing to do with go their way.
+   */
+  #peerLost(peer: string, reason: string): void {
+    const { partners, lostPeers } = this.#session;
+    if (!partners.has(peer) || lostPeers.has(peer)) return;
+    lostPeers.add(peer);
+    void this.#send('lost-peer', { peer, reason: reason.slice(0, 1000) }).catch(() => {}); // a lost link ends the run by itself
+  }
+
+  /** A failure that a lost peer explains is not this device's: it waits for what the coordinator decides. */
+  async #explained<T>(work: Promise<T>): Promise<T> {
+    try {
+      return await work;
+    } catch (error) {
+      return this.#waitForVerdict(error);
+    }
+  }
+
+  /** After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss as its own end. */
   async #waitForVerdict(error: unknown): Promise<never> {
     if (!(error instanceof RunError)) throw error;
-    const { promise, cancel } = timeout(this.#options.clock, 5000);
+    const { promise, cancel } = timeout(this.#options.clock, verdictMs);
     try {
       await this.#guard(promise);
     } finally {
@@ -391,11 +703,10 @@ class Worker {
   }
 
   async #snapshot({ round, withState }: ToWorker['snapshot']): Promise<void> {
-    const deployment = this.#deployedFor('snapshot');
-    const { stage } = deployment;
-    await this.#settle(deployment);
-    for await (const entry of withState ? stage.state() : []) {
-      await this.#send('state', { role: entry.role, name: entry.name }, [entry.value]);
+    const { stage } = this.#running('snapshot');
+    await this.#guard(this.#unsettled ?? Promise.resolve());
+    for await (const entry of guarded(withState ? stage.state({ round }) : noEntries(), this.#session.failure)) {
+      await this.#guard(this.#send('state', { role: entry.role, name: entry.name }, [entry.value]));
     }
     await this.#send('statistics', {
       eventLoopDelayP99Ms: this.#meters.eventLoopDelayP99Ms(),
@@ -406,8 +717,35 @@ class Worker {
   }
 }
 
-function readModel(control: ModelMessage, frame: Frame): LayerSequence {
-  return layers(decodeModel(control, frame), { frozen: control.training.frozen });
+function sessionOf(epoch: number): Session {
+  return {
+    failure: new Failure(),
+    epoch,
+    plan: undefined,
+    topology: undefined,
+    arrivals: undefined,
+    lostPeers: new Set(),
+    partners: new Set(),
+  };
+}
+
+async function* noEntries(): AsyncGenerator<StateEntry> {}
+
+/** Entries for as long as nothing fails; the generator is closed whatever happens. */
+async function* guarded(entries: AsyncGenerator<StateEntry>, failure: Failure): AsyncGenerator<StateEntry> {
+  try {
+    for (;;) {
+      const next = await failure.guard(entries.next());
+      if (next.done === true) return;
+      yield next.value;
+    }
+  } finally {
+    void entries.return(undefined);
+  }
+}
+
+function frameBytes({ tensors = [] }: Frame): number {
+  return tensors.reduce((sum, tensor) => sum + tensor.data.byteLength, 0);
 }
 
 /** What an earlier message must have brought. */
@@ -416,45 +754,8 @@ function earlier<T>(value: T | undefined, kind: keyof ToWorker, what: string): T
   return value;
 }
 
-/** This device's part of a plan that can be run. Throws ProtocolError. */
-function checkedProgram(plan: Plan, sequence: LayerSequence, name: string): DeviceProgram {
-  let devices: readonly DeviceProgram[];
-  try {
-    parsePlan(plan);
-    devices = program(plan).devices;
-  } catch (error) {
-    if (!(error instanceof InputError)) throw error;
-    throw new ProtocolError(`The coordinator sent a plan that cannot be run: ${error.message}`);
-  }
-  const end = plan.stages.at(-1)?.layers[1];
-  if (end !== sequence.layers.length)
-    throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
-  if ((plan.forwardOnlyLayers ?? 0) > forwardOnlyCount(sequence))
-    throw new ProtocolError(
-      `The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, some of which are to be trained.`,
-    );
-  const device = devices.find((entry) => entry.device === name);
-  if (device === undefined) throw new ProtocolError('The coordinator sent a plan without this device.');
-  return device;
-}
-
-/** All that a device sends to or receives from. */
-function peersOf(device: DeviceProgram): ReadonlySet<string> {
-  const peers = new Set<string>();
-  for (const instruction of device.instructions) {
-    if (instruction.kind === 'send') peers.add(instruction.to);
-    if (instruction.kind === 'receive' && instruction.from !== null) peers.add(instruction.from);
-    if (instruction.kind === 'all-reduce') for (const member of instruction.group) peers.add(member);
-  }
-  peers.delete(device.device);
-  return peers;
-}
-
-function stateShapes({ graph, layers: all }: LayerSequence, range: readonly [number, number]): Deployment['shapes'] {
-  const own = all.slice(...range);
-  const shapes = (names: readonly string[]): Map<string, readonly number[]> =>
-    new Map(names.map((name) => [name, defined(graph.initializers.get(name), name).shape]));
-  return { parameter: shapes(own.flatMap((layer) => layer.parameters)), buffer: shapes(own.flatMap((layer) => layer.buffers)) };
+function readModel(control: ModelMessage, frame: Frame): LayerSequence {
+  return layers(decodeModel(control, frame), { frozen: control.training.frozen });
 }
 
 function timeout(clock: Clock, delayMs: number): { promise: Promise<void>; cancel: () => void } {

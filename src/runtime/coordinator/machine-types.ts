@@ -1,0 +1,193 @@
+// What goes into the coordinator's state machine and what comes out: plain data (machine.ts has the transitions).
+
+import type { Plan } from '../../cluster/cluster.ts';
+import type { Move } from '../../planner/replan/moves.ts';
+import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../messages.ts';
+import type { Holding } from './holdings.ts';
+
+export type Phase =
+  | 'gathering'
+  | 'preparing'
+  | 'connecting'
+  | 'measuring'
+  | 'profiling'
+  | 'planning'
+  | 'deploying'
+  | 'training'
+  | 'snapshotting'
+  | 'waiting'
+  | 'ended';
+
+/** What does not change during a run. */
+export interface MachineConfig {
+  readonly workerCount: number;
+  readonly firstRound: number;
+  /** Rounds [firstRound, endRound). */
+  readonly endRound: number;
+  /** A checkpoint after every so many rounds, and at the end. */
+  readonly checkpointEvery: number;
+  /** Further checkpoints after every so many rounds: where the run is tested. Absent: none. */
+  readonly evaluateEvery?: number;
+  readonly batchSize: number;
+  readonly batchSizesToProfile: readonly number[];
+  /** True when the plan is given: nothing is measured. */
+  readonly planGiven: boolean;
+  /** Stages on one device are copied to another one every so many rounds at most; 0: never. Default 1. */
+  readonly replicateEvery?: number;
+  /** When all devices are gone: wait for others. Default false: the run ends. */
+  readonly waitForDevices?: boolean;
+  learningRate(round: number): number;
+  /** The gradient scale for a global squared norm (clipping), 1 without. */
+  gradientScale(squaredNorm: number): number;
+}
+
+/** Steps that a device which came during the run has before it. 'queued': until the others train. */
+export type JoinStep = 'queued' | 'preparing' | 'connecting' | 'measuring' | 'profiling';
+
+export interface Member {
+  readonly name: string;
+  /** Where its peers reach it; '' until it is ready. */
+  readonly listenUrl: string;
+  /** Undefined for those who may be given work. */
+  readonly joining?: JoinStep;
+}
+
+/** Why a layout is left for another. */
+export interface Change {
+  /** One clause, such as "b left in round 7 (the connection was lost)". */
+  readonly cause: string;
+  /** Devices that are gone. */
+  readonly lost: readonly string[];
+  /** A device to be released when the new layout stands. */
+  readonly drained?: string;
+}
+
+export interface MachineState {
+  readonly phase: Phase;
+  /** Bumped by each change of members or layout; frames of another epoch are late ones. */
+  readonly epoch: number;
+  readonly members: readonly Member[];
+  /** Members whose answer to the current step is outstanding. */
+  readonly waitingFor: readonly string[];
+  /** Whose turn it is to measure its links. */
+  readonly measurerIndex: number;
+  /** The layout that stands: its devices hold their layers after `round` rounds. */
+  readonly plan: Plan | undefined;
+  /** The layout that is being established. */
+  readonly pending: Plan | undefined;
+  /** Why the layout is changing. */
+  readonly change: Change | undefined;
+  /** A better layout, to be taken when the rounds that were granted have committed. */
+  readonly proposal: { readonly plan: Plan; readonly change: Change } | undefined;
+  /** What devices hold beside the layout that stands, until it is released. */
+  readonly holdings: readonly Holding[];
+  /** The copying of single-device stages that is going on. */
+  readonly replication: { readonly round: number; readonly waitingFor: readonly string[] } | undefined;
+  /** The last round after which stages were copied, or began to be. */
+  readonly replicatedRound: number | undefined;
+  /** The round in progress, or the next one. */
+  readonly round: number;
+  /** The last round that members may begin. */
+  readonly grantedRound: number;
+  /** The last round whose data were sent. */
+  readonly fedRound: number;
+  /** Rounds below this have been told; those that are repeated after a loss are not told again. */
+  readonly recordedRound: number;
+  readonly prepared: Readonly<Record<string, RoundResult>>;
+  readonly checkpointRound: number | undefined;
+  readonly stopRequested: boolean;
+  /** Links that broke between live devices, by pair, since a round last committed. */
+  readonly brokenLinks: Readonly<Record<string, number>>;
+  /** Devices that others have lost the link to, while they are asked whether they live. */
+  readonly suspicions: readonly { readonly device: string; readonly by: string; readonly reason: string }[];
+  /** What devices said that could not go on. */
+  readonly failures: readonly string[];
+}
+
+export type MachineInput =
+  | { readonly kind: 'joined'; readonly device: string }
+  | { readonly kind: 'left'; readonly device: string; readonly reason: string }
+  | { readonly kind: 'answer'; readonly device: string; readonly answer: Answer }
+  | { readonly kind: 'planned'; readonly plan: Plan }
+  /** A plan that is better than the one that runs, or does without a device that wants to leave. */
+  | { readonly kind: 'proposed'; readonly plan: Plan; readonly change: Change }
+  | { readonly kind: 'checkpointed'; readonly round: number }
+  | { readonly kind: 'stop' };
+
+/** The parts of a worker's messages that the protocol depends on. */
+export type Answer =
+  | { readonly kind: 'ready'; readonly listenUrl: string }
+  | { readonly kind: 'connected' }
+  | { readonly kind: 'measured'; readonly links: readonly LinkMeasurement[] }
+  | { readonly kind: 'profiled'; readonly profile: ToCoordinator['profiled'] }
+  | { readonly kind: 'deployed' }
+  | { readonly kind: 'prepared'; readonly result: RoundResult }
+  | { readonly kind: 'snapshot-end'; readonly round: number }
+  | { readonly kind: 'replicated'; readonly round: number; readonly layers: readonly [number, number] }
+  | { readonly kind: 'lost-peer'; readonly peer: string; readonly reason: string }
+  | { readonly kind: 'alive' }
+  | { readonly kind: 'leaving' }
+  | { readonly kind: 'failed'; readonly message: string };
+
+export type MachineEffect =
+  | {
+      [Kind in keyof ToWorker]: {
+        readonly kind: 'send';
+        readonly device: string;
+        readonly message: Kind;
+        readonly control: ToWorker[Kind];
+      };
+    }['measure' | 'profile' | 'round' | 'commit' | 'snapshot' | 'release' | 'probe' | 'end']
+  /** Send the model (the shell holds its bytes). */
+  | { readonly kind: 'send-model'; readonly device: string }
+  | { readonly kind: 'send-peers'; readonly device: string; readonly members: readonly Member[] }
+  | { readonly kind: 'links-measured'; readonly device: string; readonly links: readonly LinkMeasurement[] }
+  | { readonly kind: 'profiled'; readonly device: string; readonly profile: ToCoordinator['profiled'] }
+  /** Compute a plan for these devices; answer with 'planned'. `from`: the layout that lost some of them, to be left by a small change. */
+  | { readonly kind: 'plan'; readonly devices: readonly string[]; readonly from?: Plan; readonly lost: readonly string[] }
+  /** These devices may be given work: look for a better plan, at leisure; answer with 'proposed' where there is one. `without`: a device that wants to leave. */
+  | { readonly kind: 'consider'; readonly devices: readonly string[]; readonly without?: string }
+  /** Establish a layout after `round` rounds: who has which layers, and where they get them; what comes from nobody comes from the last checkpoint. */
+  | {
+      readonly kind: 'deploy';
+      readonly plan: Plan;
+      readonly epoch: number;
+      readonly round: number;
+      readonly moves: readonly Move[];
+      readonly members: readonly Member[];
+    }
+  /** Send a round's inputs and labels; never more than one round ahead. */
+  | { readonly kind: 'feed'; readonly round: number }
+  | {
+      readonly kind: 'committed';
+      readonly round: number;
+      readonly loss: number;
+      readonly correctCount: number;
+      readonly results: Readonly<Record<string, RoundResult>>;
+      readonly learningRate: number;
+    }
+  /** A round that was told before and had to be computed again. */
+  | { readonly kind: 'repeated'; readonly round: number }
+  /** The layout changes: training goes back to `round`, from what `source` has. */
+  | {
+      readonly kind: 'changing';
+      readonly change: Change;
+      readonly plan: Plan;
+      readonly round: number;
+      readonly repeatedRounds: number;
+      readonly source: 'devices' | 'checkpoint';
+      readonly moves: readonly Move[];
+    }
+  /** The new layout stands. */
+  | { readonly kind: 'changed'; readonly change: Change; readonly round: number }
+  /** All single-device stages have been copied after so many rounds. */
+  | { readonly kind: 'replicated'; readonly round: number }
+  /** End the link to a device, which may live. */
+  | { readonly kind: 'dismiss'; readonly device: string; readonly reason: string }
+  /** All weights of `round` committed rounds have arrived: write them. */
+  | { readonly kind: 'write-checkpoint'; readonly round: number }
+  | { readonly kind: 'phase'; readonly phase: Phase }
+  | { readonly kind: 'finish'; readonly round: number; readonly stopped: boolean }
+  | { readonly kind: 'fail'; readonly message: string };
+
+export type Step = readonly [MachineState, readonly MachineEffect[]];

@@ -1,0 +1,141 @@
+// A device's part in one layout of the run: its Program, its stage, and which versions of the stage's state it keeps. Version n is the state after n
+// committed rounds. The version that committed last is always kept; older ones are while they are pinned: those that all devices could return to
+// together after a loss.
+
+import type { Plan } from '../../cluster/cluster.ts';
+import { parsePlan } from '../../cluster/validate.ts';
+import { InputError, ProtocolError } from '../../errors.ts';
+import { forwardOnlyCount, type LayerSequence } from '../../graph/layers.ts';
+import { backups } from '../../planner/replan/backups.ts';
+import { program } from '../../schedule/generate.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
+import type { StagePort } from '../device/stage.ts';
+import type { StageOptions } from '../device/stage-graphs.ts';
+import type { LayerRange } from './catalog.ts';
+
+/** A copy that this device keeps of another's stage. */
+export interface KeptCopy {
+  readonly owner: string;
+  readonly layers: LayerRange;
+}
+
+/** What a device has to do with the others of a layout. */
+export interface Topology {
+  /** Who it exchanges data with. */
+  readonly peers: ReadonlySet<string>;
+  /** Who keeps the copy of its stage. */
+  readonly backup: string | undefined;
+  readonly kept: KeptCopy | undefined;
+}
+
+/** A device's part in a layout. */
+export class Layout {
+  readonly program: DeviceProgram;
+  readonly stage: StagePort;
+  /** What the stage was compiled for: one with the same key computes the same. */
+  readonly key: string;
+  /** True when all of the stage's state is in place. */
+  isComplete = false;
+  /** Rounds committed. */
+  committedRound: number;
+  /** The version that is to be copied when it has committed. */
+  copyRound: number | undefined;
+  /** The last version of which the backup has a copy, or is getting one. */
+  copiedRound: number | undefined;
+  readonly #pinned = new Set<number>();
+
+  constructor(part: { readonly program: DeviceProgram; readonly stage: StagePort; readonly key: string }, round: number) {
+    this.program = part.program;
+    this.stage = part.stage;
+    this.key = part.key;
+    this.committedRound = round;
+  }
+
+  /** The live state is version `committedRound`, complete and pinned. */
+  begin(): void {
+    this.stage.keepVersion(this.committedRound);
+    this.#pinned.add(this.committedRound);
+    this.isComplete = true;
+  }
+
+  /** Version `round` will be kept until it is released. */
+  pin(round: number): void {
+    this.#pinned.add(round);
+  }
+
+  /** `round` rounds have committed: versions before go, unless they are pinned. */
+  committed(round: number): void {
+    this.committedRound = round;
+    if (!this.stage.versions.includes(round)) this.stage.keepVersion(round);
+    this.#dropUnpinned();
+  }
+
+  /** Pins below `before` end. False when nothing is left that this layout is kept for, if it is not the one that runs. */
+  release(before: number): boolean {
+    for (const round of [...this.#pinned]) if (round < before) this.#pinned.delete(round);
+    this.#dropUnpinned();
+    return this.#pinned.size > 0;
+  }
+
+  #dropUnpinned(): void {
+    for (const version of this.stage.versions) {
+      if (version < this.committedRound && !this.#pinned.has(version)) this.stage.dropVersion(version);
+    }
+  }
+
+  /** Gives up what goes beyond version `round` and keeps that one. False where this layout does not have it. */
+  returnTo(round: number): boolean {
+    if (!this.isComplete || !this.stage.versions.includes(round)) return false;
+    this.stage.returnTo(round);
+    for (const version of this.stage.versions) if (version !== round) this.stage.dropVersion(version);
+    this.#pinned.clear();
+    this.#pinned.add(round);
+    this.committedRound = round;
+    this.copyRound = undefined;
+    this.copiedRound = undefined;
+    return true;
+  }
+}
+
+/** This device's part of a plan that can be run; undefined where it has none. Throws ProtocolError. */
+export function checkedProgram(plan: Plan, sequence: LayerSequence, name: string): DeviceProgram | undefined {
+  let devices: readonly DeviceProgram[];
+  try {
+    parsePlan(plan);
+    devices = program(plan).devices;
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    throw new ProtocolError(`The coordinator sent a plan that cannot be run: ${error.message}`);
+  }
+  const end = plan.stages.at(-1)?.layers[1];
+  if (end !== sequence.layers.length)
+    throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
+  if ((plan.forwardOnlyLayers ?? 0) > forwardOnlyCount(sequence))
+    throw new ProtocolError(
+      `The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, some of which are to be trained.`,
+    );
+  return devices.find((entry) => entry.device === name);
+}
+
+/** Whom a device has to do with in a plan. */
+export function topologyOf(plan: Plan, device: DeviceProgram): Topology {
+  const peers = new Set<string>();
+  for (const instruction of device.instructions) {
+    if (instruction.kind === 'send') peers.add(instruction.to);
+    if (instruction.kind === 'receive' && instruction.from !== null) peers.add(instruction.from);
+    if (instruction.kind === 'all-reduce') for (const member of instruction.group) peers.add(member);
+  }
+  const copies = backups(plan);
+  const backup = copies.get(device.stage);
+  const keptStage = plan.stages[[...copies].find(([, keeper]) => keeper === device.device)?.[0] ?? -1];
+  const owner = keptStage?.devices[0];
+  const kept = keptStage === undefined || owner === undefined ? undefined : { owner, layers: keptStage.layers };
+  for (const other of [backup, kept?.owner]) if (other !== undefined) peers.add(other);
+  peers.delete(device.device);
+  return { peers, backup, kept };
+}
+
+/** All that a stage's compilation depends on, beside model and settings of the run. */
+export function stageKey({ sequence: _sequence, training: _training, label: _label, ...rest }: StageOptions): string {
+  return JSON.stringify(rest);
+}
