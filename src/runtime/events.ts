@@ -1,7 +1,7 @@
 // What a run tells the world while it goes on: the terminal, `--json`, events.jsonl and metrics.jsonl all read this one stream.
 
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
-import type { Phase } from './coordinator/machine.ts';
+import type { Phase } from './coordinator/machine-types.ts';
 import type { RoundTimes } from './messages.ts';
 
 /** One line of metrics.jsonl. */
@@ -21,6 +21,33 @@ export type RunEvent =
   | { readonly kind: 'listening'; readonly url: string; readonly joinCode: string; readonly remoteCount: number }
   | { readonly kind: 'joined'; readonly device: string; readonly cores: number; readonly memoryMiB: number; readonly engine: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
+  /** Nothing was heard of a device for longer than it is used to. */
+  | {
+      readonly kind: 'suspected';
+      readonly device: string;
+      readonly silentMs: number;
+      readonly suspectAfterMs: number;
+      readonly deadAfterMs: number;
+    }
+  /** The layout changes: training goes on from the state after `round` rounds. */
+  | {
+      readonly kind: 'recovering';
+      /** One clause, such as "b left in round 7 (the connection was lost)". */
+      readonly cause: string;
+      readonly lost: readonly string[];
+      readonly plan: Plan;
+      readonly round: number;
+      /** Rounds that were told and are computed again. */
+      readonly repeatedRounds: number;
+      /** Whether devices have everything, or the last checkpoint must help out. */
+      readonly source: 'devices' | 'checkpoint';
+      readonly movedMiB: number;
+    }
+  /** The new layout stands. */
+  | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
+  | { readonly kind: 'repeated'; readonly round: number }
+  /** Single-device stages have been copied, as they were after so many rounds. */
+  | { readonly kind: 'replicated'; readonly round: number }
   | { readonly kind: 'phase'; readonly phase: Phase }
   | { readonly kind: 'profile-progress'; readonly device: string; readonly done: number; readonly total: number }
   | { readonly kind: 'profiled'; readonly device: string; readonly cached: boolean; readonly sampleMs: number }

@@ -188,7 +188,7 @@ export interface ToCoordinator {
 /** What workers may send each other, beside pipeline data, by frame kind. */
 export interface ToPeer {
   readonly state: { readonly role: StateRole; readonly name: string };
-  readonly 'state-end': { readonly layers: readonly [first: number, end: number]; /** Frames sent. */ readonly count: number };
+  readonly 'state-end': { readonly layers: readonly [first: number, end: number] /** Frames sent. */; readonly count: number };
   readonly replica: { readonly role: StateRole; readonly name: string };
   readonly 'replica-end': {
     readonly layers: readonly [first: number, end: number];

@@ -19,7 +19,7 @@ import { lossGraph } from '../training/losses.ts';
 import { learningRate, parseSchedule } from '../training/schedules.ts';
 import { checkHost } from './addresses.ts';
 import type { RunSubject } from './coordinator/coordinator.ts';
-import type { MachineConfig } from './coordinator/machine.ts';
+import type { MachineConfig } from './coordinator/machine-types.ts';
 import { differentiableNames } from './device/stage-graphs.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './models.ts';

@@ -16,7 +16,7 @@ import {
   type RunHooks,
   type RunSubject,
 } from '../runtime/coordinator/coordinator.ts';
-import type { MachineConfig, Phase } from '../runtime/coordinator/machine.ts';
+import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
 import type { ProfileCache } from '../runtime/device/profiler.ts';
 import type { RunEvent } from '../runtime/events.ts';
 import { localPlan, trainHere } from '../runtime/local.ts';
@@ -89,6 +89,8 @@ export interface MemoryCluster {
   joinAlone(name: string): Link;
   /** The ends of the link between two workers, the caller's first; undefined before it stands. */
   peerLink(a: string, b: string): readonly [Link, Link] | undefined;
+  /** A device vanishes: all of its links end without a word. */
+  kill(name: string): void;
   /** Resolves when the phase has begun. */
   reached(phase: Phase): Promise<void>;
   /** How all workers ended, with the engines closed. */
@@ -235,6 +237,7 @@ class ClusterInMemory implements MemoryCluster {
       machine,
       subject: run.subject,
       hooks: this.#record.hooks,
+      clock: run.clock ?? systemClock,
       peerToken,
       plan: (profile, cluster) => defined(run.choosePlan, 'a plan')(profile, cluster),
       ...(run.plan === undefined ? {} : { givenPlan: { ...run.plan, predicted } }),
@@ -278,6 +281,12 @@ class ClusterInMemory implements MemoryCluster {
   peerLink(a: string, b: string): readonly [Link, Link] | undefined {
     const reverse = this.#peerLinks.get(`${b}→${a}`);
     return this.#peerLinks.get(`${a}→${b}`) ?? (reverse === undefined ? undefined : [reverse[1], reverse[0]]);
+  }
+
+  kill(name: string): void {
+    const worker = defined(this.workers.get(name), name);
+    worker.cut();
+    for (const [key, ends] of this.#peerLinks) if (key.split('→').includes(name)) cut(...ends);
   }
 
   reached(phase: Phase): Promise<void> {

@@ -40,8 +40,11 @@ const factsSchema: z.ZodType<DeviceFacts> = z.object({
 });
 
 /** Runs the coordinator to the run's end. All local workers are gone when it settles. */
-export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>, cluster: ClusterOptions): Promise<CoordinatorEnd> {
-  const coordinator = createCoordinator({ ...options, peerToken: randomBytes(24).toString('hex') });
+export async function runCluster(
+  options: Omit<CoordinatorOptions, 'peerToken' | 'clock'>,
+  cluster: ClusterOptions,
+): Promise<CoordinatorEnd> {
+  const coordinator = createCoordinator({ ...options, clock: cluster.clock, peerToken: randomBytes(24).toString('hex') });
   const door = await openDoor(cluster);
   const server = await serve(coordinator, door, cluster);
   const { joinCode } = door;
@@ -64,6 +67,7 @@ export async function runCluster(options: Omit<CoordinatorOptions, 'peerToken'>,
       threads: cluster.threads,
       engine: cluster.engine,
       insecure: cluster.insecure,
+      isAwaited: () => coordinator.isGathering,
     });
     return await Promise.race([coordinator.end, afterLastWord(workers.failed, coordinator, cluster.clock)]);
   } finally {

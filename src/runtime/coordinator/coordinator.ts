@@ -1,11 +1,13 @@
 // The coordinator's shell: it feeds the state machine (machine.ts) with what happens on the links and carries out its effects. It owns the links, the
-// data feed and the state that snapshots bring; every decision is the machine's.
+// data feed, the clock and the state that snapshots bring; every decision is the machine's.
 
 import { assert, defined } from '../../assert.ts';
+import type { Clock } from '../../clock.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, cutBytes, type LayerSequence } from '../../graph/layers.ts';
-import { sameShape, type Tensor } from '../../graph/tensor.ts';
+import { elementCount, sameShape, type Tensor } from '../../graph/tensor.ts';
+import { lightReplan } from '../../planner/replan/light.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
@@ -23,10 +25,10 @@ import {
 } from '../messages.ts';
 import { encodeModel } from '../model-transfer.ts';
 import { optimizedParameter, type RunState } from '../run-state.ts';
-import type { TrainingSpec } from '../training-spec.ts';
-import { type Detector, createDetector } from './detector.ts';
+import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
+import { Detector } from './detector.ts';
 import { initialState, step } from './machine.ts';
-import type { Answer, Change, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
+import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 
 /** A batch: the model's inputs and the labels, batch first. */
 export interface Batch {
@@ -71,6 +73,7 @@ export interface CoordinatorOptions {
   readonly machine: MachineConfig;
   readonly subject: RunSubject;
   readonly hooks: RunHooks;
+  readonly clock: Clock;
   /** The secret by which peers know each other. */
   readonly peerToken: string;
   /** Chooses the plan. May throw InputError (nothing fits). */
@@ -93,6 +96,8 @@ export interface Coordinator {
   join(name: string, link: Link, facts: DeviceFacts): void;
   /** Asks for a clean stop: the round in progress commits, a checkpoint is written. */
   stop(): void;
+  /** True until all devices that the run asked for have joined. */
+  readonly isGathering: boolean;
   /** Resolves at the run's end, with all links closed; rejects with RunError or InputError when it fails. */
   readonly end: Promise<CoordinatorEnd>;
 }
@@ -102,6 +107,29 @@ export function createCoordinator(options: CoordinatorOptions): Coordinator {
   return new CoordinatorShell(options);
 }
 
+/** What devices have sent of the state after so many rounds, in one layout. */
+interface Snapshot {
+  readonly epoch: number;
+  readonly round: number;
+  readonly state: Readonly<Record<StateRole, Map<string, Tensor>>>;
+}
+
+/** How often it is looked at who is silent. */
+const judgeEveryMs = 250;
+
+/** Messages about a layout: those of an earlier one are late and dropped. */
+const layoutKinds: ReadonlySet<string> = new Set<keyof ToCoordinator>([
+  'deployed',
+  'prepared',
+  'state',
+  'snapshot-end',
+  'replicated',
+  'lost-peer',
+  'alive',
+  'trace',
+  'statistics',
+]);
+
 class CoordinatorShell implements Coordinator {
   readonly end: Promise<CoordinatorEnd>;
   readonly #options: CoordinatorOptions;
@@ -109,29 +137,36 @@ class CoordinatorShell implements Coordinator {
   readonly #facts = new Map<string, DeviceFacts>();
   readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
   readonly #profiles = new Map<string, ToCoordinator['profiled']>();
-  readonly #snapshot: Record<StateRole, Map<string, Tensor>> = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
+  readonly #detector = new Detector(judgeEveryMs);
+  /** The state after so many rounds that devices without a holder begin with: the last checkpoint, or the state before the first round. */
+  #saved: { readonly round: number; readonly state: RunState };
+  /** The snapshot that is coming in. */
+  #snapshot = emptySnapshot(0, -1);
   #model: ReturnType<typeof encodeModel> | undefined;
   #state: MachineState;
   /** By device: the parameters and buffers that its snapshots hold. */
   #owned: ReadonlyMap<string, ReadonlySet<string>> = new Map();
-  /** Parameters and buffers of the snapshot in progress that have come. */
-  readonly #arrived = new Set<string>();
   readonly #inputs: MachineInput[] = [];
   #epoch = 0;
   #program: Program | undefined;
   /** Sending of data, in order; each round after the one before. */
   #feeding: Promise<void> = Promise.resolve();
+  /** When the change of the layout that is going on began. */
+  #changeMs: number | undefined;
+  #stopJudging: () => void = () => {};
   #resolve: (end: CoordinatorEnd) => void = () => {};
   #reject: (error: Error) => void = () => {};
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
     this.#state = initialState(options.machine);
+    this.#saved = { round: options.machine.firstRound, state: options.subject.state };
     this.end = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
     });
     this.end.catch(() => {}); // whoever awaits `end` sees it; nobody may be waiting yet
+    this.#judge();
   }
 
   join(name: string, link: Link, facts: DeviceFacts): void {
@@ -141,18 +176,57 @@ class CoordinatorShell implements Coordinator {
     }
     this.#links.set(name, link);
     this.#facts.set(name, facts);
+    this.#detector.heard(name, this.#options.clock.now());
     this.#options.hooks.observe({ kind: 'joined', device: name, cores: facts.cores, memoryMiB: facts.memoryMiB, engine: facts.engine });
     link.receive((frame) => this.#received(name, frame));
     void link.ended.then(({ reason }) => {
-      this.#links.delete(name);
-      if (this.#state.phase !== 'ended') this.#options.hooks.observe({ kind: 'left', device: name, reason });
-      this.#input({ kind: 'left', device: name, reason });
+      if (this.#links.get(name) === link) this.#gone(name, reason);
     });
     this.#input({ kind: 'joined', device: name });
   }
 
+  get isGathering(): boolean {
+    return this.#state.phase === 'gathering';
+  }
+
   stop(): void {
     this.#input({ kind: 'stop' });
+  }
+
+  /** A device is not reached any more, or is given up. */
+  #gone(name: string, reason: string): void {
+    this.#links.delete(name);
+    this.#detector.forget(name);
+    if (this.#state.phase !== 'ended') this.#options.hooks.observe({ kind: 'left', device: name, reason });
+    this.#changeMs ??= this.#options.clock.now();
+    this.#input({ kind: 'left', device: name, reason });
+  }
+
+  /** Looks at regular times who has been silent for too long. */
+  #judge(): void {
+    const { clock, hooks } = this.#options;
+    if (this.#state.phase === 'ended') return;
+    this.#stopJudging = clock.after(judgeEveryMs, () => this.#judge());
+    for (const { device, silentMs, suspectAfterMs, deadAfterMs, verdict } of this.#detector.judge(clock.now(), (name) =>
+      this.#owesWork(name),
+    )) {
+      if (verdict === 'suspect') {
+        hooks.observe({ kind: 'suspected', device, silentMs, suspectAfterMs, deadAfterMs });
+        this.#send(device, message('probe', {}));
+        continue;
+      }
+      const link = this.#links.get(device);
+      const reason = `no sign of life for ${(silentMs / 1000).toFixed(1)} s, with ${(deadAfterMs / 1000).toFixed(1)} s allowed`;
+      this.#gone(device, reason);
+      void link?.close(reason);
+    }
+  }
+
+  /** Reading a model, profiling and compiling keep a device from answering. */
+  #owesWork(device: string): boolean {
+    const { phase, waitingFor, members } = this.#state;
+    if (members.some(({ name, joining }) => name === device && joining !== undefined)) return true;
+    return phase !== 'training' && phase !== 'snapshotting' && waitingFor.includes(device);
   }
 
   /**
@@ -175,8 +249,10 @@ class CoordinatorShell implements Coordinator {
   }
 
   #received(device: string, frame: Frame): void {
+    this.#detector.heard(device, this.#options.clock.now());
     const received = parseMessage<ToCoordinator>(toCoordinatorSchemas, frame, device);
     if (!this.#state.members.some((member) => member.name === device)) return; // released, or one too many
+    if (layoutKinds.has(received.kind) && frame.epoch !== this.#epoch) return; // about a layout that is no more
     const answer = this.#note(device, received);
     if (answer !== undefined) this.#input({ kind: 'answer', device, answer });
   }
@@ -207,6 +283,17 @@ class CoordinatorShell implements Coordinator {
         return undefined;
       case 'snapshot-end':
         return { kind: 'snapshot-end', round: received.control.round };
+      case 'replicated':
+        return { kind: 'replicated', ...received.control };
+      case 'lost-peer':
+        this.#changeMs ??= this.#options.clock.now();
+        return { kind: 'lost-peer', ...received.control };
+      case 'alive':
+        return { kind: 'alive' };
+      case 'leaving':
+        return { kind: 'leaving' };
+      case 'heartbeat':
+        return undefined;
       case 'failed':
         return { kind: 'failed', message: received.control.message };
       case 'statistics':
@@ -248,13 +335,13 @@ class CoordinatorShell implements Coordinator {
       throw new ProtocolError(`${device} sent the ${role} ${name} in another size than it has.`);
     }
     // The frame's bytes are a view of a received buffer, kept alive as long as the checkpoint is.
-    this.#snapshot[role].set(name, value);
-    if (role !== 'optimizer') this.#arrived.add(name);
+    this.#snapshot.state[role].set(name, value);
   }
 
   #perform(effect: MachineEffect): void {
     switch (effect.kind) {
       case 'send':
+        if (effect.message === 'snapshot') this.#expectSnapshot(effect.control.round);
         return this.#send(effect.device, message(effect.message, effect.control));
       case 'send-model':
         return this.#sendModel(effect.device);
@@ -276,13 +363,25 @@ class CoordinatorShell implements Coordinator {
         });
         return;
       case 'plan':
-        return this.#plan(effect.devices);
+        return this.#plan(effect);
+      case 'consider':
+        return; // TODO
       case 'deploy':
-        return this.#deploy(effect.plan, effect.epoch, effect.step);
+        return this.#deploy(effect);
       case 'feed':
         return this.#feed(effect.round);
       case 'committed':
         return this.#options.hooks.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
+      case 'repeated':
+        return this.#options.hooks.observe({ kind: 'repeated', round: effect.round });
+      case 'changing':
+        return this.#changing(effect);
+      case 'changed':
+        return this.#changed(effect);
+      case 'replicated':
+        return this.#options.hooks.observe({ kind: 'replicated', round: effect.round });
+      case 'dismiss':
+        return this.#dismiss(effect.device, effect.reason);
       case 'write-checkpoint':
         return this.#writeCheckpoint(effect.round);
       case 'phase':
@@ -331,14 +430,79 @@ class CoordinatorShell implements Coordinator {
     this.#send(device, message('model', control, [bytes]));
   }
 
-  #plan(devices: readonly string[]): void {
+  #plan({ devices, from, lost }: Extract<MachineEffect, { kind: 'plan' }>): void {
     const { givenPlan } = this.#options;
     try {
-      const plan = givenPlan === undefined ? this.#planFromProfiles(devices) : renameDevices(givenPlan, devices);
+      if (from !== undefined) return this.#input({ kind: 'planned', plan: this.#replan(devices, from, lost) });
+      const plan = givenPlan === undefined ? this.#planFromProfiles(devices) : this.#fitted(givenPlan, devices);
       this.#input({ kind: 'planned', plan });
     } catch (error) {
       this.#abort(error);
     }
+  }
+
+  /** A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few are left, the others do their work. */
+  #fitted(plan: Plan, devices: readonly string[]): Plan {
+    const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+    if (named.every((name) => devices.includes(name))) return plan;
+    const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
+    return this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
+  }
+
+  /** A plan close to the one before: a spare in the place of a lost device, else the lost work among those who are left. */
+  #replan(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const gone = [...used].filter((device) => lost.includes(device));
+    if (gone.length === 0) return from;
+    const spares = devices.filter((device) => !used.has(device));
+    const substitutes = new Map(gone.flatMap((device, index) => (spares[index] === undefined ? [] : [[device, spares[index]] as const])));
+    const substituted = withNames(from, substitutes);
+    if (substitutes.size === gone.length) return substituted;
+    const isProfiled = devices.every((device) => this.#profiles.has(device));
+    return lightReplan({
+      plan: substituted,
+      lost: gone.filter((device) => !substitutes.has(device)),
+      profile: isProfiled ? this.#profile(devices) : undefined,
+      cluster: this.#cluster(devices),
+      optimizerState: optimizerStateCount(this.#options.subject.training),
+      weightBytes: (layer) => this.#layerBytes(layer),
+    });
+  }
+
+  /** Bytes of a layer's weights and statistics. */
+  #layerBytes(layer: number): number {
+    const { sequence } = this.#options.subject;
+    const { parameters = [], buffers = [] } = sequence.layers[layer] ?? {};
+    return [...parameters, ...buffers].reduce(
+      (sum, name) => sum + 4 * elementCount(defined(sequence.graph.initializers.get(name), name).shape),
+      0,
+    );
+  }
+
+  #changing({ change, plan, round, repeatedRounds, source, moves }: Extract<MachineEffect, { kind: 'changing' }>): void {
+    const copies = 1 + optimizerStateCount(this.#options.subject.training);
+    let movedBytes = 0;
+    for (const { layers } of moves) for (let layer = layers[0]; layer < layers[1]; layer++) movedBytes += copies * this.#layerBytes(layer);
+    const { cause, lost } = change;
+    this.#options.hooks.observe({ kind: 'recovering', cause, lost, plan, round, repeatedRounds, source, movedMiB: movedBytes / 2 ** 20 });
+  }
+
+  #changed({ change, round }: Extract<MachineEffect, { kind: 'changed' }>): void {
+    const nowMs = this.#options.clock.now();
+    const seconds = (nowMs - (this.#changeMs ?? nowMs)) / 1000;
+    this.#changeMs = undefined;
+    this.#options.hooks.observe({ kind: 'recovered', cause: change.cause, round, seconds });
+  }
+
+  #dismiss(device: string, reason: string): void {
+    const link = this.#links.get(device);
+    this.#send(device, message('end', { reason: reason.slice(0, 1000) }));
+    this.#links.delete(device);
+    this.#detector.forget(device);
+    this.#options.hooks.observe({ kind: 'left', device, reason });
+    this.#changeMs ??= this.#options.clock.now();
+    void link?.close(reason);
+    this.#input({ kind: 'left', device, reason });
   }
 
   #planFromProfiles(devices: readonly string[]): Plan {
@@ -385,35 +549,52 @@ class CoordinatorShell implements Coordinator {
     };
   }
 
-  #deploy(plan: Plan, epoch: number, optimizerStep: number): void {
+  /** Tells every member of the layout, and sends those who get layers from nobody else what the last checkpoint has of them. */
+  #deploy({ plan, epoch, round, moves, members }: Extract<MachineEffect, { kind: 'deploy' }>): void {
     this.#epoch = epoch;
     this.#program = program(plan);
+    this.#feeding = Promise.resolve();
     this.#options.hooks.observe({ kind: 'deployment', plan });
-    const { sequence, state } = this.#options.subject;
+    const { sequence } = this.#options.subject;
     const owned = new Map<string, ReadonlySet<string>>();
     for (const { layers, devices } of plan.stages) {
-      const stageLayers = sequence.layers.slice(layers[0], layers[1]);
-      const entries: { role: StateRole; name: string; value: Tensor }[] = [];
-      const add = (role: StateRole, name: string): void => {
-        const value = state[role].get(name);
-        if (value !== undefined) entries.push({ role, name, value });
-      };
-      for (const layer of stageLayers) {
-        for (const name of layer.parameters) add('parameter', name);
-        for (const name of layer.buffers) add('buffer', name);
-      }
-      const parameters = new Set(stageLayers.flatMap((layer) => layer.parameters));
-      for (const name of state.optimizer.keys()) {
-        if (parameters.has(optimizedParameter(name))) add('optimizer', name);
-      }
-      const names = new Set(entries.filter(({ role }) => role !== 'optimizer').map(({ name }) => name));
-      for (const device of devices) {
-        owned.set(device, names);
-        this.#send(device, message('deploy', { plan, stateCount: entries.length, step: optimizerStep }));
-        for (const { role, name, value } of entries) this.#send(device, message('state', { role, name }, [value]));
-      }
+      const names = new Set(sequence.layers.slice(layers[0], layers[1]).flatMap(({ parameters, buffers }) => [...parameters, ...buffers]));
+      for (const device of devices) owned.set(device, names);
     }
     this.#owned = owned;
+    const peers = members.map(({ name, listenUrl }) => ({ name, url: listenUrl }));
+    for (const { name } of members) {
+      const layers = moves.filter(({ from, to }) => from === null && to === name).map((move) => move.layers);
+      const entries = layers.flatMap((range) => this.#savedEntries(range, round));
+      this.#send(name, message('deploy', { plan, round, moves, stateCount: entries.length, peers }));
+      for (const { role, name: entry, value } of entries) this.#send(name, message('state', { role, name: entry }, [value]));
+    }
+  }
+
+  /** What the last checkpoint has of layers [first, end). */
+  #savedEntries([first, end]: readonly [number, number], round: number): { role: StateRole; name: string; value: Tensor }[] {
+    const { state, round: savedRound } = this.#saved;
+    assert(savedRound === round, `the state of round ${savedRound} is at hand, not that of ${round}`);
+    const own = this.#options.subject.sequence.layers.slice(first, end);
+    const parameters = own.flatMap((layer) => layer.parameters);
+    const entries: { role: StateRole; name: string; value: Tensor }[] = [];
+    const add = (role: StateRole, names: Iterable<string>): void => {
+      for (const name of names) {
+        const value = state[role].get(name);
+        if (value !== undefined) entries.push({ role, name, value });
+      }
+    };
+    add('parameter', parameters);
+    add(
+      'buffer',
+      own.flatMap((layer) => layer.buffers),
+    );
+    const ofThese = new Set(parameters);
+    add(
+      'optimizer',
+      [...state.optimizer.keys()].filter((name) => ofThese.has(optimizedParameter(name))),
+    );
+    return entries;
   }
 
   #feed(round: number): void {
@@ -422,7 +603,9 @@ class CoordinatorShell implements Coordinator {
 
   /** Sends a round's pieces, one micro-batch after the other, to those who own the samples; waits where a link is full. */
   async #sendBatch(round: number): Promise<void> {
-    if (this.#state.phase === 'ended') return;
+    const epoch = this.#epoch;
+    const isOver = (): boolean => this.#state.phase === 'ended' || this.#epoch !== epoch;
+    if (isOver()) return;
     const { inputs, labels } = this.#options.hooks.batch(round);
     const { microBatchSize, microBatchCount, devices } = defined(this.#program, 'the program');
     for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
@@ -431,25 +614,31 @@ class CoordinatorShell implements Coordinator {
           if (instruction.kind !== 'receive' || instruction.from !== null || instruction.microBatch !== microBatch) continue;
           const [first, end] = instruction.samples.map((sample) => sample + microBatch * microBatchSize) as [number, number];
           const tensors = (instruction.payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, first, end));
-          const frame: Frame = { kind: instruction.payload, epoch: this.#epoch, round, microBatch, tensors };
+          const frame: Frame = { kind: instruction.payload, epoch, round, microBatch, tensors };
           await this.#handOver(device, frame, 'pipeline');
+          if (isOver()) return;
         }
       }
     }
   }
 
+  /** A snapshot has been asked for: what an earlier one has brought that was never finished is forgotten. */
+  #expectSnapshot(round: number): void {
+    if (this.#snapshot.round !== round || this.#snapshot.epoch !== this.#epoch) this.#snapshot = emptySnapshot(this.#epoch, round);
+  }
+
   #writeCheckpoint(round: number): void {
-    const missing = [...this.#owned.values()].flatMap((names) => [...names]).filter((name) => !this.#arrived.has(name));
+    const { state } = this.#snapshot;
+    const missing = [...this.#owned.values()]
+      .flatMap((names) => [...names])
+      .filter((name) => !state.parameter.has(name) && !state.buffer.has(name));
     if (missing.length > 0)
       return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
-    this.#arrived.clear();
-    const state: RunState = {
-      parameter: new Map(this.#snapshot.parameter),
-      buffer: new Map(this.#snapshot.buffer),
-      optimizer: new Map(this.#snapshot.optimizer),
-    };
     this.#options.hooks.onCheckpoint(round, state).then(
-      () => this.#input({ kind: 'checkpointed', round }),
+      () => {
+        this.#saved = { round, state };
+        this.#input({ kind: 'checkpointed', round });
+      },
       (error: unknown) => this.#abort(error),
     );
   }
@@ -464,6 +653,7 @@ class CoordinatorShell implements Coordinator {
   }
 
   #close(settle: () => void): void {
+    this.#stopJudging();
     const links = [...this.#links.values()];
     void Promise.all(links.map((link) => link.close('the run is over'))).then(settle, settle);
   }
@@ -476,14 +666,11 @@ function sampleMs(times: DeviceTimes, batchSizes: readonly number[]): number {
   return total / defined(batchSizes[last], 'a batch size');
 }
 
-/** A given plan with its device names replaced by those that joined, in order of appearance, unless they are the same names already. */
-function renameDevices(plan: Plan, devices: readonly string[]): Plan {
-  const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-  if (named.every((name) => devices.includes(name))) return plan;
-  assert(named.length <= devices.length, 'the plan has no more devices than joined');
-  const rename = new Map(named.map((name, index) => [name, defined(devices[index], 'a device')]));
-  return {
-    ...plan,
-    stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => defined(rename.get(name), name)) })),
-  };
+/** The plan with other devices in the place of some. */
+function withNames(plan: Plan, names: ReadonlyMap<string, string>): Plan {
+  return { ...plan, stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => names.get(name) ?? name) })) };
+}
+
+function emptySnapshot(epoch: number, round: number): Snapshot {
+  return { epoch, round, state: { parameter: new Map(), buffer: new Map(), optimizer: new Map() } };
 }

@@ -15,7 +15,7 @@ import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
-import type { Phase } from './machine.ts';
+import type { Phase } from './machine-types.ts';
 
 const timeout = 20_000;
 const predicted = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };

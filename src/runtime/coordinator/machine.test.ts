@@ -2,15 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { RoundResult } from '../messages.ts';
-import {
-  type Answer,
-  initialState,
-  type MachineConfig,
-  type MachineEffect,
-  type MachineInput,
-  type MachineState,
-  step,
-} from './machine.ts';
+import { initialState, step } from './machine.ts';
+import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 
 const config: MachineConfig = {
   workerCount: 3,

@@ -129,7 +129,9 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
     case 'leaving':
       return wantsToLeave(state, device);
     case 'replicated':
-      return copied(state, device, answer) ?? putOut(config, state, device, `it reported a copy of round ${answer.round} that nobody asked for`);
+      return (
+        copied(state, device, answer) ?? putOut(config, state, device, `it reported a copy of round ${answer.round} that nobody asked for`)
+      );
     default:
   }
   if (state.members.some(({ name, joining }) => name === device && joining !== undefined)) {
@@ -141,7 +143,9 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
   }
   const waitingFor = state.waitingFor.filter((name) => name !== device);
   const [next, effects] = absorb(config, { ...state, waitingFor }, device, answer);
-  return then([next, effects], (after) => (after.phase === state.phase && after.waitingFor.length === 0 ? advance(config, after) : undefined));
+  return then([next, effects], (after) =>
+    after.phase === state.phase && after.waitingFor.length === 0 ? advance(config, after) : undefined,
+  );
 }
 
 function absorb(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
@@ -155,10 +159,12 @@ function absorb(config: MachineConfig, state: MachineState, device: string, answ
     case 'profiled':
       return [state, [{ kind: 'profiled', device, profile: answer.profile }]];
     case 'prepared':
-      if (answer.result.round !== state.round) return putOut(config, state, device, `it prepared round ${answer.result.round} instead of ${state.round}`);
+      if (answer.result.round !== state.round)
+        return putOut(config, state, device, `it prepared round ${answer.result.round} instead of ${state.round}`);
       return [{ ...state, prepared: { ...state.prepared, [device]: answer.result } }, []];
     case 'snapshot-end':
-      if (answer.round !== state.round) return putOut(config, state, device, `it sent the weights of round ${answer.round} instead of ${state.round}`);
+      if (answer.round !== state.round)
+        return putOut(config, state, device, `it sent the weights of round ${answer.round} instead of ${state.round}`);
       return [state, []];
     default:
       return [state, []];

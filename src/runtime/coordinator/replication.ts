@@ -35,7 +35,11 @@ export function copied(state: MachineState, device: string, { round, layers }: E
   if (plan === undefined || replication === undefined || !isAsked || stage === undefined) return undefined;
   if (layers[0] !== stage.layers[0] || layers[1] !== stage.layers[1]) return undefined;
   const waitingFor = replication.waitingFor.filter((name) => name !== device);
-  const copies = [...state.holdings.filter((holding) => !isOwn(plan, holding, round)), ...holdingsOf(plan, round), { device, layers, round }];
+  const copies = [
+    ...state.holdings.filter((holding) => !isOwn(plan, holding, round)),
+    ...holdingsOf(plan, round),
+    { device, layers, round },
+  ];
   if (waitingFor.length > 0) return [{ ...state, holdings: copies, replication: { round, waitingFor } }, []];
   const holdings = copies.filter((holding) => holding.round >= round);
   return [{ ...state, holdings, replication: undefined }, [{ kind: 'replicated', round }, ...release(state, round)]];

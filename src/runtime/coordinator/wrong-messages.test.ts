@@ -13,7 +13,7 @@ import { batches, regressionNet, subjectOf } from '../../testing/training-subjec
 import { mutateJson } from '../../testing/wrong-messages.ts';
 import type { Frame } from '../../transport/link.ts';
 import type { ToCoordinator } from '../messages.ts';
-import type { Phase } from './machine.ts';
+import type { Phase } from './machine-types.ts';
 
 const timeout = 30_000;
 const net = regressionNet();

@@ -51,7 +51,8 @@ export class Arrivals {
     const key = entryKey({ role, name });
     const expected = from === null ? undefined : this.#expected.find(({ move }) => move.from === from && isIn(layer, move.layers));
     const isExpected = from === null ? this.#fromCoordinator > 0 : expected !== undefined && !expected.isComplete;
-    if (value === undefined || !isExpected || this.#seen.has(key)) throw new ProtocolError(`${sender} sent the ${role} ${name}, which nothing waits for.`);
+    if (value === undefined || !isExpected || this.#seen.has(key))
+      throw new ProtocolError(`${sender} sent the ${role} ${name}, which nothing waits for.`);
     this.#seen.add(key);
     if (expected === undefined) this.#fromCoordinator--;
     else expected.count++;

@@ -14,10 +14,12 @@ export interface LocalWorkerOptions {
   readonly engine: 'onnxruntime' | 'reference';
   /** The coordinator listens on an address of the network: its peers may be elsewhere. */
   readonly insecure: boolean;
+  /** Whether the run still waits for its workers. One that ends later is a lost device like any other. */
+  isAwaited(): boolean;
 }
 
 export interface LocalWorkers {
-  /** Rejects when a worker ends before it could join; never resolves. */
+  /** Rejects when a worker ends that is awaited; never resolves. */
   readonly failed: Promise<never>;
   /** Resolves when all processes are gone; those that linger for 2 s after the links closed are killed. */
   ended(): Promise<void>;
@@ -66,7 +68,8 @@ export function startLocalWorkers(options: LocalWorkerOptions): LocalWorkers {
           });
           child.once('close', (code) => {
             // A worker that is killed is noticed by its link; one that says why it failed says it here.
-            if (code !== 0 && code !== null) reject(new RunError(`${name} ended: ${errors.trim() || `exit code ${code}`}`));
+            if (code !== 0 && code !== null && options.isAwaited())
+              reject(new RunError(`${name} ended: ${errors.trim() || `exit code ${code}`}`));
             resolve();
           });
         }),

@@ -21,7 +21,12 @@ export class Replicas {
   }
 
   /** A piece of the copy of layers [first, end) after `round` rounds. Throws ProtocolError where it is not of them, or came before. */
-  add(from: string, { round, layers }: { round: number; layers: LayerRange }, entry: { role: StateRole; name: string }, value?: Tensor): void {
+  add(
+    from: string,
+    { round, layers }: { round: number; layers: LayerRange },
+    entry: { role: StateRole; name: string },
+    value?: Tensor,
+  ): void {
     const layer = this.#catalog.layerOf(entry.role, entry.name, value, from);
     if (this.#incoming?.round !== round) this.#incoming = { round, layers, copy: new Map() };
     const { copy } = this.#incoming;

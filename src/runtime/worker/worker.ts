@@ -279,7 +279,9 @@ class Worker {
     this.#earlyBytes += frameBytes(frame);
     const limitBytes = model.catalog.stateBytes([0, model.sequence.layers.length]);
     if (this.#earlyBytes > limitBytes || this.#early.length >= 100_000)
-      throw new ProtocolError(`${from} sent more than the ${limitBytes} bytes that may wait here for a layout that the coordinator has not announced.`);
+      throw new ProtocolError(
+        `${from} sent more than the ${limitBytes} bytes that may wait here for a layout that the coordinator has not announced.`,
+      );
     this.#early.push({ from, frame });
   }
 
@@ -329,7 +331,12 @@ class Worker {
         return this.#setModel(received.control, received.frame);
       case 'connect': {
         const { peers } = received.control;
-        await this.#guard(this.#peers.connect(earlier(this.#network, 'connect', 'a model'), peers, { names: peers.map(({ name }) => name), waitMs: callMs }));
+        await this.#guard(
+          this.#peers.connect(earlier(this.#network, 'connect', 'a model'), peers, {
+            names: peers.map(({ name }) => name),
+            waitMs: callMs,
+          }),
+        );
         return this.#send('connected', {});
       }
       case 'measure':
@@ -435,7 +442,12 @@ class Worker {
     const { arrivals, topology, partners } = this.#session;
     this.#returnTo(round);
     const partnersLinked = this.#linkTo(peers, partners);
-    const sent = partnersLinked.then(() => this.#sendLayers(moves.filter(({ from }) => from === name), round));
+    const sent = partnersLinked.then(() =>
+      this.#sendLayers(
+        moves.filter(({ from }) => from === name),
+        round,
+      ),
+    );
     sent.catch(() => {}); // seen below
     const device = topology && defined(checkedProgram(plan, model.sequence, name), 'a part in the plan');
     if (device === undefined) this.#retire();
@@ -490,7 +502,9 @@ class Worker {
     const key = stageKey(options);
     const same = this.#former.find((layout) => layout.key === key && layout.isComplete);
     this.#former = this.#former.filter((layout) => layout !== same);
-    const create = this.#options.createStage ?? ((stageOptions: StageOptions) => createStage(this.#options.engine, stageOptions));
+    const create =
+      this.#options.createStage ??
+      ((stageOptions: StageOptions) => createStage(this.#options.engine, stageOptions, this.#options.stageStore));
     const stage = same?.stage ?? (await this.#guardStage(create(options)));
     const layout = new Layout({ program: device, stage, key }, round);
     this.#layout = layout;
