@@ -12,7 +12,7 @@ import {
   createCoordinator,
   type RunHooks,
 } from '../runtime/coordinator/coordinator.ts';
-import type { MachineConfig, Phase } from '../runtime/coordinator/machine.ts';
+import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
 import type { RunEvent } from '../runtime/events.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
@@ -221,6 +221,7 @@ class World {
         state: state ?? initialRunState(seed, layerCount),
       },
       hooks: this.#hooks(process, disk),
+      clock: process.clock,
       peerToken,
       plan: () => {
         throw new RunError('the rehearsal gives its plans');
