@@ -5,7 +5,7 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { checkTogether, parsePlan } from '../../cluster/validate.ts';
 import { createRandom, permutation } from '../../random.ts';
 import { checkProgram } from '../../schedule/check.ts';
-import { inFlight, program } from '../../schedule/generate.ts';
+import { inFlight, program, scheduleNames } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
 import { lightReplan } from './light.ts';
@@ -21,7 +21,7 @@ function randomLoss(seed: number): ReplanInput & { readonly profile: Profile } {
   const stageCount = 1 + random.integer(Math.min(deviceCount, layerCount));
   const microBatchSize = 4 * (1 + random.integer(4));
   const microBatchCount = 1 + random.integer(8);
-  const schedule = random.uniform() < 0.3 ? 'gpipe' : '1f1b';
+  const schedule = random.uniform() < 0.4 ? '1f1b' : (scheduleNames[random.integer(scheduleNames.length)] ?? '1f1b');
   const part = (total: number, index: number): number => Math.floor((index * total) / stageCount);
   const stages = Array.from({ length: stageCount }, (_, stage): StagePlan => {
     const devices = order.slice(part(deviceCount, stage), part(deviceCount, stage + 1));
@@ -49,9 +49,9 @@ function attempt(input: ReplanInput): Plan | string {
   }
 }
 
-test('after 600 random losses: a sound plan within memory on the devices that are left, in the order that they had', () => {
+test('after 500 random losses: a sound plan within memory on the devices that are left, in the order that they had', () => {
   let [refusedCount, keptCount, movedCount] = [0, 0, 0];
-  for (let seed = 0; seed < 600; seed++) {
+  for (let seed = 0; seed < 500; seed++) {
     const input = randomLoss(seed);
     const { plan, profile, cluster, lost, optimizerState = 0 } = input;
     const found = attempt(input);
@@ -83,7 +83,7 @@ test('after 600 random losses: a sound plan within memory on the devices that ar
     if (isWhole && found.stages.every(({ layers }, index) => `${layers}` === `${plan.stages[index]?.layers}`)) keptCount++;
     else movedCount++;
   }
-  assert.ok(refusedCount > 20 && keptCount > 80 && movedCount > 200, `${refusedCount} refused, ${keptCount} kept, ${movedCount} moved`);
+  assert.ok(refusedCount > 20 && keptCount > 60 && movedCount > 150, `${refusedCount} refused, ${keptCount} kept, ${movedCount} moved`);
 });
 
 /** Data that went with its holder is somebody else's matter. */
@@ -93,7 +93,7 @@ function withoutLostData({ dataDevice, ...cluster }: Cluster, lost: readonly str
 
 test('what a refusal says would be enough is enough, where one device lacks it', () => {
   let mendedCount = 0;
-  for (let seed = 0; seed < 600; seed++) {
+  for (let seed = 0; seed < 250; seed++) {
     const input = randomLoss(seed);
     let cluster = input.cluster;
     let found = attempt(input);
@@ -106,7 +106,7 @@ test('what a refusal says would be enough is enough, where one device lacks it',
       if (typeof found !== 'string') mendedCount++;
     }
   }
-  assert.ok(mendedCount > 20, `${mendedCount}`);
+  assert.ok(mendedCount > 10, `${mendedCount}`);
 });
 
 const oneKind = (layerCount: number, names: readonly string[]): { profile: Profile; cluster: Cluster } => ({
@@ -188,4 +188,60 @@ test('a lost stage: its layers go to the stages that are left by capacity, in th
     ],
   );
   assert.equal(noProfile.predicted.roundMs, 0);
+});
+
+/** Every way to cut so many layers into so many parts. */
+function* everyCut(layerCount: number, partCount: number, start = 0): Generator<number[], void, void> {
+  if (partCount === 1) yield [layerCount];
+  else
+    for (let end = start + 1; end <= layerCount - partCount + 1; end++)
+      for (const rest of everyCut(layerCount, partCount - 1, end)) yield [end, ...rest];
+}
+
+test('of all cuts of the stages that are left, simulated one by one, none is much faster: at most 1.1 times, on average 1.005', () => {
+  const ratios: number[] = [];
+  for (let seed = 0; seed < 60; seed++) {
+    const random = createRandom(seed, 65);
+    const [deviceCount, layerCount] = [3 + random.integer(2), 5 + random.integer(5)];
+    const instance = randomInstance(seed, { deviceCount, layerCount });
+    const { profile } = instance;
+    const cluster = { ...instance.cluster, devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 10_000 })) };
+    const plan = layout(cluster.devices.map(({ name }, index) => [index, index + 1 === deviceCount ? layerCount : index + 1, [name], [4]]));
+    const lost = `d${1 + random.integer(deviceCount - 1)}`;
+    const left = cluster.devices.filter(({ name }) => name !== lost);
+    let least = Number.POSITIVE_INFINITY;
+    for (const ends of everyCut(layerCount, left.length)) {
+      const cut = layout(ends.map((end, index) => [ends[index - 1] ?? 0, end, [left[index]?.name ?? ''], [4]]));
+      least = Math.min(least, simulate(program(cut), cut, profile, cluster, { events: false }).roundMs);
+    }
+    const { roundMs } = lightReplan({ plan, profile, cluster, lost: [lost] }).predicted;
+    ratios.push(roundMs / least);
+  }
+  const worst = Math.max(...ratios);
+  const mean = ratios.reduce((sum, ratio) => sum + ratio, 0) / ratios.length;
+  assert.ok(Math.min(...ratios) >= 1 - 1e-9, 'no cut is faster than the fastest of all');
+  assert.ok(worst <= 1.1 && mean <= 1.005, `worst ${worst}, mean ${mean}`);
+});
+
+test('ten devices, 213 layers: a plan in milliseconds of CPU', () => {
+  const names = Array.from({ length: 10 }, (_, index) => `d${index}`);
+  const { profile, cluster } = oneKind(213, names);
+  const plan = { ...layout(names.map((name, index) => [Math.floor(21.3 * index), Math.floor(21.3 * (index + 1)), [name], [4]])) };
+  const times = names.map((lost) => {
+    const before = process.cpuUsage();
+    const { stages } = lightReplan({
+      plan,
+      profile,
+      cluster: { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB: 1000 })) },
+      lost: [lost],
+    });
+    const { user, system } = process.cpuUsage(before);
+    assert.ok(
+      stages.length === 9 && stages.every(({ layers: [first, end] }) => end - first <= 1.1 * (213 / 9)),
+      `${lost}: ${JSON.stringify(stages.map(({ layers }) => layers))}`,
+    );
+    return (user + system) / 1000;
+  });
+  // 10 ms when the code is warm and the machine idle; the fastest of ten leaves room for neither.
+  assert.ok(Math.min(...times) < 100, `${times} ms`);
 });

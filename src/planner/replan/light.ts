@@ -135,7 +135,7 @@ const leastGain = 0.002;
 const startCount = 2;
 
 /** How much is evaluated in that search, in devices times micro-batches: a few milliseconds. */
-const searchUnits = 4e4;
+const searchUnits = 2e4;
 
 /** The cuts that were tried. */
 class Candidates {
@@ -151,7 +151,9 @@ class Candidates {
   constructor(problem: Problem, groups: readonly Group[], costs: CutCosts) {
     this.#groups = groups;
     this.#costs = costs;
-    this.#evaluator = new Evaluator(problem);
+    // The evaluator knows 1f1b and gpipe; cuts that are good for 1f1b are good for what is made of it.
+    const { schedule, microBatchSize } = problem;
+    this.#evaluator = new Evaluator(schedule === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, '1f1b'));
     this.#table = new StageTable(problem);
     this.#unitsEach = problem.microBatchCount * groups.reduce((sum, { devices }) => sum + devices.length, 0);
     this.#byteMs = 8 / (problem.cluster.links.default.bandwidthMbps * 1000);
@@ -269,7 +271,7 @@ function namesOf(problem: Problem, places: readonly number[]): string[] {
 
 function planned(
   { plan, profile }: ReplanInput,
-  { profile: times, cluster, optimizerState }: Problem,
+  { cluster, optimizerState }: Problem,
   schedule: string,
   stages: readonly StagePlan[],
 ): Plan {
@@ -279,7 +281,7 @@ function planned(
     ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }),
   };
   if (profile === undefined) return { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
-  return predictedPlan(layout, times, cluster, optimizerState);
+  return predictedPlan(layout, profile, cluster, optimizerState);
 }
 
 /** Why no cut fits: the cuts with the least shortage, one micro-batch at a time, and the device that lacks the most in them. */
