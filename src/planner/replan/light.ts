@@ -131,11 +131,8 @@ interface Candidate {
 const steps: readonly number[] = [8, 4, 3, 2, 1].flatMap((step) => [step, -step]);
 const leastGain = 0.002;
 
-/** From how many of the best candidates the search starts. */
-const startCount = 2;
-
 /** How much is evaluated in that search, in devices times micro-batches: a few milliseconds. */
-const searchUnits = 2e4;
+const searchUnits = 3e4;
 
 /** The cuts that were tried. */
 class Candidates {
@@ -177,7 +174,7 @@ class Candidates {
 
   /** Moves the borders of what was tried, the best first, one border or two that are neighbours, as long as that helps and the budget lasts. */
   improve(): void {
-    for (const start of this.#sorted().slice(0, startCount)) {
+    for (const start of this.#sorted()) {
       for (let current: Candidate | undefined = start; current !== undefined; ) current = this.#better(current);
       if (this.#unitsLeft <= 0) return;
     }
