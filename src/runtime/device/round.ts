@@ -55,7 +55,12 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
   const { clock, failure } = ports;
   const startMs = clock.now();
   const busyBeforeMs = stage.busyMs();
-  const state = new RoundState(program, stage, round, ports);
+  const state = new RoundState(program, stage, round, {
+    ...ports,
+    // A round that is given up stops at whatever it waits for: it must not take what comes for the next one.
+    send: (to, frame, priority) => failure.guard(ports.send(to, frame, priority)),
+    receive: (key) => failure.guard(ports.receive(key)),
+  });
   const times: RoundTimes[] = [];
   stage.beginRound(round);
   for (const [index, instruction] of program.instructions.entries()) {
@@ -212,7 +217,8 @@ class RoundState {
   async #send(instruction: Extract<Instruction, { kind: 'send' }>): Promise<void> {
     const { payload, microBatch, samples, to } = instruction;
     const isForward = payload === 'activation';
-    const results = await defined((isForward ? this.#activations : this.#gradients).get(microBatch), `${payload} ${microBatch}`);
+    const computed = defined((isForward ? this.#activations : this.#gradients).get(microBatch), `${payload} ${microBatch}`);
+    const results = await this.#ports.failure.guard(computed);
     const cuts = isForward ? this.#stage.outputs : this.#stage.inputs.filter((input) => input.differentiable);
     const offset = this.#program.samples[0];
     const tensors = results.map((result, index) =>
@@ -226,7 +232,7 @@ class RoundState {
     assert(memberIndex >= 0, 'the device is in its own group');
     const next = defined(group[(memberIndex + 1) % group.length], 'the next of the ring');
     const previous = defined(group[(memberIndex + group.length - 1) % group.length], 'the previous of the ring');
-    const values = await this.#stage.takeGradients();
+    const values = await this.#ports.failure.guard(this.#stage.takeGradients());
     await ringAllReduce(values, memberIndex, group.length, {
       send: (piece, data) => {
         const tensor: Tensor = { type: 'float32', shape: [data.length], data };

@@ -1,0 +1,87 @@
+// A round that is given up in its middle leaves stage and mail alone: both belong to the round that comes in its place.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { wrap } from '../../graph/tensor.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
+import type { Frame } from '../../transport/link.ts';
+import { Failure } from '../failure.ts';
+import type { MailKey } from './mailbox.ts';
+import { runRound } from './round.ts';
+import type { StagePort } from './stage.ts';
+
+const program: DeviceProgram = {
+  device: 'a',
+  stage: 0,
+  layers: [0, 1],
+  samples: [0, 1],
+  instructions: [{ kind: 'all-reduce', group: ['a', 'b'] }, { kind: 'update' }],
+};
+
+const piece: Frame = {
+  kind: 'all-reduce',
+  epoch: 1,
+  round: 0,
+  microBatch: 0,
+  tensors: [wrap('float32', [1], Float32Array.of(1))],
+};
+
+/** A round that waits for the first piece of its AllReduce, and what it has done by then. */
+function start() {
+  const did: string[] = [];
+  const arrivals: ((frame: Frame) => void)[] = [];
+  const failure = new Failure();
+  const stage = {
+    busyMs: () => 0,
+    beginRound: () => did.push('begin'),
+    takeGradients: async () => {
+      did.push('take');
+      return Float32Array.of(1, 2);
+    },
+    putGradients: async () => {
+      did.push('put');
+    },
+    finishRound: async () => {
+      did.push('finish');
+      return { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true };
+    },
+  } as unknown as StagePort;
+  const running = runRound(program, stage, 0, {
+    clock: { now: () => 0, after: () => () => {} },
+    send: async () => {
+      did.push('send');
+    },
+    receive: (key: MailKey) =>
+      new Promise((resolve) => {
+        did.push(`receive ${key.microBatch}`);
+        arrivals.push(resolve);
+      }),
+    failure,
+    nextUpdate: async () => undefined,
+  });
+  return { did, arrivals, failure, running };
+}
+
+const atRest = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+test('a round that goes on takes both pieces and puts the sums in place', async () => {
+  const { did, arrivals, running } = start();
+  await atRest();
+  arrivals[0]?.(piece);
+  await atRest();
+  arrivals[1]?.(piece);
+  await (await running).outcome;
+  assert.deepEqual(did, ['begin', 'take', 'send', 'receive 0', 'send', 'receive 1', 'put', 'finish']);
+});
+
+test('a round that was given up does nothing more, whatever still arrives', async () => {
+  const { did, arrivals, failure, running } = start();
+  await atRest();
+  const before = [...did];
+  assert.deepEqual(before, ['begin', 'take', 'send', 'receive 0']);
+  failure.fail(new Error('another layout'));
+  await assert.rejects(running, /another layout/);
+  arrivals[0]?.(piece);
+  await atRest();
+  assert.deepEqual(did, before);
+});
