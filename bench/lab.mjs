@@ -1,0 +1,182 @@
+// Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
+//   npm run bench:lab -- [--json] [--section forms,links,table4,peers] [--only WORD] [--rounds N] [--priority high] [--python FILE] [-o FILE]
+//
+//   forms    plans of different form in the environments A, C and D (about eight minutes); the default, with links
+//   links    a link that is the bottleneck; an AllReduce beside its ideal time
+//   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
+//   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
+//   --only   cases whose name contains the word; --rounds: measured rounds of each case; -o: the tables as Markdown
+
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { plan } from '../dist/planner/plan.js';
+import { program } from '../dist/schedule/generate.js';
+import { createSimulator } from '../dist/simulator/simulate.js';
+import { environment, forms, links, models, peers, table4 } from './lab/cases.mjs';
+import { formOf, layoutOf } from './lab/forms.mjs';
+import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.mjs';
+import { casesTable, linksTable, memoryTable, peersTable, table4Table } from './lab/tables.mjs';
+import { openTestbed } from './lab/testbed.mjs';
+
+const { values: flags } = parseArgs({
+  options: {
+    json: { type: 'boolean', default: false },
+    section: { type: 'string', default: 'forms,links' },
+    only: { type: 'string', default: '' },
+    rounds: { type: 'string', default: '8' },
+    priority: { type: 'string', default: 'normal' },
+    python: { type: 'string' },
+    output: { type: 'string', short: 'o' },
+  },
+});
+const rounds = Number(flags.rounds);
+const warmUp = 2;
+/** SGD with momentum keeps one copy of each weight. */
+const optimizerState = 1;
+
+const log = (text) => process.stderr.write(`${text}\n`);
+const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+const round = (value, digits = 3) => Number(value.toPrecision(digits));
+const percent = (value) => `${(100 * value).toFixed(1)} %`;
+
+const caches = mkdtempSync(join(tmpdir(), 'asteroid-profiles-'));
+let open;
+process.once('exit', () => rmSync(caches, { recursive: true, force: true }));
+for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => void Promise.resolve(open?.close()).finally(() => process.exit(130)));
+
+/** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
+async function openGroup({ name, environment: [letter, mbps], model: modelName, microBatch, count }) {
+  const batch = microBatch * count;
+  const { model, data } = models[modelName];
+  const settings = ['--model', model, '--data', data, '--batch', String(batch), '--micro-batch', String(microBatch), '--lr', '0.01', '--momentum', '0.9'];
+  settings.push('--replicate-batch-norm', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0');
+  const bed = await openTestbed(environment(letter, mbps), { name: `bench-${process.pid}`, priority: flags.priority, caches });
+  open = bed;
+  log(`${name}: ${bed.lab.layout.devices.map(({ name: device, cores }) => `${device} ${cores}`).join(', ')} cores`);
+  const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { batch });
+  const simulate = createSimulator(profile, cluster);
+  return {
+    bed,
+    profile,
+    cluster,
+    batch,
+    sizes: { microBatchSize: microBatch, microBatchCount: count },
+    fastest: bed.lab.layout.devices.toSorted((a, b) => b.cores - a.cores)[0].name,
+    predict: (layout) => simulate(program(layout), layout, { optimizerState, events: false }),
+    run: (layout) => bed.train([...settings, '--steps', String(warmUp + rounds), '--plan', bed.writePlan(layout)], { warmUp, batch }),
+  };
+}
+
+function layoutFor(how, { profile, cluster, sizes, batch }) {
+  if (how.groups !== undefined) return layoutOf(profile, cluster, { ...how, ...sizes });
+  const schedule = how.schedule === undefined ? {} : { schedule: how.schedule };
+  return plan({ profile, cluster, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: how.planner, optimizerState, replicateBatchDependent: true, ...schedule });
+}
+
+/** All cases of a group that are asked for; the best single device is the first. */
+async function runCases(group) {
+  const wanted = Object.entries(group.cases).filter(([form]) => `${group.name} ${form}`.includes(flags.only));
+  if (wanted.length === 0) return [];
+  const ready = await openGroup(group);
+  try {
+    const results = [];
+    const single = [`one device, ${ready.fastest}`, { groups: [[ready.fastest]], schedule: '1f1b' }];
+    for (const [form, how] of [single, ...wanted]) {
+      const layout = layoutFor(how, ready);
+      const result = caseResult(group, form, layout, ready, await ready.run(layout), results[0]);
+      results.push(result);
+      const cores = Object.values(result.coresUsed).join(' ');
+      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), ${result.speedupOverBestDevice}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}`);
+    }
+    return results;
+  } finally {
+    await ready.bed.close();
+  }
+}
+
+function caseResult(group, form, layout, { predict, profile }, run, single) {
+  const predicted = predict(layout);
+  const measuredRoundMs = median(run.roundMs);
+  const names = layout.stages.flatMap(({ devices }) => devices);
+  const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
+  const sender = busiest?.link.split('->')[0];
+  return {
+    cluster: group.name,
+    model: models[group.model].model,
+    form,
+    plan: formOf(layout),
+    measuredRoundMs: round(measuredRoundMs, 4),
+    predictedRoundMs: round(predicted.roundMs, 4),
+    difference: round(measuredRoundMs / predicted.roundMs - 1),
+    speedupOverBestDevice: round(single === undefined ? 1 : single.measuredRoundMs / measuredRoundMs),
+    linkUtilisation: round(busiest?.use ?? 0),
+    busiestLink: busiest?.link ?? null,
+    utilisationWhileSending: round(run.sending[sender]?.use ?? 0),
+    allReduce: layout.stages.length === 1 && names.length > 1 ? allReduceOf(run, names, profile, busiest) : null,
+    memory: names.map((device) => ({ device, measuredMiB: round(run.peakMemoryMiB[device] ?? 0), predictedMiB: round(predicted.devices[device].peakMemoryMiB) })),
+    coresUsed: Object.fromEntries(names.map((device) => [device, round(run.coresUsed[device] ?? 0)])),
+    roundsMs: run.roundMs.map((ms) => round(ms, 4)),
+  };
+}
+
+/** The time for which a member of a ring was sending in each round, beside 2(n−1)/n · bytes / bandwidth. */
+function allReduceOf(run, names, profile, { mbps }) {
+  const bytes = profile.layers.reduce((sum, layer) => sum + layer.weightBytes, 0);
+  const idealMs = (2 * (names.length - 1) * bytes * 8) / names.length / (mbps * 1000);
+  const measuredMs = median(names.map((device) => run.sending[device].busyMs)) / run.roundMs.length;
+  return { bytes, measuredMs: round(measuredMs, 4), idealMs: round(idealMs, 4) };
+}
+
+/** Ours and PyTorch's, data parallel and as a straight pipeline, on the same devices. */
+async function runPeers(group) {
+  if (!group.name.includes(flags.only)) return [];
+  const reason = missingPyTorch(flags.python);
+  if (reason !== undefined) {
+    log(`${group.name}: left out, ${reason}`);
+    return [];
+  }
+  const ready = await openGroup(group);
+  try {
+    const { bed, profile, cluster, sizes, batch } = ready;
+    const devices = bed.lab.layout.devices.map(({ name }) => name);
+    // PyTorch's pipeline is cut at blocks: ours, too.
+    const { profile: blocks, ends } = byBlocks(profile);
+    const straight = layoutOf(blocks, cluster, { groups: devices.map((name) => [name]), schedule: '1f1b', ...sizes });
+    const cuts = straight.stages.slice(1).map(({ layers }) => layers[0]);
+    const forms = [
+      ['data parallel', 'ddp', layoutOf(profile, cluster, { groups: [devices], schedule: '1f1b', ...sizes }), {}],
+      ['straight pipeline', 'pipeline', { ...straight, stages: straight.stages.map((stage) => ({ ...stage, layers: stage.layers.map((block) => ends[block - 1] ?? 0) })) }, { cuts }],
+    ];
+    const results = [];
+    for (const [form, mode, layout, more] of forms) {
+      const ours = median((await ready.run(layout)).roundMs);
+      const { torch, roundMs } = await runPyTorch(bed.lab, flags.python, { mode, batch, microBatchCount: sizes.microBatchCount, ...more }, { warmUp, rounds });
+      results.push({ cluster: group.name, form, plan: formOf(layout), asteroidMs: round(ours, 4), pyTorchMs: round(median(roundMs), 4), torch });
+      log(`  ${form}: ${ours.toFixed(0)} ms, PyTorch ${torch} ${median(roundMs).toFixed(0)} ms`);
+    }
+    return results;
+  } finally {
+    await ready.bed.close();
+  }
+}
+
+const sections = flags.section.split(',');
+const results = { cases: [], peers: [] };
+const tables = [];
+for (const [name, groups] of Object.entries({ forms, links, table4 })) {
+  if (!sections.includes(name)) continue;
+  const found = [];
+  for (const group of groups) found.push(...(await runCases(group)));
+  results.cases.push(...found);
+  tables.push(casesTable(found), memoryTable(found), linksTable(found));
+  if (name === 'table4') tables.push(table4Table(found, table4));
+}
+if (sections.includes('peers')) {
+  for (const group of peers) results.peers.push(...(await runPeers(group)));
+  tables.push(peersTable(results.peers));
+}
+const text = tables.filter((table) => table !== '').join('\n\n');
+if (flags.output !== undefined) writeFileSync(flags.output, `${text}\n`);
+console.log(flags.json ? JSON.stringify(results) : text);

@@ -1,0 +1,71 @@
+// The results of bench/lab.mjs as Markdown.
+
+const percent = (value) => `${(100 * value).toFixed(1)} %`;
+
+function table(head, rows) {
+  if (rows.length === 0) return '';
+  return [head, head.map(() => '---'), ...rows].map((row) => `| ${row.join(' | ')} |`).join('\n');
+}
+
+/** Every case: measured beside predicted. */
+export function casesTable(cases) {
+  return table(
+    ['cluster, Mbps', 'form', 'plan', 'measured ms', 'predicted ms', 'difference', 'x best device', 'busiest link'],
+    cases.map((one) => [
+      one.cluster,
+      one.form,
+      one.plan,
+      one.measuredRoundMs,
+      one.predictedRoundMs,
+      percent(one.difference),
+      one.speedupOverBestDevice,
+      one.busiestLink === null ? '' : `${one.busiestLink} ${percent(one.linkUtilisation)}`,
+    ]),
+  );
+}
+
+/** The device of each case that needs the most above what was predicted. */
+export function memoryTable(cases) {
+  return table(
+    ['cluster, Mbps', 'form', 'device', 'peak MiB', 'predicted MiB', 'above prediction + 10 % + 30 MiB'],
+    cases.map(({ cluster, form, memory }) => {
+      const above = ({ measuredMiB, predictedMiB }) => measuredMiB - 1.1 * predictedMiB - 30;
+      const worst = memory.toSorted((a, b) => above(b) - above(a))[0];
+      return [cluster, form, worst.device, worst.measuredMiB, worst.predictedMiB, above(worst) > 0 ? above(worst).toFixed(0) : 'no'];
+    }),
+  );
+}
+
+/** Links that are the bottleneck, and AllReduces. */
+export function linksTable(cases) {
+  return table(
+    ['cluster, Mbps', 'form', 'busiest link', 'of the whole time', 'while sending', 'AllReduce ms', 'ideal ms', 'over'],
+    cases.flatMap(({ cluster, form, busiestLink, linkUtilisation, utilisationWhileSending, allReduce }) => {
+      if (busiestLink === null || (linkUtilisation < 0.5 && allReduce === null)) return [];
+      const reduced = allReduce === null ? ['', '', ''] : [allReduce.measuredMs, allReduce.idealMs, percent(allReduce.measuredMs / allReduce.idealMs - 1)];
+      return [[cluster, form, busiestLink, percent(linkUtilisation), percent(utilisationWhileSending), ...reduced]];
+    }),
+  );
+}
+
+/** `best` over data parallelism and over a straight pipeline, beside the paper's ratios. */
+export function table4Table(cases, groups) {
+  return table(
+    ['row', 'over one device', 'over DP', 'paper', 'over PP', 'paper'],
+    groups.flatMap(({ name, paper }) => {
+      const of = (form) => cases.find((one) => one.cluster === name && one.form === form);
+      const [best, dp, pp] = [of('best'), of('dp'), of('gpipe')];
+      if (best === undefined || dp === undefined || pp === undefined) return [];
+      const over = (other) => `${(other.measuredRoundMs / best.measuredRoundMs).toFixed(2)}x`;
+      return [[name, `${best.speedupOverBestDevice}x`, over(dp), `${paper[0]}x`, over(pp), `${paper[1]}x`]];
+    }),
+  );
+}
+
+/** Beside PyTorch. */
+export function peersTable(peers) {
+  return table(
+    ['cluster, Mbps', 'form', 'plan', 'Asteroid ms', 'PyTorch ms', 'ratio'],
+    peers.map((one) => [one.cluster, one.form, one.plan, one.asteroidMs, one.pyTorchMs, `${(one.pyTorchMs / one.asteroidMs).toFixed(2)}x`]),
+  );
+}

@@ -1,0 +1,166 @@
+// A lab, and training runs in it through the command line, with what is only seen from outside: bytes on each link, processor time and memory of each device.
+
+import { execFileSync, spawn } from 'node:child_process';
+import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { availableParallelism, tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { createInterface } from 'node:readline';
+import { makeLab, removeLab } from '../../dist/lab/lab.js';
+
+const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
+const sampler = new URL('./sampler.mjs', import.meta.url).pathname;
+const memorySampleMs = 50;
+/** A port that carries less than this part of its bandwidth is not sending. */
+const idleFraction = 0.05;
+
+/**
+ * A lab for a cluster, its files in a temporary folder. `caches` is a folder that holds measured profiles between labs of the same devices: they do not depend
+ * on links.
+ */
+export async function openTestbed(cluster, { name, priority, caches }) {
+  const folder = mkdtempSync(join(tmpdir(), 'asteroid-bench-'));
+  const state = join(folder, 'state');
+  const lab = await makeLab(cluster, { name, network: 'links', priority, coreCount: availableParallelism() }, state);
+  const pairs = lab.layout.devices.map(({ name: device, cores }, index) => ({
+    own: join(lab.folder, String(index + 1), 'cache'),
+    kept: join(caches, `${device}@${cores}`),
+  }));
+  for (const { own, kept } of pairs) if (existsSync(kept)) cpSync(kept, own, { recursive: true });
+  let runCount = 0;
+  let isOpen = true;
+  return {
+    lab,
+    /** `asteroid train ...args`: see below. */
+    train: (args, options) => train({ lab, state, folder: join(folder, `run-${++runCount}`) }, args, options),
+    writePlan(plan) {
+      const file = join(folder, 'plan.json');
+      writeFileSync(file, JSON.stringify(plan));
+      return file;
+    },
+    async close() {
+      if (!isOpen) return;
+      isOpen = false;
+      for (const { own, kept } of pairs) if (existsSync(own)) cpSync(own, kept, { recursive: true });
+      await removeLab(name, state);
+      rmSync(folder, { recursive: true, force: true });
+    },
+  };
+}
+
+/**
+ * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times; what each link carried and each device
+ * computed between the end of the warm-up and the end of the last round; the most memory of each device above what its worker had when it joined; and the run
+ * folder's documents.
+ */
+function train({ lab, state, folder }, args, { warmUp = 0, batch }) {
+  const words = ['lab', 'run', '--name', lab.layout.name, '--json', '--', 'train', ...args, '--out', folder];
+  const child = spawn(process.execPath, [main, ...words], { env: { ...process.env, ASTEROID_STATE: state }, stdio: ['ignore', 'pipe', 'pipe'] });
+  const ports = samplePorts(lab);
+  const roundMs = [];
+  const memory = watchMemory(lab);
+  const marks = {};
+  let errors = '';
+  child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
+  createInterface({ input: child.stdout }).on('line', (line) => {
+    const event = JSON.parse(line);
+    if (event.event === 'joined') memory.begin(event.device);
+    if (event.event !== 'round') return;
+    const mark = { ...counters(lab), sample: ports.samples.length };
+    if (event.round < warmUp) marks.before = mark;
+    else {
+      marks.after = mark;
+      roundMs.push((batch / event.samplesPerS) * 1000);
+    }
+  });
+  return new Promise((resolve, reject) => {
+    child.once('close', (code) => {
+      memory.end();
+      ports.end();
+      if (code !== 0) return reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
+      const document = (name) => (existsSync(join(folder, name)) ? JSON.parse(readFileSync(join(folder, name), 'utf8')) : undefined);
+      const { before, after } = marks;
+      resolve({
+        roundMs,
+        ...(before === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {} } : between(lab, before, after, ports.samples)),
+        peakMemoryMiB: memory.peakMiB(),
+        profile: document('profile.json'),
+        cluster: document('cluster.json'),
+      });
+    });
+  });
+}
+
+/** Memory of each device's processes that is no file's, looked at every 50 ms. */
+function watchMemory({ cgroups }) {
+  const base = new Map();
+  const peak = new Map();
+  const residentBytes = (device) => {
+    const file = cgroups.devices[device].map((path) => path.replace(/cgroup\.procs$/, 'memory.stat')).find((path) => existsSync(path));
+    return Number(/^(?:total_rss|anon) (\d+)$/m.exec(readFileSync(file, 'utf8'))[1]);
+  };
+  const timer = setInterval(() => {
+    for (const [device, start] of base) peak.set(device, Math.max(peak.get(device) ?? 0, residentBytes(device) - start));
+  }, memorySampleMs);
+  return {
+    begin: (device) => base.set(device, residentBytes(device)),
+    end: () => clearInterval(timer),
+    peakMiB: () => Object.fromEntries([...peak].map(([device, bytes]) => [device, bytes / 2 ** 20])),
+  };
+}
+
+/** Samples of [ms, bytes sent by each device …], which grow while the run goes on. */
+function samplePorts({ layout }) {
+  const child = spawn('ip', ['netns', 'exec', layout.switchNamespace, process.execPath, sampler, String(layout.devices.length)], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const samples = [];
+  createInterface({ input: child.stdout }).on('line', (line) => samples.push(line.split(' ').map(Number)));
+  return { samples, end: () => child.kill() };
+}
+
+/** Bytes that have left each device for each other, and processor time of each, with the time of looking. */
+function counters({ layout, cgroups }) {
+  const bytes = {};
+  for (const { name, namespace } of layout.devices) {
+    const text = execFileSync('tc', ['-s', '-n', namespace, 'class', 'show', 'dev', 'eth0'], { encoding: 'utf8' });
+    for (const [, id, sent] of text.matchAll(/class htb 1:([0-9a-f]+)[^\n]*\n\s*Sent (\d+) bytes/g)) {
+      bytes[`${name}->${layout.devices[Number.parseInt(id, 16) - 1].name}`] = Number(sent);
+    }
+  }
+  return { bytes, usedMs: Object.fromEntries(Object.entries(cgroups.devices).map(([device, files]) => [device, usedTimeMs(files)])), atMs: performance.now() };
+}
+
+/** Processor time that a device's processes have used, to 10 ms. */
+function usedTimeMs([processes]) {
+  const ids = readFileSync(processes, 'utf8').split('\n').filter((id) => id !== '');
+  return ids.reduce((sum, id) => {
+    const status = existsSync(`/proc/${id}/stat`) ? readFileSync(`/proc/${id}/stat`, 'utf8') : '';
+    const fields = status.slice(status.lastIndexOf(')') + 2).split(' ');
+    return sum + (Number(fields[11] ?? 0) + Number(fields[12] ?? 0)) * 10;
+  }, 0);
+}
+
+function between({ layout: { devices } }, before, after, samples) {
+  const ms = after.atMs - before.atMs;
+  const links = Object.entries(after.bytes).map(([link, end]) => {
+    const [from, to] = link.split('->').map((name) => devices.findIndex((device) => device.name === name));
+    const mbps = devices[from].bandwidthMbps[to];
+    const bytes = end - before.bytes[link];
+    return { link, mbps, bytes, use: (bytes * 8) / 1000 / ms / mbps };
+  });
+  const window = samples.slice(before.sample, after.sample);
+  const sending = Object.fromEntries(devices.map(({ name, bandwidthMbps }, port) => [name, sendingOf(window, port + 1, Math.max(...bandwidthMbps))]));
+  const coresUsed = Object.fromEntries(Object.entries(after.usedMs).map(([device, used]) => [device, (used - before.usedMs[device]) / ms]));
+  return { links, sending, coresUsed };
+}
+
+/** How long a port was sending, and which part of its bandwidth it used meanwhile. */
+function sendingOf(samples, port, mbps) {
+  let [busyMs, bytes] = [0, 0];
+  for (let index = 1; index < samples.length; index++) {
+    const ms = samples[index][0] - samples[index - 1][0];
+    const sent = samples[index][port] - samples[index - 1][port];
+    if (sent * 8 < idleFraction * mbps * 1000 * ms) continue;
+    busyMs += ms;
+    bytes += sent;
+  }
+  return { busyMs, use: busyMs === 0 ? 0 : (bytes * 8) / 1000 / busyMs / mbps };
+}
