@@ -10,8 +10,10 @@ import { makeLab, removeLab } from '../../dist/lab/lab.js';
 const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
 const sampler = new URL('./sampler.mjs', import.meta.url).pathname;
 const memorySampleMs = 50;
-/** A port that carries less than this part of its bandwidth is not sending. */
-const idleFraction = 0.05;
+/** A port that sends less than this in a sample's 10 ms sends no tensors. */
+const idleBytes = 4096;
+/** Segments leave the shaper in lumps of at most so many bytes: a pause of three of them is no sending any more. */
+const lumpBytes = 65_536;
 
 /**
  * A lab for a cluster, its files in a temporary folder. `caches` is a folder that holds measured profiles between labs of the same devices: they do not depend
@@ -154,12 +156,15 @@ function between({ layout: { devices } }, before, after, samples) {
 
 /** How long a port was sending, and which part of its bandwidth it used meanwhile. */
 function sendingOf(samples, port, mbps) {
-  let [busyMs, bytes] = [0, 0];
+  const pauseMs = Math.max(30, (3 * lumpBytes * 8) / 1000 / mbps);
+  let [busyMs, bytes, lastMs] = [0, 0, Number.NEGATIVE_INFINITY];
   for (let index = 1; index < samples.length; index++) {
-    const ms = samples[index][0] - samples[index - 1][0];
+    const [startMs, endMs] = [samples[index - 1][0], samples[index][0]];
     const sent = samples[index][port] - samples[index - 1][port];
-    if (sent * 8 < idleFraction * mbps * 1000 * ms) continue;
-    busyMs += ms;
+    if (sent < idleBytes) continue;
+    // What a lump took began with the end of the one before it, unless there was a pause.
+    busyMs += startMs - lastMs <= pauseMs ? endMs - lastMs : endMs - startMs;
+    lastMs = endMs;
     bytes += sent;
   }
   return { busyMs, use: busyMs === 0 ? 0 : (bytes * 8) / 1000 / busyMs / mbps };
