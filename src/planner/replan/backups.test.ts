@@ -41,6 +41,14 @@ test('a single device backs up to the next stage, the last to the first; groups 
     ],
     [[1, 'a']],
   );
+  assert.deepEqual(
+    [...backups(layout([['a'], [4]], [['b'], [4]], [['c'], [4]]), { lastTo: 'previous' })],
+    [
+      [0, 'b'],
+      [1, 'c'],
+      [2, 'b'],
+    ],
+  );
   assert.deepEqual([...backups(layout([['a'], [4]]))], []);
   assert.deepEqual(
     [

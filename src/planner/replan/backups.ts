@@ -7,18 +7,27 @@ import { layerCountOf } from './survivors.ts';
 export interface BackupOptions {
   /** Memory that a device has left beside its own stage, in bytes; where it is given, the device of a group with the most is chosen. */
   readonly spareBytes?: (device: string) => number;
+  /**
+   * Where the last stage is copied to. 'first' is the paper's ring: only the loss of two neighbours can cost a stage. 'previous' lets the stage
+   * that takes over the last one's layers have them already, and costs a stage less often a long transfer, but both of the last two when both are
+   * lost. Default 'first'.
+   */
+  readonly lastTo?: 'first' | 'previous';
 }
 
 /**
  * By stage that stands on a single device: the device that keeps its copy. Of several in the next stage, the one with the most memory to
  * spare, else the smallest share of samples, else the first in the plan. Empty for a plan of one stage: there is no other device to ask.
  */
-export function backups({ stages }: PlanLayout, { spareBytes = () => 0 }: BackupOptions = {}): ReadonlyMap<number, string> {
+export function backups(
+  { stages }: PlanLayout,
+  { spareBytes = () => 0, lastTo = 'first' }: BackupOptions = {},
+): ReadonlyMap<number, string> {
   const found = new Map<number, string>();
   if (stages.length < 2) return found;
   for (const [index, { devices }] of stages.entries()) {
     if (devices.length > 1) continue;
-    const next = stages[(index + 1) % stages.length];
+    const next = stages[index + 1] ?? stages[lastTo === 'first' ? 0 : index - 1];
     const candidates = (next?.devices ?? []).map((device, place) => ({
       device,
       share: next?.samples[place] ?? 0,

@@ -234,12 +234,12 @@ class Candidates {
 
 /** The stages to be, in the order of the plan. */
 function groupsOf(
-  { plan, lost }: ReplanInput,
+  { plan, lost, copies = backups(plan) }: ReplanInput,
   problem: Problem,
   survivors: readonly Survivors[],
   rule: (stage: number, stageCount: number) => number,
 ): Group[] {
-  const holders = holdersAfter(plan, lost, backups(plan));
+  const holders = holdersAfter(plan, lost, copies);
   const { profile, schedule, microBatchCount, optimizerState } = problem;
   return survivors.map(({ devices }, stage) => ({
     devices: groupOf(problem, devices).devices,

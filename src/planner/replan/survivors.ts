@@ -20,6 +20,8 @@ export interface ReplanInput {
   readonly optimizerState?: OptimizerState;
   /** Allows replicas of layers that depend on the whole batch. Default: what the plan does already. */
   readonly replicateBatchDependent?: boolean;
+  /** By stage of the plan: the device that keeps its copy. Default: `backups(plan)`. */
+  readonly copies?: ReadonlyMap<number, string>;
   /** Without a profile: the bytes of a layer's weights, so that memory is looked at and few of them move. Default: nothing is known. */
   readonly weightBytes?: (layer: number) => number;
 }

@@ -65,10 +65,12 @@ export interface LineChart {
   readonly xName: string;
   readonly xs: readonly number[];
   readonly series: readonly (Series & { readonly dashed?: boolean })[];
+  /** Which xs are named on the axis. Default: all. */
+  readonly ticks?: readonly number[];
 }
 
 /** Lines over a common axis; gaps where there is no value. */
-export function lineChart({ title, unit, xName, xs, series }: LineChart): string {
+export function lineChart({ title, unit, xName, xs, series, ticks: named = xs }: LineChart): string {
   const width = 640;
   const most = Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0))) || 1;
   const { ticks, end } = scale(most);
@@ -76,7 +78,7 @@ export function lineChart({ title, unit, xName, xs, series }: LineChart): string
   const [first, last] = [Math.min(...xs), Math.max(...xs)];
   const x = (value: number): number => left + 16 + ((value - first) / (last - first || 1)) * (width - left - right - 32);
   const parts = grid(ticks, y, width, unit);
-  for (const value of xs)
+  for (const value of named)
     parts.push(svgElement('text', { x: x(value), y: y(0) + 16, 'text-anchor': 'middle', 'font-size': 11 }, String(value)));
   parts.push(svgElement('text', { x: (left + width) / 2, y: y(0) + 32, 'text-anchor': 'middle', 'font-size': 11 }, svgText(xName)));
   for (const [index, { name, values, dashed }] of series.entries()) {

@@ -6,6 +6,7 @@ import type { Experiment } from './experiment.ts';
 import { fits } from './fits.ts';
 import { ftpipehd } from './ftpipehd.ts';
 import { pipeEdgeFigure4, pipeEdgeFigure5, pipeEdgeFigure6, pipeEdgeTable2 } from './pipeedge.ts';
+import { figure16, ftpipehdTable3 } from './recovery.ts';
 
 /** By the name under which `npm run reproduce -- NAME` makes one alone. */
 export const experiments: Readonly<Record<string, Experiment>> = {
@@ -14,6 +15,7 @@ export const experiments: Readonly<Record<string, Experiment>> = {
   table4,
   figure13,
   figure15,
+  figure16,
   figure18,
   table7,
   energy,
@@ -22,4 +24,5 @@ export const experiments: Readonly<Record<string, Experiment>> = {
   'pipeedge-figure5': pipeEdgeFigure5,
   'pipeedge-figure6': pipeEdgeFigure6,
   ftpipehd,
+  'ftpipehd-table3': ftpipehdTable3,
 };

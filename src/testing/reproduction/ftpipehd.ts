@@ -8,10 +8,11 @@ import { deviceTimes, layerTimes } from '../../cluster/times.ts';
 import { modelTable } from '../../runtime/layer-table.ts';
 import { deviation, type Experiment, markdownTable, planWith, times, withBandwidth } from './experiment.ts';
 
-const batchSize = 256;
+/** Of FTPipeHD's experiments on laptops. */
+export const batchSize = 256;
 
 /** The slowest part: a stage's forward and backward, or one direction of a link. */
-function periodMs({ stages }: Pick<PlanLayout, 'stages'>, profile: Profile, cluster: Cluster): number {
+export function periodMs({ stages }: Pick<PlanLayout, 'stages'>, profile: Profile, cluster: Cluster): number {
   const table = links(cluster);
   const parts = stages.map(({ layers: [first, end], devices: [name = ''] }, index) => {
     const place = table.deviceIndex(name);
