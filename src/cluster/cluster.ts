@@ -38,6 +38,11 @@ export interface LayerProfile {
   readonly savedBytes: number;
   /** Forward, per sample. */
   readonly flops: number;
+  /**
+   * Where the layer's activations are computed again for the backward pass, as far as the engine can: what is kept per sample all the same, and the
+   * operations that run once more. Extension to the contract; absent: everything is kept.
+   */
+  readonly recomputed?: { readonly savedBytes: number; readonly flops: number };
   /** True when samples of a batch influence each other here: such a layer is not replicated unless asked for. Extension to the contract; absent means false. */
   readonly batchDependent?: boolean;
 }
@@ -84,6 +89,11 @@ export interface StagePlan {
    * means at most four of about as many layers each.
    */
   readonly buckets?: readonly number[];
+  /**
+   * Bytes a sample that each device keeps at most for its backward pass; what does not fit is computed again. Extension to the contract; absent where all
+   * devices keep everything.
+   */
+  readonly savedBytes?: readonly number[];
 }
 
 export interface Plan {

@@ -47,22 +47,30 @@ export interface LayerTimes {
   updateMs(first: number, end: number): number;
 }
 
-/** The times of a device from its profile. A line that falls below zero beyond the last point (noise in the profile) counts as zero. */
-export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): LayerTimes {
-  const forward = times.forwardMs.map(prefixSums);
-  const backward = times.backwardMs.map(prefixSums);
-  const input = backwardInputTable(times).map(prefixSums);
-  const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
-  const rangeMs = (sums: readonly Float64Array[], first: number, end: number, samples: number): number => {
+/** Milliseconds for layers [first, end) at `samples` samples. */
+export type RangeTimes = (first: number, end: number, samples: number) => number;
+
+/** The times of rows by batch size, of one entry a layer. */
+export function rangeTimes(rows: readonly (readonly number[])[], batchSizes: readonly number[]): RangeTimes {
+  const sums = rows.map(prefixSums);
+  return (first, end, samples) => {
     const at = interpolation(batchSizes, samples);
     const lower = rangeOf(sums[at.lower] as Float64Array, first, end);
     const upper = at.upper === at.lower ? 0 : rangeOf(sums[at.upper] as Float64Array, first, end);
     return Math.max(0, at.lowerWeight * lower + at.upperWeight * upper);
   };
+}
+
+/** The times of a device from its profile. A line that falls below zero beyond the last point (noise in the profile) counts as zero. */
+export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): LayerTimes {
+  const forwardMs = rangeTimes(times.forwardMs, batchSizes);
+  const backwardMs = rangeTimes(times.backwardMs, batchSizes);
+  const inputMs = rangeTimes(backwardInputTable(times), batchSizes);
+  const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
   return {
-    forwardMs: (first, end, samples) => rangeMs(forward, first, end, samples),
-    backwardMs: (first, end, samples) => rangeMs(backward, first, end, samples),
-    backwardInputMs: (first, end, samples) => Math.min(rangeMs(input, first, end, samples), rangeMs(backward, first, end, samples)),
+    forwardMs,
+    backwardMs,
+    backwardInputMs: (first, end, samples) => Math.min(inputMs(first, end, samples), backwardMs(first, end, samples)),
     updateMs: (first, end) => (update === undefined ? 0 : Math.max(0, rangeOf(update, first, end))),
   };
 }

@@ -111,6 +111,12 @@ const profileSchema = z.object(
           frozenBytes: zeroOrMore('bytes of weights that are not trained').exactOptional(),
           savedBytes: zeroOrMore('bytes a sample kept for the backward pass'),
           flops: zeroOrMore('operations a sample'),
+          recomputed: z
+            .object(
+              { savedBytes: zeroOrMore('bytes a sample kept all the same'), flops: zeroOrMore('operations a sample that run once more') },
+              'an object with savedBytes and flops',
+            )
+            .exactOptional(),
           batchDependent: z.boolean('true or false').exactOptional(),
         },
         'an object with name, outputBytes, weightBytes, savedBytes and flops',
@@ -180,6 +186,7 @@ const planSchema = z.object(
           devices: filled(text("a device's name"), 'device names'),
           samples: filled(wholeFrom(0, "samples of a device's share"), 'samples, one for each device'),
           inFlight: wholeFrom(1, 'micro-batches kept at once'),
+          savedBytes: list(zeroOrMore('bytes a sample kept for the backward pass'), 'bytes a sample, one for each device').exactOptional(),
           buckets: list(wholeFrom(1, 'first layer of a bucket'), 'layers at which buckets begin').exactOptional(),
         },
         'an object with layers, devices, samples and inFlight',
@@ -238,6 +245,10 @@ function checkStage(stage: StagePlan, microBatchSize: number, start: number, sou
   if (stage.samples.length !== stage.devices.length) {
     const what = `has ${stage.samples.length} entries for ${stage.devices.length} devices`;
     refuse(source, [...path, 'samples'], what, 'give one for each device');
+  }
+  if (stage.savedBytes !== undefined && stage.savedBytes.length !== stage.devices.length) {
+    const what = `has ${stage.savedBytes.length} entries for ${stage.devices.length} devices`;
+    refuse(source, [...path, 'savedBytes'], what, 'give one for each device, or leave it out');
   }
   const sum = stage.samples.reduce((total, share) => total + share, 0);
   if (sum !== microBatchSize)

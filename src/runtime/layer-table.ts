@@ -2,12 +2,13 @@
 // backward pass from differentiating each layer. Times come from a profile (measured) or from device kinds (cluster/kinds.ts).
 
 import { defined } from '../assert.ts';
-import { differentiate } from '../autodiff/differentiate.ts';
-import type { ModelTable } from '../cluster/kinds.ts';
+import { type DifferentiateOptions, differentiate } from '../autodiff/differentiate.ts';
+import type { ModelTable, TableLayer } from '../cluster/kinds.ts';
 import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../graph/stage.ts';
 import { elementBytes, elementCount } from '../graph/tensor.ts';
 import { buildModel, isZooSpec } from '../models/zoo.ts';
+import { leastKept, recomputedSizes } from './device/recomputation.ts';
 import { differentiableNames } from './device/stage-graphs.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import { loadModel } from './models.ts';
@@ -28,17 +29,20 @@ export async function modelTable(spec: string): Promise<ModelTable> {
 function layerTable(model: string, sequence: LayerSequence): ModelTable {
   const batchSize = sequence.fixedBatch ?? probeBatch;
   const extract = stageExtractor(sequence, batchSize);
-  const known = new Map<string, { readonly savedBytes: number; readonly trafficBytes: number }>();
-  const bytesOf = (layer: Layer, index: number): { readonly savedBytes: number; readonly trafficBytes: number } => {
+  type Sizes = Pick<TableLayer, 'savedBytes' | 'trafficBytes' | 'recomputed'>;
+  const known = new Map<string, Sizes>();
+  const sizesOf = (layer: Layer, index: number): Sizes => {
     const found = known.get(layer.signature);
     if (found !== undefined) return found;
     const stage = extract(index, index + 1);
-    const bytes = {
-      savedBytes: Math.ceil(savedBatchBytes(stage) / batchSize),
+    const savedBytes = Math.ceil(savedBatchBytes(stage) / batchSize);
+    const sizes = {
+      savedBytes,
       trafficBytes: Math.ceil(producedBatchBytes(stage) / batchSize),
+      ...recomputedSizes(leastKept(stage, passOptions(stage)), { savedBytes, flops: layer.flops, batchSize }),
     };
-    known.set(layer.signature, bytes);
-    return bytes;
+    known.set(layer.signature, sizes);
+    return sizes;
   };
   return {
     model,
@@ -48,20 +52,25 @@ function layerTable(model: string, sequence: LayerSequence): ModelTable {
       name: layer.name,
       outputBytes: cutBytes(layer.outputs),
       weightBytes: parameterBytes(sequence, layer),
-      ...bytesOf(layer, index),
+      ...sizesOf(layer, index),
       flops: layer.flops,
       batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
     })),
   };
 }
 
-function savedBatchBytes(stage: StageGraph): number {
+/** All parameters are trained. */
+function passOptions(stage: StageGraph): Required<Pick<DifferentiateOptions, 'inputs' | 'parameters' | 'outputs'>> {
   const outputs = differentiableNames(stage.outputs);
-  const { saved, savedInputs } = differentiate(stage, {
+  return {
     inputs: differentiableNames(stage.inputs),
     parameters: stage.graph.parameters,
     outputs: outputs.length > 0 ? outputs : [defined(stage.outputs[0], 'an output').name],
-  });
+  };
+}
+
+function savedBatchBytes(stage: StageGraph): number {
+  const { saved, savedInputs } = differentiate(stage, passOptions(stage));
   return [...saved, ...savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
 }
 

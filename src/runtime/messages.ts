@@ -92,6 +92,7 @@ const stagePlan: z.ZodType<StagePlan> = z.object({
   samples: z.array(count).min(1),
   inFlight: z.number().int().positive(),
   buckets: z.array(count).max(1000).exactOptional(),
+  savedBytes: z.array(z.number().min(0)).max(1000).exactOptional(),
 });
 
 const plan: z.ZodType<Plan> = z.object({
@@ -129,6 +130,7 @@ const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(
     frozenBytes: z.number().min(0).exactOptional(),
     savedBytes: z.number().min(0),
     flops: z.number().min(0),
+    recomputed: z.object({ savedBytes: z.number().min(0), flops: z.number().min(0) }).exactOptional(),
     batchDependent: z.boolean(),
   }),
 );

@@ -204,7 +204,7 @@ export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}):
     const order = computations(plan.microBatchCount, pace).filter(({ kind }) => kind === 'forward' || !forwardOnly);
     const isReduced = group.length > 1 && !forwardOnly;
     const buckets = isReduced && overlapsAllReduce(plan.schedule) ? bucketsOf(plan, stage) : undefined;
-    for (const member of stages[stage] ?? []) {
+    for (const [index, member] of (stages[stage] ?? []).entries()) {
       const instructions: Instruction[] = [];
       if (member.samples[1] > member.samples[0]) {
         const borders: Borders = {
@@ -221,7 +221,9 @@ export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}):
       } else for (const bucket of buckets ?? []) instructions.push({ kind: 'all-reduce', group, layers: bucket });
       if (isReduced && buckets === undefined) instructions.push({ kind: 'all-reduce', group });
       instructions.push({ kind: 'update' });
-      devices.push({ device: member.device, stage, layers, samples: member.samples, instructions });
+      const savedBytes = plan.stages[stage]?.savedBytes?.[index];
+      const kept = savedBytes === undefined ? {} : { savedBytes };
+      devices.push({ device: member.device, stage, layers, samples: member.samples, ...kept, instructions });
     }
   }
   const { schedule, microBatchSize, microBatchCount } = plan;

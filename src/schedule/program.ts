@@ -49,6 +49,8 @@ export interface DeviceProgram {
   readonly layers: LayerRange;
   /** The samples of every micro-batch that this device computes. */
   readonly samples: SampleRange;
+  /** Bytes a sample that it keeps at most for its backward pass; absent: everything. */
+  readonly savedBytes?: number;
   readonly instructions: readonly Instruction[];
 }
 

@@ -6,7 +6,8 @@ import { assert, defined } from '../assert.ts';
 import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
-import { deviceTimes, type LayerTimes, layerTimes } from '../cluster/times.ts';
+import { againFraction, againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
+import { deviceTimes, type LayerTimes, layerTimes, type RangeTimes, rangeTimes } from '../cluster/times.ts';
 import { effectiveInFlight } from '../schedule/generate.ts';
 import type { DeviceProgram, Instruction, Payload, Program, SampleRange } from '../schedule/program.ts';
 
@@ -16,8 +17,11 @@ export interface Ground {
   readonly cluster: Cluster;
   readonly table: LinkTable;
   readonly sums: LayerSums;
+  readonly kept: KeptSums;
   /** Of the device at a place in cluster.devices. */
   times(place: number): LayerTimes;
+  /** Of computing all again that can be, on the device at a place: by layers and samples. */
+  againMs(place: number): RangeTimes;
 }
 
 export function prepareGround(profile: Profile, cluster: Cluster): Ground {
@@ -28,7 +32,9 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     prepared.set(measured, known);
     return known;
   };
-  return { profile, cluster, table: links(cluster), sums: layerSums(profile), times };
+  const againMs = (place: number): RangeTimes =>
+    rangeTimes(againTable(profile, deviceTimes(profile, defined(cluster.devices[place], 'a device'))), profile.batchSizes);
+  return { profile, cluster, table: links(cluster), sums: layerSums(profile), kept: keptSums(profile), times, againMs };
 }
 
 /** Instruction kinds as small numbers. */
@@ -54,6 +60,8 @@ export interface Runner {
   readonly times: LayerTimes;
   /** Milliseconds of an instruction over all of its layers, by opcode; 0 for those that do not compute. */
   readonly durations: Float64Array;
+  /** Part of a backward's duration: of its first piece, where it is cut. */
+  readonly againMs: number;
   /** The first of its layers that has a backward pass, and keeps something for it. */
   readonly trainedFrom: number;
   /** K_p of its stage. */
@@ -203,12 +211,20 @@ class Compiler {
     durations[opcodes.forward] = onGrid(times.forwardMs(first, end, samples));
     const trainedFrom = Math.min(end, Math.max(first, forwardOnlyLayers));
     const backwardMs = onGrid(times.backwardMs(first, end, samples));
-    durations[opcodes.backward] = backwardMs;
+    const againMs = this.#againMs(program, place, trainedFrom);
+    durations[opcodes.backward] = againMs + backwardMs;
     const inputMs = onGrid(times.backwardInputMs(first, end, samples));
-    durations[opcodes['backward-input']] = inputMs;
+    durations[opcodes['backward-input']] = againMs + inputMs;
     durations[opcodes['backward-weight']] = backwardMs - inputMs;
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
-    return { program, place, times, durations, trainedFrom, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
+    return { program, place, times, durations, againMs, trainedFrom, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
+  }
+
+  /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
+  #againMs({ layers, samples, savedBytes }: DeviceProgram, place: number, trainedFrom: number): number {
+    if (savedBytes === undefined) return 0;
+    const fraction = againFraction(this.#ground.kept, trainedFrom, layers[1], savedBytes);
+    return fraction === 0 ? 0 : onGrid(fraction * this.#ground.againMs(place)(trainedFrom, layers[1], samples[1] - samples[0]));
   }
 
   #argument(step: Instruction, runner: Runner, index: number): number {
@@ -311,10 +327,11 @@ class Compiler {
 }
 
 /** Rule 1, for the layers of a piece of a backward pass too. */
-function durationOf(step: Instruction, { program, times, durations }: Runner): number {
+function durationOf(step: Instruction, { program, times, durations, againMs }: Runner): number {
   if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce') return durations[opcodes[step.kind]] as number;
   const [first, end] = step.layers;
   const samples = program.samples[1] - program.samples[0];
   const backwardMs = onGrid(times.backwardMs(first, end, samples));
-  return step.kind === 'backward' ? backwardMs : backwardMs - onGrid(times.backwardInputMs(first, end, samples));
+  if (step.kind === 'backward') return end === program.layers[1] ? againMs + backwardMs : backwardMs;
+  return backwardMs - onGrid(times.backwardInputMs(first, end, samples));
 }

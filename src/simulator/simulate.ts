@@ -190,12 +190,14 @@ class World {
   }
 
   #peakMemoryMiB({ program, trainedFrom, inFlight }: Runner, optimizerState: OptimizerState): number {
-    const { sums } = this.#ground;
+    const { sums, kept } = this.#ground;
     const [first, end] = program.layers;
+    const mostBytes = sums.savedBytes(trainedFrom, end);
+    const leastBytes = kept.leastBytes(trainedFrom, end);
     const [weightBytes, frozenBytes, savedBytes] = [
       sums.weightBytes(first, end),
       sums.frozenBytes(first, end),
-      sums.savedBytes(trainedFrom, end),
+      Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
     ];
     const demand = { weightBytes, frozenBytes, savedBytes, inFlight, optimizerState };
     return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;

@@ -2,7 +2,7 @@
 // (calls, layout changes), so the sum is scaled to the time of the whole model, measured at the same batch sizes. Identical layers are measured once.
 
 import { defined } from '../../assert.ts';
-import { differentiate } from '../../autodiff/differentiate.ts';
+import { type DifferentiateOptions, differentiate } from '../../autodiff/differentiate.ts';
 import type { Clock } from '../../clock.ts';
 import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
@@ -12,6 +12,7 @@ import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../../
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
 import { allocate, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
+import { type LeastKept, leastKept, recomputedSizes } from './recomputation.ts';
 import { differentiableNames } from './stage-graphs.ts';
 
 /** A measured profile of one device. */
@@ -43,6 +44,8 @@ interface PassTimes {
   readonly backwardMs: number;
   /** Kept for the backward pass, for the whole batch. */
   readonly savedBytes: number;
+  /** Where all that can be is computed again. */
+  readonly least?: LeastKept | undefined;
 }
 
 /** Runs of one graph that are timed: until this time is spent, but at least and at most so many. */
@@ -65,7 +68,9 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     const extract = stageExtractor(sequence, batchSize);
     const byKind = new Map<string, PassTimes>();
     for (const [kind, index] of representatives) {
-      byKind.set(kind, await measure(engine, extract(index, index + 1), frozen, clock));
+      const stage = extract(index, index + 1);
+      const times = await measure(engine, stage, frozen, clock);
+      byKind.set(kind, { ...times, least: leastKept(stage, passOptions(engine, stage, frozen)) });
       options.onProgress(++done, total);
     }
     const alone = kinds.map((kind) => defined(byKind.get(kind), kind));
@@ -87,7 +92,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
 }
 
 function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, frozen }: ProfileOptions): string {
-  return JSON.stringify([3, engine.name, batchSizes, layerKinds(sequence, frozen)]);
+  return JSON.stringify([4, engine.name, batchSizes, layerKinds(sequence, frozen)]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
@@ -118,27 +123,37 @@ function layerProfiles(sequence: LayerSequence, frozen: readonly string[], times
   const isFrozen = new Set(frozen);
   const frozenBytes = (layer: Layer): number =>
     parameterBytes(sequence, { ...layer, parameters: layer.parameters.filter((name) => isFrozen.has(name)) });
+  const sizesOf = (layer: Layer, index: number): Pick<LayerProfile, 'savedBytes' | 'recomputed'> => {
+    const passes = defined(times[index], layer.name);
+    const savedBytes = Math.ceil(passes.savedBytes / batchSize);
+    return { savedBytes, ...recomputedSizes(passes.least, { savedBytes, flops: layer.flops, batchSize }) };
+  };
   return sequence.layers.map((layer, index) => ({
     name: layer.name,
     outputBytes: cutBytes(layer.outputs),
     weightBytes: parameterBytes(sequence, layer),
     ...(layer.parameters.some((name) => isFrozen.has(name)) ? { frozenBytes: frozenBytes(layer) } : {}),
-    savedBytes: Math.ceil(defined(times[index], layer.name).savedBytes / batchSize),
+    ...sizesOf(layer, index),
     flops: layer.flops,
     // A model with a fixed batch cannot share it out either.
     batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
   }));
 }
 
-/** Compiles, runs and times the two passes of one stage with made-up numbers. */
-async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly string[], clock: Clock): Promise<PassTimes> {
+/** How a stage is differentiated on this engine. */
+function passOptions(engine: Engine, stage: StageGraph, frozenNames: readonly string[]): Omit<DifferentiateOptions, 'recompute'> {
   const frozen = new Set(frozenNames);
-  const graphs = differentiate(stage, {
+  return {
     inputs: differentiableNames(stage.inputs),
     parameters: stage.graph.parameters.filter((name) => !frozen.has(name)),
     outputs: differentiableOutputs(stage),
     ...loweringOf(engine),
-  });
+  };
+}
+
+/** Compiles, runs and times the two passes of one stage with made-up numbers. */
+async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly string[], clock: Clock): Promise<PassTimes> {
+  const graphs = differentiate(stage, passOptions(engine, stage, frozenNames));
   const random = createRandom(1);
   const feeds = new Map<string, Value>();
   const feed = ({ name, type, shape }: ValueInfo): Value => {

@@ -1,10 +1,12 @@
 // Recomputation on one device: how many bytes its kept activations may take, and what is computed again so that they fit (autodiff/recompute.ts).
 
-import type { ForwardPass } from '../../autodiff/differentiate.ts';
+import type { DifferentiateOptions, ForwardPass } from '../../autodiff/differentiate.ts';
 import { type Recomputation, recomputationFront, withinBudget } from '../../autodiff/recompute.ts';
-import { recomputationProblem } from '../../autodiff/saving.ts';
+import { recomputationProblem, recomputations } from '../../autodiff/saving.ts';
+import type { LayerProfile } from '../../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import type { StageGraph } from '../../graph/stage.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
 
@@ -21,10 +23,17 @@ export interface BudgetOptions {
 }
 
 /**
- * Bytes that one micro-batch may keep for its backward pass; undefined where there is no limit. `auto` gives the micro-batches in flight what eq. 3
+ * Bytes that one micro-batch may keep for its backward pass; undefined where there is no limit. Never more than the plan says; `auto` gives the micro-batches in flight what eq. 3
  * leaves of the device's memory.
  */
-export function savedBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOptions): number | undefined {
+export function savedBudgetBytes(options: BudgetOptions): number | undefined {
+  const { savedBytes, samples } = options.program;
+  const ownBytes = ownBudgetBytes(options);
+  return savedBytes === undefined ? ownBytes : Math.min(savedBytes * (samples[1] - samples[0]), ownBytes ?? Number.POSITIVE_INFINITY);
+}
+
+/** The same without a word of the plan. */
+function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOptions): number | undefined {
   const { recompute } = training;
   if (recompute === undefined || (recompute === 'auto' && memoryBytes === undefined)) return undefined;
   const inFlight = Math.max(1, forwardsInFlight(program));
@@ -51,6 +60,31 @@ export function recomputeWithin(pass: ForwardPass, budgetBytes: number): Readonl
   if (kept <= budgetBytes) return new Set();
   const front = recomputationFront(recomputationProblem(pass));
   return (withinBudget(front, budgetBytes) ?? (front.at(-1) as Recomputation)).recompute;
+}
+
+/** What a pass keeps where all that can be is computed again. */
+export interface LeastKept {
+  /** Of the whole batch. */
+  readonly savedBytes: number;
+  /** What runs once more, of the forward pass's time. */
+  readonly forwardShare: number;
+}
+
+/** The least that a layer can keep for its backward pass. */
+export function leastKept(stage: StageGraph, options: Omit<DifferentiateOptions, 'recompute'>): LeastKept | undefined {
+  const least = recomputations(stage, options, { forwardMs: 1 }).at(-1);
+  return least === undefined ? undefined : { savedBytes: least.savedBytes, forwardShare: least.extraMs };
+}
+
+/** The same for a profile; nothing where computing again would not keep less. `savedBytes` is what the layer keeps otherwise, a sample. */
+export function recomputedSizes(
+  least: LeastKept | undefined,
+  { savedBytes, flops, batchSize }: { readonly savedBytes: number; readonly flops: number; readonly batchSize: number },
+): Pick<LayerProfile, 'recomputed'> {
+  const leastBytes = Math.ceil((least?.savedBytes ?? Number.POSITIVE_INFINITY) / batchSize);
+  return least === undefined || leastBytes >= savedBytes
+    ? {}
+    : { recomputed: { savedBytes: leastBytes, flops: Math.ceil(least.forwardShare * flops) } };
 }
 
 /** Views are never kept. */
