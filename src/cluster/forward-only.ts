@@ -21,6 +21,10 @@ export function withoutBackward(profile: Profile, layerCount: number): Profile {
       ...(times.backwardInputMs === undefined ? {} : { backwardInputMs: times.backwardInputMs.map(trainedOnly) }),
     },
   ]);
-  const layers = profile.layers.map((layer, index) => (index < layerCount ? { ...layer, savedBytes: 0 } : layer));
+  const layers = profile.layers.map((layer, index) => {
+    if (index >= layerCount) return layer;
+    const { recomputed: _, ...rest } = layer;
+    return { ...rest, savedBytes: 0 };
+  });
   return { ...profile, layers, devices: Object.fromEntries(devices) };
 }

@@ -16,6 +16,8 @@ export interface StageDemand {
   readonly frozenBytes?: number;
   /** Per sample. */
   readonly savedBytes: number;
+  /** The same where all that can be is computed again; absent: nothing is. */
+  readonly leastSavedBytes?: number;
   /** K_p: micro-batches whose activations are kept at once. */
   readonly inFlight: number;
   readonly optimizerState: OptimizerState;

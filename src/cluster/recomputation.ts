@@ -3,6 +3,7 @@
 // (autodiff/recompute.ts) form a convex front, so that it takes no longer than this says.
 
 import type { DeviceTimes, Profile } from './cluster.ts';
+import { type StageDemand, stageMemoryBytes } from './memory.ts';
 import { prefixSums, rangeOf } from './times.ts';
 
 /** Sums over layer ranges, per sample. */
@@ -33,4 +34,12 @@ export function againTable(
 ): readonly (readonly number[])[] {
   const shares = layers.map(({ flops, recomputed }) => (recomputed === undefined ? 0 : flops > 0 ? recomputed.flops / flops : 1));
   return forwardMs.map((row) => row.map((ms, layer) => ms * (shares[layer] ?? 0)));
+}
+
+/** Bytes a sample that a device with such a share keeps for its backward pass. */
+export function keptBytes(demand: StageDemand, memoryBytes: number, samples: number): number {
+  const { savedBytes, leastSavedBytes = savedBytes, inFlight } = demand;
+  if (leastSavedBytes === savedBytes || samples === 0) return savedBytes;
+  const room = Math.floor((memoryBytes - stageMemoryBytes(demand, 0)) / (inFlight * samples));
+  return Math.min(savedBytes, Math.max(leastSavedBytes, room));
 }

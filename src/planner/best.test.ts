@@ -3,21 +3,24 @@ import { test } from 'node:test';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
+import { program } from '../schedule/generate.ts';
+import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
-import { withFrozenPrefix } from '../testing/random-problems.ts';
+import { withFrozenPrefix, withRecomputed } from '../testing/random-problems.ts';
 import { everyPipeline, pipelineCount } from './exhaustive.ts';
 import { type PlanInput, plan, planSteps } from './plan.ts';
 import { plannerNames } from './planners.ts';
 import { createProblem } from './problem.ts';
 
-/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, both schedules; every fourth with frozen layers. */
+/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, both schedules; every fourth with frozen layers, every other with recomputation. */
 function smallInput(seed: number): PlanInput {
   const random = createRandom(seed, 21);
   const size = { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) };
   const batchSize = [2, 4, 6][random.integer(3)] ?? 4;
   const { profile, cluster } = randomInstance(seed, size);
+  const partly = seed % 4 === 3 ? withFrozenPrefix(seed, profile) : profile;
   return {
-    profile: seed % 4 === 3 ? withFrozenPrefix(seed, profile) : profile,
+    profile: seed % 2 === 0 ? partly : withRecomputed(seed, partly),
     cluster,
     batchSize,
     optimizerState: (seed % 3) as 0 | 1 | 2,
@@ -55,6 +58,78 @@ test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no 
     assert.ok((predicted.lowerBoundMs ?? 0) <= least && predicted.roundMs >= least * (1 - 1e-9), `seed ${seed}: asteroid`);
   }
   assert.ok(refusedCount > 0 && refusedCount < seedCount / 2, `${refusedCount} do not fit: both answers should be tested`);
+});
+
+test('recomputation: the optimum where memory is tight, on 40 random problems; some fit only with it, some are faster with it', () => {
+  let [fits, faster, used] = [0, 0, 0];
+  for (let seed = 0; seed < 40; seed++) {
+    const random = createRandom(seed, 25);
+    const size = { deviceCount: 1 + random.integer(3), layerCount: 1 + random.integer(6) };
+    const { profile, cluster } = randomInstance(seed, size);
+    const devices = cluster.devices.map((device) => ({ ...device, memoryMiB: 1 + 14 * random.uniform() }));
+    const heavy = { ...profile, layers: profile.layers.map((layer) => ({ ...layer, savedBytes: 10 * layer.savedBytes })) };
+    const input: PlanInput = {
+      profile: withRecomputed(seed, heavy),
+      cluster: { ...cluster, devices },
+      batchSize: 6,
+      optimizerState: 0,
+    };
+    const [found, optimum] = [attempt({ ...input, planner: 'best' }), attempt({ ...input, planner: 'exhaustive' })];
+    const without = attempt({ ...input, planner: 'best', mayRecompute: false });
+    if (typeof found === 'string' || typeof optimum === 'string') {
+      assert.equal(typeof found, typeof optimum, `seed ${seed}: ${JSON.stringify(found)}, ${JSON.stringify(optimum)}`);
+      assert.equal(typeof without, 'string', `seed ${seed}`);
+      continue;
+    }
+    assert.ok(Math.abs(found.predicted.roundMs - optimum.predicted.roundMs) <= 1e-9 * optimum.predicted.roundMs, `seed ${seed}`);
+    assert.equal(found.predicted.lowerBoundMs, found.predicted.roundMs, `seed ${seed}: not proven`);
+    const world = simulate(program(found), found, input.profile, input.cluster);
+    assert.equal(world.roundMs, found.predicted.roundMs, `seed ${seed}`);
+    for (const { name, memoryMiB } of devices) {
+      assert.ok((world.devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-12), `seed ${seed}: ${name}`);
+      const stated = found.predicted.peakMemoryMiB[name] ?? 0;
+      assert.ok(Math.abs(stated - (world.devices[name]?.peakMemoryMiB ?? 0)) <= 1e-9 * memoryMiB, `seed ${seed}: ${name}`);
+    }
+    if (found.stages.some(({ savedBytes }) => savedBytes !== undefined)) used++;
+    if (typeof without === 'string') fits++;
+    else {
+      assert.ok(found.predicted.roundMs <= without.predicted.roundMs, `seed ${seed}: recomputation made it slower`);
+      assert.ok(
+        without.stages.every(({ savedBytes }) => savedBytes === undefined),
+        `seed ${seed}`,
+      );
+      if (found.predicted.roundMs < without.predicted.roundMs) faster++;
+    }
+  }
+  assert.ok(used >= 5 && fits >= 2 && faster >= 3, `${used} use it, ${fits} fit only with it, ${faster} are faster`);
+});
+
+test('recomputation: devices keep what their memory holds, and the rest costs its part of a forward pass', () => {
+  // One device: a MiB of weights and gradients for each of 4 layers; of 2 MiB saved a layer and sample, half can be computed again with half of the
+  // operations. 3 samples want 24 MiB; with 14 left, 10 of the 12 MiB that can go must go: 10/12 of half a forward pass.
+  const mib = 2 ** 20;
+  const profile: Profile = {
+    ...even,
+    layers: even.layers.map((layer) => ({
+      ...layer,
+      weightBytes: mib,
+      savedBytes: 2 * mib,
+      flops: 100,
+      recomputed: { savedBytes: mib, flops: 50 },
+    })),
+  };
+  const cluster: Cluster = { devices: [{ name: 'a', kind: 'board', memoryMiB: 8 + 14 }], links: { default: { bandwidthMbps: 100 } } };
+  const input: PlanInput = { profile, cluster, batchSize: 6, microBatchSize: 3, optimizerState: 0 };
+  assert.match(attempt({ ...input, planner: 'asteroid' }) as string, /lacks 10 MiB/);
+  const found = plan({ ...input, planner: 'best' });
+  const kept = Math.floor((14 * mib) / 3);
+  assert.deepEqual(found.stages[0]?.savedBytes, [kept]);
+  const fraction = (8 * mib - kept) / (4 * mib);
+  assert.ok(Math.abs(found.predicted.roundMs - 2 * (12 + 12 + fraction * 6)) < 1e-6);
+  assert.ok(Math.abs((found.predicted.peakMemoryMiB['a'] ?? 0) - 22) < 1e-5);
+  assert.deepEqual(parsePlan(JSON.stringify(found)), found);
+  const small = { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB: 8 + 11 })) };
+  assert.match(attempt({ ...input, cluster: small, planner: 'best' }) as string, /lacks 1 MiB/);
 });
 
 test('best is never worse than any other planner: larger problems', () => {

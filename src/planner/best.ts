@@ -13,7 +13,7 @@ import { pipelineCount } from './exhaustive.ts';
 import { Improver } from './improve.ts';
 import { refuse } from './infeasible.ts';
 import type { Problem, StageLayout } from './problem.ts';
-import { type Answer, answerOf, type Planner, type PlannerOptions, problemsOf, type Question } from './question.ts';
+import { type Answer, answerOf, type Planner, type PlannerOptions, problemsOf, type Question, recomputing } from './question.ts';
 import { everySpace } from './spaces.ts';
 import type { Steps } from './steps.ts';
 
@@ -41,7 +41,7 @@ interface State {
 /** Starts from what `others` answer; the first of them is always heard to its end. */
 export function* best(question: Question, options: PlannerOptions, others: readonly Planner[]): Steps<Answer> {
   const state: State = { question, options, best: undefined, pool: [] };
-  const problems = problemsOf(question, ['1f1b', 'gpipe']);
+  const problems = problemsOf(recomputing(question), ['1f1b', 'gpipe']);
   const isSmall =
     question.base.available.length <= deviceLimits.small &&
     problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
@@ -57,7 +57,7 @@ export function* best(question: Question, options: PlannerOptions, others: reado
     );
   }
   const isOptimal = yield* inTime(state, prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large }));
-  if (state.best === undefined) return refuse(question, everySpace);
+  if (state.best === undefined) return refuse(recomputing(question), everySpace);
   return isOptimal === true ? { ...state.best, isOptimal } : state.best;
 }
 
@@ -96,7 +96,8 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
   const tried = known.length > 0 ? known : problems.map(({ problem }) => problem);
   const sizes = [...new Set(tried.map(({ microBatchSize }) => microBatchSize))].slice(0, 2);
   for (const size of sizes) {
-    const problem = tried.find(({ microBatchSize }) => microBatchSize === size) as Problem;
+    const like = tried.find(({ microBatchSize }) => microBatchSize === size) as Problem;
+    const problem = { ...like, recomputes: problems.some(({ problem: { recomputes } }) => recomputes) };
     for (const order of ordersOf(problem)) {
       const found = yield* coarseSearch(
         problem,

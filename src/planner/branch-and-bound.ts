@@ -7,6 +7,7 @@ import { type Bounds, createBounds } from './bounds.ts';
 import { Evaluator, groupReduceMs, onGrid, type ShareTimes, shareTimes, simulatedMs } from './evaluate.ts';
 import { largestShare } from './memory.ts';
 import { gradientsCross, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import { againMs } from './recomputation.ts';
 import { inFlightFromEnd } from './stages.ts';
 import type { Steps } from './steps.ts';
 
@@ -135,7 +136,9 @@ class Tree {
   #member({ stage, first, end, before }: Level, place: number, from: number, stop: number): Member | undefined {
     const { table, profile, microBatchCount: M } = this.#problem;
     const forwardMs = this.#times.forwardMs(place, first, end, stop - from);
-    const backwardMs = this.#times.backwardMs(place, first, end, stop - from);
+    const inFlight = this.#inFlight[this.#stageCount - stage] ?? 1;
+    const backwardMs =
+      this.#times.backwardMs(place, first, end, stop - from) + onGrid(againMs(this.#problem, place, [first, end], inFlight, stop - from));
     const busyMs = M * (forwardMs + backwardMs);
     if (busyMs >= this.barMs) return undefined;
     let startMs = this.#feedMs(stage, place, stop - from);

@@ -8,6 +8,7 @@ import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } f
 import { inFlight, program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { gradientsCross, layoutPlan, type Problem, type StageLayout } from './problem.ts';
+import { againMs } from './recomputation.ts';
 
 const gridPerMs = 2 ** 30;
 
@@ -132,18 +133,17 @@ export class Evaluator {
   #flatten(layouts: readonly StageLayout[], nodes: Node[]): FlatStage[] {
     const { schedule, microBatchCount, forwardOnlyLayers } = this.#problem;
     const firsts: number[] = [];
-    for (const {
-      layers: [first, end],
-      devices,
-      samples,
-    } of layouts) {
+    for (const [stage, { layers, devices, samples }] of layouts.entries()) {
+      const [first, end] = layers;
       firsts.push(nodes.length);
       for (const [index, place] of devices.entries()) {
         const share = samples[index] ?? 0;
         nodes.push({
           place,
           forwardMs: this.#times.forwardMs(place, first, end, share),
-          backwardMs: this.#times.backwardMs(place, first, end, share),
+          backwardMs:
+            this.#times.backwardMs(place, first, end, share) +
+            onGrid(againMs(this.#problem, place, layers, inFlight(schedule, stage, layouts.length, microBatchCount), share)),
           updateMs: this.#times.updateMs(place, first, end),
         });
       }

@@ -1,9 +1,10 @@
 // The oracle of the planners' tests: every plan there is, each simulated. It shares nothing with the searches but the meaning of a plan.
 // A stage's devices stand in every order, with every whole share of at least one sample; any device may be left out.
 
-import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
+import { bytesInMiB } from '../cluster/memory.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
+import { leastMemoryBytes } from './memory.ts';
 import { layoutPlan, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
 
 /** Every pipeline of the problem's micro-batch size and schedule that fits the devices' memory. */
@@ -83,7 +84,7 @@ function fits(problem: Problem, { layers, devices, samples }: StageLayout, stage
   );
   const demand = stageDemand(problem, ...layers, plan.stages[stage]?.inFlight ?? 1);
   return devices.every(
-    (place, index) => stageMemoryBytes(demand, samples[index] ?? 0) <= (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB,
+    (place, index) => leastMemoryBytes(demand, samples[index] ?? 0) <= (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB,
   );
 }
 

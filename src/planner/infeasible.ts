@@ -1,8 +1,9 @@
 // Says why nothing fits: which device lacks how much memory, and the smallest change that makes it fit. Only memory can make a search
 // fail; so this asks, for each device, how much more of it would be enough, with the other devices as they are (eq. 3 throughout).
 
-import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
+import { bytesInMiB } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
+import { leastMemoryBytes } from './memory.ts';
 import { createProblem, type Problem, pinsAllow, stageDemand, withMicroBatchSize } from './problem.ts';
 import type { Overload, Question } from './question.ts';
 import type { Space } from './space.ts';
@@ -96,7 +97,7 @@ function everyDevice(problem: Problem, spaces: Spaces): Shortage {
   const layerCount = problem.profile.layers.length;
   const whole = stageDemand(problem, 0, layerCount, inFlightFromEnd(problem, layerCount).at(-1) ?? 1);
   let low = Math.floor(Math.min(...memories));
-  let high = Math.ceil(stageMemoryBytes(whole, problem.microBatchSize) / bytesInMiB);
+  let high = Math.ceil(leastMemoryBytes(whole, problem.microBatchSize) / bytesInMiB);
   while (high - low > 1) {
     const middle = Math.floor((low + high) / 2);
     if (fits(raised(middle), spaces)) high = middle;
@@ -172,5 +173,5 @@ function stageShortage(
   }
   if (held >= microBatchSize) return 0;
   const device = group.devices.find(({ place }) => place === target);
-  return device === undefined ? Number.POSITIVE_INFINITY : stageMemoryBytes(demand, microBatchSize - heldByOthers) - device.memoryBytes;
+  return device === undefined ? Number.POSITIVE_INFINITY : leastMemoryBytes(demand, microBatchSize - heldByOthers) - device.memoryBytes;
 }

@@ -27,6 +27,11 @@ export interface PlanInput {
   readonly optimizerState: OptimizerState;
   /** Allows replicas of layers that depend on the whole batch, such as batch normalization; the run then differs from a single device's. Default false. */
   readonly replicateBatchDependent?: boolean;
+  /**
+   * Lets planners `best` and `exhaustive` make devices compute activations again where they do not fit, if the profile says what that costs
+   * (LayerProfile.recomputed). Default true.
+   */
+  readonly mayRecompute?: boolean;
   /** The stage with such a layer consists of the devices that are pinned to it. */
   readonly pins?: readonly Pin[];
   /** Names of devices that get no layers. One that holds the data still sends it. */
@@ -68,6 +73,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     schedule,
     planner = 'asteroid',
     replicateBatchDependent = false,
+    mayRecompute = true,
   } = input;
   const profile = parseProfile(input.profile);
   const cluster = parseCluster(input.cluster);
@@ -80,7 +86,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     ...{ profile, cluster, schedule: schedule ?? '1f1b', batchSize, microBatchSize, optimizerState, replicateBatchDependent },
     ...rules,
   });
-  const question: Question = { planner, base, microBatchSizes, schedule };
+  const question: Question = { planner, base, microBatchSizes, schedule, mayRecompute };
   const boundMs = problemsOf(question, ['1f1b'])[0]?.boundMs ?? 0;
   const finished = ({ layout, predicted, roundMs, isOptimal }: Answer): Plan => ({
     ...layout,

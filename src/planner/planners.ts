@@ -20,6 +20,7 @@ import {
   type PlannerOptions,
   problemsOf,
   type Question,
+  recomputing,
 } from './question.ts';
 import { asteroidSpaces, dataParallelSpaces, everySpace, type Spaces, singleSpaces, straightSpaces } from './spaces.ts';
 import type { Steps } from './steps.ts';
@@ -130,7 +131,8 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
   return found ?? refuse(question, straightSpaces);
 }
 
-function* exhaustive(question: Question, options: PlannerOptions): Steps<Answer> {
+function* exhaustive(asked: Question, options: PlannerOptions): Steps<Answer> {
+  const question = recomputing(asked);
   const problems = problemsOf(question, ['1f1b', 'gpipe']);
   const count = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0);
   if (count > exhaustiveLimit)

@@ -4,6 +4,7 @@ import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster
 import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
+import { againTable, type KeptSums, keptBytes, keptSums } from '../cluster/recomputation.ts';
 import { deviceTimes, prefixSums } from '../cluster/times.ts';
 import { inFlight } from '../schedule/generate.ts';
 
@@ -21,6 +22,8 @@ export interface PlannerDevice {
 export interface ClassTimes {
   readonly forward: readonly Float64Array[];
   readonly backward: readonly Float64Array[];
+  /** Of computing all activations again that can be. */
+  readonly again: readonly Float64Array[];
 }
 
 export interface Problem {
@@ -34,6 +37,9 @@ export interface Problem {
   readonly replicateBatchDependent: boolean;
   /** Leading layers that only run forward. The profile has no backward times for them. */
   readonly forwardOnlyLayers: number;
+  /** Whether activations that do not fit may be computed again. */
+  readonly recomputes: boolean;
+  readonly kept: KeptSums;
   readonly table: LinkTable;
   readonly sums: LayerSums;
   /** Every device of the cluster. */
@@ -58,6 +64,8 @@ export interface ProblemInput {
   readonly replicateBatchDependent: boolean;
   readonly excluded?: readonly number[];
   readonly pins?: ReadonlyMap<number, readonly number[]>;
+  /** Default false; see recomputation.ts. */
+  readonly recomputes?: boolean;
 }
 
 /** Prepares a problem. InputError when a device has no times in the profile. */
@@ -65,21 +73,28 @@ export function createProblem(input: ProblemInput): Problem {
   const { cluster, batchSize, excluded = [], pins = new Map<number, readonly number[]>(), ...rest } = input;
   const forwardOnlyLayers = forwardOnlyCount(input.profile);
   const profile = withoutBackward(input.profile, forwardOnlyLayers);
+  const canRecompute = profile.layers.some(({ recomputed }) => recomputed !== undefined);
   const classes: ClassTimes[] = [];
   const known = new Map<unknown, number>();
   const devices = cluster.devices.map((device, place): PlannerDevice => {
     const times = deviceTimes(profile, device);
     let classIndex = known.get(times);
     if (classIndex === undefined) {
-      classIndex = classes.push({ forward: times.forwardMs.map(prefixSums), backward: times.backwardMs.map(prefixSums) }) - 1;
+      const again = canRecompute ? againTable(profile, times) : [];
+      classIndex =
+        classes.push({
+          forward: times.forwardMs.map(prefixSums),
+          backward: times.backwardMs.map(prefixSums),
+          again: again.map(prefixSums),
+        }) - 1;
       known.set(times, classIndex);
     }
     return { name: device.name, place, memoryBytes: device.memoryMiB * bytesInMiB, classIndex };
   });
   const available = devices.filter(({ place }) => !excluded.includes(place));
   const microBatchCount = batchSize / input.microBatchSize;
-  const settled = { ...rest, profile, cluster, microBatchCount, excluded, pins, forwardOnlyLayers };
-  return { ...settled, table: links(cluster), sums: layerSums(profile), devices, available, classes };
+  const settled = { recomputes: false, ...rest, profile, cluster, microBatchCount, excluded, pins, forwardOnlyLayers };
+  return { ...settled, table: links(cluster), sums: layerSums(profile), kept: keptSums(profile), devices, available, classes };
 }
 
 /** Whether the pins let layers [first, end) run on these places. */
@@ -123,16 +138,26 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
       devices: devices.map((place) => problem.devices[place]?.name ?? ''),
       samples,
       inFlight: inFlight(schedule, stage, layouts.length, microBatchCount),
+      ...keptByDevices(problem, { layers, devices, samples }, inFlight(schedule, stage, layouts.length, microBatchCount)),
     }),
   );
   const layout = { planner, schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
   return problem.forwardOnlyLayers === 0 ? layout : { ...layout, forwardOnlyLayers: problem.forwardOnlyLayers };
 }
 
+/** The field of a plan's stage that says what its devices keep; nothing where all keep everything. */
+function keptByDevices(problem: Problem, { layers, devices, samples }: StageLayout, inFlightCount: number): Pick<StagePlan, 'savedBytes'> {
+  if (!problem.recomputes) return {};
+  const demand = stageDemand(problem, ...layers, inFlightCount);
+  const savedBytes = devices.map((place, index) => keptBytes(demand, problem.devices[place]?.memoryBytes ?? 0, samples[index] ?? 0));
+  return savedBytes.every((bytes) => bytes === demand.savedBytes) ? {} : { savedBytes };
+}
+
 /** The demand of layers [first, end) with K_p = inFlightCount. */
 export function stageDemand(problem: Problem, first: number, end: number, inFlightCount: number): StageDemand {
-  const { sums, optimizerState } = problem;
+  const { sums, optimizerState, recomputes, kept } = problem;
   return {
+    ...(recomputes ? { leastSavedBytes: kept.leastBytes(first, end) } : {}),
     weightBytes: sums.weightBytes(first, end),
     frozenBytes: sums.frozenBytes(first, end),
     savedBytes: sums.savedBytes(first, end),

@@ -6,6 +6,7 @@ import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
 import { lowerBoundMs } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { layoutPlan, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
+import { withRecomputation } from './recomputation.ts';
 import type { Steps } from './steps.ts';
 
 export interface Question {
@@ -17,6 +18,13 @@ export interface Question {
   readonly microBatchSizes: readonly number[];
   /** Absent where the caller leaves it to the planner. */
   readonly schedule?: string | undefined;
+  /** Whether planners that can may let devices compute activations again. */
+  readonly mayRecompute: boolean;
+}
+
+/** The question for a planner that can recompute. */
+export function recomputing(question: Question): Question {
+  return question.mayRecompute ? { ...question, base: withRecomputation(question.base) } : question;
 }
 
 /** A plan that a planner found, as the simulator sees it. */
@@ -60,9 +68,12 @@ export function answerOf(problem: Problem, planner: string, layouts: readonly St
   const layout = layoutPlan(problem, planner, layouts);
   const samplesPerS = (layout.batchSize / roundMs) * 1000;
   const peakMemoryMiB: Record<string, number> = {};
-  for (const { layers, devices, samples, inFlight } of layout.stages) {
+  for (const { layers, devices, samples, inFlight, savedBytes } of layout.stages) {
     const demand = stageDemand(problem, ...layers, inFlight);
-    for (const [index, name] of devices.entries()) peakMemoryMiB[name] = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
+    for (const [index, name] of devices.entries()) {
+      const kept = { ...demand, savedBytes: savedBytes?.[index] ?? demand.savedBytes };
+      peakMemoryMiB[name] = stageMemoryBytes(kept, samples[index] ?? 0) / bytesInMiB;
+    }
   }
   return { layout, layouts, problem, roundMs, predicted: { roundMs, samplesPerS, peakMemoryMiB } };
 }

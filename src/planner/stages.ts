@@ -2,13 +2,14 @@
 // chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of devices share their answer.
 
 import { type LinkTable, slowestInGroup } from '../cluster/links.ts';
-import type { StageDemand } from '../cluster/memory.ts';
+import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
 import { interpolation } from '../cluster/times.ts';
 import { inFlight } from '../schedule/generate.ts';
 import { type Allocation, allocate, allocateByKind } from './allocation.ts';
 import { allReduceMs, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand } from './problem.ts';
+import { againMs } from './recomputation.ts';
 
 /** A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in the list. */
 export interface StageTimes {
@@ -188,25 +189,36 @@ export class StageTable {
     const limits = new Array<number>(devices.length);
     for (let index = 0; index < limits.length; index++) limits[index] = this.largestShare(demand, devices[index] as PlannerDevice);
     const { allocation, forwardMs, backwardMs } = this.#withoutLimits(group);
-    if (within(allocation.highest, limits)) {
+    if (this.#keepsAll(allocation.highest, limits, demand, devices)) {
       return { shares: { devices: group.places, samples: allocation.samples }, forwardMs, backwardMs };
     }
-    const limited = allocate({ samples: this.#problem.microBatchSize, limits, timeMs: this.#groupTimes(group) });
-    return limited === undefined ? undefined : this.#timed(group, limited.samples);
+    const limited = allocate({ samples: this.#problem.microBatchSize, limits, timeMs: this.#groupTimes(group, demand) });
+    return limited === undefined ? undefined : this.#timed(group, limited.samples, demand);
+  }
+
+  /** Whether shares of at most so much fit, without anything computed again. */
+  #keepsAll(highest: readonly number[], limits: readonly number[], demand: StageDemand, devices: readonly PlannerDevice[]): boolean {
+    if (!this.#problem.recomputes) return within(highest, limits);
+    return devices.every(({ memoryBytes }, index) => stageMemoryBytes(demand, highest[index] ?? 0) <= memoryBytes);
+  }
+
+  /** What a device computes again with such a share of the chosen layers. */
+  #againMs({ place }: PlannerDevice, demand: StageDemand, samples: number): number {
+    return againMs(this.#problem, place, [this.#first, this.#end], demand.inFlight, samples);
   }
 
   /** A large group's optimum of eq. 7, which is quicker to find than Algorithm 1's when most devices are alike. */
   #large(group: Group, demand: StageDemand): StageTimes | undefined {
     const kinds = group.kinds().map(({ like, members }) => {
       this.#prepare(like.classIndex);
-      const timeMs = (share: number): number => this.#at(this.#total, like.classIndex, share);
+      const timeMs = (share: number): number => this.#at(this.#total, like.classIndex, share) + this.#againMs(like, demand, share);
       return { members, limit: this.largestShare(demand, like), timeMs };
     });
     // The same group is asked for with other K_p, which often makes no difference.
     const known = this.#largeAnswers.get(group);
-    if (known?.limits.every((limit, index) => limit === kinds[index]?.limit) === true) return known.stage;
+    if (!this.#problem.recomputes && known?.limits.every((limit, index) => limit === kinds[index]?.limit) === true) return known.stage;
     const samples = allocateByKind(this.#problem.microBatchSize, group.devices.length, kinds);
-    const stage = samples === undefined ? undefined : this.#timed(group, samples);
+    const stage = samples === undefined ? undefined : this.#timed(group, samples, demand);
     this.#largeAnswers.set(group, { limits: kinds.map(({ limit }) => limit), stage });
     return stage;
   }
@@ -216,15 +228,17 @@ export class StageTable {
     const { devices } = group;
     const { microBatchSize } = this.#problem;
     let chosen: PlannerDevice | undefined;
+    let chosenMs = Number.POSITIVE_INFINITY;
     for (const device of devices) {
       if (this.largestShare(demand, device) < microBatchSize) continue;
-      if (chosen === undefined || this.totalMs(device.classIndex, microBatchSize) < this.totalMs(chosen.classIndex, microBatchSize))
-        chosen = device;
+      const ms = this.totalMs(device.classIndex, microBatchSize) + this.#againMs(device, demand, microBatchSize);
+      if (ms < chosenMs) [chosen, chosenMs] = [device, ms];
     }
     if (chosen === undefined) return undefined;
     this.#prepare(chosen.classIndex);
     const forwardMs = this.#at(this.#forward, chosen.classIndex, microBatchSize);
-    const backwardMs = Math.max(0, this.#at(this.#total, chosen.classIndex, microBatchSize) - forwardMs);
+    const backwardMs =
+      Math.max(0, this.#at(this.#total, chosen.classIndex, microBatchSize) - forwardMs) + this.#againMs(chosen, demand, microBatchSize);
     return { shares: { devices: [chosen.place], samples: [microBatchSize] }, forwardMs, backwardMs };
   }
 
@@ -245,22 +259,29 @@ export class StageTable {
     return found;
   }
 
-  #groupTimes({ devices }: Group): (device: number, samples: number) => number {
+  /** With what is computed again, where a demand is given. */
+  #groupTimes({ devices }: Group, demand?: StageDemand): (device: number, samples: number) => number {
     for (const device of devices) this.#prepare(device.classIndex);
-    return (index, samples) => this.#at(this.#total, (devices[index] as PlannerDevice).classIndex, samples);
+    return (index, samples) => {
+      const device = devices[index] as PlannerDevice;
+      const ms = this.#at(this.#total, device.classIndex, samples);
+      return demand === undefined || !this.#problem.recomputes ? ms : ms + this.#againMs(device, demand, samples);
+    };
   }
 
   /** Eq. 8 for given shares. */
-  #timed(group: Group, samples: readonly number[]): StageTimes {
+  #timed(group: Group, samples: readonly number[], demand?: StageDemand): StageTimes {
     let forwardMs = 0;
     let backwardMs = 0;
-    for (const [index, { classIndex }] of group.devices.entries()) {
+    for (const [index, device] of group.devices.entries()) {
+      const { classIndex } = device;
       const share = samples[index] ?? 0;
       if (share === 0) continue;
       this.#prepare(classIndex);
       const forward = this.#at(this.#forward, classIndex, share);
+      const again = demand === undefined ? 0 : this.#againMs(device, demand, share);
       forwardMs = Math.max(forwardMs, forward);
-      backwardMs = Math.max(backwardMs, this.#at(this.#total, classIndex, share) - forward);
+      backwardMs = Math.max(backwardMs, this.#at(this.#total, classIndex, share) - forward + again);
     }
     return { shares: { devices: group.places, samples }, forwardMs, backwardMs };
   }

@@ -167,6 +167,7 @@ class Session {
         planner: settings.planner,
         optimizerState: optimizerStateCount(this.#prepared.subject.training),
         replicateBatchDependent: settings.replicateBatchNorm,
+        mayRecompute: settings.recompute === 'auto',
         ...(microBatch === undefined ? {} : { microBatchSize: microBatch }),
       },
       settings.useAll,

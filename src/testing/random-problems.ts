@@ -26,6 +26,20 @@ export function withFrozenPrefix(seed: number, profile: Profile): Profile {
   return { ...profile, layers };
 }
 
+/** The profile with what most of its layers save when their activations are computed again. */
+export function withRecomputed(seed: number, profile: Profile): Profile {
+  const random = createRandom(seed, 14);
+  const layers = profile.layers.map((layer) =>
+    random.uniform() < 0.2
+      ? layer
+      : {
+          ...layer,
+          recomputed: { savedBytes: Math.floor(random.uniform() * 0.7 * layer.savedBytes), flops: random.uniform() * layer.flops },
+        },
+  );
+  return { ...profile, layers };
+}
+
 /** A random pipeline of the problem, whatever its memory: some devices in random order, none without samples. */
 export function randomLayouts(seed: number, problem: Problem): StageLayout[] {
   const random = createRandom(seed, 12);

@@ -23,6 +23,7 @@ interface PlanCommandOptions {
   readonly optimizer: string;
   readonly momentum: string;
   readonly replicateBatchNorm?: boolean;
+  readonly recompute: boolean;
   readonly pin: readonly string[];
   readonly exclude: readonly string[];
   readonly timeLimit?: string;
@@ -46,6 +47,7 @@ export function addPlan(program: Command): Command {
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
     .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
+    .option('--no-recompute', 'keep all activations, even where computing some again would make a plan fit')
     .option('--pin <LAYER=DEVICE>', 'a layer, by index or name, runs on this device; repeatable', collected, [])
     .option('--exclude <DEVICE>', 'a device that gets no layers; repeatable', collected, [])
     .option(
@@ -83,6 +85,7 @@ async function plan(options: PlanCommandOptions): Promise<void> {
       planner: options.planner,
       optimizerState: optimizerState(options.optimizer, options.momentum),
       replicateBatchDependent: options.replicateBatchNorm === true,
+      mayRecompute: options.recompute,
       pins: options.pin.map(readPin),
       exclude: options.exclude,
       ...(options.schedule === undefined ? {} : { schedule: options.schedule }),

@@ -102,3 +102,29 @@ test('stages on several workers that compute activations again agree with one de
   const { loss, weight, worst } = difference(keeping, again);
   assert.ok(loss < 1e-6 && weight < 1e-5, `${loss} ${weight} ${worst}`);
 });
+
+test('what a plan says that a device keeps is its budget, unless its own memory leaves less', () => {
+  const subject = subjectOf(regressionNet(), 8);
+  const { sequence, training } = subject;
+  const stages = plan.stages.map((stage, index) => (index === 0 ? { ...stage, savedBytes: [70] } : stage));
+  const [a, b] = program({ ...plan, stages }).devices.map(
+    (device) => (recompute: 'auto' | number | undefined) =>
+      savedBudgetBytes({ sequence, program: device, training: { ...training, recompute }, memoryBytes: undefined }),
+  );
+  assert.deepEqual([a?.(undefined), a?.('auto'), a?.(300), a?.(3000)], [140, 140, 100, 140]);
+  assert.equal(b?.(undefined), undefined);
+});
+
+test('workers keep to a plan that lets one of them keep nothing that it can compute again, and agree with one device', async () => {
+  const net = transformerNet();
+  const options = { batch: batches(net, subjectOf(net, 8)), microBatchSize: 2, machine: { endRound: 3 } };
+  const count = subjectOf(net, 8).sequence.layers.length;
+  const stages = [
+    { layers: [0, 4] as const, devices: ['a'], samples: [2], inFlight: 3, savedBytes: [0] },
+    { layers: [4, count] as const, devices: ['b'], samples: [2], inFlight: 1 },
+  ];
+  const keeping = await runAlone({ subject: subjectOf(net, 8), ...options });
+  const again = await runCluster({ subject: subjectOf(net, 8), ...options, plan: { ...plan, stages } });
+  const { loss, weight, worst } = difference(keeping, again);
+  assert.ok(loss < 1e-6 && weight < 1e-5, `${loss} ${weight} ${worst}`);
+});
