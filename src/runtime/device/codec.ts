@@ -152,6 +152,25 @@ export function decodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
   });
 }
 
+/**
+ * What 8 bits have not sent yet, by part of the gradients. They go on from one round to the next; where a round is repeated or left out, after a
+ * recovery, they begin at zero on all devices.
+ */
+export class Residuals {
+  readonly #parts = new Map<string, { round: number; readonly values: Float32Array }>();
+
+  /** Those of a part with `length` elements, for a round. */
+  of(part: string, round: number, length: number): Float32Array {
+    let found = this.#parts.get(part);
+    if (found?.values.length !== length) {
+      found = { round, values: new Float32Array(length) };
+      this.#parts.set(part, found);
+    } else if (found.round !== round - 1) found.values.fill(0);
+    found.round = round;
+    return found.values;
+  }
+}
+
 /** A piece of a vector on its way round a ring. */
 export interface PieceCodec {
   /** `first` is the piece's place in the vector. */
@@ -160,7 +179,7 @@ export interface PieceCodec {
   decode(tensors: readonly Tensor[] | undefined, length: number): Float32Array;
 }
 
-/** A codec of pieces; int8 needs the vector's residuals, which it changes. */
+/** A codec for one vector's pieces; int8 asks once for the vector's residuals, and changes them. */
 export function pieceCodec(encoding: Encoding | undefined, residual: () => Float32Array): PieceCodec {
   switch (encoding) {
     case undefined:
@@ -176,10 +195,12 @@ export function pieceCodec(encoding: Encoding | undefined, residual: () => Float
           return decodeHalf(piece.data as Uint16Array, defined(scalesOf(scales, 1, isHalfScale)[0], 'a scale'));
         },
       };
-    case 'int8':
+    case 'int8': {
+      let residuals: Float32Array | undefined;
       return {
         encode: (values, first) => {
-          const { data, scale } = encodeByte(values, residual().subarray(first, first + values.length));
+          residuals ??= residual();
+          const { data, scale } = encodeByte(values, residuals.subarray(first, first + values.length));
           return [{ type: 'int8', shape: [data.length], data: data as Int8Array }, scalesTensor([scale])];
         },
         decode: (tensors, length) => {
@@ -187,6 +208,7 @@ export function pieceCodec(encoding: Encoding | undefined, residual: () => Float
           return decodeByte(piece.data as Int8Array, defined(scalesOf(scales, 1, isByteScale)[0], 'a scale'));
         },
       };
+    }
   }
 }
 
