@@ -6,7 +6,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { Encoding } from '../../cluster/compression.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { Tensor } from '../../graph/tensor.ts';
+import type { ElementType, Tensor } from '../../graph/tensor.ts';
 
 /** Numbers in fewer bits: value = data · scale. The scale of a piece with something that is not finite in it may be NaN. */
 export interface Encoded {
@@ -140,15 +140,16 @@ export function encodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
   return scales.length === 0 ? encoded : [...encoded, scalesTensor(scales)];
 }
 
-/** The tensors that encodeTensors was given, as they came out of it. Throws ProtocolError where the scales are missing or make no sense. */
-export function decodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
-  const halfCount = tensors.reduce((count, { type }) => count + (type === 'float16' ? 1 : 0), 0);
+/** The tensors of these types that encodeTensors was given. Throws ProtocolError where the scales are missing or make no sense. */
+export function decodeTensors(tensors: readonly Tensor[], types: readonly ElementType[]): readonly Tensor[] {
+  const halfCount = types.reduce((count, type) => count + (type === 'float32' ? 1 : 0), 0);
   if (halfCount === 0) return tensors;
-  const scales = scalesOf(tensors.at(-1), halfCount, isHalfScale);
+  const scales = scalesOf(tensors[types.length], halfCount, isHalfScale);
   let next = 0;
-  return tensors.slice(0, -1).map((tensor): Tensor => {
-    if (tensor.type !== 'float16') return tensor;
-    return { type: 'float32', shape: tensor.shape, data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')) };
+  return types.map((type, index): Tensor => {
+    const tensor = defined(tensors[index], 'a tensor');
+    if (type !== 'float32') return tensor;
+    return { type, shape: tensor.shape, data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')) };
   });
 }
 

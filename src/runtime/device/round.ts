@@ -164,7 +164,13 @@ class RoundState {
     const what = `${payload} ${microBatch} of ${from}`;
     const expected = this.#expected(payload);
     if (instruction.encoding !== undefined) checkPiece(arrived, encodedCuts(expected), samples, what);
-    const tensors = instruction.encoding === undefined ? arrived : decodeTensors(arrived);
+    const tensors =
+      instruction.encoding === undefined
+        ? arrived
+        : decodeTensors(
+            arrived,
+            expected.map(({ type }) => type),
+          );
     checkPiece(tensors, expected, samples, what);
     const key = pieceKey(payload, microBatch);
     const pieces = this.#pieces.get(key) ?? [];
