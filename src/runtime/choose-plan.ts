@@ -2,14 +2,14 @@
 
 import type { Plan } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
-import { type CompressInput, planCompressed } from '../planner/compress.ts';
+import { type PlanInput, plan } from '../planner/plan.ts';
 
 /** Planners to ask, after the chosen one, for a plan over all devices. */
 const fallbacks = ['dp', 'straight'] as const;
 
 /** The chosen planner's plan. With `useAll`: if that leaves a device out, the fastest that does not; if there is none, the planner's all the same. */
-export function choosePlan(input: CompressInput, useAll: boolean): Plan {
-  const best = planCompressed(input);
+export function choosePlan(input: PlanInput, useAll: boolean): Plan {
+  const best = plan(input);
   const deviceCount = input.cluster.devices.length;
   if (!useAll || usedDeviceCount(best) === deviceCount) return best;
   const others = fallbacks.flatMap((planner) => planOrNothing({ ...input, planner }) ?? []);
@@ -22,9 +22,9 @@ export function usedDeviceCount(plan: Pick<Plan, 'stages'>): number {
   return new Set(plan.stages.flatMap((stage) => stage.devices)).size;
 }
 
-function planOrNothing(input: CompressInput): Plan | undefined {
+function planOrNothing(input: PlanInput): Plan | undefined {
   try {
-    return planCompressed(input);
+    return plan(input);
   } catch (error) {
     if (error instanceof InputError) return undefined; // this planner cannot plan this; another may
     throw error;

@@ -165,7 +165,6 @@ class Session {
         batchSize: settings.batch,
         schedule: settings.schedule,
         planner: settings.planner,
-        compress: settings.compress,
         optimizerState: optimizerStateCount(this.#prepared.subject.training),
         replicateBatchDependent: settings.replicateBatchNorm,
         mayRecompute: settings.recompute === 'auto',

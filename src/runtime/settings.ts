@@ -1,7 +1,5 @@
 // The settings of a training run, as the library takes them; the command line makes them from flags and a config file (cli/settings.ts).
 
-import type { CompressMode } from '../planner/compress.ts';
-
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings {
   readonly model: string;
@@ -30,8 +28,6 @@ export interface TrainSettings {
   readonly freezeAllBut: readonly string[];
   readonly planner: string;
   readonly schedule: string;
-  /** What may travel in fewer bits over links, of a plan that is made here. */
-  readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */
   readonly useAll: boolean;
   readonly plan?: string;

@@ -598,12 +598,12 @@ class CoordinatorShell implements Coordinator {
   }
 
   #feed(round: number): void {
-    this.#feeding = this.#feeding.then(() => this.#sendBatch(round)).catch((error: unknown) => this.#abort(error));
+    const epoch = this.#epoch;
+    this.#feeding = this.#feeding.then(() => this.#sendBatch(round, epoch)).catch((error: unknown) => this.#abort(error));
   }
 
-  /** Sends a round's pieces, one micro-batch after the other, to those who own the samples; waits where a link is full. */
-  async #sendBatch(round: number): Promise<void> {
-    const epoch = this.#epoch;
+  /** Sends a round's pieces, one micro-batch after the other, to those who own the samples; waits where a link is full, and ends with its layout. */
+  async #sendBatch(round: number, epoch: number): Promise<void> {
     const isOver = (): boolean => this.#state.phase === 'ended' || this.#epoch !== epoch;
     if (isOver()) return;
     const { inputs, labels } = this.#options.hooks.batch(round);

@@ -192,7 +192,8 @@ function advance(config: MachineConfig, state: MachineState): Step {
     case 'training':
       return commit(config, state);
     case 'snapshotting':
-      return [state, [{ kind: 'write-checkpoint', round: state.round }]];
+      // A checkpoint of this round that was asked for before a loss may have been written meanwhile.
+      return state.checkpointRound === state.round ? goOn(config, state, []) : [state, [{ kind: 'write-checkpoint', round: state.round }]];
     default:
       return [state, []];
   }
@@ -252,7 +253,7 @@ function goOnIfIdle(config: MachineConfig, state: MachineState): Step {
 function established(config: MachineConfig, state: MachineState): Step {
   const plan = defined(state.pending, 'a layout to establish');
   const { change } = state;
-  const stands: MachineState = { ...state, phase: 'training', plan, pending: undefined, change: undefined, suspicions: [] };
+  const stands: MachineState = { ...state, phase: 'training', plan, pending: undefined, change: undefined };
   const effects: MachineEffect[] = [{ kind: 'phase', phase: 'training' }];
   if (change !== undefined) effects.push({ kind: 'changed', change, round: state.round });
   if (change?.drained !== undefined) effects.push({ kind: 'dismiss', device: change.drained, reason: 'the device was drained' });
@@ -357,7 +358,8 @@ function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
 /** A checkpoint counts whatever has happened since it was asked for. */
 function afterCheckpoint(config: MachineConfig, state: MachineState, round: number): Step {
   const next = { ...state, checkpointRound: Math.max(round, state.checkpointRound ?? round) };
-  if (state.phase !== 'snapshotting' || state.round !== round) return [next, []];
+  const isAwaited = state.phase === 'snapshotting' && state.round === round && state.waitingFor.length === 0;
+  if (!isAwaited) return [next, []];
   return goOn(config, next, []);
 }
 

@@ -8,9 +8,8 @@
 // it is summed: the steps overlap, no link waits for the end of a step, and nothing blocks the thread for long.
 
 import { assert } from '../../assert.ts';
-import type { Tensor } from '../../graph/tensor.ts';
+import { ProtocolError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
-import type { PieceCodec } from './codec.ts';
 
 /** Elements of one piece: 256 KiB, about 50 µs of summing. Smaller chunks are cut into at least `leastPieces`, so that their steps overlap too. */
 const pieceElements = 65_536;
@@ -20,68 +19,49 @@ const leastPieceElements = 4_096;
 
 /** How a member reaches its neighbours on the ring. Pieces are numbered; each number is sent and received once in a round. */
 export interface RingPort {
-  /** Resolves when the tensors' memory is no longer needed. They may be views of the vector. */
-  send(piece: number, tensors: readonly Tensor[]): Promise<void>;
+  /** Takes a view of the vector; resolves when its memory is no longer needed. */
+  send(piece: number, data: Float32Array): Promise<void>;
   receive(piece: number): Promise<Frame>;
 }
 
-export interface Ring {
-  readonly memberCount: number;
-  /** This device's place on the ring. */
-  readonly memberIndex: number;
-  /** How pieces travel. Each element of the vector is encoded once on each device. */
-  readonly codec: PieceCodec;
-  /** The number of the first piece. Default 0. */
-  readonly firstPiece?: number;
-}
-
-/** Sums `values` over all members in place. Returns the number after the last piece's. Rejects when a link fails or a piece does not fit. */
-export async function ringAllReduce(values: Float32Array, ring: Ring, port: RingPort): Promise<number> {
-  const { memberCount, memberIndex, codec, firstPiece = 0 } = ring;
+/** Sums `values` over all members in place. `memberIndex` is this device's place on the ring. Rejects when a link fails or a piece does not fit. */
+export async function ringAllReduce(values: Float32Array, memberIndex: number, memberCount: number, port: RingPort): Promise<void> {
   assert(memberIndex >= 0 && memberIndex < memberCount, 'the member is on the ring');
-  if (memberCount === 1 || values.length === 0) return firstPiece;
+  if (memberCount === 1 || values.length === 0) return;
   const pieceCount = piecesPerChunk(values.length, memberCount);
-  const [stepCount, sumCount] = [2 * (memberCount - 1), memberCount - 1];
-  const rangeOf = (step: number, piece: number): readonly [number, number] =>
-    pieceRange(values.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
+  const stepCount = 2 * (memberCount - 1);
   const sends: Promise<void>[] = [];
-  const send = (step: number, piece: number, tensors: readonly Tensor[]): void => {
-    const sending = port.send(firstPiece + step * pieceCount + piece, tensors);
+  const send = (step: number, piece: number): void => {
+    const [first, end] = pieceRange(values.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
+    // Not a copy: these elements change again only when their sum comes back round the ring, which the successor makes of what it received here.
+    const sending = port.send(step * pieceCount + piece, values.subarray(first, end));
     sending.catch(() => {}); // seen below, or the receiving side fails before
     sends.push(sending);
   };
-  // A view of the vector may travel: its elements change again only when their sum comes back round the ring, which the successor makes of what it
-  // received here.
-  const encoded = (step: number, piece: number): readonly Tensor[] => {
-    const [first, end] = rangeOf(step, piece);
-    return codec.encode(values.subarray(first, end), first);
-  };
-  for (let piece = 0; piece < pieceCount; piece++) send(0, piece, encoded(0, piece));
+  for (let piece = 0; piece < pieceCount; piece++) send(0, piece);
   for (let step = 0; step < stepCount; step++) {
     for (let piece = 0; piece < pieceCount; piece++) {
-      const [first, end] = rangeOf(step + 1, piece);
-      const { tensors = [] } = await port.receive(firstPiece + step * pieceCount + piece);
-      const received = codec.decode(tensors, end - first);
-      if (step < sumCount) add(values, first, received);
+      const [first, end] = pieceRange(values.length, memberCount, modulo(memberIndex - step - 1, memberCount), piece, pieceCount);
+      const received = pieceData(await port.receive(step * pieceCount + piece), end - first);
+      if (step < memberCount - 1) add(values, first, received);
       else values.set(received, first);
-      if (step + 1 === stepCount) continue;
-      if (step + 1 > sumCount) {
-        send(step + 1, piece, tensors); // a final sum goes round as it is
-        continue;
-      }
-      const next = encoded(step + 1, piece);
-      // The one that has the whole sum keeps what all others will read.
-      if (step + 1 === sumCount) values.set(codec.decode(next, end - first), first);
-      send(step + 1, piece, next);
+      if (step + 1 < stepCount) send(step + 1, piece);
     }
   }
   await Promise.all(sends);
-  return firstPiece + stepCount * pieceCount;
 }
 
 function piecesPerChunk(length: number, memberCount: number): number {
   const chunk = Math.ceil(length / memberCount);
   return Math.max(1, Math.ceil(chunk / pieceElements), Math.min(leastPieces, Math.floor(chunk / leastPieceElements)));
+}
+
+function pieceData(frame: Frame, length: number): Float32Array {
+  const data = frame.tensors?.[0]?.data;
+  if (!(data instanceof Float32Array) || data.length !== length) {
+    throw new ProtocolError(`An all-reduce piece should hold ${length} float32 elements, not ${data?.length ?? 'none'}.`);
+  }
+  return data;
 }
 
 function pieceRange(length: number, memberCount: number, chunk: number, piece: number, piecesPerChunk: number): [number, number] {

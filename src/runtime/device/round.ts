@@ -11,8 +11,7 @@ import type { DeviceProgram, Instruction, Payload, SampleRange } from '../../sch
 import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../failure.ts';
 import type { RoundResult, RoundTimes } from '../messages.ts';
-import { type RingPort, ringAllReduce } from './all-reduce.ts';
-import { decodeTensors, encodeTensors, pieceCodec } from './codec.ts';
+import { ringAllReduce } from './all-reduce.ts';
 import type { MailKey } from './mailbox.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
 import type { StagePort, UpdateOptions } from './stage.ts';
@@ -143,7 +142,7 @@ class RoundState {
         return;
       }
       case 'all-reduce':
-        return this.#allReduce(instruction);
+        return this.#allReduce(instruction.group);
       case 'update':
         return;
       default:
@@ -160,18 +159,8 @@ class RoundState {
     const { payload, microBatch, samples } = instruction;
     const from = instruction.from ?? feedName;
     const frame = await this.#ports.receive({ kind: payload, round: this.#round, microBatch, from });
-    const arrived = frame.tensors ?? [];
-    const what = `${payload} ${microBatch} of ${from}`;
-    const expected = this.#expected(payload);
-    if (instruction.encoding !== undefined) checkPiece(arrived, encodedCuts(expected), samples, what);
-    const tensors =
-      instruction.encoding === undefined
-        ? arrived
-        : decodeTensors(
-            arrived,
-            expected.map(({ type }) => type),
-          );
-    checkPiece(tensors, expected, samples, what);
+    const tensors = frame.tensors ?? [];
+    checkPiece(tensors, this.#expected(payload), samples, `${payload} ${microBatch} of ${from}`);
     const key = pieceKey(payload, microBatch);
     const pieces = this.#pieces.get(key) ?? [];
     pieces.push({ samples, tensors });
@@ -226,47 +215,33 @@ class RoundState {
   }
 
   async #send(instruction: Extract<Instruction, { kind: 'send' }>): Promise<void> {
-    const { payload, microBatch, samples, to, encoding } = instruction;
+    const { payload, microBatch, samples, to } = instruction;
     const isForward = payload === 'activation';
     const computed = defined((isForward ? this.#activations : this.#gradients).get(microBatch), `${payload} ${microBatch}`);
     const results = await this.#ports.failure.guard(computed);
     const cuts = isForward ? this.#stage.outputs : this.#stage.inputs.filter((input) => input.differentiable);
     const offset = this.#program.samples[0];
-    const slices = results.map((result, index) =>
+    const tensors = results.map((result, index) =>
       sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
     );
-    const tensors = encoding === undefined ? slices : encodeTensors(slices);
     await this.#ports.send(to, { kind: payload, round: this.#round, microBatch, tensors }, 'pipeline');
   }
 
-  async #allReduce({ group, encoding }: Extract<Instruction, { kind: 'all-reduce' }>): Promise<void> {
+  async #allReduce(group: readonly string[]): Promise<void> {
     const memberIndex = group.indexOf(this.#program.device);
     assert(memberIndex >= 0, 'the device is in its own group');
     const next = defined(group[(memberIndex + 1) % group.length], 'the next of the ring');
     const previous = defined(group[(memberIndex + group.length - 1) % group.length], 'the previous of the ring');
     const values = await this.#ports.failure.guard(this.#stage.takeGradients());
-    const port: RingPort = {
-      send: (piece, tensors) => this.#ports.send(next, { kind: 'all-reduce', round: this.#round, microBatch: piece, tensors }, 'pipeline'),
+    await ringAllReduce(values, memberIndex, group.length, {
+      send: (piece, data) => {
+        const tensor: Tensor = { type: 'float32', shape: [data.length], data };
+        return this.#ports.send(next, { kind: 'all-reduce', round: this.#round, microBatch: piece, tensors: [tensor] }, 'pipeline');
+      },
       receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: piece, from: previous }),
-    };
-    const { gradientCount = values.length, residuals } = this.#stage;
-    const residual = (): Float32Array => defined(residuals, 'residuals').of('all', this.#round, gradientCount);
-    const ring = { memberIndex, memberCount: group.length };
-    const codec = pieceCodec(encoding, residual);
-    const firstPiece = await ringAllReduce(values.subarray(0, gradientCount), { ...ring, codec }, port);
-    // Statistics travel as they are: they are no sums of changes, and of other sizes than gradients.
-    const plain = pieceCodec(undefined, residual);
-    await ringAllReduce(values.subarray(gradientCount), { ...ring, codec: plain, firstPiece }, port);
+    });
     await this.#stage.putGradients(values);
   }
-}
-
-/** What encodeTensors makes of tensors like these. */
-function encodedCuts(cuts: readonly CutTensor[]): readonly CutTensor[] {
-  const floats = cuts.filter(({ type }) => type === 'float32');
-  if (floats.length === 0) return cuts;
-  const scales: CutTensor = { name: 'the scales', type: 'float32', shape: [floats.length], batchAxis: 0, differentiable: false };
-  return [...cuts.map((cut) => (cut.type === 'float32' ? { ...cut, type: 'float16' as const } : cut)), scales];
 }
 
 function pieceKey(payload: Payload, microBatch: number): string {

@@ -9,7 +9,6 @@ import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
-import { Residuals } from './codec.ts';
 import { type CompiledStage, compileStage, type StageStore } from './compiled-stages.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
@@ -57,8 +56,7 @@ export type StagePort = Pick<
   | 'dropVersion'
   | 'returnTo'
   | 'dispose'
-> &
-  Partial<Pick<Stage, 'gradientCount' | 'residuals'>>;
+>;
 
 type Values = Record<string, Value>;
 
@@ -78,10 +76,6 @@ export class Stage {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
-  /** Elements of `takeGradients` that are gradients; the rest are statistics. */
-  readonly gradientCount: number;
-  /** What an AllReduce in 8 bits has not sent yet. */
-  readonly residuals: Residuals = new Residuals();
   readonly #engine: Engine;
   readonly #options: StageOptions;
   readonly #compiled: CompiledStage;
@@ -103,7 +97,6 @@ export class Stage {
     this.#engine = engine;
     this.#options = options;
     this.#compiled = compiled;
-    this.gradientCount = compiled.trained.reduce((sum, { shape }) => sum + elementCount(shape), 0);
     this.#state = new StageState(engine, compiled.packs);
   }
 
