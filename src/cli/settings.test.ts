@@ -35,7 +35,6 @@ test('defaults', () => {
     freeze: [],
     freezeAllBut: [],
     planner: 'asteroid',
-    compress: 'none',
     schedule: '1f1b',
     useAll: false,
     workers: 0,

@@ -4,7 +4,6 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
-import { compressModes } from '../planner/compress.ts';
 import type { TrainSettings } from '../runtime/settings.ts';
 
 interface Setting {
@@ -101,12 +100,6 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     isList: true,
   },
   planner: { argument: 'NAME', description: 'asteroid | straight | dp | single', schema: text, default: 'asteroid' },
-  compress: {
-    argument: 'none|float16|int8|auto',
-    description: 'send activations and gradients in fewer bits: int8 only where gradients are summed; auto: what makes rounds shorter',
-    schema: z.enum(compressModes),
-    default: 'none',
-  },
   schedule: { argument: 'NAME', description: '1f1b | gpipe', schema: text, default: '1f1b' },
   useAll: { description: 'let every device compute, even where fewer would be faster', schema: toggle, default: false },
   plan: { argument: 'FILE', description: 'use this plan instead of planning', schema: text },

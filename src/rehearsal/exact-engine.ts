@@ -1,18 +1,24 @@
-// The engine under the exact stage: it keeps values and computes nothing, and counts what is alive. The production's StageState stands on it as on any other.
+// The engine under the exact stage: it keeps values and counts them, and takes its time. The production's StageState stands on it as on any other.
 
 import { defined } from '../assert.ts';
 import type { Engine, Value } from '../engine/engine.ts';
 import { byteLength, type Tensor } from '../graph/tensor.ts';
+import type { VirtualProcess } from './virtual-process.ts';
 
 /** An engine that holds values only. */
 export interface ExactEngine extends Engine {
+  /** Resolves when so many milliseconds of work are done, after all that was queued before. */
+  computed(takesMs: number): Promise<void>;
   /** A value's tensor, at once. */
   peek(value: Value): Tensor;
   /** Values that have not been released. */
   valueCount(): number;
 }
 
-export function createExactEngine(): ExactEngine {
+/** The engine of one process. */
+export function createExactEngine(process: VirtualProcess): ExactEngine {
+  let [freeAtMs, busyMs] = [0, 0];
+  let last = Promise.resolve();
   const values = new Map<number, Tensor>();
   let handle = 0;
   let bytes = 0;
@@ -39,8 +45,15 @@ export function createExactEngine(): ExactEngine {
     release,
     settled: () => Promise.resolve(),
     valueBytes: () => bytes,
-    busyMs: () => 0,
-    close: () => Promise.resolve(),
+    busyMs: () => busyMs,
+    close: () => last,
+    computed(takesMs) {
+      const nowMs = process.clock.now();
+      busyMs += takesMs;
+      freeAtMs = Math.max(freeAtMs, nowMs) + takesMs;
+      if (freeAtMs > nowMs) last = new Promise((resolve) => process.takes(freeAtMs - nowMs, resolve));
+      return last;
+    },
     peek,
     valueCount: () => values.size,
   };

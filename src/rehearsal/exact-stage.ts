@@ -10,16 +10,14 @@ import { type EntryOptions, StageState, type StateEntry } from '../runtime/devic
 import type { StateRole } from '../runtime/messages.ts';
 import type { ExactEngine } from './exact-engine.ts';
 import { layerRules, learningRate, rowLength, sampleAt, stateNames, versioned } from './exact-model.ts';
-import type { VirtualProcess } from './virtual-process.ts';
 
 /** What a stage takes from the world. */
 export interface StageWorld {
-  readonly process: VirtualProcess;
   readonly engine: ExactEngine;
   /** Milliseconds for one layer and one sample, forward; may change at any time. */
   msPerSample(): number;
-  /** The membership epoch for which the stage was made. */
-  readonly epoch: number;
+  /** The membership epoch in which it computes. */
+  epoch(): number;
   violate(what: string): void;
 }
 
@@ -61,8 +59,6 @@ export class ExactStage implements StagePort {
   #sampleCount = 0;
   #lossSum = 0;
   #correctCount = 0;
-  #freeAtMs = 0;
-  #busyMs = 0;
 
   constructor(options: StageOptions, world: StageWorld) {
     const { sequence, layers, training } = options;
@@ -119,7 +115,7 @@ export class ExactStage implements StagePort {
   }
 
   busyMs(): number {
-    return this.#busyMs;
+    return this.#world.engine.busyMs();
   }
 
   mailboxBytes(microBatchCount: number): number {
@@ -184,7 +180,7 @@ export class ExactStage implements StagePort {
 
   async takeGradients(): Promise<Float32Array> {
     await this.#computed(0);
-    const witnesses = [1, this.#sampleCount, this.#round, this.#world.epoch];
+    const witnesses = [1, this.#sampleCount, this.#round, this.#world.epoch()];
     return Float32Array.from([...this.#gradientSums, ...this.#outputSums, ...witnesses]);
   }
 
@@ -194,7 +190,7 @@ export class ExactStage implements StagePort {
     this.#outputSums = [...values.subarray(count, 2 * count)];
     const [members, samples, rounds, epochs] = values.subarray(2 * count) as unknown as readonly [number, number, number, number];
     if (rounds !== members * this.#round) this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
-    if (epochs !== members * this.#world.epoch)
+    if (epochs !== members * this.#world.epoch())
       this.#violate(`sums of gradients of another epoch came in: ${epochs} of ${members} members`);
     this.#sampleCount = samples;
     this.#addToStatistics();
@@ -267,7 +263,7 @@ export class ExactStage implements StagePort {
     assert(rows.length === samples.length * rowLength, 'a row a sample');
     for (const [index, sample] of samples.entries()) {
       const [, found, round, epoch] = rows.subarray(index * rowLength, (index + 1) * rowLength);
-      const isRight = found === sample && round === this.#round && (!hasEpoch || epoch === this.#world.epoch);
+      const isRight = found === sample && round === this.#round && (!hasEpoch || epoch === this.#world.epoch());
       if (!isRight) this.#violate(`${what} holds sample ${found} of round ${round} and epoch ${epoch} in the place of sample ${sample}`);
     }
   }
@@ -318,7 +314,7 @@ export class ExactStage implements StagePort {
   #rows(samples: readonly number[], values: readonly number[]): Tensor {
     const rows = new Float32Array(samples.length * rowLength);
     for (const [index, sample] of samples.entries())
-      rows.set([values[index] as number, sample, this.#round, this.#world.epoch], index * rowLength);
+      rows.set([values[index] as number, sample, this.#round, this.#world.epoch()], index * rowLength);
     return wrap('float32', [samples.length, rowLength], rows);
   }
 
@@ -328,13 +324,7 @@ export class ExactStage implements StagePort {
 
   /** Resolves when the device has computed this, after all that was queued before; `passes` in units of a forward pass. */
   #computed(passes: number): Promise<void> {
-    const { process } = this.#world;
-    const nowMs = process.clock.now();
-    const takesMs = passes * this.#layers.length * this.#options.sampleCount * this.#world.msPerSample();
-    this.#busyMs += takesMs;
-    this.#freeAtMs = Math.max(this.#freeAtMs, nowMs) + takesMs;
-    if (this.#freeAtMs <= nowMs) return Promise.resolve();
-    return new Promise((resolve) => process.takes(this.#freeAtMs - nowMs, resolve));
+    return this.#world.engine.computed(passes * this.#layers.length * this.#options.sampleCount * this.#world.msPerSample());
   }
 
   #violate(what: string): void {

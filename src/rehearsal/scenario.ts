@@ -48,6 +48,10 @@ export interface Scenario {
   readonly isClipped: boolean;
   readonly endRound: number;
   readonly checkpointEvery: number;
+  /** Single-device stages are copied every so many rounds; 0: never. */
+  readonly replicateEvery: number;
+  /** Whether the run waits for others when all devices are gone. */
+  readonly waitForDevices: boolean;
   readonly network: PathConditions & { readonly windowBytes: number };
   /** Milliseconds that a device of speed 1 takes for one layer and one sample, forward. */
   readonly msPerSample: number;
@@ -82,13 +86,15 @@ export function scenarioOf(seed: number): Scenario {
     isClipped: random.uniform() < 0.3,
     endRound,
     checkpointEvery: 1 + random.integer(5),
+    replicateEvery: [0, 1, 1, 1, 2, 3][random.integer(6)] as number,
+    waitForDevices: random.uniform() < 0.7,
     network: {
       latencyMs: logarithmic(0.1, 40, random),
       jitterMs: logarithmic(0.1, 20, random),
       bandwidthMbps: logarithmic(1, 1000, random),
       windowBytes: random.integer(3) === 0 ? 1 : 2 ** (8 + random.integer(8)),
     },
-    msPerSample: logarithmic(0.05, 4, random),
+    msPerSample: logarithmic(0.02, 0.5, random),
     slowness: perName(() => logarithmic(0.5, 3, random)),
     reconnectMs: random.integer(4) === 0 ? 0 : 60_000,
     clockOriginsMs: perName(() => random.uniform() * 7.2e6),
@@ -193,7 +199,7 @@ function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random): FaultK
         ms: durationMs(),
       }),
     ],
-    [1, () => ({ kind: 'slow', device: pick(devices), factor: logarithmic(2, 50, random), ms: durationMs() })],
+    [1, () => ({ kind: 'slow', device: pick(devices), factor: logarithmic(2, 20, random), ms: durationMs() })],
     [2, () => ({ kind: 'join', device: pick(spareNames) })],
     [2, () => ({ kind: 'kill-coordinator', isPowerCut: random.uniform() < 0.5, restartsAfterMs: logarithmic(100, 20_000, random) })],
     [1, () => ({ kind: 'disk', code: pick(['ENOSPC', 'EROFS', 'EIO'] as const), ms: durationMs() })],

@@ -17,7 +17,7 @@ const lanes: Readonly<Record<Priority, number>> = { control: 0, pipeline: 1, bul
 
 export interface VirtualLinkOptions {
   readonly windowBytes: number;
-  readonly onFrame: (frame: Frame) => void;
+  readonly taken: (frame: Frame) => readonly Frame[];
 }
 
 /** One end. */
@@ -110,8 +110,7 @@ export class VirtualLink implements Link {
   /** Takes in a frame from the peer. */
   take(frame: Frame): void {
     if (this.#state === 'ended') return;
-    this.#options.onFrame(frame);
-    this.#backlog.push(frame);
+    this.#backlog.push(...this.#options.taken(frame));
     this.#drain();
   }
 

@@ -26,8 +26,8 @@ export interface NetworkOptions {
   readonly conditions: PathConditions;
   /** What may be on its way before a sender has to wait. */
   readonly windowBytes: number;
-  /** Sees each frame as it is taken in. */
-  onFrame?(from: string, to: string, frame: Frame): void;
+  /** A process takes in a frame: what it gets. Default: the frame. */
+  taken?(frame: Frame, from: string, to: string): readonly Frame[];
 }
 
 /** All hosts, paths and connections. */
@@ -181,7 +181,7 @@ export class VirtualNetwork {
       ({ from, to, outgoing }) =>
         new VirtualLink(from, to, outgoing, {
           windowBytes: this.options.windowBytes,
-          onFrame: (frame) => this.options.onFrame?.(to.name, from.name, frame),
+          taken: (frame) => this.options.taken?.(frame, to.name, from.name) ?? [frame],
         }),
     ) as [VirtualLink, VirtualLink];
     links[0].connect(links[1]);

@@ -17,7 +17,6 @@ export class VirtualProcess {
   /** What came while it was frozen, in order. */
   #held: (() => void)[] = [];
   #timerCount = 0;
-  readonly #onEnd: (() => void)[] = [];
 
   /** `clockOriginMs`: what its monotonic clock says when the world begins. */
   constructor(time: VirtualTime, { name, host, clockOriginMs }: { name: string; host: string; clockOriginMs: number }) {
@@ -96,11 +95,5 @@ export class VirtualProcess {
     if (this.#state === 'dead') return;
     this.#state = 'dead';
     this.#held = [];
-    for (const action of this.#onEnd) action();
-  }
-
-  /** Called once, when the process ends. */
-  onEnd(action: () => void): void {
-    this.#onEnd.push(action);
   }
 }

@@ -1,0 +1,251 @@
+// The coordinator's life, or its lives: each begins from the last checkpoint that its disk has, and its every word is compared with the oracle.
+
+import { InputError, RunError } from '../errors.ts';
+import { type Coordinator, type CoordinatorEnd, createCoordinator, type RunHooks } from '../runtime/coordinator/coordinator.ts';
+import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
+import type { RunEvent } from '../runtime/events.ts';
+import type { RunState } from '../runtime/run-state.ts';
+import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
+import type { Disk } from '../storage/disk.ts';
+import { batchOf, createExactModel, gradientScale, initialRunState, learningRate, trainingSpec } from './exact-model.ts';
+import { coordinatorName } from './scenario.ts';
+import type { VirtualProcess } from './virtual-process.ts';
+import { checkpointFolder, crashed, exitProcess, startProcess, type World } from './world.ts';
+
+/** Where devices call it. */
+export const coordinatorUrl = 'virtual://coordinator';
+
+const peerToken = 'a secret of the rehearsal';
+const facts = { memoryMiB: 1024, cores: 1, engine: 'exact', machine: '' };
+/** How long somebody waits for devices that do not come. */
+const patienceMs = 90_000;
+
+/** The coordinator. */
+export class CoordinatorLife {
+  readonly #world: World;
+  /** Called when devices can call for the first time. */
+  readonly #onFirstListening: () => void;
+  #process: VirtualProcess;
+  #lifeCount = 0;
+  #phase: Phase = 'gathering';
+  /** When it last said or did something. */
+  #progressAtMs = 0;
+  /** Devices that have joined and not left. */
+  readonly #present = new Set<string>();
+  /** Rounds that this life has told as committed, those of its checkpoint included. */
+  #round = 0;
+  /** The last round whose checkpoint was said to be safe. */
+  #safeRound = 0;
+
+  constructor(world: World, onFirstListening: () => void) {
+    this.#world = world;
+    this.#onFirstListening = onFirstListening;
+    this.#process = startProcess(world, coordinatorName);
+  }
+
+  get process(): VirtualProcess {
+    return this.#process;
+  }
+
+  /** A life begins: from the last checkpoint, if there is one. */
+  start(): void {
+    const { world } = { world: this.#world };
+    const process = startProcess(world, coordinatorName);
+    this.#process = process;
+    this.#lifeCount++;
+    this.#phase = 'gathering';
+    this.#present.clear();
+    this.#progress('the coordinator starts');
+    const opened = world.disk.openFor(process);
+    const disk = world.bug?.disk?.(opened) ?? opened;
+    loadLatestCheckpoint(checkpointFolder, { disk }).then(
+      ({ checkpoint }) => this.#coordinate(process, disk, checkpoint),
+      (error: unknown) => this.#ended(process, error),
+    );
+  }
+
+  /** Milliseconds for which it has neither done nor said anything; 0 where nobody expects it to, or it says that it waits for devices. */
+  silentMs(): number {
+    const isExpected = this.#process.state === 'running' && this.#phase !== 'gathering' && this.#phase !== 'waiting';
+    if (!isExpected) this.#progressAtMs = this.#world.time.nowMs;
+    return this.#world.time.nowMs - this.#progressAtMs;
+  }
+
+  #coordinate(process: VirtualProcess, disk: Disk, checkpoint: Checkpoint | undefined): void {
+    const { scenario, witness, network, bug } = this.#world;
+    const { seed, layerCount, isClipped, plan, endRound } = scenario;
+    const firstRound = checkpoint?.round ?? 0;
+    if (firstRound < this.#safeRound) witness.violate(`the checkpoint of round ${this.#safeRound} was safe, and is gone`);
+    const state = checkpoint && { parameter: checkpoint.parameters, buffer: checkpoint.buffers, optimizer: checkpoint.optimizerState };
+    if (state !== undefined) this.#compare('the checkpoint that was read', state, firstRound);
+    this.#round = firstRound;
+    if (firstRound >= endRound) return this.#ended(process, new InputError(`The run has done its ${firstRound} rounds already.`));
+    const { sequence, label } = createExactModel(seed, layerCount);
+    const coordinator = createCoordinator({
+      machine: this.#machine(firstRound),
+      subject: {
+        modelName: 'exact',
+        sequence,
+        label,
+        training: trainingSpec(seed, plan.batchSize, isClipped),
+        state: state ?? initialRunState(seed, layerCount),
+      },
+      hooks: this.#hooks(process, disk),
+      clock: process.clock,
+      peerToken,
+      plan: () => {
+        throw new RunError('the rehearsal gives its plans');
+      },
+      givenPlan: { ...plan, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } },
+      ...(bug?.step === undefined ? {} : { step: bug.step }),
+    });
+    const stopListening = network.listen(coordinatorUrl, process, (link) => coordinator.join(link.peer, link, facts));
+    this.#stopWhenAlone(process, coordinator);
+    // As the server of a real one does.
+    const released = async (): Promise<void> => {
+      stopListening();
+      await network.closeAll(process, 'the run is over');
+    };
+    coordinator.end.then(
+      (end) => released().then(() => this.#ended(process, end)),
+      (error: unknown) => released().then(() => this.#ended(process, error)),
+    );
+    if (this.#lifeCount === 1) this.#onFirstListening();
+  }
+
+  /** The first life waits for all devices, a later one for as many as may be left. */
+  #machine(firstRound: number): MachineConfig {
+    const { scenario, devices, random } = this.#world;
+    const { endRound, checkpointEvery, replicateEvery, waitForDevices, plan } = scenario;
+    const aliveCount = [...devices.values()].filter(({ process }) => process.state !== 'dead').length;
+    return {
+      workerCount: this.#lifeCount === 1 ? scenario.devices.length : 1 + random.integer(Math.max(1, aliveCount)),
+      firstRound,
+      endRound,
+      checkpointEvery,
+      replicateEvery,
+      waitForDevices,
+      batchSize: plan.batchSize,
+      batchSizesToProfile: [1, 2, 4],
+      planGiven: true,
+      learningRate,
+      gradientScale,
+    };
+  }
+
+  /** Who waits for devices that do not come gives up at last. */
+  #stopWhenAlone(process: VirtualProcess, coordinator: Coordinator): void {
+    let waitedMs = 0;
+    const look = (): void => {
+      waitedMs = this.#isWaiting() ? waitedMs + 1000 : 0;
+      if (waitedMs >= patienceMs) coordinator.stop();
+      else if (this.#world.outcome === undefined) process.takes(1000, look);
+    };
+    look();
+  }
+
+  #isWaiting(): boolean {
+    return this.#phase === 'gathering' || this.#phase === 'waiting';
+  }
+
+  #hooks(process: VirtualProcess, disk: Disk): RunHooks {
+    const { seed, plan } = this.#world.scenario;
+    return {
+      batch: (round) => batchOf(seed, round, plan.batchSize),
+      observe: (event) => this.#observed(event),
+      onCommitted: (round, loss, correctCount, rate) => this.#committed(round, loss, correctCount, rate),
+      onCheckpoint: (round, state) => this.#save(process, disk, round, state),
+    };
+  }
+
+  async #save(process: VirtualProcess, disk: Disk, round: number, state: RunState): Promise<void> {
+    this.#compare('the checkpoint to be written', state, round);
+    const checkpoint = { round, parameters: state.parameter, buffers: state.buffer, optimizerState: state.optimizer, state: {} };
+    try {
+      await saveCheckpoint(checkpointFolder, checkpoint, { disk });
+    } catch (error) {
+      if (!(error instanceof RunError)) throw error;
+      this.#observed({ kind: 'warning', message: error.message });
+      return;
+    }
+    if (process.state === 'running') this.#safeRound = Math.max(this.#safeRound, round);
+    this.#progress('checkpoint', round);
+  }
+
+  #ended(process: VirtualProcess, result: unknown): void {
+    const { world } = { world: this.#world };
+    if (process.state === 'dead') return;
+    if (result instanceof Error) {
+      world.outcome = result.message;
+      if (!(result instanceof RunError || result instanceof InputError)) crashed(world, 'the coordinator crashed', result);
+      else if (result instanceof RunError && !this.#mayFail()) world.witness.violate(`the run did not survive: ${result.message}`);
+    } else {
+      this.#finished(result as CoordinatorEnd);
+    }
+    world.witness.note('the coordinator ended', world.outcome ?? '');
+    exitProcess(world, process);
+  }
+
+  #finished({ round, stopped }: CoordinatorEnd): void {
+    const { world } = { world: this.#world };
+    const { endRound } = world.scenario;
+    if (stopped && this.#isWaiting()) {
+      world.outcome = `no devices came: given up after ${round} rounds`;
+      if (this.#reachableCount() > 0) world.witness.violate('devices were there, and the run waited for them');
+      return;
+    }
+    world.outcome = `the run is done after ${round} rounds`;
+    if (round !== endRound || stopped || this.#round !== endRound)
+      world.witness.violate(`the run ended after ${round} rounds of ${endRound}, with ${this.#round} committed`);
+  }
+
+  /** True where nobody is left, and the run was not told to wait for others. */
+  #mayFail(): boolean {
+    return this.#present.size === 0 && (!this.#world.scenario.waitForDevices || this.#reachableCount() === 0);
+  }
+
+  /** Devices that live and could talk to the coordinator. */
+  #reachableCount(): number {
+    const { devices, network } = this.#world;
+    return [...devices.values()].filter(
+      ({ name, process }) =>
+        process.state === 'running' &&
+        network.path(name, coordinatorName).cutSinceMs === undefined &&
+        network.path(coordinatorName, name).cutSinceMs === undefined,
+    ).length;
+  }
+
+  #observed(event: RunEvent): void {
+    if (event.kind === 'trace' || event.kind === 'statistics') return;
+    if (event.kind === 'phase') this.#phase = event.phase;
+    if (event.kind === 'joined') this.#present.add(event.device);
+    if (event.kind === 'left') this.#present.delete(event.device);
+    const details = ['device', 'phase', 'round', 'cause', 'reason', 'message'].flatMap((key) =>
+      key in event ? [(event as unknown as Record<string, string | number>)[key] as string | number] : [],
+    );
+    this.#progress(event.kind, ...details);
+  }
+
+  #committed(round: number, loss: number, correctCount: number, rate: number): void {
+    const { scenario, witness, oracle } = this.#world;
+    const { batchSize } = scenario.plan;
+    this.#progress('committed', round);
+    if (round !== this.#round) witness.violate(`round ${round} committed after ${this.#round} rounds`);
+    this.#round = round + 1;
+    if (round >= scenario.endRound) return witness.violate(`round ${round} of ${scenario.endRound} committed`);
+    const expected = oracle.lossSum(round) / batchSize;
+    if (loss !== expected) witness.violate(`the loss of round ${round} is ${loss}, not ${expected}`);
+    if (correctCount !== batchSize) witness.violate(`round ${round} committed with ${correctCount} samples of ${batchSize}`);
+    if (rate !== learningRate(round)) witness.violate(`round ${round} committed with the rate ${rate}`);
+  }
+
+  #compare(what: string, state: RunState, round: number): void {
+    const difference = this.#world.oracle.difference(state, round);
+    if (difference !== undefined) this.#world.witness.violate(`${what} after round ${round} is wrong: ${difference}`);
+  }
+
+  #progress(...words: readonly (string | number)[]): void {
+    this.#progressAtMs = this.#world.time.nowMs;
+    this.#world.witness.note(...words);
+  }
+}

@@ -1,0 +1,94 @@
+// A device's life: its process calls the coordinator, serves, comes back, and ends.
+
+import { defined } from '../assert.ts';
+import { RunError } from '../errors.ts';
+import type { PeerNetwork } from '../runtime/worker/peers.ts';
+import type { ProcessMeters } from '../runtime/worker/process-meters.ts';
+import { type Served, serveToTheEnd } from '../runtime/worker/serve.ts';
+import { runWorker } from '../runtime/worker/worker.ts';
+import { coordinatorUrl } from './coordinator-life.ts';
+import { createExactEngine } from './exact-engine.ts';
+import { createExactModel } from './exact-model.ts';
+import { ExactStage } from './exact-stage.ts';
+import { coordinatorName } from './scenario.ts';
+import type { VirtualProcess } from './virtual-process.ts';
+import { crashed, type Device, exitProcess, startProcess, type World } from './world.ts';
+
+const noMeters: ProcessMeters = {
+  start: () => {},
+  stop: () => {},
+  eventLoopDelayP99Ms: () => 0,
+  eventLoopDelayMaxMs: () => 0,
+  residentBytes: () => 0,
+};
+
+/** Starts a device that is not there, or not any more. */
+export function startDevice(world: World, name: string): void {
+  const known = world.devices.get(name);
+  if (known !== undefined && known.process.state !== 'dead') return;
+  const process = startProcess(world, name);
+  const device: Device = known ?? { name, process, slowness: defined(world.scenario.slowness[name], name), epoch: 0 };
+  device.process = process;
+  world.devices.set(name, device);
+  world.witness.note(name, 'starts');
+  const ended = (reason: string): void => {
+    world.witness.note(name, 'ended:', reason);
+    exitProcess(world, process);
+  };
+  serveToTheEnd(() => serve(world, device, process), {
+    clock: process.clock,
+    reconnectMs: world.scenario.reconnectMs,
+    pause: (milliseconds) => new Promise((resolve) => void process.after(milliseconds, resolve)),
+    isStopped: () => false,
+    onLost: (reason) => world.witness.note(name, 'is alone:', reason),
+  }).then(
+    ({ reason }) => ended(reason),
+    (error: unknown) => {
+      if (!(error instanceof RunError)) crashed(world, `${name} crashed`, error);
+      ended(String(error));
+    },
+  );
+}
+
+async function serve(world: World, device: Device, process: VirtualProcess): Promise<Served> {
+  const { network, scenario, witness, bug } = world;
+  const link = await network.dial(process, coordinatorName, coordinatorUrl);
+  const engine = createExactEngine(process);
+  const end = await runWorker({
+    name: device.name,
+    coordinator: link,
+    clock: process.clock,
+    engine,
+    meters: noMeters,
+    createNetwork: async (_name, _token, onLink) => peerNetwork(world, process, onLink),
+    createStage: async (options) => {
+      const stage = new ExactStage(options, {
+        engine,
+        msPerSample: () => scenario.msPerSample * device.slowness,
+        epoch: () => device.epoch,
+        violate: (what) => process.state === 'running' && witness.violate(`${device.name}, ${what}`),
+      });
+      return bug?.stage?.(stage, device.name) ?? stage;
+    },
+    readModel: ({ training, layerNames }) => createExactModel(training.seed, layerNames.length).sequence,
+  });
+  await engine.close();
+  if (engine.valueCount() > 0) witness.violate(`${device.name} ended with ${engine.valueCount()} values in its engine`);
+  const { clean } = await link.ended;
+  return { end, lost: !clean && !end.clean };
+}
+
+function peerNetwork({ network }: World, process: VirtualProcess, onLink: Parameters<VirtualListen>[2]): PeerNetwork {
+  const url = `virtual://${process.name}`;
+  const stop = network.listen(url, process, onLink);
+  return {
+    url,
+    connect: (peer) => network.dial(process, peer.name, peer.url),
+    close: async () => {
+      stop();
+      await network.closeAll(process, 'the worker has ended');
+    },
+  };
+}
+
+type VirtualListen = World['network']['listen'];

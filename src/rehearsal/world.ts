@@ -1,0 +1,110 @@
+// What one rehearsal consists of, and what its parts share: time, network, disk, devices, and the witness of it all.
+
+import { defined } from '../assert.ts';
+import { createRandom, type Random } from '../random.ts';
+import type { CoordinatorOptions } from '../runtime/coordinator/coordinator.ts';
+import type { StagePort } from '../runtime/device/stage.ts';
+import type { Disk } from '../storage/disk.ts';
+import type { Frame } from '../transport/link.ts';
+import { Oracle } from './exact-model.ts';
+import type { Scenario } from './scenario.ts';
+import { VirtualDisk } from './virtual-disk.ts';
+import { VirtualNetwork } from './virtual-network.ts';
+import { VirtualProcess } from './virtual-process.ts';
+import { VirtualTime } from './virtual-time.ts';
+import { Witness } from './witness.ts';
+
+/** A mistake that is built in on purpose, to see that it is caught: each member wraps what the production brings. */
+export interface Bug {
+  readonly step?: NonNullable<CoordinatorOptions['step']>;
+  stage?(stage: StagePort, device: string): StagePort;
+  disk?(disk: Disk): Disk;
+  /** What a process takes in for a frame that has arrived. */
+  frame?(frame: Frame, from: string, to: string): readonly Frame[];
+}
+
+/** One device of the world. */
+export interface Device {
+  readonly name: string;
+  process: VirtualProcess;
+  /** How many times slower it computes than a device of speed 1. */
+  slowness: number;
+  /** The epoch of the last layout that it has heard of. */
+  epoch: number;
+}
+
+/** Where the run's checkpoints are. */
+export const checkpointFolder = '/run/checkpoints';
+
+export interface World {
+  readonly scenario: Scenario;
+  readonly bug: Bug | undefined;
+  readonly time: VirtualTime;
+  readonly random: Random;
+  readonly witness: Witness;
+  readonly network: VirtualNetwork;
+  readonly disk: VirtualDisk;
+  readonly oracle: Oracle;
+  readonly devices: Map<string, Device>;
+  /** Frames that have arrived, signs of life left out. */
+  frameCount: number;
+  /** How the run ended, in one sentence. */
+  outcome: string | undefined;
+}
+
+/** A world in which nothing has happened. `isTold`: keeps a line for everything that will. */
+export function createWorld(scenario: Scenario, { bug, isTold }: { readonly bug: Bug | undefined; readonly isTold: boolean }): World {
+  const time = new VirtualTime();
+  const { windowBytes, ...conditions } = scenario.network;
+  const network = new VirtualNetwork(time, createRandom(scenario.seed, 3), {
+    conditions,
+    windowBytes,
+    taken: (frame, from, to) => taken(world, frame, from, to),
+  });
+  const world: World = {
+    scenario,
+    bug,
+    time,
+    random: createRandom(scenario.seed, 2),
+    witness: new Witness(time, { isTold }),
+    network,
+    disk: new VirtualDisk(createRandom(scenario.seed, 4), ['/run']),
+    oracle: new Oracle({ ...scenario, batchSize: scenario.plan.batchSize }),
+    devices: new Map(),
+    frameCount: 0,
+    outcome: undefined,
+  };
+  return world;
+}
+
+/** A process takes in a frame, or what a bug makes of it. */
+function taken(world: World, frame: Frame, from: string, to: string): readonly Frame[] {
+  if (frame.kind !== 'heartbeat') {
+    world.frameCount++;
+    world.witness.note(from, '→', to, frame.kind, frame.epoch, frame.round, frame.microBatch);
+  }
+  const device = world.devices.get(to);
+  if (device !== undefined && frame.kind === 'deploy') device.epoch = frame.epoch;
+  return world.bug?.frame?.(frame, from, to) ?? [frame];
+}
+
+/** A process begins on the host of its name. */
+export function startProcess({ time, scenario, network }: World, name: string): VirtualProcess {
+  network.lit(name);
+  return new VirtualProcess(time, { name, host: name, clockOriginMs: defined(scenario.clockOriginsMs[name], name) });
+}
+
+/** A process ends by itself, and should leave nothing behind. */
+export function exitProcess({ network, witness }: World, process: VirtualProcess): void {
+  if (process.state === 'dead') return;
+  const standing = [...network.connections].filter(({ from }) => from === process).length;
+  if (standing > 0) witness.violate(`${process.name} ended with ${standing} links open`);
+  if (process.timerCount > 0) witness.violate(`${process.name} ended with ${process.timerCount} timers waiting`);
+  process.end();
+  network.ended(process, { isDark: false, isDataLost: false });
+}
+
+/** Something that is no stated reason, but a mistake. */
+export function crashed({ witness }: World, what: string, error: unknown): void {
+  witness.violate(`${what}: ${error instanceof Error ? error.stack : String(error)}`);
+}
