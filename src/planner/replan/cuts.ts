@@ -24,8 +24,13 @@ export interface Group {
 
 /** What the search for cuts asks about groups; all constant in the number of layers. */
 export interface CutCosts {
-  /** A group's time for layers [first, end), one micro-batch forward and backward and its part of the AllReduce; Infinity where they do not fit. */
+  /**
+   * A group's time for layers [first, end), one micro-batch forward and backward and its part of the AllReduce; Infinity where they do not fit.
+   * With `first` going down it only grows, but where layers come in that only one device may have: that one pays no AllReduce.
+   */
   readonly stageMs: (group: number, first: number, end: number) => number;
+  /** The first layer from which on a stage that ends at `end` is shared by the devices of the group; `end` for a single device. */
+  readonly sharedFrom: (group: number, end: number) => number;
   /** The time of the border in front of layer `cut` for one micro-batch, from group − 1 to group. */
   readonly crossMs: (group: number, cut: number) => number;
   /** Bytes that travel to a group for layers [first, end). */
@@ -54,10 +59,13 @@ export function cutCosts(problem: Problem, groups: readonly Group[]): CutCosts {
     if (from === undefined) return new Float64Array(0);
     return Float64Array.from(profile.layers, (_, cut) => transferMs(table, from, to, profile.layers[cut - 1]?.outputBytes ?? 0));
   });
+  const replicableFrom = windowOf(profile.layers.length, (first, end) => mayReplicate(problem, first, end));
+  const sharedFrom = (group: number, end: number): number => (together[group] === undefined ? end : (replicableFrom[end] as number));
   return {
+    sharedFrom,
     stageMs: (group, first, end) => {
       const shared = together[group];
-      if (shared !== undefined && mayReplicate(problem, first, end)) return sharedMs(shared, first, end);
+      if (shared !== undefined && first >= sharedFrom(group, end)) return sharedMs(shared, first, end);
       let fastest = Number.POSITIVE_INFINITY;
       for (const { ms, fitsFrom } of alone[group] ?? [])
         if (first >= (fitsFrom[end] as number)) fastest = Math.min(fastest, rangeOf(ms, first, end));
@@ -79,11 +87,14 @@ function capacityShares(problem: Problem, devices: readonly PlannerDevice[]): nu
 function layerMs({ classes, profile }: Problem, { classIndex }: PlannerDevice, samples: number): Float64Array {
   const { lower, upper, lowerWeight, upperWeight } = interpolation(profile.batchSizes, samples);
   const times = classes[classIndex];
-  const at = (row: number, layer: number): number => (times?.forward[row]?.[layer] ?? 0) + (times?.backward[row]?.[layer] ?? 0);
-  return Float64Array.from(
-    { length: profile.layers.length + 1 },
-    (_, layer) => lowerWeight * at(lower, layer) + upperWeight * at(upper, layer),
-  );
+  const sums = new Float64Array(profile.layers.length + 1);
+  for (let layer = 0; layer < profile.layers.length; layer++) {
+    const at = (row: number): number =>
+      [times?.forward[row], times?.backward[row]].reduce((ms, all) => ms + (all === undefined ? 0 : rangeOf(all, layer, layer + 1)), 0);
+    // Beyond the last measured size, noise in a profile can make a line fall below zero.
+    sums[layer + 1] = (sums[layer] as number) + Math.max(0, lowerWeight * at(lower) + upperWeight * at(upper));
+  }
+  return sums;
 }
 
 function aloneCost(problem: Problem, device: PlannerDevice, inFlight: number): Timed {
@@ -145,7 +156,7 @@ function windowOf(layerCount: number, fits: (first: number, end: number) => bool
 const precision = 1e-3;
 const leastMs = 1e-6;
 
-/** What no cut goes below: the longest layer, where it is fastest. */
+/** Where the search for the best bottleneck begins: the longest layer, where it is fastest. */
 function longestLayerMs(layerCount: number, groupCount: number, { stageMs }: CutCosts): number {
   let longest = leastMs;
   for (let layer = 0; layer < layerCount; layer++) {
@@ -163,40 +174,54 @@ interface Bound {
   readonly crossings: 1 | 2;
 }
 
-/** Where stages may begin under a bound, for each group by its end; a cut that the border forbids is no beginning. */
+/** Where stages may begin under a bound, for each group by its end: two windows, for stages that one device has and for shared ones. */
 class Windows {
-  readonly #from: readonly Int32Array[];
-  readonly #mayCut: (group: number, cut: number) => boolean;
+  readonly #from: readonly { readonly alone: Int32Array; readonly shared: Int32Array }[];
+  readonly #costs: CutCosts;
+  readonly #bound: Bound;
 
-  constructor(layerCount: number, groupCount: number, { stageMs, crossMs }: CutCosts, { ms, crossings }: Bound) {
-    this.#from = Array.from({ length: groupCount }, (_, group) => windowOf(layerCount, (first, end) => stageMs(group, first, end) <= ms));
-    this.#mayCut = (group, cut) => (group === 0 ? cut === 0 : crossings * crossMs(group, cut) <= ms);
+  constructor(layerCount: number, groupCount: number, costs: CutCosts, bound: Bound) {
+    const { stageMs, sharedFrom } = costs;
+    this.#costs = costs;
+    this.#bound = bound;
+    this.#from = Array.from({ length: groupCount }, (_, group) => ({
+      alone: windowOf(layerCount, (first, end) => first >= sharedFrom(group, end) || stageMs(group, first, end) <= bound.ms),
+      shared: windowOf(layerCount, (first, end) => first >= sharedFrom(group, end) && stageMs(group, first, end) <= bound.ms),
+    }));
   }
 
-  /** The first layer with which a stage that ends here may begin; the end itself where none. */
-  from(group: number, end: number): number {
-    return this.#from[group]?.[end] ?? end;
+  /** The ranges [from, to) of beginnings of stages that end here: on one device, and shared. */
+  at(group: number, end: number): readonly (readonly [from: number, to: number])[] {
+    const windows = this.#from[group];
+    const to = this.#costs.sharedFrom(group, end);
+    return [
+      [Math.min(to, windows?.alone[end] ?? to), to],
+      [windows?.shared[end] ?? end, end],
+    ];
   }
 
+  /** Whether the border lets a group begin at a layer. */
   mayCut(group: number, cut: number): boolean {
-    return this.#mayCut(group, cut);
+    const { ms, crossings } = this.#bound;
+    return group === 0 ? cut === 0 : crossings * this.#costs.crossMs(group, cut) <= ms;
   }
 }
 
 /** Whether all layers can be cut so that every group gets at least one. */
 function hasWay(layerCount: number, groupCount: number, windows: Windows): boolean {
-  let reached = new Uint8Array(layerCount + 1);
-  reached[0] = 1;
+  let isReached = (layer: number): boolean => layer === 0;
   for (let group = 0; group < groupCount; group++) {
+    // How many of the cuts before a layer can be reached, so that a window is a difference.
+    const cuts = new Int32Array(layerCount + 1);
+    for (let cut = 0; cut < layerCount; cut++)
+      cuts[cut + 1] = (cuts[cut] as number) + (isReached(cut) && windows.mayCut(group, cut) ? 1 : 0);
     const next = new Uint8Array(layerCount + 1);
-    let latest = -1;
     for (let end = 1; end <= layerCount; end++) {
-      if (reached[end - 1] === 1 && windows.mayCut(group, end - 1)) latest = end - 1;
-      if (latest >= windows.from(group, end)) next[end] = 1;
+      if (windows.at(group, end).some(([from, to]) => (cuts[to] as number) > (cuts[from] as number))) next[end] = 1;
     }
-    reached = next;
+    isReached = (layer) => next[layer] === 1;
   }
-  return reached[layerCount] === 1;
+  return isReached(layerCount);
 }
 
 /**
@@ -234,13 +259,15 @@ function cheapestCuts(layerCount: number, groupCount: number, { stageMs, movedBy
     for (let cut = 0; cut < layerCount; cut++) if (!windows.mayCut(group, cut)) bytesBefore[cut] = Number.POSITIVE_INFINITY;
     for (let end = group + 1; end <= layerCount; end++) {
       let [least, strain, begin] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY, 0];
-      for (let cut = windows.from(group, end); cut < end; cut++) {
-        const known = bytesBefore[cut] as number;
-        if (known > least) continue;
-        const bytes = known + movedBytes(group, cut, end);
-        if (bytes > least || bytes === Number.POSITIVE_INFINITY) continue;
-        const squares = (strainBefore[cut] as number) + stageMs(group, cut, end) ** 2;
-        if (bytes < least || squares < strain) [least, strain, begin] = [bytes, squares, cut];
+      for (const [from, to] of windows.at(group, end)) {
+        for (let cut = from; cut < to; cut++) {
+          const known = bytesBefore[cut] as number;
+          if (known > least) continue;
+          const bytes = known + movedBytes(group, cut, end);
+          if (bytes > least || bytes === Number.POSITIVE_INFINITY) continue;
+          const squares = (strainBefore[cut] as number) + stageMs(group, cut, end) ** 2;
+          if (bytes < least || squares < strain) [least, strain, begin] = [bytes, squares, cut];
+        }
       }
       leastBytes[end] = least;
       leastStrain[end] = strain;

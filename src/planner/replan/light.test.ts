@@ -223,6 +223,38 @@ test('of all cuts of the stages that are left, simulated one by one, none is muc
   assert.ok(worst <= 1.1 && mean <= 1.005, `worst ${worst}, mean ${mean}`);
 });
 
+test('a lost stage is refused exactly where no cut fits with one micro-batch at a time, by eq. 3 over all cuts', () => {
+  let [foundCount, refusedCount] = [0, 0];
+  for (let seed = 0; seed < 300; seed++) {
+    const random = createRandom(seed, 67);
+    const [deviceCount, layerCount] = [3 + random.integer(2), 4 + random.integer(5)];
+    const { profile, cluster } = randomInstance(seed, { deviceCount, layerCount });
+    const plan = layout(cluster.devices.map(({ name }, index) => [index, index + 1 === deviceCount ? layerCount : index + 1, [name], [4]]));
+    const lost = `d${1 + random.integer(deviceCount - 1)}`;
+    const left = cluster.devices
+      .filter(({ name }) => name !== lost)
+      .map((device) => ({ ...device, memoryMiB: device.memoryMiB / (1 + 2 * random.uniform()) }));
+    const fits = (ends: readonly number[]): boolean =>
+      ends.every((end, index) => {
+        const range = profile.layers.slice(ends[index - 1] ?? 0, end);
+        // Weights, gradients, and the activations of one micro-batch of four.
+        const bytes = range.reduce((sum, layer) => sum + 2 * layer.weightBytes + 4 * layer.savedBytes, 0);
+        return bytes <= (left[index]?.memoryMiB ?? 0) * bytesInMiB;
+      });
+    const found = attempt({ plan, profile, cluster: { ...cluster, devices: left, ...dataOn(cluster, left) }, lost: [lost] });
+    assert.equal(typeof found === 'string', ![...everyCut(layerCount, left.length)].some(fits), `seed ${seed}: ${JSON.stringify(found)}`);
+    if (typeof found === 'string') refusedCount++;
+    else foundCount++;
+  }
+  assert.ok(foundCount > 100 && refusedCount > 20, `${foundCount} found, ${refusedCount} refused`);
+});
+
+/** Links and data of devices that are left. */
+function dataOn({ links }: Cluster, left: Cluster['devices']): Pick<Cluster, 'links'> {
+  const names = left.map(({ name }) => name);
+  return { links: { ...links, pairs: links.pairs?.filter(({ between }) => between.every((name) => names.includes(name))) ?? [] } };
+}
+
 test('ten devices, 213 layers: milliseconds of CPU for a plan that is at least as fast as even cuts', () => {
   const names = Array.from({ length: 10 }, (_, index) => `d${index}`);
   const { profile, cluster: small } = oneKind(213, names);
