@@ -20,7 +20,7 @@ const { pipelineSteps, roundLatencyMs } = await load('planner/cost.js');
 const { program } = await load('schedule/generate.js');
 const { simulate } = await load('simulator/simulate.js');
 const { createRandom } = await load('random.js');
-const { layoutPlan } = await load('planner/problem.js');
+const { layoutPlan } = await load('planner/layout.js');
 const { randomInstance } = await load('testing/random-plans.js');
 const { randomLayouts, randomProblem } = await load('testing/random-problems.js');
 

@@ -14,9 +14,9 @@
 import type { Cluster, DeviceTimes, LinkSpeed, Profile } from '../cluster/cluster.ts';
 import { deviceTimes } from '../cluster/times.ts';
 import { search } from './asteroid.ts';
-import { shareTimes } from './evaluate.ts';
 import { straightPartition } from './partition.ts';
 import { createProblem, mayReplicate, type Problem, type StageLayout } from './problem.ts';
+import { shareTimes } from './share-times.ts';
 import type { Found } from './space.ts';
 import type { Steps } from './steps.ts';
 

@@ -12,7 +12,7 @@ import { type Budget, branchAndBound } from './branch-and-bound.ts';
 import { pipelineCount } from './exhaustive.ts';
 import { Improver } from './improve.ts';
 import { refuse } from './infeasible.ts';
-import type { Problem, StageLayout } from './problem.ts';
+import { type Problem, type StageLayout, withMicroBatchSize } from './problem.ts';
 import { type Answer, answerOf, type Planner, type PlannerOptions, problemsOf, type Question, recomputing } from './question.ts';
 import { everySpace } from './spaces.ts';
 import type { Steps } from './steps.ts';
@@ -30,6 +30,18 @@ const deviceLimits = { small: 10, orders: 24, proof: 6 };
 const improvedCount = 3;
 const turnLimit = 4;
 
+/**
+ * Schedules whose pipelines are searched, where the caller leaves that open. A schedule that overlaps is never longer than the same without: one bucket is
+ * what that does.
+ */
+const searched = ['1f1b-overlap', 'gpipe', 'zb-h1-overlap'];
+
+/** Schedules that need no more memory, the plainest first. */
+const plainer: Readonly<Record<string, readonly string[]>> = {
+  '1f1b-overlap': ['1f1b'],
+  'zb-h1-overlap': ['1f1b', 'zb-h1', '1f1b-overlap'],
+};
+
 interface State {
   readonly question: Question;
   readonly options: PlannerOptions;
@@ -41,7 +53,7 @@ interface State {
 /** Starts from what `others` answer; the first of them is always heard to its end. */
 export function* best(question: Question, options: PlannerOptions, others: readonly Planner[]): Steps<Answer> {
   const state: State = { question, options, best: undefined, pool: [] };
-  const problems = problemsOf(recomputing(question), ['1f1b', 'gpipe']);
+  const problems = problemsOf(recomputing(question), searched);
   const isSmall =
     question.base.available.length <= deviceLimits.small &&
     problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
@@ -58,7 +70,8 @@ export function* best(question: Question, options: PlannerOptions, others: reado
   }
   const isOptimal = yield* inTime(state, prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large }));
   if (state.best === undefined) return refuse(recomputing(question), everySpace);
-  return isOptimal === true ? { ...state.best, isOptimal } : state.best;
+  const found = plainest(state.best, question);
+  return isOptimal === true ? { ...found, isOptimal } : found;
 }
 
 /** The steps, as long as there is time, or no plan yet. */
@@ -69,6 +82,17 @@ function* inTime<Result>(state: State, steps: Steps<Result>): Steps<Result | und
     yield step.value;
   }
   return undefined;
+}
+
+/** The same stages with a plainer schedule, where that takes no longer: one device has nothing to reduce, a short pipeline perhaps nothing to put off. */
+function plainest(found: Answer, { schedule, planner }: Question): Answer {
+  const { layouts, problem, roundMs } = found;
+  if (schedule !== undefined || layouts === undefined) return found;
+  for (const name of plainer[problem.schedule] ?? []) {
+    const other = answerOf(withMicroBatchSize(problem, problem.microBatchSize, name), planner, layouts);
+    if (other.roundMs <= roundMs) return other;
+  }
+  return found;
 }
 
 function offer(state: State, answer: Answer): void {

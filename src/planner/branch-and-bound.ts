@@ -1,13 +1,18 @@
 // Exact search for small problems: every pipeline of one micro-batch size and schedule, stage by stage from the first, device by device and
 // share by share, left out only where a lower bound proves that it cannot beat the best one known. Any order of devices, any subset, any
 // whole shares. The bounds follow the rules of the simulated world without queueing: a device begins when the first micro-batch has reached
-// it, is busy for M·(F + B), and after its last backward the gradients still go back to stage 0, and the groups still reduce.
+// it, is busy for M·(F + B), and after its last backward the gradients still go back to stage 0, and the groups still reduce. Where the backward is
+// cut in two, the gradients go back after the last input gradient, up to `delay` + 1 weight gradients before the device is done; where AllReduce
+// overlaps, only its last bucket follows for sure.
 
+import { forwardsAhead, inFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 import { type Bounds, createBounds } from './bounds.ts';
-import { Evaluator, groupReduceMs, onGrid, type ShareTimes, shareTimes, simulatedMs } from './evaluate.ts';
+import { Evaluator, simulatedMs } from './evaluate.ts';
+import { bucketsOfStage } from './layout.ts';
 import { largestShare } from './memory.ts';
 import { gradientsCross, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
 import { againMs } from './recomputation.ts';
+import { groupReduceMs, onGrid, type ShareTimes, shareTimes } from './share-times.ts';
 import { inFlightFromEnd } from './stages.ts';
 import type { Steps } from './steps.ts';
 
@@ -42,9 +47,11 @@ interface Member {
   readonly end: number;
   readonly forwardMs: number;
   readonly backwardMs: number;
+  /** The part of it after which a micro-batch's gradients can go back. */
+  readonly inputMs: number;
   /** When its first forward can begin at the earliest. */
   readonly startMs: number;
-  /** What follows its last backward at least. Grows when its group is complete. */
+  /** What follows its last input gradient at least. Grows when its group is complete. */
   tailMs: number;
 }
 
@@ -136,11 +143,13 @@ class Tree {
   #member({ stage, first, end, before }: Level, place: number, from: number, stop: number): Member | undefined {
     const { table, profile, microBatchCount: M } = this.#problem;
     const forwardMs = this.#times.forwardMs(place, first, end, stop - from);
-    const inFlight = this.#inFlight[this.#stageCount - stage] ?? 1;
-    const backwardMs =
-      this.#times.backwardMs(place, first, end, stop - from) + onGrid(againMs(this.#problem, place, [first, end], inFlight, stop - from));
+    const ahead = this.#inFlight[this.#stageCount - stage] ?? 1;
+    const again = onGrid(againMs(this.#problem, place, [first, end], ahead, stop - from));
+    const backwardMs = this.#times.backwardMs(place, first, end, stop - from) + again;
     const busyMs = M * (forwardMs + backwardMs);
     if (busyMs >= this.barMs) return undefined;
+    const isSplit = splitsBackward(this.#problem.schedule) && gradientsCross(this.#problem, first);
+    const inputMs = isSplit ? this.#times.backwardInputMs(place, first, end, stop - from) + again : backwardMs;
     let startMs = this.#feedMs(stage, place, stop - from);
     let tailMs = 0;
     const bytes = profile.layers[first - 1]?.outputBytes ?? 0;
@@ -156,14 +165,22 @@ class Tree {
         if (leavesMs + M * outMs + latencyMs + forwardMs + backwardMs >= this.barMs) return undefined;
         continue;
       }
-      const followsMs = sender.backwardMs + sender.tailMs;
+      const followsMs = sender.inputMs + sender.tailMs;
       // The link: M activations one after another before the last forward, M gradients after the first backward.
-      if (leavesMs + M * outMs + latencyMs + forwardMs + backwardMs + backMs + latencyMs + followsMs >= this.barMs) return undefined;
-      if (leavesMs + outMs + latencyMs + forwardMs + backwardMs + M * backMs + latencyMs + followsMs >= this.barMs) return undefined;
+      if (leavesMs + M * outMs + latencyMs + forwardMs + inputMs + backMs + latencyMs + followsMs >= this.barMs) return undefined;
+      if (leavesMs + outMs + latencyMs + forwardMs + inputMs + M * backMs + latencyMs + followsMs >= this.barMs) return undefined;
       tailMs = Math.max(tailMs, backMs + latencyMs + followsMs);
     }
-    if (startMs + busyMs + tailMs >= this.barMs) return undefined;
-    return { place, from, end: stop, forwardMs, backwardMs, startMs, tailMs };
+    const weightsBefore = isSplit ? Math.max(0, M - 1 - this.#mostDelay(stage)) : M;
+    const lastInputMs = M * (forwardMs + inputMs) + weightsBefore * (backwardMs - inputMs);
+    if (startMs + Math.max(busyMs, lastInputMs + tailMs) >= this.barMs) return undefined;
+    return { place, from, end: stop, forwardMs, backwardMs, inputMs, startMs, tailMs };
+  }
+
+  /** By how many micro-batches a stage's weight gradients wait at most. */
+  #mostDelay(stage: number): number {
+    const { schedule, microBatchCount } = this.#problem;
+    return inFlight(schedule, stage, this.#stageCount, microBatchCount) - forwardsAhead(schedule, stage, this.#stageCount, microBatchCount);
   }
 
   /** When the first micro-batch's inputs (or, for a last stage, labels) can be there. */
@@ -181,26 +198,39 @@ class Tree {
     const problem = this.#problem;
     const places = members.map(({ place }) => place);
     if (!pinsAllow(problem, first, end, places)) return;
-    const reduceMs = groupReduceMs(problem, places, first, end);
-    const group = members.map((member) => ({
-      ...member,
-      tailMs: Math.max(member.tailMs, reduceMs + onGrid(this.#times.updateMs(member.place, first, end))),
-    }));
+    const samples = members.map((member) => member.end - member.from);
+    const reduceMs = this.#lastReduceMs({ layers: [first, end], devices: places, samples });
+    const group = members.map((member) => {
+      const weightMs = member.backwardMs - member.inputMs;
+      const updateMs = onGrid(this.#times.updateMs(member.place, first, end));
+      return { ...member, tailMs: Math.max(member.tailMs, weightMs + reduceMs + updateMs) };
+    });
     const M = problem.microBatchCount;
     const slowest = Math.max(...group.map(({ startMs, forwardMs, backwardMs }) => startMs + M * (forwardMs + backwardMs)));
     if (slowest + reduceMs >= this.barMs) return;
-    this.#stages.push({ layers: [first, end], devices: places, samples: group.map((member) => member.end - member.from) });
+    this.#stages.push({ layers: [first, end], devices: places, samples });
     if (stage === this.#stageCount - 1) this.#evaluate();
     else if (this.#restMs(group, end) < this.barMs) this.#openStage(stage + 1, end, group);
     this.#stages.pop();
   }
 
-  /** A bound from what is not assigned yet: the unused devices run the other layers, after this stage's first forward and before its last backward. */
+  /** A group's AllReduce after its last backward: all of it, or its last bucket. */
+  #lastReduceMs(layout: StageLayout): number {
+    const isCut = layout.devices.length > 1 && overlapsAllReduce(this.#problem.schedule);
+    const last = isCut ? bucketsOfStage(this.#problem, this.#times, layout).at(-1) : undefined;
+    return groupReduceMs(this.#problem, layout.devices, ...(last ?? layout.layers));
+  }
+
+  /**
+   * A bound from what is not assigned yet: the unused devices run the other layers, after this stage's first forward and, unless weight gradients
+   * may wait, before its last backward.
+   */
   #restMs(group: readonly Member[], end: number): number {
     let speed = 0;
     for (const { place, classIndex } of this.#problem.available) if (this.#used[place] === 0) speed += this.#bounds.speeds[classIndex] ?? 0;
     const busyMs = this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
     const startMs = Math.min(...group.map((member) => member.startMs + member.forwardMs));
+    if (splitsBackward(this.#problem.schedule)) return startMs + busyMs;
     const tailMs = gradientsCross(this.#problem, end) ? Math.min(...group.map((member) => member.backwardMs + member.tailMs)) : 0;
     return startMs + busyMs + tailMs;
   }

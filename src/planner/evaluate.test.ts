@@ -6,7 +6,7 @@ import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { randomLayouts, randomProblem, withFrozenPrefix, withRecomputed } from '../testing/random-problems.ts';
 import { Evaluator } from './evaluate.ts';
-import { layoutPlan } from './problem.ts';
+import { layoutPlan } from './layout.ts';
 import { withRecomputation } from './recomputation.ts';
 
 /** The cluster with so little memory that activations of some devices do not fit. */

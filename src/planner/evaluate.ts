@@ -3,58 +3,12 @@
 // fixed order. Where the data's holder sends two kinds of messages over one link (inputs or labels beside gradients or activations), each
 // kind gets a link of its own here: the result is then a lower bound, `isExact` is false, and the simulator must be asked.
 
-import { slowestInGroup } from '../cluster/links.ts';
-import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
-import { inFlight, program } from '../schedule/generate.ts';
+import { overlapsAllReduce, type Pace, program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
-import { gradientsCross, layoutPlan, type Problem, type StageLayout } from './problem.ts';
+import { bucketsOfStage, isSplitStage, layoutPlan, paceOfStage } from './layout.ts';
+import { gradientsCross, type Problem, type StageLayout } from './problem.ts';
 import { againMs } from './recomputation.ts';
-
-const gridPerMs = 2 ** 30;
-
-/** The simulator's grid of times, on which sums are exact. */
-export function onGrid(ms: number): number {
-  return Math.round(ms * gridPerMs) / gridPerMs;
-}
-
-/** Times of a device for layers [first, end) at a share, on the grid. */
-export interface ShareTimes {
-  forwardMs(place: number, first: number, end: number, samples: number): number;
-  backwardMs(place: number, first: number, end: number, samples: number): number;
-  updateMs(place: number, first: number, end: number): number;
-}
-
-/** Times of a problem's devices. */
-export function shareTimes(problem: Problem): ShareTimes {
-  const { profile, cluster, devices, classes } = problem;
-  const at: Interpolation[] = [];
-  const rangeMs = (sums: readonly Float64Array[] | undefined, first: number, end: number, samples: number): number => {
-    if (sums === undefined || samples === 0) return 0;
-    at[samples] ??= interpolation(profile.batchSizes, samples);
-    const where = at[samples];
-    const lower = rangeOf(sums[where.lower] as Float64Array, first, end);
-    const upper = where.upper === where.lower ? 0 : rangeOf(sums[where.upper] as Float64Array, first, end);
-    return onGrid(Math.max(0, where.lowerWeight * lower + where.upperWeight * upper));
-  };
-  const updates = cluster.devices.map((device) => {
-    const times = deviceTimes(profile, device);
-    return times.updateMs === undefined ? undefined : layerTimes(times, profile.batchSizes);
-  });
-  return {
-    forwardMs: (place, first, end, samples) => rangeMs(classes[devices[place]?.classIndex ?? -1]?.forward, first, end, samples),
-    backwardMs: (place, first, end, samples) => rangeMs(classes[devices[place]?.classIndex ?? -1]?.backward, first, end, samples),
-    updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
-  };
-}
-
-/** Rule 5's AllReduce of a group. */
-export function groupReduceMs({ table, sums, forwardOnlyLayers }: Problem, devices: readonly number[], first: number, end: number): number {
-  const count = devices.length;
-  if (count < 2 || end <= forwardOnlyLayers) return 0;
-  const { bandwidthMbps, latencyMs } = slowestInGroup(table, devices);
-  const bytes = (2 * (count - 1) * sums.weightBytes(first, end)) / count;
-  return onGrid((bytes * 8) / (bandwidthMbps * 1000) + 2 * (count - 1) * latencyMs);
-}
+import { groupReduceMs, onGrid, type ShareTimes, shareTimes } from './share-times.ts';
 
 /** One piece across the border between two stages: places in the flat list of devices, and times of the link. */
 interface Piece {
@@ -68,7 +22,12 @@ interface Piece {
 interface Node {
   readonly place: number;
   readonly forwardMs: number;
+  /** Until the gradients can go back: the whole backward, or its first half. */
   readonly backwardMs: number;
+  /** The second half; 0 where there is one backward. */
+  readonly weightMs: number;
+  /** By bucket, of the last micro-batch's pass that makes weight gradients final. One where nothing is cut. */
+  readonly lastMs: readonly number[];
   readonly updateMs: number;
 }
 
@@ -76,12 +35,13 @@ interface FlatStage {
   /** Nodes [first, end) of the flat list. */
   readonly first: number;
   readonly end: number;
-  readonly inFlight: number;
+  readonly pace: Pace;
   /** It has no backward pass. */
   readonly isForwardOnly: boolean;
   /** Whether the stage before waits for its gradients. */
   readonly isGradientWanted: boolean;
-  readonly reduceMs: number;
+  /** By bucket, in the order in which they are reduced; empty for a device alone. */
+  readonly reduceMs: readonly number[];
   /** To the next stage. */
   readonly pieces: readonly Piece[];
 }
@@ -131,32 +91,40 @@ export class Evaluator {
   }
 
   #flatten(layouts: readonly StageLayout[], nodes: Node[]): FlatStage[] {
-    const { schedule, microBatchCount, forwardOnlyLayers } = this.#problem;
-    const firsts: number[] = [];
-    for (const [stage, { layers, devices, samples }] of layouts.entries()) {
-      const [first, end] = layers;
-      firsts.push(nodes.length);
-      for (const [index, place] of devices.entries()) {
-        const share = samples[index] ?? 0;
-        nodes.push({
-          place,
-          forwardMs: this.#times.forwardMs(place, first, end, share),
-          backwardMs:
-            this.#times.backwardMs(place, first, end, share) +
-            onGrid(againMs(this.#problem, place, layers, inFlight(schedule, stage, layouts.length, microBatchCount), share)),
-          updateMs: this.#times.updateMs(place, first, end),
-        });
-      }
-    }
-    return layouts.map((layout, stage) => ({
-      first: firsts[stage] ?? 0,
-      end: firsts[stage + 1] ?? nodes.length,
-      inFlight: layout.layers[1] <= forwardOnlyLayers ? microBatchCount : inFlight(schedule, stage, layouts.length, microBatchCount),
-      isForwardOnly: layout.layers[1] <= forwardOnlyLayers,
-      isGradientWanted: gradientsCross(this.#problem, layout.layers[0]),
-      reduceMs: groupReduceMs(this.#problem, layout.devices, ...layout.layers),
-      pieces: this.#pieces(layout, layouts[stage + 1], firsts[stage] ?? 0, firsts[stage + 1] ?? 0),
-    }));
+    const isOverlapped = overlapsAllReduce(this.#problem.schedule);
+    return layouts.map((layout, stage) => {
+      const first = nodes.length;
+      const pace = paceOfStage(this.#problem, layout, stage, layouts.length);
+      const isForwardOnly = layout.layers[1] <= this.#problem.forwardOnlyLayers;
+      const isGroup = layout.devices.length > 1 && !isForwardOnly;
+      const buckets = isGroup && isOverlapped ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
+      for (const [index, place] of layout.devices.entries())
+        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, buckets, pace.ahead));
+      const reduceMs = isGroup ? buckets.map((range) => groupReduceMs(this.#problem, layout.devices, ...range)) : [];
+      const pieces = this.#pieces(layout, layouts[stage + 1], first, nodes.length);
+      const isGradientWanted = gradientsCross(this.#problem, layout.layers[0]);
+      return { first, end: nodes.length, pace, isForwardOnly, isGradientWanted, reduceMs, pieces };
+    });
+  }
+
+  #node(place: number, layout: StageLayout, share: number, buckets: readonly (readonly [number, number])[], ahead: number): Node {
+    const times = this.#times;
+    const { layers } = layout;
+    const isSplit = isSplitStage(this.#problem, layout);
+    const wholeMs = times.backwardMs(place, ...layers, share);
+    const firstMs = isSplit ? times.backwardInputMs(place, ...layers, share) : wholeMs;
+    // What is computed again is part of the first half, or of the first piece.
+    const again = onGrid(againMs(this.#problem, place, layers, ahead, share));
+    const pieceMs = (range: readonly [number, number]): number =>
+      times.backwardMs(place, ...range, share) - (isSplit ? times.backwardInputMs(place, ...range, share) : 0);
+    return {
+      place,
+      forwardMs: times.forwardMs(place, ...layers, share),
+      backwardMs: again + firstMs,
+      weightMs: wholeMs - firstMs,
+      lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : again)),
+      updateMs: times.updateMs(place, ...layers),
+    };
   }
 
   /** Rule 3: overlapping sample ranges of neighbouring stages. */
@@ -223,6 +191,7 @@ export class Evaluator {
     const arrivals = this.#arrivals.fill(0, 0, size);
     const gradients = this.#gradients.fill(0, 0, size);
     const free = new Float64Array(nodes.length);
+    const leaves = new Float64Array(nodes.length);
     const forwardLinks = stages.map(({ pieces }) => new Float64Array(pieces.length));
     const backwardLinks = stages.map(({ pieces }) => new Float64Array(pieces.length));
     const forwards = new Int32Array(P);
@@ -230,11 +199,13 @@ export class Evaluator {
     /** Runs what a stage can run now. False: the time is up. */
     const advance = (p: number): boolean => {
       const stage = stages[p] as FlatStage;
+      const { ahead, delay } = stage.pace;
+      const kept = ahead + (delay ?? 0);
       const before = p > 0 ? (stages[p - 1] as FlatStage) : undefined;
       for (;;) {
         const f = forwards[p] as number;
         const b = backwards[p] as number;
-        const isForward = f < M && f - b < stage.inFlight;
+        const isForward = f < M && f - b < ahead;
         if (!isForward && (b >= M || stage.isForwardOnly)) return true;
         if (isForward ? p > 0 && (forwards[p - 1] as number) <= f : p < P - 1 && (backwards[p + 1] as number) <= b) return true;
         const m = isForward ? f : b;
@@ -244,13 +215,15 @@ export class Evaluator {
           const arrival = (isForward ? arrivals : gradients)[index * M + m] as number;
           const feed = isForward ? feeds[index] : undefined;
           if (feed !== undefined) {
-            feed.freeMs = Math.max(start * Number(f >= stage.inFlight), feed.freeMs) + feed.occupancyMs + feed.labelOccupancyMs;
+            feed.freeMs = Math.max(start * Number(f >= kept), feed.freeMs) + feed.occupancyMs + feed.labelOccupancyMs;
             start = Math.max(start, feed.freeMs + feed.latencyMs);
           }
           if (arrival > start) start = arrival;
-          const end = start + (isForward ? node.forwardMs : node.backwardMs);
-          if (end >= stopMs) return false;
-          free[index] = end;
+          const end = start + (isForward ? node.forwardMs : delay === undefined && m === M - 1 ? lastPassMs(node) : node.backwardMs);
+          // What leaves does so before a weight gradient that follows.
+          leaves[index] = end;
+          free[index] = isForward || delay === undefined ? end : end + weightsBehindMs(node, m, delay, M);
+          if ((free[index] as number) >= stopMs) return false;
         }
         if (isForward) {
           forwards[p] = f + 1;
@@ -258,7 +231,7 @@ export class Evaluator {
           const { pieces } = stage;
           for (let index = 0; index < pieces.length; index++) {
             const piece = pieces[index] as Piece;
-            const done = Math.max(free[piece.from] as number, links[index] as number) + piece.forwardOccupancyMs;
+            const done = Math.max(leaves[piece.from] as number, links[index] as number) + piece.forwardOccupancyMs;
             links[index] = done;
             const at = piece.to * M + m;
             if (done + piece.latencyMs > (arrivals[at] as number)) arrivals[at] = done + piece.latencyMs;
@@ -270,7 +243,7 @@ export class Evaluator {
           const { pieces } = before;
           for (let index = 0; index < pieces.length; index++) {
             const piece = pieces[index] as Piece;
-            const done = Math.max(free[piece.to] as number, links[index] as number) + piece.backwardOccupancyMs;
+            const done = Math.max(leaves[piece.to] as number, links[index] as number) + piece.backwardOccupancyMs;
             links[index] = done;
             const at = piece.from * M + m;
             if (done + piece.latencyMs > (gradients[at] as number)) gradients[at] = done + piece.latencyMs;
@@ -288,18 +261,41 @@ export class Evaluator {
   }
 }
 
+/** The last micro-batch's pass that makes weight gradients final, in all of its pieces. */
+function lastPassMs({ lastMs }: Node): number {
+  let sum = 0;
+  for (const ms of lastMs) sum += ms;
+  return sum;
+}
+
+/** Weight gradients that a device computes right after micro-batch m's input gradient: that of `delay` micro-batches ago, and after the last one all that are left. */
+function weightsBehindMs(node: Node, m: number, delay: number, M: number): number {
+  if (m < M - 1) return m >= delay ? node.weightMs : 0;
+  return Math.min(M - 1, delay) * node.weightMs + lastPassMs(node);
+}
+
 /** The latest device's end, after AllReduce and update. */
 function roundEnd(stages: readonly FlatStage[], nodes: readonly Node[], free: Float64Array): number {
   let round = 0;
   for (const { first, end, reduceMs } of stages) {
-    let latest = 0;
-    for (let index = first; index < end; index++) latest = Math.max(latest, free[index] ?? 0);
-    for (let index = first; index < end; index++) {
-      const own = end - first > 1 ? latest + reduceMs : (free[index] ?? 0);
-      round = Math.max(round, own + (nodes[index]?.updateMs ?? 0));
+    let reducedMs = 0;
+    for (const [bucket, ms] of reduceMs.entries()) {
+      let readyMs = reducedMs;
+      for (let index = first; index < end; index++)
+        readyMs = Math.max(readyMs, (free[index] ?? 0) - behindMs(nodes[index] as Node, bucket));
+      reducedMs = readyMs + ms;
     }
+    for (let index = first; index < end; index++)
+      round = Math.max(round, Math.max(reducedMs, free[index] ?? 0) + (nodes[index]?.updateMs ?? 0));
   }
   return round;
+}
+
+/** What a device still computes when the gradients of a bucket are final. */
+function behindMs({ lastMs }: Node, bucket: number): number {
+  let sum = 0;
+  for (let index = bucket + 1; index < lastMs.length; index++) sum += lastMs[index] ?? 0;
+  return sum;
 }
 
 /** The simulator's round. */

@@ -2,10 +2,11 @@
 // A stage's devices stand in every order, with every whole share of at least one sample; any device may be left out.
 
 import { bytesInMiB } from '../cluster/memory.ts';
-import { program } from '../schedule/generate.ts';
+import { forwardsAhead, program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
+import { layoutPlan } from './layout.ts';
 import { leastMemoryBytes } from './memory.ts';
-import { layoutPlan, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
 
 /** Every pipeline of the problem's micro-batch size and schedule that fits the devices' memory. */
 export function* everyPipeline(problem: Problem): Generator<readonly StageLayout[], void, void> {
@@ -77,12 +78,7 @@ function* withShares(problem: Problem, cuts: readonly Cut[], done: readonly Stag
 }
 
 function fits(problem: Problem, { layers, devices, samples }: StageLayout, stage: number, stageCount: number): boolean {
-  const plan = layoutPlan(
-    problem,
-    '',
-    Array.from({ length: stageCount }, () => ({ layers, devices, samples })),
-  );
-  const demand = stageDemand(problem, ...layers, plan.stages[stage]?.inFlight ?? 1);
+  const demand = stageDemand(problem, ...layers, forwardsAhead(problem.schedule, stage, stageCount, problem.microBatchCount));
   return devices.every(
     (place, index) => leastMemoryBytes(demand, samples[index] ?? 0) <= (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB,
   );

@@ -10,10 +10,11 @@
 import type { PlanLayout, VirtualWorker } from '../cluster/cluster.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
-import { shareTimes } from './evaluate.ts';
+import { layoutPlan } from './layout.ts';
 import { straightPartition } from './partition.ts';
-import { layoutPlan, type Problem, type StageLayout } from './problem.ts';
+import type { Problem, StageLayout } from './problem.ts';
 import { type Answer, overloadOf } from './question.ts';
+import { shareTimes } from './share-times.ts';
 import type { Steps } from './steps.ts';
 
 /** A division of the devices into virtual workers. */

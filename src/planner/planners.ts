@@ -1,6 +1,7 @@
 // The table of planners: a name, and what it does with a question. `plan` (plan.ts) is the way in.
 
 import { InputError } from '../errors.ts';
+import { scheduleNames } from '../schedule/generate.ts';
 import { search } from './asteroid.ts';
 import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
 import { best } from './best.ts';
@@ -8,8 +9,9 @@ import { fastestOfEvery, pipelineCount } from './exhaustive.ts';
 import { hugeDeviceCount } from './grid.ts';
 import { hetpipe } from './hetpipe.ts';
 import { explainOverload, refuse } from './infeasible.ts';
+import { layoutPlan } from './layout.ts';
 import { pipeedge } from './pipeedge.ts';
-import { layoutPlan, type Problem } from './problem.ts';
+import type { Problem } from './problem.ts';
 import {
   type Answer,
   answerOf,
@@ -133,7 +135,7 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
 
 function* exhaustive(asked: Question, options: PlannerOptions): Steps<Answer> {
   const question = recomputing(asked);
-  const problems = problemsOf(question, ['1f1b', 'gpipe']);
+  const problems = problemsOf(question, scheduleNames);
   const count = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0);
   if (count > exhaustiveLimit)
     throw new InputError(

@@ -1,12 +1,11 @@
 // One planning problem with everything settled but the plan: the micro-batch size is fixed, names are places, sums are ready.
 
-import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import type { Cluster, Profile } from '../cluster/cluster.ts';
 import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
-import { againTable, type KeptSums, keptBytes, keptSums } from '../cluster/recomputation.ts';
-import { deviceTimes, prefixSums } from '../cluster/times.ts';
-import { inFlight } from '../schedule/generate.ts';
+import { againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
+import { backwardInputTable, deviceTimes, prefixSums } from '../cluster/times.ts';
 
 /** A device as the planners see it. */
 export interface PlannerDevice {
@@ -22,6 +21,8 @@ export interface PlannerDevice {
 export interface ClassTimes {
   readonly forward: readonly Float64Array[];
   readonly backward: readonly Float64Array[];
+  /** The part of `backward` that gives the input gradients. */
+  readonly backwardInput: readonly Float64Array[];
   /** Of computing all activations again that can be. */
   readonly again: readonly Float64Array[];
 }
@@ -85,6 +86,7 @@ export function createProblem(input: ProblemInput): Problem {
         classes.push({
           forward: times.forwardMs.map(prefixSums),
           backward: times.backwardMs.map(prefixSums),
+          backwardInput: backwardInputTable(times).map(prefixSums),
           again: again.map(prefixSums),
         }) - 1;
       known.set(times, classIndex);
@@ -127,30 +129,6 @@ export interface StageLayout {
   readonly layers: readonly [first: number, end: number];
   readonly devices: readonly number[];
   readonly samples: readonly number[];
-}
-
-/** The plan that consists of these stages, with the K_p of its schedule. */
-export function layoutPlan(problem: Problem, planner: string, layouts: readonly StageLayout[]): PlanLayout {
-  const { schedule, microBatchSize, microBatchCount } = problem;
-  const stages = layouts.map(
-    ({ layers, devices, samples }, stage): StagePlan => ({
-      layers,
-      devices: devices.map((place) => problem.devices[place]?.name ?? ''),
-      samples,
-      inFlight: inFlight(schedule, stage, layouts.length, microBatchCount),
-      ...keptByDevices(problem, { layers, devices, samples }, inFlight(schedule, stage, layouts.length, microBatchCount)),
-    }),
-  );
-  const layout = { planner, schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
-  return problem.forwardOnlyLayers === 0 ? layout : { ...layout, forwardOnlyLayers: problem.forwardOnlyLayers };
-}
-
-/** The field of a plan's stage that says what its devices keep; nothing where all keep everything. */
-function keptByDevices(problem: Problem, { layers, devices, samples }: StageLayout, inFlightCount: number): Pick<StagePlan, 'savedBytes'> {
-  if (!problem.recomputes) return {};
-  const demand = stageDemand(problem, ...layers, inFlightCount);
-  const savedBytes = devices.map((place, index) => keptBytes(demand, problem.devices[place]?.memoryBytes ?? 0, samples[index] ?? 0));
-  return savedBytes.every((bytes) => bytes === demand.savedBytes) ? {} : { savedBytes };
 }
 
 /** The demand of layers [first, end) with K_p = inFlightCount. */

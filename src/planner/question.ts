@@ -5,7 +5,8 @@ import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
 import { lowerBoundMs } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
-import { layoutPlan, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
+import { layoutPlan } from './layout.ts';
+import { type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
 import { withRecomputation } from './recomputation.ts';
 import type { Steps } from './steps.ts';
 

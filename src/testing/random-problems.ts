@@ -3,15 +3,16 @@
 import type { Cluster, Profile } from '../cluster/cluster.ts';
 import { createProblem, type Problem, type StageLayout } from '../planner/problem.ts';
 import { createRandom, permutation } from '../random.ts';
+import { scheduleNames } from '../schedule/generate.ts';
 
-/** A problem with a small random micro-batch size and count; every fourth with schedule gpipe. */
+/** A problem with a small random micro-batch size and count; each schedule in turn. */
 export function randomProblem(seed: number, profile: Profile, cluster: Cluster): Problem {
   const random = createRandom(seed, 11);
   const microBatchSize = 1 + random.integer(12);
   return createProblem({
     profile,
     cluster,
-    schedule: seed % 4 === 0 ? 'gpipe' : '1f1b',
+    schedule: scheduleNames[seed % scheduleNames.length] as string,
     batchSize: microBatchSize * (1 + random.integer(12)),
     microBatchSize,
     optimizerState: (seed % 3) as 0 | 1 | 2,

@@ -1,0 +1,57 @@
+// How long a device takes for its share of a stage, and a group for its AllReduce: what the simulator's compiler says, for a problem's places.
+
+import { slowestInGroup } from '../cluster/links.ts';
+import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
+import type { Problem } from './problem.ts';
+
+const gridPerMs = 2 ** 30;
+
+/** The simulator's grid of times, on which sums are exact. */
+export function onGrid(ms: number): number {
+  return Math.round(ms * gridPerMs) / gridPerMs;
+}
+
+/** Times of a device for layers [first, end) at a share, on the grid. */
+export interface ShareTimes {
+  forwardMs(place: number, first: number, end: number, samples: number): number;
+  backwardMs(place: number, first: number, end: number, samples: number): number;
+  /** The part of backwardMs that gives the input gradients. */
+  backwardInputMs(place: number, first: number, end: number, samples: number): number;
+  updateMs(place: number, first: number, end: number): number;
+}
+
+/** Times of a problem's devices. */
+export function shareTimes(problem: Problem): ShareTimes {
+  const { profile, cluster, devices, classes } = problem;
+  const at: Interpolation[] = [];
+  const rangeMs = (sums: readonly Float64Array[] | undefined, first: number, end: number, samples: number): number => {
+    if (sums === undefined || samples === 0) return 0;
+    at[samples] ??= interpolation(profile.batchSizes, samples);
+    const where = at[samples];
+    const lower = rangeOf(sums[where.lower] as Float64Array, first, end);
+    const upper = where.upper === where.lower ? 0 : rangeOf(sums[where.upper] as Float64Array, first, end);
+    return onGrid(Math.max(0, where.lowerWeight * lower + where.upperWeight * upper));
+  };
+  const updates = cluster.devices.map((device) => {
+    const times = deviceTimes(profile, device);
+    return times.updateMs === undefined ? undefined : layerTimes(times, profile.batchSizes);
+  });
+  return {
+    forwardMs: (place, first, end, samples) => rangeMs(classes[devices[place]?.classIndex ?? -1]?.forward, first, end, samples),
+    backwardMs: (place, first, end, samples) => rangeMs(classes[devices[place]?.classIndex ?? -1]?.backward, first, end, samples),
+    backwardInputMs: (place, first, end, samples) => {
+      const times = classes[devices[place]?.classIndex ?? -1];
+      return Math.min(rangeMs(times?.backwardInput, first, end, samples), rangeMs(times?.backward, first, end, samples));
+    },
+    updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
+  };
+}
+
+/** Rule 5's AllReduce of a group. */
+export function groupReduceMs({ table, sums, forwardOnlyLayers }: Problem, devices: readonly number[], first: number, end: number): number {
+  const count = devices.length;
+  if (count < 2 || end <= forwardOnlyLayers) return 0;
+  const { bandwidthMbps, latencyMs } = slowestInGroup(table, devices);
+  const bytes = (2 * (count - 1) * sums.weightBytes(first, end)) / count;
+  return onGrid((bytes * 8) / (bandwidthMbps * 1000) + 2 * (count - 1) * latencyMs);
+}
