@@ -249,7 +249,11 @@ const cases: readonly Case[] = [
     args: changed('--planner', 'magic'),
     says: 'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, hetpipe, pipeedge, ftpipehd, exhaustive.',
   },
-  { name: 'an unknown schedule', args: changed('--schedule', '2f2b'), says: 'There is no schedule "2f2b"; use one of 1f1b, gpipe.' },
+  {
+    name: 'an unknown schedule',
+    args: changed('--schedule', '2f2b'),
+    says: 'There is no schedule "2f2b"; use one of 1f1b, gpipe, zb-h1, 1f1b-overlap, zb-h1-overlap, auto.',
+  },
   {
     name: 'an unknown learning-rate schedule',
     args: changed('--lr-schedule', 'sawtooth'),

@@ -5,6 +5,7 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import type { TrainSettings } from '../runtime/settings.ts';
+import { scheduleNames } from '../schedule/generate.ts';
 
 interface Setting {
   /** The flag's argument, such as 'N'; absent for switches. */
@@ -100,7 +101,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     isList: true,
   },
   planner: { argument: 'NAME', description: 'asteroid | straight | dp | single', schema: text, default: 'asteroid' },
-  schedule: { argument: 'NAME', description: '1f1b | gpipe', schema: text, default: '1f1b' },
+  schedule: {
+    argument: 'NAME',
+    description: `${scheduleNames.join(' | ')} | auto (the planner chooses)`,
+    schema: text,
+    default: '1f1b',
+  },
   useAll: { description: 'let every device compute, even where fewer would be faster', schema: toggle, default: false },
   plan: { argument: 'FILE', description: 'use this plan instead of planning', schema: text },
   cluster: { argument: 'FILE', description: 'use these links and memory sizes instead of measured ones', schema: text },

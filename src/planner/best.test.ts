@@ -12,7 +12,7 @@ import { type PlanInput, plan, planSteps } from './plan.ts';
 import { plannerNames } from './planners.ts';
 import { createProblem } from './problem.ts';
 
-/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, both schedules; every fourth with frozen layers, every other with recomputation. */
+/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, every schedule; every fourth with frozen layers, every other with recomputation. */
 function smallInput(seed: number): PlanInput {
   const random = createRandom(seed, 21);
   const size = { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) };
@@ -38,7 +38,7 @@ function attempt(input: PlanInput): Plan | string {
 }
 
 // 300, and with batches of up to 8 samples, in bench/planner.mjs: some minutes, which the simulations of `exhaustive` take.
-const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 30);
+const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 14);
 
 test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no plan is below a stated bound`, () => {
   let refusedCount = 0;
@@ -148,6 +148,50 @@ test('best is never worse than any other planner: larger problems', () => {
       );
     }
   }
+});
+
+test('best takes the schedule that its problem calls for, and the plainest of equal ones', () => {
+  const layer = (weightBytes: number) => ({ name: 'l', outputBytes: 100, weightBytes, savedBytes: 1000, flops: 1 });
+  const profile = (weightBytes: number): Profile => ({
+    model: 'even',
+    inputBytes: 0,
+    labelBytes: 0,
+    layers: Array.from({ length: 8 }, () => layer(weightBytes)),
+    batchSizes: [1],
+    devices: { board: { forwardMs: [Array(8).fill(1)], backwardMs: [Array(8).fill(2)] } },
+  });
+  const cluster = (bandwidthMbps: number, deviceCount = 2): Cluster => ({
+    devices: Array.from({ length: deviceCount }, (_, index) => ({ name: `d${index}`, kind: 'board', memoryMiB: 1024 })),
+    links: { default: { bandwidthMbps } },
+  });
+  const scheduleOf = (weightBytes: number, mbps: number, batchSize: number, deviceCount?: number): string =>
+    plan({
+      profile: profile(weightBytes),
+      cluster: cluster(mbps, deviceCount),
+      batchSize,
+      microBatchSize: 1,
+      optimizerState: 0,
+      planner: 'best',
+    }).schedule;
+  assert.equal(scheduleOf(0, 1000, 8, 1), '1f1b', 'one device has no bubbles and nothing to reduce');
+  assert.equal(scheduleOf(1e7, 1000, 8), 'zb-h1', 'weights too heavy to be reduced, samples that cannot be shared: a pipeline');
+  const shared = plan({
+    profile: profile(2e5),
+    cluster: cluster(1000),
+    batchSize: 8,
+    microBatchSize: 8,
+    optimizerState: 0,
+    planner: 'best',
+  });
+  assert.equal(shared.schedule, '1f1b-overlap');
+  // 8 ms forward and 64 backward; 1.6 ms for each layer's gradients, hidden behind the backward pass but for those of the first layers.
+  const [group] = shared.stages;
+  assert.deepEqual(group?.samples, [4, 4]);
+  const lastMs = ((group?.buckets?.[0] ?? 8) * 2e5 * 8) / 1e6;
+  assert.ok(
+    Math.abs(shared.predicted.roundMs - (4 * 8 + 4 * 16 + lastMs)) < 1e-6,
+    `${shared.predicted.roundMs} ms, ${JSON.stringify(group)}`,
+  );
 });
 
 test('the same question has the same answer', () => {
@@ -284,8 +328,8 @@ test('pins: the stage of a pinned layer is on that device, and no other', () => 
   assert.equal(picture(pinned), '[0,4) a b');
 });
 
-test('pins: best is still the optimum, on 30 random problems, and asteroid and straight keep to them', () => {
-  for (let seed = 0; seed < 30; seed++) {
+test('pins: best is still the optimum, on 15 random problems, and asteroid and straight keep to them', () => {
+  for (let seed = 0; seed < 15; seed++) {
     const random = createRandom(seed, 23);
     const input = { ...smallInput(seed), batchSize: 4 };
     const name = input.cluster.devices[random.integer(input.cluster.devices.length)]?.name ?? '';

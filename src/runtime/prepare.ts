@@ -10,7 +10,7 @@ import { extractStage } from '../graph/stage.ts';
 import { sameShape, type Tensor } from '../graph/tensor.ts';
 import { plannerOf } from '../planner/planners.ts';
 import { checkProgram } from '../schedule/check.ts';
-import { inFlight, program } from '../schedule/generate.ts';
+import { program, scheduleNames } from '../schedule/generate.ts';
 import type { Checkpoint } from '../storage/checkpoints.ts';
 import { clipScale } from '../training/clipping.ts';
 import type { Dataset } from '../training/data/dataset.ts';
@@ -25,7 +25,7 @@ import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './models.ts';
 import { profilePoints } from './profile-points.ts';
 import type { RunState } from './run-state.ts';
-import type { TrainSettings } from './settings.ts';
+import { autoSchedule, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData } from './subject.ts';
 import type { TrainingSpec } from './training-spec.ts';
 
@@ -167,11 +167,16 @@ function checkTrainable({ sequence, training, label }: RunSubject, { batch, micr
 /** Planner, schedule, addresses, and a given plan. */
 function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequence): void {
   plannerOf(settings.planner);
-  inFlight(settings.schedule, 0, 1, 1);
+  checkSchedule(settings.schedule);
   if (settings.workers + settings.remote > 0) checkHost(settings);
   if (plan === undefined) return;
   checkPlanFits(plan, sequence, settings);
   checkProgram(program(plan), plan);
+}
+
+function checkSchedule(name: string): void {
+  if (name !== autoSchedule && !scheduleNames.includes(name))
+    throw new InputError(`There is no schedule "${name}"; use one of ${[...scheduleNames, autoSchedule].join(', ')}.`);
 }
 
 /** A plan from a file must be for this model, batch and number of devices. */

@@ -24,6 +24,7 @@ import { withForwardOnly } from './fine-tuning.ts';
 import { localPlan, trainHere } from './local.ts';
 import { checkPlanFits, type PreparedRun, prepareRun, type SessionInput } from './prepare.ts';
 import type { RunState } from './run-state.ts';
+import { autoSchedule } from './settings.ts';
 import { optimizerStateCount } from './training-spec.ts';
 
 export interface SessionEnvironment {
@@ -163,7 +164,7 @@ class Session {
         profile,
         cluster,
         batchSize: settings.batch,
-        schedule: settings.schedule,
+        ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
         planner: settings.planner,
         optimizerState: optimizerStateCount(this.#prepared.subject.training),
         replicateBatchDependent: settings.replicateBatchNorm,

@@ -1,5 +1,8 @@
 // The settings of a training run, as the library takes them; the command line makes them from flags and a config file (cli/settings.ts).
 
+/** Leaves the schedule to the planner. */
+export const autoSchedule = 'auto';
+
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings {
   readonly model: string;
@@ -27,6 +30,7 @@ export interface TrainSettings {
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
   readonly planner: string;
+  /** One of schedule/generate.ts, or `autoSchedule`. */
   readonly schedule: string;
   /** Every device computes, even where fewer would be faster. */
   readonly useAll: boolean;

@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { plannerNames } from '../../planner/planners.ts';
+import { scheduleNames } from '../../schedule/generate.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { createOutput } from '../output.ts';
 import { readPin, searchPlan } from '../planning.ts';
@@ -42,7 +43,7 @@ export function addPlan(program: Command): Command {
     .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
     .option('--batch <N>', 'samples of an update')
     .option('--micro-batch <N>', 'samples that travel at once (default: the best)')
-    .option('--schedule <NAME>', '1f1b | gpipe (default: the planner chooses)')
+    .option('--schedule <NAME>', `${scheduleNames.join(' | ')} (default: the planner chooses)`)
     .option('--planner <NAME>', plannerNames.join(' | '), 'best')
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
     .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
