@@ -3,7 +3,6 @@
 // zero-bubble schedules compute input gradients first and weight gradients when there is time.
 
 import type { Emitter } from '../graph/emitter.ts';
-import { gradientName } from '../graph/gradient-name.ts';
 import type { Graph, Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { byteLength, isFloat, type ValueType } from '../graph/tensor.ts';
@@ -12,6 +11,7 @@ import { type DropoutInput, replaceDropouts } from './dropout.ts';
 import { type ConvolutionForms, plainForms } from './forms.ts';
 import { type BufferUpdate, checkNames, isTrainingBatchNormalization, loadForward } from './forward.ts';
 import { assemble, mergeEqualNodes, NodeList, type Selection } from './subgraph.ts';
+import { Targets } from './targets.ts';
 
 /** What to differentiate. */
 export interface DifferentiateOptions {
@@ -23,10 +23,28 @@ export interface DifferentiateOptions {
   readonly outputs?: readonly string[];
   /** Values of the forward pass that the backward pass computes again instead of reading them from `saved`, or what chooses them. Default: none. */
   readonly recompute?: Iterable<string> | ((pass: ForwardPass) => Iterable<string>);
+  /** Cuts the whole backward pass, or its second half, into pieces besides. Default: none. */
+  readonly pieces?: PiecesOption;
   /** Chooses the forms of convolutions' gradients. Default: those that ONNX Runtime's plain kernels compute fastest. */
   readonly forms?: ConvolutionForms;
   /** Rewrites the whole pass before it is cut into its graphs; gets the gradients deferred. Default: nothing, and gradients written out. */
   readonly lower?: (pass: TrainingPass) => TrainingPass;
+}
+
+/** Which pass comes in pieces, and the parameters whose gradients each piece makes final, in the order in which the pieces run. */
+export interface PiecesOption {
+  readonly of: 'backward' | 'backward-weight';
+  readonly parameters: readonly (readonly string[])[];
+}
+
+/** A piece of a backward pass: its gradients are final, and the next pieces go on from what it carries. The last one of a whole pass gives the input gradients too. */
+export interface BackwardPiece {
+  /** Outputs: the gradients, then what is carried. Without gradients of its own it has no nodes. */
+  readonly graph: Graph;
+  /** Outputs that later pieces read. */
+  readonly carried: readonly string[];
+  /** Those of its parameters that have a gradient. */
+  readonly parameterGradients: readonly string[];
 }
 
 /** A forward pass with its backward pass behind it, in one list of nodes. */
@@ -68,6 +86,8 @@ export interface StageGraphs {
   readonly backwardInput: Graph;
   /** Also reads `intermediates`. Outputs: the parameter gradients. */
   readonly backwardWeight: Graph;
+  /** Of the pass that `options.pieces` names; run after each other they give what it gives. They read what it reads, and what pieces before them carry. */
+  readonly pieces: readonly BackwardPiece[];
   readonly bufferUpdates: readonly BufferUpdate[];
   /** Masks to feed to the forward graph. */
   readonly dropouts: readonly DropoutInput[];
@@ -126,6 +146,7 @@ export function differentiate(stage: StaticGraph, options: DifferentiateOptions)
     parameters,
     roles,
     recompute: options.recompute ?? [],
+    pieces: options.pieces,
   });
   return {
     ...assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts, forwardCount }),
@@ -174,6 +195,14 @@ interface Halves {
   readonly inputHalf: Selection;
   readonly weightHalf: Selection;
   readonly whole: Selection;
+  readonly pieces: readonly PieceSelection[];
+}
+
+/** What a piece computes, from what is saved and what pieces before it computed. */
+interface PieceSelection {
+  readonly selection: Selection;
+  readonly targets: readonly string[];
+  readonly parameterGradients: readonly string[];
 }
 
 interface SplitRequest {
@@ -183,56 +212,57 @@ interface SplitRequest {
   readonly parameters: readonly string[];
   readonly roles: Roles;
   readonly recompute: Iterable<string> | ((pass: ForwardPass) => Iterable<string>);
+  readonly pieces: PiecesOption | undefined;
 }
 
-/** The input half is all that the input gradients need; the weight half is the rest, given the first half's values. */
+/** The input half is all that the input gradients need; the weight half is the rest, given the first half's values. Pieces go on from each other likewise. */
 function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
   const { forwardCount, gradients, inputs, parameters } = request;
   const forwardNodes = emitter.nodes.slice(0, forwardCount);
   const merged = mergeEqualNodes(emitter.nodes.slice(forwardCount));
-  const backwardNodes: Node[] = [...merged.nodes];
-  const computed = new Set(backwardNodes.flatMap((node) => node.outputs));
-  const rename = new Map<string, string>();
-  /** The value that becomes the gradient of `name`: its total, or a copy where that cannot be renamed. */
-  const target = (name: string, excluded: ReadonlySet<string>): string => {
-    const total = gradients.get(name) as string;
-    let value = merged.aliases.get(total) ?? total;
-    if (!computed.has(value) || rename.has(value) || excluded.has(value)) {
-      const copy = emitter.fresh('Identity');
-      emitter.append({ operator: 'Identity', domain: '', name: copy, inputs: [value], outputs: [copy], attributes: {} });
-      backwardNodes.push(emitter.nodes.at(-1) as Node);
-      value = copy;
-    }
-    rename.set(value, gradientName(name));
-    return value;
-  };
+  const targets = new Targets(emitter, merged, gradients);
   const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
-  const inputTargets = inputs.filter((name) => gradients.has(name)).map((name) => target(name, new Set()));
+  const isPieced = request.pieces?.of === 'backward';
+  // Where the whole pass is cut into pieces, the input gradients come last, and nobody runs the halves.
+  const inputTargets = isPieced ? [] : targets.of(inputs, new Set());
   const forwardAgain = forwardNodes.map(runAgain);
-  const before = new NodeList([...forwardAgain, ...backwardNodes]);
+  const before = new NodeList([...forwardAgain, ...targets.nodes]);
   const isForward = (value: string): boolean => (before.producer(value) ?? forwardCount) < forwardCount;
   const read = before.select(
     [...gradients.values()].map((total) => merged.aliases.get(total) ?? total),
     isForward,
     isConstant,
   ).leaves;
-  const isRecomputed = recomputation(emitter, before, read, request);
+  const { isRecomputed, isFree } = recomputation(emitter, before, read, request);
   const isSaved = (value: string): boolean => isForward(value) && !isRecomputed(value);
+  const outputsOf = (list: NodeList, { nodes }: Selection, from: number): string[] =>
+    [...nodes].filter((index) => index >= from).flatMap((index) => (list.nodes[index] as Node).outputs);
   const inputHalf = before.select(inputTargets, isSaved, isConstant);
-  const inInputHalf = new Set(
-    [...inputHalf.nodes].filter((index) => index >= forwardCount).flatMap((index) => (before.nodes[index] as Node).outputs),
-  );
-  const parameterTargets = parameters.filter((name) => gradients.has(name)).map((name) => target(name, inInputHalf));
-  const again = new NodeList([...forwardAgain, ...backwardNodes]);
+  const inInputHalf = new Set(outputsOf(before, inputHalf, forwardCount));
+  const isGiven = (value: string): boolean => isSaved(value) || (inInputHalf.has(value) && !isRecomputed(value));
+  const pieces: PieceSelection[] = [];
+  const computed = new Set<string>();
+  for (const [index, names] of (request.pieces?.parameters ?? []).entries()) {
+    const isLast = index === (request.pieces?.parameters.length ?? 0) - 1;
+    const own = [...(isPieced && isLast ? targets.of(inputs, computed) : []), ...targets.of(names, new Set([...inInputHalf, ...computed]), true)];
+    const list = new NodeList([...forwardAgain, ...targets.nodes]);
+    const selection = list.select(own, (value) => isGiven(value) || (computed.has(value) && !isFree(value)), isConstant);
+    for (const value of outputsOf(list, selection, 0)) computed.add(value);
+    pieces.push({ selection, targets: own, parameterGradients: names.filter((name) => gradients.has(name)) });
+  }
+  const inputsLast = isPieced ? targets.of(inputs, new Set()) : inputTargets;
+  const parameterTargets = targets.of(parameters, inInputHalf);
+  const again = new NodeList([...forwardAgain, ...targets.nodes]);
   return {
-    list: new NodeList([...forwardNodes, ...backwardNodes]),
+    list: new NodeList([...forwardNodes, ...targets.nodes]),
     again,
-    inputTargets,
+    inputTargets: inputsLast,
     parameterTargets,
-    rename,
-    inputHalf,
-    weightHalf: again.select(parameterTargets, (value) => isSaved(value) || (inInputHalf.has(value) && !isRecomputed(value)), isConstant),
-    whole: again.select([...inputTargets, ...parameterTargets], isSaved, isConstant),
+    rename: targets.rename,
+    inputHalf: isPieced ? again.select(inputsLast, isSaved, isConstant) : inputHalf,
+    weightHalf: again.select(parameterTargets, isGiven, isConstant),
+    whole: again.select([...inputsLast, ...parameterTargets], isSaved, isConstant),
+    pieces,
   };
 }
 
@@ -248,7 +278,7 @@ function runAgain(node: Node): Node {
 }
 
 /**
- * Tells the values that a backward graph computes again instead of reading them: those asked for, views of other values,
+ * Tells the values that a backward graph computes again instead of reading them: those asked for, and those that are free: views of other values,
  * and what depends on parameters and constants alone (a transposed weight), which would otherwise be kept once a micro-batch.
  */
 function recomputation(
@@ -256,7 +286,7 @@ function recomputation(
   list: NodeList,
   read: readonly string[],
   { forwardCount, roles, recompute }: SplitRequest,
-): (value: string) => boolean {
+): { readonly isRecomputed: (value: string) => boolean; readonly isFree: (value: string) => boolean } {
   const varying = new Set([...roles.inputs, ...roles.seeds]);
   const statistics = emitter.nodes
     .slice(0, forwardCount)
@@ -275,7 +305,8 @@ function recomputation(
     return recompute({ nodes, bytes, required: read.filter((value) => bytes.has(value)), type });
   };
   const chosen = new Set(choose());
-  return (value) => list.producer(value) !== undefined && (chosen.has(value) || isView(value) || !varying.has(value));
+  const isFree = (value: string): boolean => list.producer(value) !== undefined && (isView(value) || !varying.has(value));
+  return { isRecomputed: (value) => isFree(value) || (list.producer(value) !== undefined && chosen.has(value)), isFree };
 }
 
 interface AssemblyRequest {
@@ -296,7 +327,7 @@ const inputOrder: readonly ValueKind[] = ['seed', 'backward', 'input', 'forward'
 
 type AssembledGraphs = Pick<
   StageGraphs,
-  'forward' | 'backward' | 'backwardInput' | 'backwardWeight' | 'saved' | 'savedInputs' | 'usedParameters' | 'intermediates'
+  'forward' | 'backward' | 'backwardInput' | 'backwardWeight' | 'pieces' | 'saved' | 'savedInputs' | 'usedParameters' | 'intermediates'
 >;
 
 function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts, forwardCount }: AssemblyRequest): AssembledGraphs {
@@ -319,6 +350,15 @@ function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts
       [...leaves].sort((a, b) => inputOrder.indexOf(kind(a)) - inputOrder.indexOf(kind(b))),
       outputs,
     );
+  const pieces = halves.pieces.map(({ selection, targets, parameterGradients }, index): BackwardPiece => {
+    const later = new Set(halves.pieces.slice(index + 1).flatMap((piece) => piece.selection.leaves));
+    const carried = [...selection.nodes].flatMap((node) => (again.nodes[node] as Node).outputs.filter((output) => later.has(output)));
+    return {
+      graph: backwardOf(`piece${index}`, selection, [...new Set([...targets, ...carried])]),
+      carried: carried.map((value) => rename.get(value) ?? value),
+      parameterGradients,
+    };
+  });
   const saved = whole.leaves.filter((value) => kind(value) === 'forward');
   const intermediates = weightHalf.leaves.filter((value) => kind(value) === 'backward');
   const masks = dropouts.map(({ name }) => name);
@@ -332,6 +372,7 @@ function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts
     backward: backwardOf('backward', whole, [...inputTargets, ...parameterTargets]),
     backwardInput: backwardOf('backwardInput', inputHalf, [...new Set([...inputTargets, ...intermediates])]),
     backwardWeight: backwardOf('backwardWeight', weightHalf, parameterTargets),
+    pieces,
     saved: saved.map(describe),
     savedInputs: whole.leaves.filter((value) => kind(value) === 'input').map(describe),
     usedParameters: whole.leaves.filter((value) => kind(value) === 'parameter'),

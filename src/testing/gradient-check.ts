@@ -79,6 +79,10 @@ export function checkGraph(
   const seeds = new Map(seededOutputs.map((name) => [name, randomTensor(random, stage.types.get(name) as ValueType)]));
   const values = new Map([...stage.graph.initializers, ...feeds]);
   const gradients = runBackward(graphs, values, seeds);
+  for (const of of ['backward', 'backward-weight'] as const) {
+    const parameters = inGroups(stage.graph.parameters);
+    checkPieces(differentiate(stage, { inputs, ...(outputs ? { outputs } : {}), pieces: { of, parameters } }), values, seeds, gradients);
+  }
   const loss = (changed: ReadonlyMap<string, Tensor>): number => {
     const results = evaluate(changed);
     return [...seeds].reduce((total, [name, seed]) => total + dot(results.get(name) as Tensor, seed), 0);
@@ -123,6 +127,38 @@ export function runBackward(
     assert.deepEqual(half.data, (whole.get(name) as Tensor).data, `"${name}" from the halves`);
   }
   return whole;
+}
+
+/** The last of the names first, in up to three groups, of which the second is empty where there are enough to see what that does. */
+function inGroups(names: readonly string[]): readonly (readonly string[])[] {
+  const middle = Math.ceil(names.length / 2);
+  return names.length < 2 ? [names] : [names.slice(middle), ...(names.length > 3 ? [[]] : []), names.slice(0, middle)];
+}
+
+/** The pieces of a backward pass give the very gradients of the whole, and read nothing but what is saved and what pieces before them carry. */
+function checkPieces(
+  graphs: StageGraphs,
+  values: ReadonlyMap<string, Tensor>,
+  seeds: ReadonlyMap<string, Tensor>,
+  whole: ReadonlyMap<string, Tensor>,
+): void {
+  const forward = evaluateGraph(graphs.forward, values);
+  const declared = [...graphs.saved, ...graphs.savedInputs].map(({ name }) => name);
+  const readable = new Map([...declared, ...graphs.usedParameters].map((name) => [name, (forward.get(name) ?? values.get(name)) as Tensor]));
+  for (const [name, seed] of seeds) readable.set(outputGradientName(name), seed);
+  const found = new Map<string, Tensor>();
+  // Where the halves are in use, the pieces are of the second.
+  const first = evaluateGraph(graphs.backwardInput, readable);
+  for (const { name } of graphs.intermediates) readable.set(name, first.get(name) as Tensor);
+  for (const name of graphs.inputGradients.map(gradientName)) found.set(name, first.get(name) as Tensor);
+  for (const { graph, carried, parameterGradients } of graphs.pieces) {
+    const results = evaluateGraph(graph, readable);
+    for (const name of carried) readable.set(name, results.get(name) as Tensor);
+    for (const name of parameterGradients) assert.ok(results.has(gradientName(name)), `"${name}" of a piece`);
+    for (const [name, value] of results) if (!carried.includes(name)) found.set(name, value);
+  }
+  assert.deepEqual([...found.keys()].sort(), [...whole.keys()].sort());
+  for (const [name, value] of whole) assert.deepEqual(found.get(name)?.data, value.data, `"${name}" from the pieces`);
 }
 
 /** dL/d(value) by central differences, element by element. */
