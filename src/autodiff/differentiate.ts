@@ -244,7 +244,10 @@ function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
   const computed = new Set<string>();
   for (const [index, names] of (request.pieces?.parameters ?? []).entries()) {
     const isLast = index === (request.pieces?.parameters.length ?? 0) - 1;
-    const own = [...(isPieced && isLast ? targets.of(inputs, computed) : []), ...targets.of(names, new Set([...inInputHalf, ...computed]), true)];
+    const own = [
+      ...(isPieced && isLast ? targets.of(inputs, computed) : []),
+      ...targets.of(names, new Set([...inInputHalf, ...computed]), true),
+    ];
     const list = new NodeList([...forwardAgain, ...targets.nodes]);
     const selection = list.select(own, (value) => isGiven(value) || (computed.has(value) && !isFree(value)), isConstant);
     for (const value of outputsOf(list, selection, 0)) computed.add(value);

@@ -28,7 +28,7 @@ import { clipScale } from '../training/clipping.ts';
 import type { RunEvent } from './events.ts';
 import type { TrainingSpec } from './training-spec.ts';
 
-const timeout = 60_000;
+const timeout = 300_000;
 
 function runOf(net: TestNet, plan: HandPlan, training: Partial<TrainingSpec> = {}): MemoryRun {
   const batchSize = (plan.shares[0] as number[]).reduce((sum, share) => sum + share, 0) * plan.microBatchCount;
@@ -81,6 +81,31 @@ const hybrids: readonly (Pick<HandPlan, 'schedule' | 'shares' | 'microBatchCount
     clipNorm: 0.5,
   },
   { schedule: 'gpipe', shares: [[4], [3, 1], [4]], microBatchCount: 4, optimizer: adamw },
+  { schedule: 'zb-h1', shares: [[4], [4], [4]], microBatchCount: 4, optimizer: adam },
+  {
+    schedule: 'zb-h1',
+    shares: [
+      [3, 1],
+      [2, 2],
+      [1, 3],
+    ],
+    microBatchCount: 4,
+    clipNorm: 0.5,
+  },
+  { schedule: 'zb-h1', shares: [[4], [4, 0]], microBatchCount: 1 },
+  { schedule: '1f1b-overlap', shares: [[3, 1]], microBatchCount: 2, clipNorm: 0.5 },
+  { schedule: '1f1b-overlap', shares: [[5, 2, 1]], microBatchCount: 1, optimizer: adam },
+  { schedule: '1f1b-overlap', shares: [[1, 3, 0], [4]], microBatchCount: 4 },
+  {
+    schedule: 'zb-h1-overlap',
+    shares: [
+      [3, 1],
+      [2, 2],
+      [1, 3],
+    ],
+    microBatchCount: 4,
+    optimizer: adamw,
+  },
   {
     schedule: '1f1b',
     shares: [
@@ -113,7 +138,7 @@ for (const net of [residualNet(), transformerNet(), dropoutNet(), sequenceFirstN
 
 test('a straight pipeline gives the very same bits, batch normalization included', { timeout }, async () => {
   for (const net of [residualNet(), transformerNet(), batchNormNet()]) {
-    for (const schedule of ['gpipe', '1f1b'] as const) {
+    for (const schedule of ['gpipe', '1f1b', 'zb-h1'] as const) {
       const plan: HandPlan = { schedule, cuts: [1, 3], shares: [[4], [4], [4]], microBatchCount: 4 };
       await compareWithOne(runOf(net, plan), 0, `${net.graph.name} ${schedule}`);
     }
@@ -201,7 +226,7 @@ test('replicated batch normalization trains on its own shares and averages its s
   assert.ok(found.some((value) => Math.abs(value) > 1e-3));
 });
 
-test('60 random plans give what one device gives', { timeout }, async () => {
+test('50 random plans give what one device gives', { timeout }, async () => {
   const net = transformerNet();
   const layerCount = subjectOf(net, 8).sequence.layers.length;
   await fc.assert(
@@ -209,7 +234,7 @@ test('60 random plans give what one device gives', { timeout }, async () => {
       const plan = randomHandPlan(seed, layerCount, 8);
       await compareWithOne(runOf(net, plan), 1e-5, JSON.stringify(plan));
     }),
-    { seed: 20261121, numRuns: 60, endOnFailure: true },
+    { seed: 20261121, numRuns: 50, endOnFailure: true },
   );
 });
 
@@ -222,7 +247,9 @@ test('ONNX Runtime: a hybrid pipeline gives what one device gives', { timeout },
             [1, 3],
             [2, 2],
           ];
-    const run = runOf(net, { schedule: '1f1b', cuts: [2], shares, microBatchCount: 2 }, { seed: 8 });
-    await compareWithOne({ ...run, createEngine: () => createOnnxRuntimeNodeEngine() }, 1e-5, net.graph.name);
+    for (const schedule of ['1f1b', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap']) {
+      const run = runOf(net, { schedule, cuts: [2], shares, microBatchCount: 2 }, { seed: 8 });
+      await compareWithOne({ ...run, createEngine: () => createOnnxRuntimeNodeEngine() }, 1e-5, `${net.graph.name} ${schedule}`);
+    }
   }
 });

@@ -63,6 +63,25 @@ export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
   });
 }
 
+/** How a device's gradients are reduced beside its computing. */
+export interface BucketReduction {
+  /** Its layers, in the order in which they are reduced. */
+  readonly buckets: readonly LayerRange[];
+  /** The pass that comes in pieces, one for each bucket; absent for a device without samples. */
+  readonly pass?: { readonly kind: 'backward' | 'backward-weight'; readonly microBatch: number };
+}
+
+/** Undefined where a device does not reduce in buckets. */
+export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduction | undefined {
+  const buckets = instructions.flatMap((step) => (step.kind === 'all-reduce' && step.layers !== undefined ? [step.layers] : []));
+  if (buckets.length === 0) return undefined;
+  for (const step of instructions) {
+    if ((step.kind === 'backward' || step.kind === 'backward-weight') && step.layers !== undefined)
+      return { buckets, pass: { kind: step.kind, microBatch: step.microBatch } };
+  }
+  return { buckets };
+}
+
 /** One round of a plan, for all devices. */
 export interface Program {
   readonly schedule: string;

@@ -144,7 +144,9 @@ function checkPieces(
 ): void {
   const forward = evaluateGraph(graphs.forward, values);
   const declared = [...graphs.saved, ...graphs.savedInputs].map(({ name }) => name);
-  const readable = new Map([...declared, ...graphs.usedParameters].map((name) => [name, (forward.get(name) ?? values.get(name)) as Tensor]));
+  const readable = new Map(
+    [...declared, ...graphs.usedParameters].map((name) => [name, (forward.get(name) ?? values.get(name)) as Tensor]),
+  );
   for (const [name, seed] of seeds) readable.set(outputGradientName(name), seed);
   const found = new Map<string, Tensor>();
   // Where the halves are in use, the pieces are of the second.

@@ -2,11 +2,11 @@
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { createRandom, type Random } from '../random.ts';
-import { inFlight } from '../schedule/generate.ts';
+import { inFlight, scheduleNames } from '../schedule/generate.ts';
 
 /** What a plan is made of; devices are called a, b, c, … in the order of the stages. */
 export interface HandPlan {
-  readonly schedule: 'gpipe' | '1f1b';
+  readonly schedule: string;
   /** The first layer of each stage but the first. */
   readonly cuts: readonly number[];
   /** For each stage, the samples of its devices. */
@@ -43,7 +43,7 @@ export function randomHandPlan(seed: number, layerCount: number, batchSize: numb
   const borders = new Set<number>();
   while (borders.size < stageCount - 1) borders.add(1 + random.integer(layerCount - 1));
   return {
-    schedule: random.integer(2) === 0 ? 'gpipe' : '1f1b',
+    schedule: scheduleNames[random.integer(scheduleNames.length)] as string,
     cuts: [...borders].sort((a, b) => a - b),
     shares: Array.from({ length: stageCount }, () => randomShares(batchSize / microBatchCount, 1 + random.integer(3), random)),
     microBatchCount,

@@ -51,6 +51,11 @@ export async function ringAllReduce(values: Float32Array, memberIndex: number, m
   await Promise.all(sends);
 }
 
+/** How many frames each member sends, and receives, for the sum of vectors of this length: their numbers are below. */
+export function ringFrameCount(length: number, memberCount: number): number {
+  return memberCount === 1 || length === 0 ? 0 : 2 * (memberCount - 1) * piecesPerChunk(length, memberCount);
+}
+
 function piecesPerChunk(length: number, memberCount: number): number {
   const chunk = Math.ceil(length / memberCount);
   return Math.max(1, Math.ceil(chunk / pieceElements), Math.min(leastPieces, Math.floor(chunk / leastPieceElements)));

@@ -43,6 +43,13 @@ export function packedSpecs(specs: readonly TensorSpec[], pack: Pack | undefined
   return [...specs.filter(({ name }) => !inside.has(name)), { name: pack.name, shape: [pack.count] }];
 }
 
+/** The names with packs in place of their members. */
+export function packedNames(names: readonly string[], packs: readonly Pack[]): readonly string[] {
+  const packed = packs.filter(({ members }) => members.some(({ name }) => names.includes(name)));
+  const inside = new Set(packed.flatMap(({ members }) => members.map(({ name }) => name)));
+  return [...names.filter((name) => !inside.has(name)), ...packed.map(({ name }) => name)];
+}
+
 /** The name under which the graphs give the new values of packed buffers. */
 export function replacementName(pack: Pack): string {
   return `${pack.name}/new`;
@@ -50,7 +57,7 @@ export function replacementName(pack: Pack): string {
 
 /** What of a graph is packed. */
 export interface Packing {
-  readonly parameters: Pack | undefined;
+  readonly parameters: readonly Pack[];
   /** Buffers that a forward pass replaces. */
   readonly buffers: Pack | undefined;
   /** The outputs that replace buffers, by buffer. */
@@ -60,9 +67,9 @@ export interface Packing {
 /** The graph that takes packs in place of their members, and gives them in place of their members' gradients and replacements. */
 export function packGraph(graph: Graph, { parameters, buffers, replacements }: Packing): Graph {
   let packed = graph;
-  if (parameters !== undefined) {
-    packed = packInputs(packed, parameters);
-    packed = packOutputs(packed, gradientName(parameters.name), parameters, (name) => gradientName(name));
+  for (const pack of parameters) {
+    packed = packInputs(packed, pack);
+    packed = packOutputs(packed, gradientName(pack.name), pack, (name) => gradientName(name));
   }
   if (buffers !== undefined) {
     packed = packInputs(packed, buffers);

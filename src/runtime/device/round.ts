@@ -7,11 +7,18 @@ import type { Clock } from '../../clock.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
-import type { DeviceProgram, Instruction, Payload, SampleRange } from '../../schedule/program.ts';
+import {
+  bucketReductionOf,
+  type DeviceProgram,
+  type Instruction,
+  type LayerRange,
+  type Payload,
+  type SampleRange,
+} from '../../schedule/program.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../failure.ts';
 import type { RoundResult, RoundTimes } from '../messages.ts';
-import { ringAllReduce } from './all-reduce.ts';
+import { ringAllReduce, ringFrameCount } from './all-reduce.ts';
 import type { MailKey } from './mailbox.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
 import type { StagePort, UpdateOptions } from './stage.ts';
@@ -66,9 +73,12 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
   for (const [index, instruction] of program.instructions.entries()) {
     if (instruction.kind === 'update') break;
     const beganMs = clock.now() - startMs;
-    await failure.guard(state.execute(instruction));
-    times.push({ instruction: index, startMs: beganMs, endMs: clock.now() - startMs });
+    await failure.guard(
+      state.execute(instruction, (from) => times.push({ instruction: index, startMs: from - startMs, endMs: clock.now() - startMs })),
+    );
+    if (!isBeside(instruction)) times.push({ instruction: index, startMs: beganMs, endMs: clock.now() - startMs });
   }
+  await failure.guard(state.reduced());
   const totals = failure.guard(stage.finishRound(isNormCounted(program)));
   totals.catch(() => {}); // seen below, where nothing fails before
   const update = await failure.guard(ports.nextUpdate());
@@ -104,27 +114,29 @@ class RoundState {
   readonly #activations = new Map<number, Promise<readonly Tensor[]>>();
   readonly #gradients = new Map<number, Promise<readonly Tensor[]>>();
   readonly #sends: Promise<void>[] = [];
+  readonly #buckets: readonly LayerRange[];
+  /** The AllReduces beside the computing, one after the other. */
+  #reducing: Promise<void> = Promise.resolve();
+  /** Frames of the round's AllReduces so far: the next one's are numbered from here, on all members alike. */
+  #ringFrames = 0;
 
   constructor(program: DeviceProgram, stage: StagePort, round: number, ports: RoundPorts) {
     this.#program = program;
     this.#stage = stage;
     this.#round = round;
     this.#ports = ports;
+    this.#buckets = bucketReductionOf(program)?.buckets ?? [];
   }
 
-  async execute(instruction: Instruction): Promise<void> {
+  /** `onReduced`: called when an AllReduce that runs beside the computing is done, with the time at which it began. */
+  async execute(instruction: Instruction, onReduced: (beganMs: number) => void = () => {}): Promise<void> {
     switch (instruction.kind) {
       case 'receive':
         return this.#receive(instruction);
       case 'forward':
         return this.#forward(instruction.microBatch);
       case 'backward':
-        this.#keep(
-          this.#gradients,
-          instruction.microBatch,
-          this.#stage.backward(instruction.microBatch, this.#gradientsOf(instruction.microBatch)),
-        );
-        return;
+        return this.#backward(instruction.microBatch, this.#bucketOf(instruction.layers));
       case 'backward-input':
         this.#keep(
           this.#gradients,
@@ -133,7 +145,7 @@ class RoundState {
         );
         return;
       case 'backward-weight':
-        this.#stage.backwardWeight(instruction.microBatch);
+        this.#stage.backwardWeight(instruction.microBatch, this.#bucketOf(instruction.layers));
         return;
       case 'send': {
         const sending = this.#send(instruction);
@@ -142,7 +154,8 @@ class RoundState {
         return;
       }
       case 'all-reduce':
-        return this.#allReduce(instruction.group);
+        if (!isBeside(instruction)) return this.#allReduce(instruction.group, undefined, this.#stage.takeGradients());
+        return this.#allReduceBeside(instruction.group, defined(this.#bucketOf(instruction.layers), 'a bucket'), onReduced);
       case 'update':
         return;
       default:
@@ -227,21 +240,60 @@ class RoundState {
     await this.#ports.send(to, { kind: payload, round: this.#round, microBatch, tensors }, 'pipeline');
   }
 
-  async #allReduce(group: readonly string[]): Promise<void> {
+  #backward(microBatch: number, bucket: number | undefined): void {
+    const gradients = bucket === undefined || bucket === 0 ? this.#gradientsOf(microBatch) : [];
+    const result = this.#stage.backward(microBatch, gradients, bucket);
+    // Of a pass in pieces, the last gives what is sent.
+    if (bucket === undefined || bucket === this.#buckets.length - 1) this.#keep(this.#gradients, microBatch, result);
+    else result.catch(() => {}); // the next piece fails too
+  }
+
+  /** The place of an instruction's layers among the buckets; undefined for all layers. */
+  #bucketOf(layers: LayerRange | undefined): number | undefined {
+    return layers === undefined ? undefined : this.#buckets.findIndex(([first]) => first === layers[0]);
+  }
+
+  /** Takes the bucket's gradients at once, before anything else is queued on the engine, and reduces them after the bucket before. */
+  #allReduceBeside(group: readonly string[], bucket: number, onReduced: (beganMs: number) => void): void {
+    const taken = this.#stage.takeGradients(bucket);
+    taken.catch(() => {}); // seen by reduced()
+    this.#reducing = this.#reducing.then(async () => {
+      await this.#ports.failure.guard(taken);
+      const beganMs = this.#ports.clock.now();
+      await this.#allReduce(group, bucket, taken);
+      onReduced(beganMs);
+    });
+    this.#reducing.catch(() => {}); // seen by reduced()
+  }
+
+  /** Every AllReduce is done. */
+  reduced(): Promise<void> {
+    return this.#reducing;
+  }
+
+  async #allReduce(group: readonly string[], bucket: number | undefined, taken: Promise<Float32Array>): Promise<void> {
     const memberIndex = group.indexOf(this.#program.device);
     assert(memberIndex >= 0, 'the device is in its own group');
     const next = defined(group[(memberIndex + 1) % group.length], 'the next of the ring');
     const previous = defined(group[(memberIndex + group.length - 1) % group.length], 'the previous of the ring');
-    const values = await this.#ports.failure.guard(this.#stage.takeGradients());
+    const values = await this.#ports.failure.guard(taken);
+    const firstFrame = this.#ringFrames;
+    this.#ringFrames += ringFrameCount(values.length, group.length);
     await ringAllReduce(values, memberIndex, group.length, {
       send: (piece, data) => {
         const tensor: Tensor = { type: 'float32', shape: [data.length], data };
-        return this.#ports.send(next, { kind: 'all-reduce', round: this.#round, microBatch: piece, tensors: [tensor] }, 'pipeline');
+        const frame = { kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, tensors: [tensor] };
+        return this.#ports.send(next, frame, 'pipeline');
       },
-      receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: piece, from: previous }),
+      receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, from: previous }),
     });
-    await this.#stage.putGradients(values);
+    await this.#stage.putGradients(values, bucket);
   }
+}
+
+/** Whether an instruction runs beside those behind it. */
+function isBeside(instruction: Instruction): boolean {
+  return instruction.kind === 'all-reduce' && instruction.layers !== undefined;
 }
 
 function pieceKey(payload: Payload, microBatch: number): string {

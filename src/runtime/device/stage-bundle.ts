@@ -31,11 +31,11 @@ export function encodeBundle({ pass, translations }: StageBundle): readonly Uint
 export function decodeBundle(bytes: Uint8Array): StageBundle {
   const end = lengthBytes + new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const { pass, graphs } = JSON.parse(new TextDecoder().decode(bytes.subarray(lengthBytes, end))) as Header;
-  const translations: Partial<Record<StageGraphName, Translation>> = {};
+  const translations: [StageGraphName, Translation][] = [];
   let offset = end;
   for (const { graph, modelBytes, ...rest } of graphs) {
-    translations[graph] = { ...rest, model: bytes.subarray(offset, offset + modelBytes) };
+    translations.push([graph, { ...rest, model: bytes.subarray(offset, offset + modelBytes) }]);
     offset += modelBytes;
   }
-  return { pass, translations };
+  return { pass, translations: Object.fromEntries(translations) };
 }

@@ -12,12 +12,13 @@ import type { Graph } from '../../graph/graph.ts';
 import { joinGraphs } from '../../graph/join.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
+import type { BucketReduction, LayerRange } from '../../schedule/program.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
 import { accumulateGraph, type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
-import { type Pack, type Packing, packedSpecs, packGraph, packOf, replacementName } from './packs.ts';
+import { type Pack, type Packing, packedNames, packedSpecs, packGraph, packOf, replacementName } from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';
 import type { StatePack } from './stage-state.ts';
 
@@ -38,9 +39,11 @@ export interface StageOptions {
   readonly immediateBackward?: boolean;
   /** Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit. */
   readonly savedBudgetBytes?: number | undefined;
+  /** How gradients are reduced beside the computing. Default: all at once, after it. */
+  readonly reduction?: BucketReduction | undefined;
 }
 
-/** The graphs of a stage. Of the pass, either `step` (forward pass, loss and backward pass in one) or those between. */
+/** The graphs of a stage. Of the pass, either `step` (forward pass, loss and backward pass in one) or those between; both where the last micro-batch comes in pieces. */
 export type StageGraphName =
   | 'step'
   | 'forward'
@@ -50,10 +53,14 @@ export type StageGraphName =
   | 'loss'
   | 'update'
   | 'accumulate'
-  | 'squaredNorm';
+  | 'squaredNorm'
+  | PieceGraphName;
+
+/** A piece of the last micro-batch's pass, and the sums of its gradients alone. */
+type PieceGraphName = `piece${number}` | `accumulate${number}`;
 
 /** Something for each of the graphs that a stage has: `loss` on the last one, `backward` whole or in two halves. */
-export type ByGraph<T> = Readonly<Partial<Record<StageGraphName, T>>>;
+export type ByGraph<T> = Readonly<Partial<Record<Exclude<StageGraphName, PieceGraphName>, T>> & Record<PieceGraphName, T>>;
 
 /** What is to be known of the pass besides its graphs; JSON. Names are those of the graphs: packs stand in place of their members. */
 export interface PassNotes {
@@ -70,6 +77,8 @@ export interface PassNotes {
   readonly gradients: readonly string[];
   /** `sampleAxis`: where the samples are; absent for masks that do not depend on the samples. */
   readonly dropouts: readonly (DropoutInput & { readonly sampleAxis?: number })[];
+  /** By bucket, where the last micro-batch's pass comes in pieces: what a piece carries for those after it, and the parameters whose gradients it gives. */
+  readonly pieces: readonly { readonly carried: readonly string[]; readonly gradients: readonly string[] }[];
 }
 
 /** What a stage holds, as its graphs take it. Found without differentiation. */
@@ -81,6 +90,8 @@ export interface StageLayout {
   readonly statistics: readonly TensorSpec[];
   /** The parameters that an update changes, as the graphs take them: small ones in a pack. */
   readonly trained: readonly TensorSpec[];
+  /** The same by the buckets in which their gradients are reduced. */
+  readonly buckets: readonly (readonly TensorSpec[])[];
   readonly packs: readonly StatePack[];
   readonly optimizer: OptimizerGraph;
 }
@@ -94,12 +105,13 @@ export interface StageDesign {
 
 /** What layers [first, end) hold. */
 export function stageLayout(options: StageOptions): StageLayout {
-  const { optimizer, packs, buffers, parameters, statistics, trained } = layOut(options);
+  const { optimizer, packs, buffers, parameters, statistics, trained, buckets } = layOut(options);
   return {
     parameters,
     buffers,
     statistics: packedSpecs(statistics, packs.buffers),
     trained,
+    buckets,
     packs: statePacks(packs, optimizer),
     optimizer,
   };
@@ -107,20 +119,28 @@ export function stageLayout(options: StageOptions): StageLayout {
 
 /** Differentiates layers [first, end) for a share of a micro-batch, in the forms that the engine likes. */
 export function designStage({ blockSize }: Pick<Engine, 'blockSize'>, options: StageOptions): StageDesign {
-  const { unpacked, packs, trained, optimizer } = layOut(options);
+  const { unpacked, packs, trained, buckets, optimizer } = layOut(options);
   const pass = options.sampleCount > 0 ? designPass(blockSize, options, unpacked, packs) : undefined;
   const updates: ByGraph<Graph> =
     trained.length === 0 ? {} : { update: optimizer.graph, accumulate: accumulateGraph(trained), squaredNorm: squaredNormGraph(trained) };
-  return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates } };
+  const isSummed = options.reduction?.pass !== undefined && !isOneInPieces(options);
+  const sums = buckets.flatMap((bucket, index) => (isSummed && bucket.length > 0 ? [[`accumulate${index}`, accumulateGraph(bucket)]] : []));
+  return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates, ...Object.fromEntries(sums) } };
+}
+
+/** Whether the micro-batch in pieces is the round's only one. */
+function isOneInPieces({ reduction }: StageOptions): boolean {
+  return reduction?.pass?.microBatch === 0;
 }
 
 interface Layout extends Omit<StageLayout, 'packs'> {
-  /** The trained parameters one by one. */
-  readonly unpacked: readonly TensorSpec[];
+  /** The trained parameters one by one, by bucket. */
+  readonly unpacked: readonly (readonly TensorSpec[])[];
   readonly packs: Packs;
 }
 
-function layOut({ sequence, layers, training }: StageOptions): Layout {
+function layOut(options: StageOptions): Layout {
+  const { sequence, layers, training } = options;
   const own = sequence.layers.slice(...layers);
   const replaced = new Set(replacedBuffers(sequence.graph));
   const buffers = own.flatMap((layer) => layer.buffers);
@@ -128,24 +148,40 @@ function layOut({ sequence, layers, training }: StageOptions): Layout {
     names.map((name) => ({ name, shape: defined(sequence.graph.initializers.get(name), name).shape }));
   const parameters = specs(own.flatMap((layer) => layer.parameters));
   const frozen = new Set(training.frozen);
-  const unpacked = parameters.filter(({ name }) => !frozen.has(name));
   const statistics = specs(buffers.filter((name) => replaced.has(name)));
-  const packs = { parameters: packOf('packed parameters', unpacked), buffers: packOf('packed statistics', statistics) };
-  const trained = packedSpecs(unpacked, packs.parameters);
+  const unpacked = inBuckets(
+    parameters.filter(({ name }) => !frozen.has(name)),
+    options,
+  );
+  const packOfBucket = unpacked.map((bucket, index) =>
+    packOf(unpacked.length === 1 ? 'packed parameters' : `packed parameters ${index}`, bucket),
+  );
+  const packs: Packs = { parameters: packOfBucket.flatMap((pack) => pack ?? []), buffers: packOf('packed statistics', statistics) };
+  const buckets = unpacked.map((bucket, index) => packedSpecs(bucket, packOfBucket[index]));
+  const trained = buckets.flat();
   const optimizer = optimizerGraph(training.optimizer.kind, trained, training.optimizer);
-  return { parameters, buffers: specs(buffers), statistics, unpacked, packs, trained, optimizer };
+  return { parameters, buffers: specs(buffers), statistics, unpacked, packs, trained, buckets, optimizer };
+}
+
+function inBuckets(trained: readonly TensorSpec[], { sequence, layers, reduction }: StageOptions): readonly (readonly TensorSpec[])[] {
+  const ranges: readonly LayerRange[] = reduction?.buckets ?? [layers];
+  return ranges.map((range) => {
+    const own = new Set(sequence.layers.slice(...range).flatMap((layer) => layer.parameters));
+    return trained.filter(({ name }) => own.has(name));
+  });
 }
 
 /** The packs by the roles of what is in them; optimizer state is packed as its parameters are. */
 function statePacks({ parameters, buffers }: Packs, optimizer: OptimizerGraph): readonly StatePack[] {
   const packs: StatePack[] = [];
   if (buffers !== undefined) packs.push({ role: 'buffer', pack: buffers });
-  if (parameters === undefined) return packs;
-  packs.push({ role: 'parameter', pack: parameters });
-  for (const { name, parameter, kind } of optimizer.state) {
-    if (parameter !== parameters.name) continue;
-    const members = parameters.members.map((member) => ({ ...member, name: `${member.name}/${kind}` }));
-    packs.push({ role: 'optimizer', pack: { ...parameters, name, members } });
+  for (const pack of parameters) {
+    packs.push({ role: 'parameter', pack });
+    for (const { name, parameter, kind } of optimizer.state) {
+      if (parameter !== pack.name) continue;
+      const members = pack.members.map((member) => ({ ...member, name: `${member.name}/${kind}` }));
+      packs.push({ role: 'optimizer', pack: { ...pack, name, members } });
+    }
   }
   return packs;
 }
@@ -157,14 +193,21 @@ interface PassDesign {
   readonly graphs: ByGraph<Graph>;
 }
 
-function designPass(blockSize: number | undefined, options: StageOptions, trained: readonly TensorSpec[], packs: Packs): PassDesign {
-  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes } = options;
+function designPass(
+  blockSize: number | undefined,
+  options: StageOptions,
+  trained: readonly (readonly TensorSpec[])[],
+  packs: Packs,
+): PassDesign {
+  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes, reduction } = options;
+  const parameters = trained.map((bucket) => bucket.map(({ name }) => name));
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
   let recompute: ReadonlySet<string> = new Set();
   const graphs = differentiate(stage, {
     inputs: differentiableNames(stage.inputs),
-    parameters: trained.map(({ name }) => name),
+    parameters: parameters.flat(),
+    ...(reduction?.pass === undefined ? {} : { pieces: { of: reduction.pass.kind, parameters } }),
     outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
     ...loweringOf({ blockSize }),
     recompute: (pass) => {
@@ -178,13 +221,23 @@ function designPass(blockSize: number | undefined, options: StageOptions, traine
   const loss = isLast ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels) : undefined;
   const packing: Packing = { ...packs, replacements: new Map(graphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])) };
   // In one graph with the forward pass, nothing would run again: equal nodes become one.
-  const isOneGraph = loss !== undefined && immediateBackward && !splitBackward && recompute.size === 0 && hasGradients;
-  const parts = isOneGraph ? { step: stepGraph(graphs, loss, logits.name) } : separateGraphs(graphs, splitBackward);
+  const isOneGraph =
+    loss !== undefined && immediateBackward && !splitBackward && recompute.size === 0 && hasGradients && !isOneInPieces(options);
+  const isInPieces = reduction?.pass !== undefined;
+  const parts: ByGraph<Graph> = {
+    ...(isOneGraph ? { step: stepGraph(graphs, loss, logits.name) } : separateGraphs(graphs, splitBackward)),
+    ...(isInPieces ? { forward: graphs.forward, ...pieceGraphs(graphs) } : {}),
+  };
   const packed = Object.fromEntries(Object.entries(parts).map(([name, graph]) => [name, packGraph(graph, packing)]));
   return {
     notes: passNotes(graphs, packs, dropoutsOf(graphs, options)),
-    graphs: { ...packed, ...(loss === undefined || isOneGraph ? {} : { loss }) },
+    graphs: { ...packed, ...(loss === undefined || (isOneGraph && !isInPieces) ? {} : { loss }) },
   };
+}
+
+/** The pieces that give anything. */
+function pieceGraphs({ pieces }: StageGraphs): ByGraph<Graph> {
+  return Object.fromEntries(pieces.flatMap(({ graph }, index) => (graph.outputs.length > 0 ? [[`piece${index}`, graph]] : [])));
 }
 
 /** The graphs that do any work. */
@@ -203,27 +256,24 @@ function passNotes(graphs: StageGraphs, packs: Packs, dropouts: PassNotes['dropo
   const names = (values: readonly { readonly name: string }[]): string[] => values.map(({ name }) => name);
   return {
     saved: names(graphs.saved),
-    savedInputs: packedNames(names(graphs.savedInputs), packs.buffers),
+    savedInputs: packedNames(names(graphs.savedInputs), packs.buffers === undefined ? [] : [packs.buffers]),
     intermediates: names(graphs.intermediates),
     bufferUpdates: packedUpdates(graphs.bufferUpdates, packs.buffers),
     inputGradients: graphs.inputGradients,
     gradients: packedNames(graphs.parameterGradients, packs.parameters),
     dropouts,
+    pieces: graphs.pieces.map(({ carried, parameterGradients }) => ({
+      carried,
+      gradients: packedNames(parameterGradients, packs.parameters),
+    })),
   };
-}
-
-/** The names with the pack in place of its members. */
-function packedNames(names: readonly string[], pack: Pack | undefined): readonly string[] {
-  const inside = new Set(pack?.members.map(({ name }) => name));
-  const others = names.filter((name) => !inside.has(name));
-  return pack === undefined || others.length === names.length ? others : [...others, pack.name];
 }
 
 function packedUpdates(updates: readonly BufferUpdate[], pack: Pack | undefined): readonly BufferUpdate[] {
   const kept = new Set(
     packedNames(
       updates.map(({ buffer }) => buffer),
-      pack,
+      pack === undefined ? [] : [pack],
     ),
   );
   const others = updates.filter(({ buffer }) => kept.has(buffer));

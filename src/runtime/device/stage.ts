@@ -8,8 +8,9 @@ import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
-import type { StateRole } from '../messages.ts';
+import type { StateRole, TensorSpec } from '../messages.ts';
 import { type CompiledStage, compileStage, type StageStore } from './compiled-stages.ts';
+import { GradientSums, vectorOf } from './gradient-sums.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 
@@ -82,8 +83,7 @@ export class Stage {
   readonly #state: StageState;
   /** Kept by forward for backward, by micro-batch. */
   readonly #inFlight = new Map<number, Values>();
-  /** Sums of the round's weight gradients, by parameter; empty before its first backward. */
-  #gradients: Values = {};
+  readonly #sums: GradientSums;
   #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
   #round = 0;
 
@@ -98,6 +98,7 @@ export class Stage {
     this.#options = options;
     this.#compiled = compiled;
     this.#state = new StageState(engine, compiled.packs);
+    this.#sums = new GradientSums(engine, compiled);
   }
 
   /**
@@ -171,8 +172,7 @@ export class Stage {
   #forget(): void {
     for (const values of this.#inFlight.values()) this.#releaseAll(values);
     this.#inFlight.clear();
-    this.#releaseAll(this.#gradients);
-    this.#gradients = {};
+    this.#sums.clear();
     this.#losses = [];
   }
 
@@ -188,7 +188,7 @@ export class Stage {
       feeds[cut.name] = this.#engine.upload(defined(inputs[index], cut.name));
     });
     Object.assign(feeds, this.#dropoutMasks(pass, microBatch, firstSample));
-    if (step !== undefined) {
+    if (step !== undefined && !this.#isInPieces(microBatch)) {
       feeds[stepNames.labels] = this.#engine.upload(defined(labels, 'the labels'));
       feeds[stepNames.scale] = this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize));
       this.#inFlight.set(microBatch, feeds);
@@ -211,17 +211,53 @@ export class Stage {
     return labels === undefined ? Promise.all(outputs as Promise<Tensor>[]) : Promise.resolve([]);
   }
 
-  /** Queues the whole backward pass. `outputGradients` follow the differentiable ones of this.outputs (none on the last stage). Resolves with those of this.inputs. */
-  backward(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+  /**
+   * Queues the whole backward pass. `outputGradients` follow the differentiable ones of this.outputs (none on the last stage). Resolves with those of this.inputs.
+   * With `bucket`, the pass comes in pieces, called in turn: the first takes the output gradients, the last resolves with the input gradients.
+   */
+  backward(microBatch: number, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
     const pass = this.#pass();
+    if (bucket === undefined || bucket === 0) this.#seed(microBatch, outputGradients);
+    if (bucket !== undefined) {
+      const results = this.#piece(pass, microBatch, bucket);
+      return bucket === pass.pieces.length - 1 ? this.#inputGradients(pass, results) : Promise.resolve([]);
+    }
     const { step, backward } = this.#compiled.graphs;
-    this.#seed(microBatch, outputGradients);
     const kept = this.#takeKept(microBatch);
     if (step !== undefined) return this.#step(pass, step, kept);
     const results = backward === undefined ? {} : this.#run(backward, { ...this.#stateValues(), ...kept });
     this.#releaseAll(kept);
-    this.#accumulate(pass, results);
+    this.#sums.add(pass.gradients, results);
     return this.#inputGradients(pass, results);
+  }
+
+  /** One piece of the last micro-batch's pass. What it carries is kept for the next pieces; what none of them reads goes. */
+  #piece({ pieces }: PassNotes, microBatch: number, bucket: number): Values {
+    const { graphs } = this.#compiled;
+    const { carried, gradients } = defined(pieces[bucket], 'a piece');
+    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
+    const graph = graphs[`piece${bucket}`];
+    const results = graph === undefined ? {} : this.#run(graph, { ...this.#stateValues(), ...kept });
+    for (const name of carried) kept[name] = defined(results[name], name);
+    const later = pieces.map((_, index) => (index > bucket ? graphs[`piece${index}`] : undefined));
+    this.#keepFor(kept, later);
+    if (bucket === pieces.length - 1) this.#inFlight.delete(microBatch);
+    this.#sums.add(gradients, results, { bucket });
+    return results;
+  }
+
+  /** Lets go of what none of the graphs reads. */
+  #keepFor(kept: Values, graphs: readonly (Executable | undefined)[]): void {
+    const read = new Set(graphs.flatMap((graph) => graph?.inputs ?? []));
+    for (const [name, value] of Object.entries(kept)) {
+      if (read.has(name)) continue;
+      delete kept[name];
+      this.#state.release(value);
+    }
+  }
+
+  #isInPieces(microBatch: number): boolean {
+    return this.#options.reduction?.pass?.microBatch === microBatch;
   }
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
@@ -230,46 +266,49 @@ export class Stage {
     this.#releaseAll(feeds);
     this.#replaceBuffers(pass, results);
     this.#addSums(results[stepNames.loss], results[stepNames.correct]);
-    this.#accumulate(pass, results);
+    this.#sums.add(pass.gradients, results);
     return this.#inputGradients(pass, results);
   }
 
-  /** The first half of a split backward pass: input gradients only. */
+  /** The first half of a split backward pass: input gradients only. Of what the forward pass kept, what the second half reads stays. */
   backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
     const pass = this.#pass();
     this.#seed(microBatch, outputGradients);
     const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
-    const { backwardInput } = this.#compiled.graphs;
+    const { backwardInput, backwardWeight } = this.#compiled.graphs;
     const results = backwardInput === undefined ? {} : this.#run(backwardInput, { ...this.#stateValues(), ...kept });
     for (const name of pass.intermediates) kept[name] = defined(results[name], name);
+    this.#keepFor(kept, [backwardWeight]);
     return this.#inputGradients(pass, results, new Set(pass.intermediates));
   }
 
-  /** The second half: weight gradients. */
-  backwardWeight(microBatch: number): void {
+  /** The second half: weight gradients; with `bucket`, one piece of them, called in turn. */
+  backwardWeight(microBatch: number, bucket?: number): void {
     const pass = this.#pass();
+    if (bucket !== undefined) {
+      this.#piece(pass, microBatch, bucket);
+      return;
+    }
     const kept = this.#takeKept(microBatch);
     const { backwardWeight } = this.#compiled.graphs;
     const results = backwardWeight === undefined ? {} : this.#run(backwardWeight, { ...this.#stateValues(), ...kept });
     this.#releaseAll(kept);
-    this.#accumulate(pass, results);
+    this.#sums.add(pass.gradients, results);
   }
 
-  /** The round's weight gradients (and, weighted by this device's samples, its running statistics) in one vector, for AllReduce. They are gone from here until they are put back. */
-  async takeGradients(): Promise<Float32Array> {
-    const { trained, statistics } = this.#compiled;
-    const values = new Float32Array([...trained, ...statistics].reduce((sum, { shape }) => sum + elementCount(shape), 0));
-    const gradients = this.#gradients;
-    this.#gradients = {};
-    const parts = trained.map(({ name }) => (gradients[name] === undefined ? undefined : this.#engine.take(gradients[name])));
+  /**
+   * The round's weight gradients (and, weighted by this device's samples, its running statistics) in one vector, for AllReduce; those of a bucket, if given,
+   * the statistics with the last. They are gone from here until they are put back. What is queued after this call is not waited for.
+   */
+  async takeGradients(bucket?: number): Promise<Float32Array> {
+    const trained = this.#trainedOf(bucket);
+    const statistics = this.#statisticsOf(bucket);
+    const parts = defined(this.#sums.take(bucket)[0], 'the sums');
     const averages = statistics.map(({ name }) => this.#engine.download(defined(this.#state.get('buffer', name), name)));
-    let offset = 0;
-    for (const [index, { shape }] of trained.entries()) {
-      const part = await parts[index];
-      if (part !== undefined) values.set(part.data as Float32Array, offset);
-      offset += elementCount(shape);
-    }
+    const extraCount = statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
+    const values = await vectorOf(trained, parts, extraCount);
     const weight = this.#options.sampleCount / this.#options.microBatchSize;
+    let offset = values.length - extraCount;
     for (const average of averages) {
       const { data } = await average;
       for (let index = 0; index < data.length; index++) values[offset++] = (data[index] as number) * weight;
@@ -277,9 +316,18 @@ export class Stage {
     return values;
   }
 
-  /** Puts the group's sums in place of the own gradients and statistics. Copies of many megabytes let other work in between. */
-  async putGradients(values: Float32Array): Promise<void> {
-    const { trained, statistics } = this.#compiled;
+  #trainedOf(bucket: number | undefined): readonly TensorSpec[] {
+    return bucket === undefined ? this.#compiled.trained : defined(this.#compiled.buckets[bucket], 'a bucket');
+  }
+
+  /** Statistics travel with the last bucket. */
+  #statisticsOf(bucket: number | undefined): readonly TensorSpec[] {
+    const { statistics, buckets } = this.#compiled;
+    return bucket === undefined || bucket === buckets.length - 1 ? statistics : [];
+  }
+
+  /** Puts the group's sums in place of the own gradients and statistics, of a bucket if given. Copies of many megabytes let other work in between. */
+  async putGradients(values: Float32Array, bucket?: number): Promise<void> {
     let [offset, sinceYield] = [0, 0];
     const next = async (shape: readonly number[]): Promise<Tensor> => {
       const end = offset + elementCount(shape);
@@ -292,8 +340,8 @@ export class Stage {
       offset = end;
       return part;
     };
-    for (const { name, shape } of trained) this.#gradients[name] = this.#engine.upload(await next(shape));
-    for (const { name, shape } of statistics) this.load({ role: 'buffer', name, value: await next(shape) });
+    await this.#sums.put(bucket, next);
+    for (const { name, shape } of this.#statisticsOf(bucket)) this.load({ role: 'buffer', name, value: await next(shape) });
   }
 
   /**
@@ -301,13 +349,11 @@ export class Stage {
    * group does).
    */
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
-    const { trained } = this.#compiled;
     const { squaredNorm } = this.#compiled.graphs;
     const losses = this.#losses; // the next round may begin while these are awaited
-    const complete = trained.length > 0 && trained.every(({ name }) => this.#gradients[name] !== undefined);
+    const feeds = this.#sums.complete();
     let norm = 0;
-    if (squaredNorm !== undefined && complete) {
-      const feeds = Object.fromEntries(trained.map(({ name }) => [gradientName(name), defined(this.#gradients[name], name)]));
+    if (squaredNorm !== undefined && feeds !== undefined) {
       const result = await this.#engine.take(defined(Object.values(this.#run(squaredNorm, feeds))[0], 'the norm'));
       norm = Number(result.data[0]);
     }
@@ -326,12 +372,7 @@ export class Stage {
     const { update } = this.#compiled.graphs;
     if (update === undefined) return;
     const feeds: Values = { ...this.#stateValues() };
-    const own: Values = {};
-    for (const { name, shape } of trained) {
-      own[gradientName(name)] =
-        this.#gradients[name] ?? this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape))));
-    }
-    this.#gradients = {};
+    const own = this.#sums.remove();
     for (const { name, shape } of optimizer.state) {
       if (this.#state.get('optimizer', name) === undefined)
         this.#state.set('optimizer', name, this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape)))));
@@ -429,27 +470,6 @@ export class Stage {
     const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
     this.#inFlight.delete(microBatch);
     return kept;
-  }
-
-  /** Adds a micro-batch's weight gradients to the round's sums. */
-  #accumulate({ gradients: own }: PassNotes, results: Values): void {
-    const { trained } = this.#compiled;
-    const { accumulate } = this.#compiled.graphs;
-    if (own.length === 0) return;
-    const isFirst = Object.keys(this.#gradients).length === 0;
-    if (isFirst) {
-      for (const name of own) this.#gradients[name] = defined(results[gradientName(name)], name);
-      for (const { name, shape } of trained) {
-        this.#gradients[name] ??= this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape))));
-      }
-      return;
-    }
-    const feeds: Values = {};
-    for (const { name } of trained) feeds[`sum(${name})`] = defined(this.#gradients[name], name);
-    for (const name of own) feeds[gradientName(name)] = defined(results[gradientName(name)], name);
-    const sums = this.#run(defined(accumulate, 'the sum'), feeds);
-    this.#releaseAll(feeds);
-    for (const { name } of trained) this.#gradients[name] = defined(sums[name], name);
   }
 
   /** Gradients of the differentiable inputs; zeros for those that nothing depends on. */

@@ -12,7 +12,7 @@ import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { layers } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
-import { type DeviceProgram, isBackwardImmediate } from '../../schedule/program.ts';
+import { bucketReductionOf, type DeviceProgram, isBackwardImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { Mailbox } from '../device/mailbox.ts';
@@ -492,6 +492,7 @@ class Worker {
       microBatchSize: plan.microBatchSize,
       splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
       immediateBackward: isBackwardImmediate(device),
+      reduction: bucketReductionOf(device),
       savedBudgetBytes: savedBudgetBytes({
         sequence,
         program: device,

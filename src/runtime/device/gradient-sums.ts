@@ -1,0 +1,154 @@
+// A round's weight gradients on one device, summed in the engine in the order of the micro-batches. They are kept in buckets of layers, each of which can be
+// taken out, to be summed over the group, while others still grow; and by position, where strict runs sum each part of a micro-batch by itself.
+
+import { assert, defined } from '../../assert.ts';
+import type { Engine, Executable, Value } from '../../engine/engine.ts';
+import { gradientName } from '../../graph/gradient-name.ts';
+import { allocate, elementCount, type Tensor, wrap } from '../../graph/tensor.ts';
+import { sumName } from '../../training/optimizers.ts';
+import type { TensorSpec } from '../messages.ts';
+import type { CompiledStage } from './compiled-stages.ts';
+
+type Values = Record<string, Value>;
+
+/** Which gradients an addition, or a transfer, is about. */
+export interface SumPart {
+  /** Default: all. */
+  readonly bucket?: number | undefined;
+  /** Default: 0. */
+  readonly position?: number | undefined;
+}
+
+/** The sums. Queues work and returns; a value belongs to whoever took it out. */
+export class GradientSums {
+  readonly #engine: Engine;
+  readonly #compiled: Pick<CompiledStage, 'trained' | 'buckets' | 'graphs'>;
+  /** By position, by parameter; a bucket is there as a whole or not at all. */
+  readonly #sums = new Map<number, Values>();
+
+  constructor(engine: Engine, compiled: Pick<CompiledStage, 'trained' | 'buckets' | 'graphs'>) {
+    this.#engine = engine;
+    this.#compiled = compiled;
+  }
+
+  /** Adds a micro-batch's gradients: `results` under `gradientName` of `own`. Takes them over. */
+  add(own: readonly string[], results: Readonly<Values>, { bucket, position = 0 }: SumPart = {}): void {
+    if (own.length === 0) return;
+    const trained = this.#trainedOf(bucket);
+    const sums = this.#sums.get(position) ?? {};
+    this.#sums.set(position, sums);
+    if (trained.every(({ name }) => sums[name] === undefined)) {
+      for (const name of own) sums[name] = defined(results[gradientName(name)], name);
+      for (const spec of trained) sums[spec.name] ??= this.#zeros(spec);
+      return;
+    }
+    const feeds: Values = {};
+    for (const name of own) feeds[gradientName(name)] = defined(results[gradientName(name)], name);
+    const { graphs } = this.#compiled;
+    this.#replace(sums, trained, feeds, bucket === undefined ? graphs.accumulate : graphs[`accumulate${bucket}`]);
+  }
+
+  /** sums[name] ← sums[name] + feeds[gradientName(name)], whose values are released. */
+  #replace(sums: Values, trained: readonly TensorSpec[], gradients: Values, accumulate: Executable | undefined): void {
+    const feeds: Values = { ...gradients };
+    for (const { name } of trained) feeds[sumName(name)] = defined(sums[name], name);
+    const results = defined(accumulate, 'the sum').run(feeds);
+    this.#release(feeds);
+    for (const { name } of trained) sums[name] = defined(results[name], name);
+  }
+
+  /** The positions that have sums, ascending. */
+  #positions(): number[] {
+    return [...this.#sums.keys()].sort((a, b) => a - b);
+  }
+
+  /** Adds the positions up, in their order: then there is one. */
+  fold(): void {
+    const [first = 0, ...others] = this.#positions();
+    const sums = this.#sums.get(first);
+    for (const position of others) {
+      const more = defined(this.#sums.get(position), 'sums');
+      this.#sums.delete(position);
+      const gradients = Object.fromEntries(Object.entries(more).map(([name, value]) => [gradientName(name), value]));
+      this.#replace(defined(sums, 'sums'), this.#compiled.trained, gradients, this.#compiled.graphs.accumulate);
+    }
+  }
+
+  /** Moves a bucket out: by position, in their order, its tensors as they arrive; undefined stands for zeros. Never fewer than one position. */
+  take(bucket: number | undefined): readonly (readonly (Promise<Tensor> | undefined)[])[] {
+    const trained = this.#trainedOf(bucket);
+    const positions = this.#positions();
+    return (positions.length === 0 ? [0] : positions).map((position) => {
+      const sums = this.#sums.get(position) ?? {};
+      return trained.map(({ name }) => {
+        const value = sums[name];
+        delete sums[name];
+        return value === undefined ? undefined : this.#engine.take(value);
+      });
+    });
+  }
+
+  /** Puts the group's sums in the place of what was taken. `next` gives the tensors one by one. */
+  async put(bucket: number | undefined, next: (shape: readonly number[]) => Promise<Tensor>): Promise<void> {
+    const [first = 0] = this.#positions();
+    const sums = this.#sums.get(first) ?? {};
+    this.#sums.set(first, sums);
+    for (const { name, shape } of this.#trainedOf(bucket)) sums[name] = this.#engine.upload(await next(shape));
+  }
+
+  #trainedOf(bucket: number | undefined): readonly TensorSpec[] {
+    return bucket === undefined ? this.#compiled.trained : defined(this.#compiled.buckets[bucket], 'a bucket');
+  }
+
+  /** The sums of all positions by `gradientName`, if there are any; they stay. */
+  complete(): Values | undefined {
+    const { trained } = this.#compiled;
+    this.#dropEmpty();
+    this.fold();
+    const sums = this.#sums.get(this.#positions()[0] ?? 0) ?? {};
+    if (trained.length === 0 || trained.some(({ name }) => sums[name] === undefined)) return undefined;
+    return Object.fromEntries(trained.map(({ name }) => [gradientName(name), defined(sums[name], name)]));
+  }
+
+  /** The sums by `gradientName`, zeros where there are none. They are the caller's, and the next round begins without. */
+  remove(): Values {
+    const found = this.complete() ?? Object.fromEntries(this.#compiled.trained.map((spec) => [gradientName(spec.name), this.#zeros(spec)]));
+    this.#sums.clear();
+    return found;
+  }
+
+  /** Lets go of all sums. */
+  clear(): void {
+    for (const sums of this.#sums.values()) this.#release(sums);
+    this.#sums.clear();
+  }
+
+  #dropEmpty(): void {
+    for (const [position, sums] of this.#sums) if (Object.keys(sums).length === 0) this.#sums.delete(position);
+  }
+
+  #zeros({ shape }: TensorSpec): Value {
+    return this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape))));
+  }
+
+  #release(values: Readonly<Values>): void {
+    for (const value of Object.values(values)) this.#engine.release(value);
+  }
+}
+
+/** A position's tensors in one vector. */
+export async function vectorOf(
+  specs: readonly TensorSpec[],
+  parts: readonly (Promise<Tensor> | undefined)[],
+  extraCount: number,
+): Promise<Float32Array> {
+  assert(parts.length === specs.length, 'a tensor for each parameter');
+  const values = new Float32Array(specs.reduce((sum, { shape }) => sum + elementCount(shape), 0) + extraCount);
+  let offset = 0;
+  for (const [index, { shape }] of specs.entries()) {
+    const part = await parts[index];
+    if (part !== undefined) values.set(part.data as Float32Array, offset);
+    offset += elementCount(shape);
+  }
+  return values;
+}
