@@ -20,6 +20,7 @@ export function stageForBench(spec, batch, { initialize = true } = {}) {
     label: { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false },
     splitBackward: false,
     immediateBackward: true,
+    immediateUpdate: true,
   };
   return { graph, input, label, options };
 }
@@ -46,15 +47,16 @@ export async function compileStageForBench(spec, batch, threadCount) {
   const data = draw();
   let round = 0;
   return async () => {
-    stage.beginRound(round++);
+    const update = { learningRate: 0.01, gradientScale: 1, step: round + 1 };
+    stage.beginRound(round, update);
     await stage.forward(0, 0, [{ type: input.type, shape, data: data.slice() }], {
       type: 'int64',
       shape: [batch],
       data: BigInt64Array.from(labels),
     });
     await stage.backward(0, []);
-    stage.update({ learningRate: 0.01, gradientScale: 1, step: round });
-    stage.dropVersion(round - 1);
+    stage.update(update);
+    stage.dropVersion(round++);
     await engine.settled();
   };
 }

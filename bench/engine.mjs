@@ -5,7 +5,7 @@
 // is timed alone and the ratios are null.
 //
 // Each side is a process of its own that computes only while it is asked to. Ours is the product's path: a stage on the compute thread, as a
-// worker has it, with the gradients' norm and the sums of the loss left out as in PyTorch's loop.
+// worker has it. Its step computes the gradients' norms too, which PyTorch's loop leaves out; the sums of the loss stay where they are on both sides.
 
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';

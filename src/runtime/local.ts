@@ -7,7 +7,7 @@ import type { Plan } from '../cluster/cluster.ts';
 import type { Engine } from '../engine/engine.ts';
 import { RunError } from '../errors.ts';
 import { program } from '../schedule/generate.ts';
-import { type Instruction, isBackwardImmediate } from '../schedule/program.ts';
+import { type Instruction, isBackwardImmediate, isUpdateImmediate } from '../schedule/program.ts';
 import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordinator.ts';
 import { isBoundary } from './coordinator/machine.ts';
 import type { MachineConfig } from './coordinator/machine-types.ts';
@@ -58,6 +58,7 @@ export async function trainHere(
     microBatchSize: plan.microBatchSize,
     splitBackward: false,
     immediateBackward: isBackwardImmediate(device),
+    immediateUpdate: isUpdateImmediate(device) && training.clipNorm === null,
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
   };
   const stage = await createStage(engine, options, stageStore);
@@ -75,12 +76,14 @@ export async function trainHere(
   for (let round = config.firstRound; round < config.endRound; round++) {
     const learningRate = config.learningRate(round);
     const step = round + 1;
+    const plannedUpdate = isClipped ? undefined : { learningRate, gradientScale: 1, step };
     const running = runRound(device, stage, round, {
       clock,
       send: () => Promise.reject(new RunError('A single device has nobody to send to.')),
       receive: (key) => mailbox.take(key),
       failure,
-      nextUpdate: () => Promise.resolve(isClipped ? undefined : { learningRate, gradientScale: 1, step }),
+      plannedUpdate,
+      nextUpdate: () => Promise.resolve(plannedUpdate),
     });
     if (round + 1 < config.endRound) feed(round + 1);
     const { result, times } = await (await running).outcome;

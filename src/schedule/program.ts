@@ -82,6 +82,12 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
   return { buckets };
 }
 
+/** True where one backward pass on this device makes all of the gradients that its update takes: one micro-batch, and nobody to sum with. */
+export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
+  const isBackward = ({ kind }: Instruction): boolean => kind === 'backward' || kind === 'backward-weight';
+  return instructions.filter(isBackward).length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
+}
+
 /** One round of a plan, for all devices. */
 export interface Program {
   readonly schedule: string;

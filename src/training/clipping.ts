@@ -21,6 +21,25 @@ export function squaredNormGraph(parameters: readonly Parameter[]): Graph {
   return emitter.build('squared-norm', ['squaredNorm']);
 }
 
+/** Inputs: `gradientName` of each parameter. Outputs: `squaredNormName` of each, float32 scalars: to be computed where the gradients are made, each at once. */
+export function squaredNormsGraph(parameters: readonly Parameter[]): Graph {
+  const emitter = new Emitter();
+  for (const { name, type = 'float32', shape } of parameters) {
+    const inputs = [emitter.input(gradientName(name), type, shape)];
+    const outputs = [squaredNormName(name)];
+    emitter.append({ operator: 'ReduceSumSquare', domain: '', name: `square ${name}`, inputs, outputs, attributes: { keepdims: int(0) } });
+  }
+  return emitter.build(
+    'squared-norms',
+    parameters.map(({ name }) => squaredNormName(name)),
+  );
+}
+
+/** What graphs call the sum of the squares of a parameter's gradient. */
+export function squaredNormName(parameter: string): string {
+  return `squaredNorm(${parameter})`;
+}
+
 /** The factor for all gradients, whose squares sum to `squaredNorm`: maxNorm / (norm + 1e-6), at most 1. NaN for NaN. */
 export function clipScale(squaredNorm: number, maxNorm: number): number {
   assert(maxNorm > 0, `clipping to a norm of ${maxNorm}`);

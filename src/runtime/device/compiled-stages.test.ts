@@ -81,14 +81,15 @@ async function trained(stage: Stage, net: TestNet, subject: RunSubject, split: b
   const results: unknown[] = [];
   for (const round of [0, 1]) {
     const { inputs, labels } = batches(net, subject)(round);
-    stage.beginRound(round);
+    const update = { learningRate: 0.1, gradientScale: 1, step: round + 1 };
+    stage.beginRound(round, update);
     await stage.forward(0, 0, inputs.map(ownCopy) as Tensor[], ownCopy(labels));
     if (split) {
       await stage.backwardInput(0, []);
       stage.backwardWeight(0);
     } else await stage.backward(0, []);
     results.push(await stage.finishRound(true));
-    stage.update({ learningRate: 0.1, gradientScale: 1, step: round + 1 });
+    stage.update(update);
     for await (const entry of stage.state()) results.push(entry);
   }
   return results;
@@ -97,7 +98,13 @@ async function trained(stage: Stage, net: TestNet, subject: RunSubject, split: b
 test('a stage from the store computes bit for bit what one that was just compiled does, and nothing is translated for it', async () => {
   for (const net of [residualNet(), transformerNet(), sequenceFirstNet(), batchNormNet()]) {
     const subject = subjectOf(net, batchSize, { optimizer: { ...sgd, kind: 'adam' } });
-    for (const form of [{ splitBackward: true }, { immediateBackward: true }, { savedBudgetBytes: 2000 }, {}]) {
+    for (const form of [
+      { splitBackward: true },
+      { immediateBackward: true },
+      { immediateBackward: true, immediateUpdate: true },
+      { savedBudgetBytes: 2000 },
+      {},
+    ]) {
       const options = optionsOf(subject, form);
       const store = memoryStore();
       const results = [];
@@ -214,6 +221,7 @@ test('the key changes with all that the graphs depend on, and with nothing else'
     optionsOf(subject, { sampleCount: 0 }),
     optionsOf(subject, { splitBackward: true }),
     optionsOf(subject, { immediateBackward: true }),
+    optionsOf(subject, { immediateUpdate: true }),
     optionsOf(subject, { savedBudgetBytes: 100 }),
     optionsOf({ ...subject, label: { ...label, type: 'int32' } }),
     optionsOf({ ...subject, training: { ...training, loss: 'mse' } }),

@@ -38,6 +38,8 @@ export interface RoundPorts {
   receive(key: MailKey): Promise<Frame>;
   /** Ends every wait when the device must give up the round. */
   readonly failure: Failure;
+  /** What `nextUpdate` will say, where that is known before the round; a stage with `immediateUpdate` must know. */
+  readonly plannedUpdate?: UpdateOptions | undefined;
   /**
    * Called when the round's gradients are final: how to update with them at once, so that the device has work while their sums are on their way to
    * the coordinator; undefined where the update must wait for the commit.
@@ -69,7 +71,7 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
     receive: (key) => failure.guard(ports.receive(key)),
   });
   const times: RoundTimes[] = [];
-  stage.beginRound(round);
+  stage.beginRound(round, ports.plannedUpdate);
   for (const [index, instruction] of program.instructions.entries()) {
     if (instruction.kind === 'update') break;
     const beganMs = clock.now() - startMs;

@@ -8,12 +8,13 @@ import { mergeEqual } from '../../autodiff/subgraph.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import { replacedBuffers } from '../../graph/freeze.ts';
+import { gradientName } from '../../graph/gradient-name.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { joinGraphs } from '../../graph/join.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
 import type { BucketReduction, LayerRange } from '../../schedule/program.ts';
-import { squaredNormGraph } from '../../training/clipping.ts';
+import { squaredNormGraph, squaredNormsGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
 import { accumulateGraph, type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
@@ -37,13 +38,21 @@ export interface StageOptions {
   readonly splitBackward: boolean;
   /** On the last stage: every backward pass follows its forward pass at once, so that both can be one graph. Default false. */
   readonly immediateBackward?: boolean;
+  /**
+   * One backward pass makes all of the gradients that the update of a round takes, unscaled: where forward and backward pass are one graph, the update is
+   * in it. Default false.
+   */
+  readonly immediateUpdate?: boolean;
   /** Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit. */
   readonly savedBudgetBytes?: number | undefined;
   /** How gradients are reduced beside the computing. Default: all at once, after it. */
   readonly reduction?: BucketReduction | undefined;
 }
 
-/** The graphs of a stage. Of the pass, either `step` (forward pass, loss and backward pass in one) or those between; both where the last micro-batch comes in pieces. */
+/**
+ * The graphs of a stage. Of the pass, either `step` (forward pass, loss and backward pass in one, and perhaps the update) or those between; both where the
+ * last micro-batch comes in pieces.
+ */
 export type StageGraphName =
   | 'step'
   | 'forward'
@@ -71,6 +80,8 @@ export interface PassNotes {
   /** Values that `backwardInput` computes and `backwardWeight` reads. */
   readonly intermediates: readonly string[];
   readonly bufferUpdates: readonly BufferUpdate[];
+  /** `step` updates: it takes the optimizer's state and scalars too, gives new values and `squaredNormName` in place of gradients, and is the only graph. */
+  readonly isUpdating: boolean;
   /** The inputs that get a gradient. */
   readonly inputGradients: readonly string[];
   /** The parameters that do. */
@@ -121,6 +132,8 @@ export function stageLayout(options: StageOptions): StageLayout {
 export function designStage({ blockSize }: Pick<Engine, 'blockSize'>, options: StageOptions): StageDesign {
   const { unpacked, packs, trained, buckets, optimizer } = layOut(options);
   const pass = options.sampleCount > 0 ? designPass(blockSize, options, unpacked, packs) : undefined;
+  const step = options.immediateUpdate === true && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
+  if (step !== undefined && pass !== undefined) return { pass: { ...pass.notes, isUpdating: true }, graphs: { step } };
   const updates: ByGraph<Graph> =
     trained.length === 0 ? {} : { update: optimizer.graph, accumulate: accumulateGraph(trained), squaredNorm: squaredNormGraph(trained) };
   const isSummed = options.reduction?.pass !== undefined && !isOneInPieces(options);
@@ -240,6 +253,25 @@ function pieceGraphs({ pieces }: StageGraphs): ByGraph<Graph> {
   return Object.fromEntries(pieces.flatMap(({ graph }, index) => (graph.outputs.length > 0 ? [[`piece${index}`, graph]] : [])));
 }
 
+/**
+ * The step with the update behind it: no gradient leaves, and each can go when its parameter is new. Undefined where there is no step, or a parameter
+ * gets no gradient (its update takes zeros).
+ */
+function updatingStep({ graphs, notes }: PassDesign, trained: readonly TensorSpec[], { optimizer }: TrainingSpec): Graph | undefined {
+  const { step } = graphs;
+  if (step === undefined || trained.some(({ name }) => !notes.gradients.includes(name))) return undefined;
+  // In the order in which the backward pass makes the gradients: the engine computes what the first update needs first.
+  const places = new Map(step.nodes.flatMap(({ outputs }, index) => outputs.map((output) => [output, index] as const)));
+  const place = ({ name }: TensorSpec): number => places.get(gradientName(name)) ?? -1;
+  const ordered = trained.toSorted((a, b) => place(a) - place(b));
+  const updates = ordered.flatMap((spec) => [squaredNormsGraph([spec]), optimizerGraph(optimizer.kind, [spec], optimizer).graph]);
+  const gradients = new Set(ordered.map(({ name }) => gradientName(name)));
+  const parts = [step, ...updates];
+  const outputs = parts.flatMap((graph) => graph.outputs.map(({ name }) => name)).filter((name) => !gradients.has(name));
+  const joined = parts.map((graph) => ({ graph }));
+  return joinGraphs('step', joined, outputs);
+}
+
 /** The graphs that do any work. */
 function separateGraphs(graphs: StageGraphs, splitBackward: boolean): ByGraph<Graph> {
   const hasInputs = graphs.inputGradients.length > 0;
@@ -259,6 +291,7 @@ function passNotes(graphs: StageGraphs, packs: Packs, dropouts: PassNotes['dropo
     savedInputs: packedNames(names(graphs.savedInputs), packs.buffers === undefined ? [] : [packs.buffers]),
     intermediates: names(graphs.intermediates),
     bufferUpdates: packedUpdates(graphs.bufferUpdates, packs.buffers),
+    isUpdating: false,
     inputGradients: graphs.inputGradients,
     gradients: packedNames(graphs.parameterGradients, packs.parameters),
     dropouts,

@@ -9,25 +9,14 @@ import type { StageOptions } from './stage-graphs.ts';
 
 /** The key, in hexadecimal digits. The seed, the weights and the number of micro-batches (but for whether there is one, and it comes in pieces) have no part in it. */
 export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
-  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes, reduction } = options;
+  const { sequence, layers, sampleCount, training, label, savedBudgetBytes, reduction } = options;
+  const { splitBackward, immediateBackward = false, immediateUpdate = false } = options;
   const { loss, optimizer, frozen } = training;
   const hash = createHash('sha256').update(modelDigest(sequence));
   const labels = [label.type, label.shape];
   const pieces = [reduction?.buckets, reduction?.pass?.kind, reduction?.pass?.microBatch === 0];
-  add(hash, [
-    name,
-    blockSize,
-    layers,
-    sampleCount,
-    loss,
-    optimizer,
-    frozen,
-    labels,
-    splitBackward,
-    immediateBackward,
-    savedBudgetBytes,
-    pieces,
-  ]);
+  add(hash, [name, blockSize, layers, sampleCount, loss, optimizer, frozen, labels, savedBudgetBytes]);
+  add(hash, [splitBackward, immediateBackward, immediateUpdate, pieces]);
   return hash.digest('hex');
 }
 

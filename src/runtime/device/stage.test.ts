@@ -2,7 +2,9 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
+import { GraphBuilder } from '../../graph/builder.ts';
 import { type CutTensor, cutBefore } from '../../graph/layers.ts';
 import { allocate, elementCount, type Tensor, tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
@@ -20,7 +22,7 @@ import {
 import type { RunSubject } from '../coordinator/coordinator.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { ownCopy } from './samples.ts';
-import { createStage, type Stage } from './stage.ts';
+import { createStage, type RoundTotals, type Stage } from './stage.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
 
 const sampleCount = 3;
@@ -29,11 +31,13 @@ interface Options {
   readonly layers: readonly [number, number];
   readonly split?: boolean;
   readonly samples?: number;
+  /** Forward and backward pass as one graph, or the update with them. */
+  readonly joined?: 'passes' | 'update';
 }
 
 /** A stage of the subject's model with its initial weights. */
 async function stageOf(engine: Engine, { sequence, training, label, state }: RunSubject, options: Options): Promise<Stage> {
-  const { layers, split = false, samples = sampleCount } = options;
+  const { layers, split = false, samples = sampleCount, joined } = options;
   const stage = await createStage(engine, {
     sequence,
     layers,
@@ -42,6 +46,8 @@ async function stageOf(engine: Engine, { sequence, training, label, state }: Run
     label,
     microBatchSize: 4,
     splitBackward: split,
+    immediateBackward: joined !== undefined,
+    immediateUpdate: joined === 'update',
   });
   for (const layer of sequence.layers.slice(...layers)) {
     for (const [role, names] of [
@@ -379,5 +385,81 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
   }
   assert.notDeepEqual(column(whole, 0), column(whole, 1));
   assert.ok(column(whole, 0).includes(0));
+  await engine.close();
+});
+
+/** One round of one micro-batch, updated; resolves with its sums. */
+async function wholeRound(stage: Stage, net: TestNet, round: number): Promise<RoundTotals> {
+  const planned = { learningRate: 0.1 / (round + 1), gradientScale: 1, step: round + 1 };
+  stage.beginRound(round, planned);
+  await forward(stage, net, round);
+  await stage.backward(round, []);
+  const totals = await stage.finishRound(true);
+  stage.update({ ...planned });
+  return totals;
+}
+
+test('a step that updates leaves the very state that an update behind it leaves, on every engine; given up or taken back it leaves none', async () => {
+  for (const createEngine of [async () => createReferenceEngine(), () => createOnnxRuntimeNodeEngine()]) {
+    for (const net of [residualNet(), transformerNet(), batchNormNet()]) {
+      for (const kind of ['sgd', 'adam'] as const) {
+        const frozen = net.graph.parameters.slice(0, 1);
+        const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind, weightDecay: 0.01 }, frozen });
+        const layers = [0, subject.sequence.layers.length] as const;
+        const [engine, other] = [await createEngine(), await createEngine()];
+        const apart = await stageOf(other, subject, { layers, joined: 'passes' });
+        const stage = await stageOf(engine, subject, { layers, joined: 'update' });
+        const what = `${net.graph.name} ${kind} ${engine.name}`;
+        for (const round of [0, 1, 2]) {
+          const { squaredNorm: norm, ...expected } = await wholeRound(apart, net, round);
+          if (round === 1) {
+            stage.beginRound(round, { learningRate: 9, gradientScale: 1, step: 7 });
+            await forward(stage, net, round);
+            await stage.backward(round, []);
+            stage.returnTo(round); // given up
+          }
+          const { squaredNorm, ...totals } = await wholeRound(stage, net, round);
+          assert.deepEqual(totals, expected, what);
+          assert.ok(norm > 0 && Math.abs(squaredNorm - norm) < 1e-5 * norm, `${what}: ${squaredNorm} for ${norm}`);
+          assert.deepEqual(await stateOf(stage), await stateOf(apart), `${what}, round ${round}`);
+        }
+        stage.returnTo(1);
+        for (const round of [1, 2]) await wholeRound(stage, net, round);
+        assert.deepEqual(await stateOf(stage), await stateOf(apart), what);
+        for (const round of stage.versions) stage.dropVersion(round);
+        await engine.settled();
+        assert.equal(engine.valueBytes(), stateBytes(await stateOf(stage)), what);
+        await engine.close();
+        await other.close();
+      }
+    }
+  }
+});
+
+test('a step that updates is updated with as was said, and tells of a gradient that is no finite number where the loss is one', async () => {
+  const engine = createReferenceEngine();
+  const b = new GraphBuilder('linear', { seed: 1 });
+  const graph = b.build([b.linear(b.input('x', 'float32', ['N', 2]), { name: 'head', outFeatures: 1 })]);
+  const subject = subjectOf({ graph, loss: 'mse', classCount: 0 }, 3);
+  const stage = await stageOf(engine, subject, { layers: [0, 1], joined: 'update' });
+  const planned = { learningRate: 0.1, gradientScale: 1, step: 1 };
+  const passes = async (x: number): Promise<void> => {
+    await stage.forward(0, 0, [tensor('float32', [3, 2], new Array(6).fill(x))], tensor('float32', [3, 1], [1, 1, 1]));
+    await stage.backward(0, []);
+  };
+  stage.beginRound(0);
+  await assert.rejects(passes(1), /how the round will be updated with is missing/);
+  stage.beginRound(0, planned);
+  await passes(1);
+  assert.throws(() => stage.update({ ...planned, learningRate: 0.2 }), /as it was said/);
+  stage.update(planned);
+  for (const [name, shape] of [
+    ['head.weight', [1, 2]],
+    ['head.bias', [1]],
+  ] as const)
+    stage.load({ role: 'parameter', name, value: tensor('float32', shape, new Array(elementCount(shape)).fill(0)) });
+  stage.beginRound(1, planned);
+  await passes(1e30); // the loss is 1 a sample; the square of the weight's gradient is more than float32 holds
+  assert.deepEqual(await stage.finishRound(true), { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: false });
   await engine.close();
 });

@@ -8,6 +8,7 @@ import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
+import { squaredNormName } from '../../training/clipping.ts';
 import type { StateRole, TensorSpec } from '../messages.ts';
 import { type CompiledStage, compileStage, type StageStore } from './compiled-stages.ts';
 import { GradientSums, vectorOf } from './gradient-sums.ts';
@@ -85,6 +86,12 @@ export class Stage {
   readonly #inFlight = new Map<number, Values>();
   readonly #sums: GradientSums;
   #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
+  /** Squared norms of single gradients, from a step that updates. */
+  #norms: Promise<number>[] = [];
+  /** How the round will be updated with, where that is known when it begins. */
+  #plannedUpdate: UpdateOptions | undefined;
+  /** What a step that updates has made, until `update` says that it counts. */
+  #updated: Values = {};
   #round = 0;
 
   /** Use `createStage`. */
@@ -162,10 +169,14 @@ export class Stage {
     return 2 * microBatchCount * share + 2 * gradientBytes + 2 ** 20;
   }
 
-  /** The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten. */
-  beginRound(round: number): void {
+  /**
+   * The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten. `plannedUpdate`: how the round will
+   * be updated with; a stage with `immediateUpdate` must know.
+   */
+  beginRound(round: number, plannedUpdate?: UpdateOptions): void {
     this.#forget();
     this.#state.keep(round);
+    this.#plannedUpdate = plannedUpdate;
     this.#round = round;
   }
 
@@ -173,7 +184,10 @@ export class Stage {
     for (const values of this.#inFlight.values()) this.#releaseAll(values);
     this.#inFlight.clear();
     this.#sums.clear();
+    this.#releaseAll(this.#updated);
+    this.#updated = {};
     this.#losses = [];
+    this.#norms = [];
   }
 
   /**
@@ -262,12 +276,25 @@ export class Stage {
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
   #step(pass: PassNotes, step: Executable, feeds: Values): Promise<readonly Tensor[]> {
-    const results = this.#run(step, { ...this.#stateValues(), ...feeds });
-    this.#releaseAll(feeds);
+    const scalars = pass.isUpdating ? this.#updateScalars(defined(this.#plannedUpdate, 'how the round will be updated with')) : {};
+    const state = { ...this.#stateValues(), ...(pass.isUpdating ? this.#optimizerState() : {}) };
+    const results = this.#run(step, { ...state, ...feeds, ...scalars });
+    this.#releaseAll({ ...feeds, ...scalars });
     this.#replaceBuffers(pass, results);
     this.#addSums(results[stepNames.loss], results[stepNames.correct]);
-    this.#sums.add(pass.gradients, results);
+    if (pass.isUpdating) this.#keepUpdate(results);
+    else this.#sums.add(pass.gradients, results);
     return this.#inputGradients(pass, results);
+  }
+
+  /** The new state waits for `update`; of the gradients, their norms are left. */
+  #keepUpdate(results: Values): void {
+    const { trained, optimizer } = this.#compiled;
+    const norms = trained.map(({ name }) => this.#engine.take(defined(results[squaredNormName(name)], name)));
+    this.#norms = norms.map(async (norm) => Number((await norm).data[0]));
+    for (const norm of this.#norms) norm.catch(() => {}); // seen by finishRound
+    const names = [...trained, ...optimizer.state].map(({ name }) => optimizer.updatedName(name));
+    this.#updated = Object.fromEntries(names.map((name) => [name, defined(results[name], name)]));
   }
 
   /** The first half of a split backward pass: input gradients only. Of what the forward pass kept, what the second half reads stays. */
@@ -350,13 +377,14 @@ export class Stage {
    */
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
     const { squaredNorm } = this.#compiled.graphs;
-    const losses = this.#losses; // the next round may begin while these are awaited
+    const [losses, norms] = [this.#losses, this.#norms]; // the next round may begin while these are awaited
     const feeds = this.#sums.complete();
     let norm = 0;
     if (squaredNorm !== undefined && feeds !== undefined) {
       const result = await this.#engine.take(defined(Object.values(this.#run(squaredNorm, feeds))[0], 'the norm'));
       norm = Number(result.data[0]);
     }
+    for (const part of await Promise.all(norms)) norm += part;
     let [lossSum, correctCount] = [0, 0];
     for (const [loss, correct] of await Promise.all(losses)) {
       lossSum += loss;
@@ -367,21 +395,39 @@ export class Stage {
   }
 
   /** Queues the update with the round's gradients. The state before it stays where a version has it. */
-  update({ learningRate, gradientScale, step }: UpdateOptions): void {
-    const { trained, optimizer } = this.#compiled;
+  update(options: UpdateOptions): void {
+    const { pass } = this.#compiled;
     const { update } = this.#compiled.graphs;
+    if (pass?.isUpdating === true) {
+      assert(isSameUpdate(options, this.#plannedUpdate), 'a round is updated with as it was said when it began');
+      const updated = this.#updated;
+      this.#updated = {};
+      return this.#replaceState(updated);
+    }
     if (update === undefined) return;
-    const feeds: Values = { ...this.#stateValues() };
-    const own = this.#sums.remove();
-    for (const { name, shape } of optimizer.state) {
+    const own = { ...this.#sums.remove(), ...this.#updateScalars(options) };
+    const results = this.#run(update, { ...this.#stateValues(), ...this.#optimizerState(), ...own });
+    this.#releaseAll(own);
+    this.#replaceState(results);
+  }
+
+  #updateScalars(options: UpdateOptions): Values {
+    const scalars = Object.entries(this.#compiled.optimizer.scalars(options));
+    return Object.fromEntries(scalars.map(([name, value]) => [name, this.#engine.upload(scalar('float32', value))]));
+  }
+
+  /** The optimizer's state by name: zeros before its first update. */
+  #optimizerState(): Values {
+    const { state } = this.#compiled.optimizer;
+    for (const { name, shape } of state) {
       if (this.#state.get('optimizer', name) === undefined)
         this.#state.set('optimizer', name, this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape)))));
-      feeds[name] = defined(this.#state.get('optimizer', name), name);
     }
-    for (const [name, value] of Object.entries(optimizer.scalars({ learningRate, gradientScale, step })))
-      own[name] = this.#engine.upload(scalar('float32', value));
-    const results = this.#run(update, { ...feeds, ...own });
-    this.#releaseAll(own);
+    return Object.fromEntries(state.map(({ name }) => [name, defined(this.#state.get('optimizer', name), name)]));
+  }
+
+  #replaceState(results: Values): void {
+    const { trained, optimizer } = this.#compiled;
     for (const [role, parts] of [
       ['parameter', trained],
       ['optimizer', optimizer.state],
@@ -492,4 +538,8 @@ export class Stage {
   #releaseAll(values: Readonly<Values>): void {
     for (const value of Object.values(values)) this.#state.release(value);
   }
+}
+
+function isSameUpdate(a: UpdateOptions, b: UpdateOptions | undefined): boolean {
+  return a.learningRate === b?.learningRate && a.gradientScale === b.gradientScale && a.step === b.step;
 }

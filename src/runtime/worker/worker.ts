@@ -12,7 +12,7 @@ import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { layers } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
-import { bucketReductionOf, type DeviceProgram, isBackwardImmediate } from '../../schedule/program.ts';
+import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isUpdateImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { Mailbox } from '../device/mailbox.ts';
@@ -493,6 +493,7 @@ class Worker {
       splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
       immediateBackward: isBackwardImmediate(device),
       reduction: bucketReductionOf(device),
+      immediateUpdate: isUpdateImmediate(device) && model.training.clipNorm === null,
       savedBudgetBytes: savedBudgetBytes({
         sequence,
         program: device,
@@ -602,15 +603,17 @@ class Worker {
     const session = this.#session;
     const step = round + 1;
     const isClipped = defined(this.#model, 'the model').message.training.clipNorm !== null;
+    const plannedUpdate = isClipped ? undefined : { learningRate, gradientScale: 1, step };
     if (replicate) this.#copyWhenCommitted(layout, round);
     const { outcome } = await runRound(layout.program, layout.stage, round, {
       clock: this.#options.clock,
       send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: session.epoch }, priority),
       receive: (key) => this.#mailbox.take(key),
       failure: session.failure,
+      plannedUpdate,
       nextUpdate: async () => {
         await this.#unsettled;
-        return isClipped ? undefined : { learningRate, gradientScale: 1, step };
+        return plannedUpdate;
       },
     }).catch((error: unknown) => this.#waitForVerdict(error));
     const committed = this.#commits.expect(round);
