@@ -78,11 +78,6 @@ export function labLayout(cluster: Cluster, { name, network, coreCount }: LabOpt
   };
 }
 
-/** All namespaces of a lab. */
-export function namespacesOf({ devices, switchNamespace, coordinator }: LabLayout): string[] {
-  return [...new Set([...devices.map(({ namespace }) => namespace), coordinator.namespace, switchNamespace])];
-}
-
 function addressOf(host: number): string {
   return `10.77.0.${host}`;
 }
