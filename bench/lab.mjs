@@ -51,7 +51,7 @@ async function openGroup({ name, environment: [letter, mbps], model: modelName, 
   const batch = microBatch * count;
   const { model, data } = models[modelName];
   const settings = ['--model', model, '--data', data, '--batch', String(batch), '--micro-batch', String(microBatch), '--lr', '0.01', '--momentum', '0.9'];
-  settings.push('--replicate-batch-norm', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0');
+  settings.push('--replicate-batch-norm', '--no-shuffle', '--checkpoint-every', '1000000', '--replicate-every', '0', '--eval-every', '0');
   const bed = await openTestbed(environment(letter, mbps), { name: `bench-${process.pid}`, priority: flags.priority, caches });
   open = bed;
   log(`${name}: ${bed.lab.layout.devices.map(({ name: device, cores }) => `${device} ${cores}`).join(', ')} cores`);

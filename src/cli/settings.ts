@@ -132,6 +132,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: toggle,
     default: false,
   },
+  replicateEvery: {
+    argument: 'N',
+    description: 'copy what one device alone has to another every N updates, so that its loss costs none; 0 never',
+    schema: wholeOrZero,
+    default: 1,
+  },
   recompute: {
     argument: 'auto|none|BYTES',
     description: 'compute activations again where keeping them takes more than these bytes on a device; auto: more than its memory allows',

@@ -3,6 +3,7 @@
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism, cpus, totalmem } from 'node:os';
+import { setFlagsFromString } from 'node:v8';
 
 /** Facts about the machine that this process runs on. */
 export interface DeviceFacts {
@@ -48,6 +49,15 @@ export function allocatorEnvironment(): Readonly<Record<string, string>> {
     MALLOC_MMAP_THRESHOLD_: String(2 ** 25),
     GLIBC_TUNABLES: 'glibc.malloc.hugetlb=1',
   };
+}
+
+/**
+ * Lets the heaps of this process grow to twice their size before they are searched for garbage; to be called before anything large is made. Tensors lie outside
+ * the heap and count in full against a limit made for it: a data-parallel round of MobileNetV2 in 8 micro-batches caused six searches, which took a fifth of a
+ * device held to a third of a core. Costs some 5 % more memory.
+ */
+export function searchForGarbageLess(): void {
+  setFlagsFromString('--heap-growing-percent=100');
 }
 
 function installedVersion(name: string): string | null {

@@ -87,6 +87,7 @@ function machineConfig(
   const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
   return {
     workerCount: settings.workers + settings.remote,
+    replicateEvery: settings.replicateEvery,
     firstRound,
     endRound,
     checkpointEvery: settings.checkpointEvery ?? Math.min(perEpoch, 500),

@@ -50,6 +50,8 @@ export interface TrainSettings {
   readonly engine: 'onnxruntime' | 'reference';
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
+  /** Rounds between two copies of a single-device stage to another device, at least; 0: no copies. */
+  readonly replicateEvery: number;
   /** Activations are computed again where keeping them would take too much memory: bytes a device, or what its memory allows. */
   readonly recompute: 'auto' | 'none' | number;
 }

@@ -6,6 +6,7 @@ import { text } from 'node:stream/consumers';
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/compute-thread.ts';
+import { searchForGarbageLess } from '../../engine/host-node.ts';
 import { InputError } from '../../errors.ts';
 import { findCoordinator } from '../../runtime/discovery.ts';
 import { createDeviceStore } from '../../runtime/security/device-store.ts';
@@ -64,6 +65,7 @@ export function addWorker(program: Command): Command {
 }
 
 async function work(options: WorkerCommandOptions): Promise<void> {
+  searchForGarbageLess();
   const output = createOutput(options);
   const threadCount = Number(options.threads);
   if (!Number.isInteger(threadCount) || threadCount < 1)
