@@ -2,12 +2,11 @@
 // latency step by step in constant time; a test holds the two together. Legend: M micro-batches, P stages, S = 2P − 1 steps, of which the
 // even ones execute and the odd ones communicate; E_f, E_b times of a step for one micro-batch; T_w, T_e, T_a the three phases of a step.
 
-import type { Cluster, LinkSpeed, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
 import { deviceTimes, layerTimes } from '../cluster/times.ts';
-import { effectiveInFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** One step of the pipeline, execution or communication. */
 export interface Step {
@@ -126,8 +125,7 @@ export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Clust
       const ms = feedMs(table, table.deviceIndex(cluster.dataDevice), shares, fedBytes(profile, plan.stages.length));
       steps.push({ forwardMs: ms, backwardMs: 0, allReduceMs: 0 });
     }
-    const isStep = index === plan.stages.length - 1 && isStepped(plan);
-    steps.push(executionStep(stage, shares, { profile: trained, cluster, table, weightBytes: sums.weightBytes(...stage.layers), isStep }));
+    steps.push(executionStep(stage, shares, { profile: trained, cluster, table, weightBytes: sums.weightBytes(...stage.layers) }));
   }
   return steps;
 }
@@ -137,37 +135,18 @@ interface StageContext {
   readonly cluster: Cluster;
   readonly table: LinkTable;
   readonly weightBytes: number;
-  /** Whether both passes of a micro-batch are one. */
-  readonly isStep: boolean;
-}
-
-/** Whether the last stage runs each backward right after its forward. */
-function isStepped(plan: PlanLayout): boolean {
-  const { schedule, stages } = plan;
-  if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && stages.length > 1)) return false;
-  return effectiveInFlight(plan, stages.length - 1) === 1;
 }
 
 /** Eq. 8: the slowest device's forward, the slowest device's backward. */
-function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes, isStep }: StageContext): Step {
+function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes }: StageContext): Step {
   let forwardMs = 0;
   let backwardMs = 0;
   for (const [index, place] of shares.devices.entries()) {
     const device = cluster.devices[place];
     if (device === undefined) continue;
-    const times = layerTimes(deviceTimes(profile, device), profile.batchSizes, isStep);
+    const times = layerTimes(deviceTimes(profile, device), profile.batchSizes);
     forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, stage.samples[index] ?? 0));
     backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, stage.samples[index] ?? 0));
   }
   return { forwardMs, backwardMs, allReduceMs: allReduceMs(table, shares.devices, weightBytes) };
-}
-
-/** No link of the cluster is better in either respect. */
-export function fastestLink({ links }: Cluster): LinkSpeed {
-  let { bandwidthMbps, latencyMs = 0 } = links.default;
-  for (const pair of links.pairs ?? []) {
-    bandwidthMbps = Math.max(bandwidthMbps, pair.bandwidthMbps);
-    latencyMs = Math.min(latencyMs, pair.latencyMs ?? 0);
-  }
-  return { bandwidthMbps, latencyMs };
 }

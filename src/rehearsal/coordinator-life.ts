@@ -191,7 +191,7 @@ export class CoordinatorLife {
     const { endRound } = world.scenario;
     if (stopped && this.#isWaiting()) {
       world.outcome = `no devices came: given up after ${round} rounds`;
-      if (this.#reachableCount() > 0) world.witness.violate('devices were there, and the run waited for them');
+      if (this.#phase === 'waiting' && this.#present.size > 0) world.witness.violate('devices were there, and the run waited for them');
       return;
     }
     world.outcome = `the run is done after ${round} rounds`;

@@ -68,8 +68,8 @@ const maxDeviceCount = 6;
 /** Devices that may join later. */
 const spareNames = ['d7', 'd8'];
 
-/** The scenario of a seed. */
-export function scenarioOf(seed: number): Scenario {
+/** The scenario of a seed. `kinds`: the faults that may happen; default: all. */
+export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): Scenario {
   const random = createRandom(seed, 0xa57e401d);
   const devices = Array.from({ length: 2 + random.integer(maxDeviceCount - 1) }, (_, index) => `d${index}`);
   const layerCount = 2 + random.integer(7);
@@ -99,21 +99,16 @@ export function scenarioOf(seed: number): Scenario {
     reconnectMs: random.integer(4) === 0 ? 0 : 60_000,
     clockOriginsMs: perName(() => random.uniform() * 7.2e6),
   };
-  return { ...bare, faults: randomFaults(bare, random) };
+  return { ...bare, faults: randomFaults(bare, random, kinds) };
 }
 
 /** A plan over these devices, each of them used: any number of stages, any groups, any shares. */
-export function randomPlan(
-  devices: readonly string[],
-  layerCount: number,
-  random: Random,
-  given?: Pick<PlanLayout, 'microBatchSize' | 'microBatchCount' | 'schedule'>,
-): PlanLayout {
+function randomPlan(devices: readonly string[], layerCount: number, random: Random): PlanLayout {
   const order = [...permutation(devices.length, random)].map((index) => devices[index] as string);
   const stageCount = 1 + random.integer(Math.min(devices.length, layerCount));
-  const microBatchCount = given?.microBatchCount ?? 1 + random.integer(4);
-  const microBatchSize = given?.microBatchSize ?? 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
-  const schedule = given?.schedule ?? (random.uniform() < 0.3 ? 'gpipe' : '1f1b');
+  const microBatchCount = 1 + random.integer(4);
+  const microBatchSize = 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
+  const schedule = ['1f1b', '1f1b', 'gpipe', 'zb-h1'][random.integer(4)] as string;
   const groupEnds = cuts(devices.length, stageCount, random);
   const layerEnds = cuts(layerCount, stageCount, random);
   const stages = groupEnds.map((end, stage): StagePlan => {
@@ -153,13 +148,13 @@ function frameCount({ devices, plan, layerCount, endRound }: Omit<Scenario, 'fau
   return 6 * devices.length + 2 * layerCount * devices.length + endRound * perRound;
 }
 
-function randomFaults(scenario: Omit<Scenario, 'faults'>, random: Random): Fault[] {
+function randomFaults(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?: readonly FaultKind['kind'][]): Fault[] {
   const count = [0, 1, 1, 1, 1, 2, 2, 2, 3, 3][random.integer(10)] as number;
   const frames = frameCount(scenario);
   const faults: Fault[] = [];
   for (let index = 0; index < count; index++) {
     const before = faults.at(-1);
-    const kind = randomFault(scenario, random);
+    const kind = randomFault(scenario, random, kinds);
     // Half of the further ones come while the one before is being dealt with.
     if (before !== undefined && random.uniform() < 0.5)
       faults.push({ ...kind, afterFrames: before.afterFrames, delayMs: before.delayMs + logarithmic(0.5, 15_000, random) });
@@ -168,12 +163,12 @@ function randomFaults(scenario: Omit<Scenario, 'faults'>, random: Random): Fault
   return faults;
 }
 
-function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random): FaultKind {
+function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?: readonly FaultKind['kind'][]): FaultKind {
   const pick = <T>(values: readonly T[]): T => defined(values[random.integer(values.length)], 'a choice');
   const { devices } = scenario;
   const durationMs = (): number => logarithmic(100, 60_000, random);
-  const rows: readonly (readonly [weight: number, make: () => FaultKind])[] = [
-    [
+  const table: { readonly [Kind in FaultKind['kind']]: readonly [weight: number, make: () => Extract<FaultKind, { kind: Kind }>] } = {
+    kill: [
       8,
       () => ({
         kind: 'kill',
@@ -183,10 +178,10 @@ function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random): FaultK
         ...(random.uniform() < 0.4 ? { returnsAfterMs: logarithmic(100, 30_000, random) } : {}),
       }),
     ],
-    [3, () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() })],
-    [3, () => ({ kind: 'partition', hosts: randomSide(scenario, random), isOneWay: random.uniform() < 0.4, ms: durationMs() })],
-    [2, () => ({ kind: 'reset', between: randomPair([...devices, coordinatorName], random) })],
-    [
+    freeze: [3, () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() })],
+    partition: [3, () => ({ kind: 'partition', hosts: randomSide(scenario, random), isOneWay: random.uniform() < 0.4, ms: durationMs() })],
+    reset: [2, () => ({ kind: 'reset', between: randomPair([...devices, coordinatorName], random) })],
+    impair: [
       2,
       () => ({
         kind: 'impair',
@@ -199,11 +194,17 @@ function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random): FaultK
         ms: durationMs(),
       }),
     ],
-    [1, () => ({ kind: 'slow', device: pick(devices), factor: logarithmic(2, 20, random), ms: durationMs() })],
-    [2, () => ({ kind: 'join', device: pick(spareNames) })],
-    [2, () => ({ kind: 'kill-coordinator', isPowerCut: random.uniform() < 0.5, restartsAfterMs: logarithmic(100, 20_000, random) })],
-    [1, () => ({ kind: 'disk', code: pick(['ENOSPC', 'EROFS', 'EIO'] as const), ms: durationMs() })],
-  ];
+    slow: [1, () => ({ kind: 'slow', device: pick(devices), factor: logarithmic(2, 20, random), ms: durationMs() })],
+    join: [2, () => ({ kind: 'join', device: pick(spareNames) })],
+    'kill-coordinator': [
+      2,
+      () => ({ kind: 'kill-coordinator', isPowerCut: random.uniform() < 0.5, restartsAfterMs: logarithmic(100, 20_000, random) }),
+    ],
+    disk: [1, () => ({ kind: 'disk', code: pick(['ENOSPC', 'EROFS', 'EIO'] as const), ms: durationMs() })],
+  };
+  const rows = Object.entries(table)
+    .filter(([kind]) => kinds === undefined || kinds.includes(kind as FaultKind['kind']))
+    .map(([, row]) => row);
   let place = random.uniform() * rows.reduce((sum, [weight]) => sum + weight, 0);
   for (const [weight, make] of rows) {
     place -= weight;

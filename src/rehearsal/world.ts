@@ -20,7 +20,14 @@ export interface Bug {
   stage?(stage: StagePort, device: string): StagePort;
   disk?(disk: Disk): Disk;
   /** What a process takes in for a frame that has arrived. */
-  frame?(frame: Frame, from: string, to: string): readonly Frame[];
+  frame?(frame: Frame, way: FrameWay): readonly Frame[];
+}
+
+/** Where a frame comes from and goes to, and the epoch of the last layout that its receiver has heard of (0 for the coordinator). */
+export interface FrameWay {
+  readonly from: string;
+  readonly to: string;
+  readonly epoch: number;
 }
 
 /** One device of the world. */
@@ -85,7 +92,7 @@ function taken(world: World, frame: Frame, from: string, to: string): readonly F
   }
   const device = world.devices.get(to);
   if (device !== undefined && frame.kind === 'deploy') device.epoch = frame.epoch;
-  return world.bug?.frame?.(frame, from, to) ?? [frame];
+  return world.bug?.frame?.(frame, { from, to, epoch: device?.epoch ?? 0 }) ?? [frame];
 }
 
 /** A process begins on the host of its name. */

@@ -43,7 +43,7 @@ function whereText(state: MachineState): string {
 }
 
 function nobodyLeft(config: MachineConfig, state: MachineState, cause: string): Step {
-  if (config.waitForDevices !== true || state.phase === 'preparing') return fail(state, cause);
+  if (config.waitForDevices !== true) return fail(state, cause);
   const change = { cause, lost: [] };
   const next: MachineState = { ...state, ...nothingStands, phase: 'waiting', change, waitingFor: [] };
   return [next, [{ kind: 'phase', phase: 'waiting' }]];

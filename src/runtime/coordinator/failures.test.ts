@@ -14,7 +14,6 @@ import { batches, regressionNet, subjectOf } from '../../testing/training-subjec
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
-import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
 import type { Phase } from './machine-types.ts';
 
@@ -28,21 +27,11 @@ function runOf(plan: HandPlan = hybrid): MemoryRun {
   return { subject, batch: batches(net, subject), plan: handPlan(plan, 4), machine: { endRound: 4, checkpointEvery: 2 } };
 }
 
-const measured = new Map<string, MeasuredProfile>();
-
-/** All devices here are alike: one measures, for all tests. */
-const profileCache: ProfileCache = {
-  read: async (key) => measured.get(key),
-  write: async (key, profile) => {
-    measured.set(key, profile);
-  },
-};
-
 /** The same run with everything measured first. */
 function measuredRun(): MemoryRun {
   const { plan, ...rest } = runOf();
   const choosePlan = (_profile: Profile, _cluster: Cluster): Plan => ({ ...(plan as NonNullable<typeof plan>), predicted });
-  return { ...rest, workerNames: ['a', 'b', 'c'], choosePlan, profileCache, links: { bandwidthMbps: 10_000 } };
+  return { ...rest, workerNames: ['a', 'b', 'c'], choosePlan, links: { bandwidthMbps: 10_000 } };
 }
 
 /** The sentence that the run ends with, and how the workers ended. */

@@ -1,0 +1,23 @@
+// The rehearsal is tested by mistakes: each that is built in must be found within a few seeds.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { seededBugs } from './bugs.ts';
+import { rehearse } from './rehearse.ts';
+import { scenarioOf } from './scenario.ts';
+
+const mostSeeds = 150;
+
+for (const [name, { make, faults }] of Object.entries(seededBugs)) {
+  test(`found: ${name}`, async (context) => {
+    for (let seed = 0; seed < mostSeeds; seed++) {
+      const scenario = scenarioOf(seed, faults);
+      const { violations } = await rehearse(scenario, { bug: make() });
+      if (violations.length === 0) continue;
+      assert.deepEqual((await rehearse(scenario)).violations, [], `seed ${seed} without the mistake`);
+      context.diagnostic(`seed ${seed}: ${violations[0]?.split('\n')[0]}`);
+      return;
+    }
+    assert.fail(`${mostSeeds} seeds did not show it`);
+  });
+}

@@ -1,0 +1,214 @@
+// Mistakes of the kinds that are made, each built in on purpose around the production's code, to see that the rehearsal finds it. A rehearsal that lets one
+// pass proves nothing about the others.
+
+import { step as machineStep } from '../runtime/coordinator/machine.ts';
+import type { MachineEffect, MachineInput, Step } from '../runtime/coordinator/machine-types.ts';
+import type { StagePort } from '../runtime/device/stage.ts';
+import type { Disk, DiskFile } from '../storage/disk.ts';
+import type { Frame } from '../transport/link.ts';
+import { rowLength } from './exact-model.ts';
+import type { FaultKind } from './scenario.ts';
+import type { Bug } from './world.ts';
+
+/** A mistake, and which faults bring it to light: all, where it needs none in particular. */
+export interface SeededBug {
+  readonly make: () => Bug;
+  readonly faults?: readonly FaultKind['kind'][];
+}
+
+const losses = ['kill', 'freeze', 'partition', 'reset'] as const;
+const pipelineKinds: ReadonlySet<string> = new Set(['activation', 'gradient', 'all-reduce']);
+
+/** By name. */
+export const seededBugs: Readonly<Record<string, SeededBug>> = {
+  'frames of an earlier layout are taken for those of this one': {
+    make: () => ({
+      frame: (frame, { epoch }) => [pipelineKinds.has(frame.kind) && frame.epoch < epoch ? { ...frame, epoch } : frame],
+    }),
+    faults: ['reset', 'kill'],
+  },
+  'nothing is synced to the disk': { make: () => ({ disk: withoutSync }), faults: ['kill-coordinator'] },
+  'a checkpoint has its name before its contents': { make: () => ({ disk: nameFirst }), faults: ['kill-coordinator'] },
+  'a round commits twice': {
+    make: () => onEffects((effect) => (effect.kind === 'committed' ? [effect, effect] : [effect])),
+  },
+  'the learning rate is that of the next round': {
+    make: () =>
+      onEffects((effect) => {
+        if (effect.kind !== 'send' || effect.message !== 'round') return [effect];
+        return [{ ...effect, control: { ...effect.control, learningRate: (effect.control.learningRate % 5) + 1 } }];
+      }),
+  },
+  'a round commits before all have prepared': { make: () => ({ step: commitEarly }) },
+  'the gradients of a micro-batch are not added': {
+    make: () => onStage((stage) => ({ backward: (microBatch, gradients) => stage.backwardInput(microBatch, gradients) })),
+  },
+  'a piece of the round before is taken for one of this round': { make: staleMail },
+  'the state does not return': {
+    make: () => onStage((stage) => ({ returnTo: (round) => void stage.versions.includes(round) })),
+    faults: losses,
+  },
+  'a copy is made of the state as it is now': {
+    make: () => onStage((stage) => ({ state: ({ round: _, ...options } = {}) => stage.state(options) })),
+    faults: ['kill'],
+  },
+  'the state of the optimizer is left behind': {
+    make: () =>
+      onStage((stage) => ({
+        state: async function* (options) {
+          for await (const entry of stage.state(options)) if (entry.role !== 'optimizer') yield entry;
+        },
+      })),
+  },
+  'two devices get the same share': { make: sameShare },
+  'samples come in another order': {
+    make: () => ({ frame: (frame) => [frame.kind === 'activation' ? withReversedRows(frame) : frame] }),
+  },
+  'a loss is not heard of': {
+    make: () => ({ step: (config, state, input) => (input.kind === 'left' ? [state, []] : machineStep(config, state, input)) }),
+    faults: losses,
+  },
+  'versions are released too early': {
+    make: () =>
+      onEffects((effect) => {
+        if (effect.kind !== 'send' || effect.message !== 'release') return [effect];
+        return [{ ...effect, control: { before: effect.control.before + 5 } }];
+      }),
+    faults: losses,
+  },
+  'the state of a stage is never let go': { make: () => onStage(() => ({ dispose: () => {} })) },
+  'gradients are clipped by another factor': {
+    make: () =>
+      onEffects((effect) => {
+        if (effect.kind !== 'send' || effect.message !== 'commit') return [effect];
+        return [{ ...effect, control: { ...effect.control, gradientScale: effect.control.gradientScale + 1 } }];
+      }),
+  },
+  'nothing is fed after a loss': {
+    make: () => {
+      let hasChanged = false;
+      return onEffects((effect) => {
+        hasChanged ||= effect.kind === 'changing';
+        return hasChanged && effect.kind === 'feed' ? [] : [effect];
+      });
+    },
+    faults: losses,
+  },
+};
+
+/** Other effects in the place of the machine's. */
+function onEffects(change: (effect: MachineEffect) => readonly MachineEffect[]): Bug {
+  return {
+    step(config, state, input) {
+      const [next, effects] = machineStep(config, state, input);
+      return [next, effects.flatMap(change)];
+    },
+  };
+}
+
+/** The first device that has prepared speaks for all. */
+function commitEarly(...[config, state, input]: Parameters<typeof machineStep>): Step {
+  const isPrepared = input.kind === 'answer' && input.answer.kind === 'prepared' && state.waitingFor.includes(input.device);
+  if (!isPrepared) {
+    const isLate = input.kind === 'answer' && input.answer.kind === 'prepared';
+    return isLate ? [state, []] : machineStep(config, state, input);
+  }
+  const result = { ...input.answer.result, lossSum: 0, correctCount: 0, squaredNorm: 0 };
+  const others = state.waitingFor.filter((device) => device !== input.device);
+  const inputs = [input, ...others.map((device): MachineInput => ({ ...input, device, answer: { kind: 'prepared', result } }))];
+  let [last, effects]: Step = [state, []];
+  for (const next of inputs) {
+    const [after, more] = machineStep(config, last, next);
+    [last, effects] = [after, [...effects, ...more]];
+  }
+  return [last, effects];
+}
+
+/** Some methods of the stage done otherwise. */
+function onStage(change: (stage: StagePort) => Partial<StagePort>): Bug {
+  return {
+    stage(stage) {
+      const changed = change(stage);
+      return new Proxy(stage, {
+        get(target, name) {
+          const own = (changed as Record<PropertyKey, unknown>)[name];
+          if (own !== undefined) return own;
+          const value = (target as unknown as Record<PropertyKey, unknown>)[name];
+          return typeof value === 'function' ? value.bind(target) : value;
+        },
+      });
+    },
+  };
+}
+
+/** Activations are filed without their round: of two rounds that are there at once, the older one is used. */
+function staleMail(): Bug {
+  const before = new Map<string, Frame>();
+  return {
+    frame(frame, { from, to }) {
+      if (frame.kind !== 'activation') return [frame];
+      const key = `${from}→${to} ${frame.epoch} ${frame.microBatch}`;
+      const former = before.get(key);
+      before.set(key, frame);
+      return [former === undefined ? frame : { ...frame, tensors: former.tensors ?? [] }];
+    },
+  };
+}
+
+/** A device gets the inputs of whoever got its own before. */
+function sameShare(): Bug {
+  const seen = new Map<string, Frame>();
+  return {
+    frame(frame) {
+      if (frame.kind !== 'input') return [frame];
+      const key = `${frame.epoch} ${frame.round} ${frame.microBatch}`;
+      const former = seen.get(key);
+      if (former === undefined) seen.set(key, frame);
+      const isSameSize = former?.tensors?.[0]?.data.length === frame.tensors?.[0]?.data.length;
+      return [former !== undefined && isSameSize ? { ...frame, tensors: former.tensors ?? [] } : frame];
+    },
+  };
+}
+
+function withReversedRows(frame: Frame): Frame {
+  const tensors = (frame.tensors ?? []).map((tensor) => {
+    const rows = Array.from({ length: tensor.data.length / rowLength }, (_, row) =>
+      (tensor.data as Float32Array).slice(row * rowLength, (row + 1) * rowLength),
+    );
+    return { ...tensor, data: Float32Array.from(rows.reverse().flatMap((row) => [...row])) };
+  });
+  return { ...frame, tensors };
+}
+
+function withoutSync(disk: Disk): Disk {
+  const fileOf = (file: DiskFile): DiskFile => ({ ...file, sync: async () => {} });
+  return {
+    ...disk,
+    create: async (path) => fileOf(await disk.create(path)),
+    append: async (path) => fileOf(await disk.append(path)),
+    syncFolder: async () => {},
+  };
+}
+
+/** What is written waits until the folder was synced, and is written at leisure. */
+function nameFirst(disk: Disk): Disk {
+  const waiting: (() => Promise<void>)[] = [];
+  return {
+    ...disk,
+    async create(path) {
+      const file = await disk.create(path);
+      return {
+        ...file,
+        write: async (bytes) => void waiting.push(() => file.write(bytes)),
+        sync: async () => {},
+      };
+    },
+    async syncFolder(path) {
+      await disk.syncFolder(path);
+      const writes = waiting.splice(0);
+      void (async () => {
+        for (const write of writes) await write();
+      })().catch(() => {}); // a disk that refuses is not this mistake
+    },
+  };
+}
