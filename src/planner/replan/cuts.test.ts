@@ -68,7 +68,7 @@ test('500 random groups, against every cut: the least bytes within the slack of 
       const ends = chosen[index] ?? [];
       assert.ok(ends.every((end, group) => end > (ends[group - 1] ?? 0)) && ends.at(-1) === layerCount, `seed ${seed}: ${ends}`);
       const ms = bottleneck(ends, costs, crossings);
-      assert.ok(ms <= best * (1 + slack) * 1.0011, `seed ${seed}: ${ms} ms, the best cut ${best} ms`);
+      assert.ok(ms <= best * (1 + slack) * 1.005, `seed ${seed}: ${ms} ms, the best cut ${best} ms`);
       const leastBytes = Math.min(...all.filter((cut) => cut.ms <= best * (1 + slack)).map(({ bytes }) => bytes));
       assert.ok(movedBytes(ends, costs) <= leastBytes, `seed ${seed}: ${movedBytes(ends, costs)} bytes, ${leastBytes} would do`);
     }

@@ -29,8 +29,8 @@ export interface CutCosts {
    * With `first` going down it only grows, but where layers come in that only one device may have: that one pays no AllReduce.
    */
   readonly stageMs: (group: number, first: number, end: number) => number;
-  /** The first layer from which on a stage that ends at `end` is shared by the devices of the group; `end` for a single device. */
-  readonly sharedFrom: (group: number, end: number) => number;
+  /** By group and end: the first layer from which on a stage is shared by the devices of the group; the end itself for a single device. */
+  readonly sharedFrom: readonly Int32Array[];
   /** The time of the border in front of layer `cut` for one micro-batch, from group − 1 to group. */
   readonly crossMs: (group: number, cut: number) => number;
   /** Bytes that travel to a group for layers [first, end). */
@@ -60,12 +60,13 @@ export function cutCosts(problem: Problem, groups: readonly Group[]): CutCosts {
     return Float64Array.from(profile.layers, (_, cut) => transferMs(table, from, to, profile.layers[cut - 1]?.outputBytes ?? 0));
   });
   const replicableFrom = windowOf(profile.layers.length, (first, end) => mayReplicate(problem, first, end));
-  const sharedFrom = (group: number, end: number): number => (together[group] === undefined ? end : (replicableFrom[end] as number));
+  const never = Int32Array.from({ length: profile.layers.length + 1 }, (_, end) => end);
+  const sharedFrom = together.map((shared) => (shared === undefined ? never : replicableFrom));
   return {
     sharedFrom,
     stageMs: (group, first, end) => {
       const shared = together[group];
-      if (shared !== undefined && first >= sharedFrom(group, end)) return sharedMs(shared, first, end);
+      if (shared !== undefined && first >= (replicableFrom[end] as number)) return sharedMs(shared, first, end);
       let fastest = Number.POSITIVE_INFINITY;
       for (const { ms, fitsFrom } of alone[group] ?? [])
         if (first >= (fitsFrom[end] as number)) fastest = Math.min(fastest, rangeOf(ms, first, end));
@@ -153,7 +154,7 @@ function windowOf(layerCount: number, fits: (first: number, end: number) => bool
 }
 
 /** The bisection for the best bottleneck ends here; below a nanosecond it does not look. */
-const precision = 1e-3;
+const precision = 4e-3;
 const leastMs = 1e-6;
 
 /** Where the search for the best bottleneck begins: the longest layer, where it is fastest. */
@@ -174,59 +175,49 @@ interface Bound {
   readonly crossings: 1 | 2;
 }
 
-/** Where stages may begin under a bound, for each group by its end: two windows, for stages that one device has and for shared ones. */
-class Windows {
-  readonly #from: readonly { readonly alone: Int32Array; readonly shared: Int32Array }[];
-  readonly #costs: CutCosts;
-  readonly #bound: Bound;
+/** Where the stages of a group may begin under a bound, by their end: in [alone, until) on one device, in [shared, end) on all. */
+interface Windows {
+  readonly alone: Int32Array;
+  readonly until: Int32Array;
+  readonly shared: Int32Array;
+  /** Whether the border lets the group begin at a layer. */
+  readonly mayCut: Uint8Array;
+}
 
-  constructor(layerCount: number, groupCount: number, costs: CutCosts, bound: Bound) {
-    const { stageMs, sharedFrom } = costs;
-    this.#costs = costs;
-    this.#bound = bound;
-    this.#from = Array.from({ length: groupCount }, (_, group) => ({
-      alone: windowOf(layerCount, (first, end) => first >= sharedFrom(group, end) || stageMs(group, first, end) <= bound.ms),
-      shared: windowOf(layerCount, (first, end) => first >= sharedFrom(group, end) && stageMs(group, first, end) <= bound.ms),
-    }));
-  }
-
-  /** The ranges [from, to) of beginnings of stages that end here: on one device, and shared. */
-  at(group: number, end: number): readonly (readonly [from: number, to: number])[] {
-    const windows = this.#from[group];
-    const to = this.#costs.sharedFrom(group, end);
-    return [
-      [Math.min(to, windows?.alone[end] ?? to), to],
-      [windows?.shared[end] ?? end, end],
-    ];
-  }
-
-  /** Whether the border lets a group begin at a layer. */
-  mayCut(group: number, cut: number): boolean {
-    const { ms, crossings } = this.#bound;
-    return group === 0 ? cut === 0 : crossings * this.#costs.crossMs(group, cut) <= ms;
-  }
+function windowsOf(layerCount: number, group: number, { stageMs, sharedFrom, crossMs }: CutCosts, { ms, crossings }: Bound): Windows {
+  const until = sharedFrom[group] as Int32Array;
+  const isShared = (first: number, end: number): boolean => first >= (until[end] as number);
+  const isNeverShared = until.every((from, end) => from === end);
+  const mayCut = new Uint8Array(layerCount);
+  for (let cut = 0; cut < layerCount; cut++) if (group === 0 ? cut === 0 : crossings * crossMs(group, cut) <= ms) mayCut[cut] = 1;
+  return {
+    until,
+    mayCut,
+    alone: windowOf(layerCount, (first, end) => isShared(first, end) || stageMs(group, first, end) <= ms),
+    shared: isNeverShared ? until : windowOf(layerCount, (first, end) => isShared(first, end) && stageMs(group, first, end) <= ms),
+  };
 }
 
 /** Whether all layers can be cut so that every group gets at least one. */
-function hasWay(layerCount: number, groupCount: number, windows: Windows): boolean {
-  let isReached = (layer: number): boolean => layer === 0;
-  for (let group = 0; group < groupCount; group++) {
-    // How many of the cuts before a layer can be reached, so that a window is a difference.
-    const cuts = new Int32Array(layerCount + 1);
-    for (let cut = 0; cut < layerCount; cut++)
-      cuts[cut + 1] = (cuts[cut] as number) + (isReached(cut) && windows.mayCut(group, cut) ? 1 : 0);
+function hasWay(layerCount: number, groups: readonly Windows[]): boolean {
+  let reached = new Uint8Array(layerCount + 1);
+  reached[0] = 1;
+  // How many of the cuts before a layer can be reached, so that what a window holds is a difference.
+  const cuts = new Int32Array(layerCount + 1);
+  const holds = (from: number, to: number): boolean => to > from && (cuts[to] as number) > (cuts[from] as number);
+  for (const { alone, until, shared, mayCut } of groups) {
+    for (let cut = 0; cut < layerCount; cut++) cuts[cut + 1] = (cuts[cut] as number) + (reached[cut] as number) * (mayCut[cut] as number);
     const next = new Uint8Array(layerCount + 1);
-    for (let end = 1; end <= layerCount; end++) {
-      if (windows.at(group, end).some(([from, to]) => (cuts[to] as number) > (cuts[from] as number))) next[end] = 1;
-    }
-    isReached = (layer) => next[layer] === 1;
+    for (let end = 1; end <= layerCount; end++)
+      if (holds(alone[end] as number, until[end] as number) || holds(shared[end] as number, end)) next[end] = 1;
+    reached = next;
   }
-  return isReached(layerCount);
+  return reached[layerCount] === 1;
 }
 
 /**
  * For each slack, where each group's layers end: the least bytes moved among the cuts whose slowest part is within that share of the best, which
- * is found to a thousandth; of several, the most even one. Each group gets at least one layer. Empty when nothing fits.
+ * is found to half a hundredth; of several, the most even one. Each group gets at least one layer. Empty when nothing fits.
  */
 export function chooseCuts(
   layerCount: number,
@@ -234,8 +225,9 @@ export function chooseCuts(
   costs: CutCosts,
   { crossings, slacks }: { readonly crossings: Bound['crossings']; readonly slacks: readonly number[] },
 ): number[][] {
-  const windows = (ms: number): Windows => new Windows(layerCount, groupCount, costs, { ms, crossings });
-  const isPossible = (ms: number): boolean => hasWay(layerCount, groupCount, windows(ms));
+  const windows = (ms: number): Windows[] =>
+    Array.from({ length: groupCount }, (_, group) => windowsOf(layerCount, group, costs, { ms, crossings }));
+  const isPossible = (ms: number): boolean => hasWay(layerCount, windows(ms));
   if (!isPossible(Number.MAX_VALUE)) return [];
   let [low, high] = [0, longestLayerMs(layerCount, groupCount, costs)];
   while (!isPossible(high)) [low, high] = [high, 2 * high];
@@ -244,30 +236,30 @@ export function chooseCuts(
     if (isPossible(middle)) high = middle;
     else low = middle;
   }
-  return slacks.map((slack) => cheapestCuts(layerCount, groupCount, costs, windows(high * (1 + slack))));
+  return slacks.map((slack) => cheapestCuts(layerCount, costs, windows(high * (1 + slack))));
 }
 
 /** The ends that move the fewest bytes through these windows, which have a way; of several, those with the least sum of squared times. */
-function cheapestCuts(layerCount: number, groupCount: number, { stageMs, movedBytes }: CutCosts, windows: Windows): number[] {
+function cheapestCuts(layerCount: number, { stageMs, movedBytes }: CutCosts, groups: readonly Windows[]): number[] {
   const width = layerCount + 1;
-  const begins = new Int32Array((groupCount + 1) * width);
+  const begins = new Int32Array((groups.length + 1) * width);
   const endless = (): Float64Array => new Float64Array(width).fill(Number.POSITIVE_INFINITY);
   let [bytesBefore, strainBefore] = [endless(), endless()];
   bytesBefore[0] = strainBefore[0] = 0;
-  for (let group = 0; group < groupCount; group++) {
+  for (const [group, { alone, until, shared, mayCut }] of groups.entries()) {
     const [leastBytes, leastStrain] = [endless(), endless()];
-    for (let cut = 0; cut < layerCount; cut++) if (!windows.mayCut(group, cut)) bytesBefore[cut] = Number.POSITIVE_INFINITY;
+    for (let cut = 0; cut < layerCount; cut++) if (mayCut[cut] === 0) bytesBefore[cut] = Number.POSITIVE_INFINITY;
     for (let end = group + 1; end <= layerCount; end++) {
       let [least, strain, begin] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY, 0];
-      for (const [from, to] of windows.at(group, end)) {
-        for (let cut = from; cut < to; cut++) {
-          const known = bytesBefore[cut] as number;
-          if (known > least) continue;
-          const bytes = known + movedBytes(group, cut, end);
-          if (bytes > least || bytes === Number.POSITIVE_INFINITY) continue;
-          const squares = (strainBefore[cut] as number) + stageMs(group, cut, end) ** 2;
-          if (bytes < least || squares < strain) [least, strain, begin] = [bytes, squares, cut];
-        }
+      const last = until[end] as number;
+      for (let cut = Math.min(alone[end] as number, last); cut < end; cut++) {
+        if (cut >= last && cut < (shared[end] as number)) continue;
+        const known = bytesBefore[cut] as number;
+        if (known > least) continue;
+        const bytes = known + movedBytes(group, cut, end);
+        if (bytes > least || bytes === Number.POSITIVE_INFINITY) continue;
+        const squares = (strainBefore[cut] as number) + stageMs(group, cut, end) ** 2;
+        if (bytes < least || squares < strain) [least, strain, begin] = [bytes, squares, cut];
       }
       leastBytes[end] = least;
       leastStrain[end] = strain;
@@ -276,7 +268,7 @@ function cheapestCuts(layerCount: number, groupCount: number, { stageMs, movedBy
     [bytesBefore, strainBefore] = [leastBytes, leastStrain];
   }
   const ends: number[] = [];
-  for (let [count, end] = [groupCount, layerCount]; count > 0; count--) {
+  for (let [count, end] = [groups.length, layerCount]; count > 0; count--) {
     ends.unshift(end);
     end = begins[count * width + end] as number;
   }
