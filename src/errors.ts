@@ -14,4 +14,11 @@ export class RunError extends Error {
 /** A peer sent something that the protocol does not allow. It costs that peer its connection, never the process. */
 export class ProtocolError extends Error {
   override readonly name = 'ProtocolError';
+  /** Who sent it, where that is not the one whose link is at hand. */
+  readonly peer: string | undefined;
+
+  constructor(message: string, { peer }: { readonly peer?: string } = {}) {
+    super(message);
+    this.peer = peer;
+  }
 }

@@ -1,5 +1,7 @@
 // Reads all that a run needs from its files, before anything is written. A file that is missing or does not fit is one clear error.
 
+import { existsSync } from 'node:fs';
+import { join } from 'node:path';
 import { parseCluster, parsePlan } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { loadModel } from '../runtime/models.ts';
@@ -28,6 +30,7 @@ export async function readRun(settings: TrainSettings, resume: string | undefine
     ...(plan === undefined ? {} : { plan }),
     ...(cluster === undefined ? {} : { cluster }),
     ...(checkpoint === undefined ? {} : { checkpoint }),
+    ...(resume === undefined ? {} : { isUnwritten: !existsSync(join(resume, 'model.onnx')) }),
   });
   for (const message of run.notes) output.observe({ kind: 'note', message });
   return run;

@@ -158,7 +158,7 @@ export class CoordinatorLife {
     };
   }
 
-  async #save(process: VirtualProcess, disk: Disk, round: number, state: RunState): Promise<void> {
+  async #save(process: VirtualProcess, disk: Disk, round: number, state: RunState): Promise<boolean> {
     this.#compare('the checkpoint to be written', state, round);
     const checkpoint = { round, parameters: state.parameter, buffers: state.buffer, optimizerState: state.optimizer, state: {} };
     try {
@@ -166,10 +166,11 @@ export class CoordinatorLife {
     } catch (error) {
       if (!(error instanceof RunError)) throw error;
       this.#observed({ kind: 'warning', message: error.message });
-      return;
+      return false;
     }
     if (process.state === 'running') this.#safeRound = Math.max(this.#safeRound, round);
     this.#progress('checkpoint', round);
+    return true;
   }
 
   #ended(process: VirtualProcess, result: unknown): void {

@@ -80,7 +80,13 @@ async function train(hooks: Partial<RunHooks>, signal: AbortSignal, endRound = 1
   const net = regressionNet();
   const subject = subjectOf(net, 4);
   const engine = createReferenceEngine();
-  const all: RunHooks = { batch: batches(net, subject), observe: () => {}, onCommitted: () => {}, onCheckpoint: async () => {}, ...hooks };
+  const all: RunHooks = {
+    batch: batches(net, subject),
+    observe: () => {},
+    onCommitted: () => {},
+    onCheckpoint: async () => true,
+    ...hooks,
+  };
   try {
     return await trainHere(subject, all, machineConfig({ subject, machine: { endRound } }, 0), localPlan(4, 4, 2), {
       engine,
@@ -109,6 +115,7 @@ test('a stop ends after the round in progress, with a checkpoint; on the last ro
         },
         onCheckpoint: async (round) => {
           checkpoints.push(round);
+          return true;
         },
       },
       stop.signal,

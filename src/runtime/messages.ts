@@ -180,7 +180,11 @@ export interface ToCoordinator {
   readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
   readonly heartbeat: Record<string, never>;
   readonly alive: Record<string, never>;
-  readonly 'lost-peer': { readonly peer: string; readonly reason: string };
+  readonly 'lost-peer': {
+    readonly peer: string;
+    readonly reason: string /** It has sent what the protocol does not allow. */;
+    readonly isFault: boolean;
+  };
   readonly leaving: Record<string, never>;
   readonly failed: { readonly message: string };
   readonly statistics: { readonly eventLoopDelayP99Ms: number; readonly eventLoopDelayMaxMs: number; readonly peakMemoryMiB: number };
@@ -250,7 +254,7 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
   replicated: z.object({ round: count, layers: range }),
   heartbeat: z.object({}),
   alive: z.object({}),
-  'lost-peer': z.object({ peer: name, reason: z.string().max(1000) }),
+  'lost-peer': z.object({ peer: name, reason: z.string().max(1000), isFault: z.boolean() }),
   leaving: z.object({}),
   failed: z.object({ message: z.string().max(2000) }),
   statistics: z.object({ eventLoopDelayP99Ms: milliseconds, eventLoopDelayMaxMs: milliseconds, peakMemoryMiB: z.number().min(0) }),

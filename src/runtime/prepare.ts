@@ -39,6 +39,8 @@ export interface SessionInput {
   readonly cluster?: Cluster;
   /** To go on from. */
   readonly checkpoint?: Checkpoint;
+  /** The run may have done all its rounds and been killed before its model was written. */
+  readonly isUnwritten?: boolean;
 }
 
 /** A run whose settings, model and data fit together. */
@@ -73,14 +75,15 @@ export function prepareRun(input: SessionInput): PreparedRun {
 const maxTestCount = 20;
 
 function machineConfig(
-  { settings, checkpoint, plan, test }: SessionInput,
+  { settings, checkpoint, plan, test, isUnwritten = false }: SessionInput,
   order: BatchOrder,
   { sequence, training }: RunSubject,
 ): MachineConfig {
   const perEpoch = roundsPerEpoch(order);
   const endRound = settings.steps ?? (settings.epochs ?? 1) * perEpoch;
   const firstRound = checkpoint?.round ?? 0;
-  if (firstRound >= endRound) throw new InputError(`The run has done its ${endRound} rounds already: give more with --epochs or --steps.`);
+  if (firstRound >= endRound && !isUnwritten)
+    throw new InputError(`The run has done its ${endRound} rounds already: give more with --epochs or --steps.`);
   const { clipNorm } = training;
   const schedule = parseSchedule(settings.lrSchedule);
   const epochsPerTest = Math.max(1, Math.ceil(endRound / perEpoch / maxTestCount));
@@ -95,6 +98,7 @@ function machineConfig(
     batchSize: settings.batch,
     batchSizesToProfile: profilePoints(settings.microBatch ?? Math.min(settings.batch, 64), sequence.fixedBatch),
     planGiven: plan !== undefined,
+    waitForDevices: settings.remote > 0,
     learningRate: (round) => learningRate(schedule, settings.lr, round, endRound),
     gradientScale: (squaredNorm) => (clipNorm === null ? 1 : clipScale(squaredNorm, clipNorm)),
   };

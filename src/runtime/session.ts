@@ -6,6 +6,7 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { bytesInMiB } from '../cluster/memory.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
 import { deviceFacts } from '../engine/host-node.ts';
+import { RunError } from '../errors.ts';
 import type { LayerSequence } from '../graph/layers.ts';
 import { importModel } from '../graph/onnx/import.ts';
 import { checkProgram } from '../schedule/check.ts';
@@ -84,11 +85,12 @@ class Session {
     const { machine } = this.#prepared;
     const { clock } = this.#environment;
     this.#planReadyMs = clock.now();
-    const { round, stopped } = await this.#train();
+    const isDone = machine.firstRound >= machine.endRound;
+    const { round, stopped } = isDone ? { round: machine.firstRound, stopped: false } : await this.#train();
     const trainSeconds = (clock.now() - this.#planReadyMs - this.#evaluationMs) / 1000;
     if (stopped) this.#observe({ kind: 'stopped', round });
     // Stopped before the first round: there is nothing that was not there before.
-    const bytes = round > machine.firstRound ? this.#trainedModel() : undefined;
+    const bytes = isDone || round > machine.firstRound ? this.#trainedModel() : undefined;
     if (bytes !== undefined) await this.#folder?.write('model.onnx', bytes);
     const evaluation = stopped || bytes === undefined ? undefined : await this.#evaluate(bytes, round);
     return { rounds: round, stopped, losses: this.#losses, trainSeconds, state: this.#state, evaluation, plan: this.#plan };
@@ -223,27 +225,36 @@ class Session {
     this.#observe({ kind: 'round', metrics, endRound: machine.endRound, busyFraction });
   }
 
-  async #checkpoint(round: number, state: RunState): Promise<void> {
+  async #checkpoint(round: number, state: RunState): Promise<boolean> {
     this.#state = state;
-    await this.#save(round, state);
+    const isSafe = await this.#save(round, state);
     const { evaluateEvery, endRound } = this.#prepared.machine;
     const isTested = evaluateEvery !== undefined && round % evaluateEvery === 0 && round < endRound && !this.#environment.signal.aborted;
     if (isTested) await this.#evaluate(this.#trainedModel(), round);
     this.#lastCommitMs = this.#environment.clock.now();
+    return isSafe;
   }
 
-  async #save(round: number, state: RunState): Promise<void> {
+  /** A disk that takes no checkpoint is no reason to stop computing: it is told, and the one before stays the last. */
+  async #save(round: number, state: RunState): Promise<boolean> {
     const { settings, model } = this.#prepared;
     const folder = this.#folder;
-    if (folder === undefined) return;
-    const path = await saveCheckpoint(folder.checkpointsPath, {
-      round,
-      parameters: state.parameter,
-      buffers: state.buffer,
-      optimizerState: state.optimizer,
-      state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
-    });
-    this.#observe({ kind: 'checkpoint', round, path });
+    if (folder === undefined) return false;
+    try {
+      const path = await saveCheckpoint(folder.checkpointsPath, {
+        round,
+        parameters: state.parameter,
+        buffers: state.buffer,
+        optimizerState: state.optimizer,
+        state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
+      });
+      this.#observe({ kind: 'checkpoint', round, path });
+      return true;
+    } catch (error) {
+      if (!(error instanceof RunError)) throw error;
+      this.#observe({ kind: 'warning', message: `No checkpoint after round ${round}: ${error.message} Training goes on.` });
+      return false;
+    }
   }
 
   #trainedModel(): Uint8Array {

@@ -91,6 +91,8 @@ export interface MemoryCluster {
   peerLink(a: string, b: string): readonly [Link, Link] | undefined;
   /** A device vanishes: all of its links end without a word. */
   kill(name: string): void;
+  /** A device freezes: its links stand, and nothing comes in or out. */
+  silence(name: string): void;
   /** Resolves when the phase has begun. */
   reached(phase: Phase): Promise<void>;
   /** How all workers ended, with the engines closed. */
@@ -199,6 +201,7 @@ class Recorder {
       onCheckpoint: async (round, state) => {
         this.checkpoints.set(round, state);
         await run.onCheckpoint?.(round, state);
+        return true;
       },
     };
   }
@@ -227,6 +230,7 @@ class ClusterInMemory implements MemoryCluster {
   /** By address: who takes in a link. */
   readonly #listeners = new Map<string, (link: Link) => void>();
   readonly #peerLinks = new Map<string, readonly [Link, Link]>();
+  readonly #silent = new Set<string>();
 
   constructor(run: MemoryRun, machine: MachineConfig) {
     this.#run = run;
@@ -258,7 +262,7 @@ class ClusterInMemory implements MemoryCluster {
 
   async addWorker(name: string): Promise<void> {
     const engine = await (this.#run.createEngine?.(name) ?? createReferenceEngine());
-    const [coordinatorLink, link] = createMemoryLinks('coordinator', name, this.#run.links);
+    const [coordinatorLink, link] = this.#connect('coordinator', name);
     const end = runWorker({
       name,
       coordinator: link,
@@ -273,7 +277,7 @@ class ClusterInMemory implements MemoryCluster {
   }
 
   joinAlone(name: string): Link {
-    const [coordinatorLink, link] = createMemoryLinks('coordinator', name, this.#run.links);
+    const [coordinatorLink, link] = this.#connect('coordinator', name);
     this.coordinator.join(name, coordinatorLink, facts);
     return link;
   }
@@ -287,6 +291,18 @@ class ClusterInMemory implements MemoryCluster {
     const worker = defined(this.workers.get(name), name);
     worker.cut();
     for (const [key, ends] of this.#peerLinks) if (key.split('→').includes(name)) cut(...ends);
+  }
+
+  #connect(a: string, b: string): [Link, Link] {
+    const { links = {} } = this.#run;
+    const isSilent = (): boolean => this.#silent.has(a) || this.#silent.has(b);
+    const tamper: MemoryLinkOptions['tamper'] = (message, from) => (isSilent() ? [] : (links.tamper?.(message, from) ?? [message]));
+    // A prototype: bandwidth and latency may be changed during the run.
+    return createMemoryLinks(a, b, Object.assign(Object.create(links) as MemoryLinkOptions, { tamper }));
+  }
+
+  silence(name: string): void {
+    this.#silent.add(name);
   }
 
   reached(phase: Phase): Promise<void> {
@@ -318,7 +334,7 @@ class ClusterInMemory implements MemoryCluster {
       connect: async (peer) => {
         const accept = this.#listeners.get(peer.url);
         if (accept === undefined || token !== peerToken) throw new RunError(`nothing listens at ${peer.url}`);
-        const [own, other] = createMemoryLinks(name, peer.name, this.#run.links);
+        const [own, other] = this.#connect(name, peer.name);
         this.#peerLinks.set(`${name}→${peer.name}`, [own, other]);
         accept(other);
         return own;

@@ -5,6 +5,7 @@
 //
 // Another loss on the way starts it again from the same holders. Without a holder for some layer, everything comes from the last checkpoint.
 
+import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { moves } from '../../planner/replan/moves.ts';
 import { type Holding, holdersAt, holdingsOf, lastCompleteRound } from './holdings.ts';
@@ -111,13 +112,16 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   const members = fullMembers(state);
   const present = new Set(members.map(({ name }) => name));
   const missing = plan.stages.flatMap(({ devices }) => devices).filter((device) => !present.has(device));
-  if (missing.length > 0) return recover(state, { cause: state.change?.cause ?? 'a device left', lost: missing });
+  if (missing.length > 0) {
+    assert(!missing.some((device) => state.change?.lost.includes(device)), 'a plan for those who are left');
+    return recover(state, { cause: state.change?.cause ?? `${missing[0]} left while planning`, lost: missing });
+  }
   const layerCount = plan.stages.at(-1)?.layers[1] ?? 0;
   const held = heldNow(state).filter(({ device }) => present.has(device));
   const found = lastCompleteRound(held, layerCount);
   const round = found ?? state.checkpointRound ?? config.firstRound;
-  const holders = found === undefined ? Array.from({ length: layerCount }, (): string[] => []) : holdersAt(held, found, layerCount);
-  const travels = moves({ holders, target: plan });
+  // What nobody holds comes from the checkpoint of that round.
+  const travels = moves({ holders: holdersAt(held, round, layerCount), target: plan });
   const next: MachineState = {
     ...state,
     ...nothingStands,

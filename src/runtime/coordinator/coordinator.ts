@@ -65,8 +65,8 @@ export interface RunHooks {
     learningRate: number,
     results: Readonly<Record<string, RoundResult>>,
   ): void;
-  /** Called with the state after `round` committed rounds; the run goes on when it resolves. */
-  onCheckpoint(round: number, state: RunState): Promise<void>;
+  /** Called with the state after `round` committed rounds; the run goes on when it resolves, with whether the state is safe beyond this process. */
+  onCheckpoint(round: number, state: RunState): Promise<boolean>;
 }
 
 export interface CoordinatorOptions {
@@ -117,6 +117,9 @@ interface Snapshot {
 /** How often it is looked at who is silent. */
 const judgeEveryMs = 250;
 
+/** How long a run without devices waits for one to come back. */
+const waitMs = 120_000;
+
 /** Messages about a layout: those of an earlier one are late and dropped. */
 const layoutKinds: ReadonlySet<string> = new Set<keyof ToCoordinator>([
   'deployed',
@@ -125,7 +128,6 @@ const layoutKinds: ReadonlySet<string> = new Set<keyof ToCoordinator>([
   'snapshot-end',
   'replicated',
   'lost-peer',
-  'alive',
   'trace',
   'statistics',
 ]);
@@ -154,6 +156,9 @@ class CoordinatorShell implements Coordinator {
   /** When the change of the layout that is going on began. */
   #changeMs: number | undefined;
   #stopJudging: () => void = () => {};
+  #stopWaiting: () => void = () => {};
+  /** The last checkpoint that is safe. */
+  #durableRound: number | undefined;
   #resolve: (end: CoordinatorEnd) => void = () => {};
   #reject: (error: Error) => void = () => {};
 
@@ -161,6 +166,7 @@ class CoordinatorShell implements Coordinator {
     this.#options = options;
     this.#state = initialState(options.machine);
     this.#saved = { round: options.machine.firstRound, state: options.subject.state };
+    this.#durableRound = options.machine.firstRound > 0 ? options.machine.firstRound : undefined;
     this.end = new Promise((resolve, reject) => {
       this.#resolve = resolve;
       this.#reject = reject;
@@ -386,11 +392,13 @@ class CoordinatorShell implements Coordinator {
         return this.#writeCheckpoint(effect.round);
       case 'phase':
         this.#options.hooks.observe({ kind: 'phase', phase: effect.phase });
+        this.#stopWaiting();
+        if (effect.phase === 'waiting') this.#stopWaiting = this.#options.clock.after(waitMs, () => this.#input({ kind: 'gave-up' }));
         return;
       case 'finish':
         return this.#close(() => this.#resolve({ round: effect.round, stopped: effect.stopped }));
       case 'fail': {
-        const checkpoint = this.#state.checkpointRound;
+        const checkpoint = this.#durableRound;
         const mend =
           checkpoint === undefined ? 'nothing was saved yet' : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
         return this.#close(() => this.#reject(new RunError(`Training ended: ${effect.message}; ${mend}.`)));
@@ -516,11 +524,9 @@ class CoordinatorShell implements Coordinator {
   #cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
     const pairs = devices.flatMap((from) =>
-      (this.#measurements.get(from) ?? []).map((link) => ({
-        between: [from, link.peer] as const,
-        bandwidthMbps: link.bandwidthMbps,
-        latencyMs: link.latencyMs,
-      })),
+      (this.#measurements.get(from) ?? [])
+        .filter(({ peer }) => devices.includes(peer))
+        .map((link) => ({ between: [from, link.peer] as const, bandwidthMbps: link.bandwidthMbps, latencyMs: link.latencyMs })),
     );
     const slowest = pairs.reduce(
       (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
@@ -635,8 +641,9 @@ class CoordinatorShell implements Coordinator {
     if (missing.length > 0)
       return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
     this.#options.hooks.onCheckpoint(round, state).then(
-      () => {
+      (isSafe) => {
         this.#saved = { round, state };
+        if (isSafe) this.#durableRound = round;
         this.#input({ kind: 'checkpointed', round });
       },
       (error: unknown) => this.#abort(error),
@@ -654,6 +661,7 @@ class CoordinatorShell implements Coordinator {
 
   #close(settle: () => void): void {
     this.#stopJudging();
+    this.#stopWaiting();
     const links = [...this.#links.values()];
     void Promise.all(links.map((link) => link.close('the run is over'))).then(settle, settle);
   }

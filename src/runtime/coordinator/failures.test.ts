@@ -1,21 +1,21 @@
-// What ends a run: lost links at every phase, between any two devices, and numbers that are not finite. It always ends with one sentence that names the
-// device; everybody else ends with the run, and nothing waits for ever.
+// What a run survives: devices and links that are lost in every phase, and what it does not: the last device, and numbers that are not finite. Then it ends
+// with one sentence that names the device; everybody else ends with the run, and nothing waits for ever.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Engine, Value } from '../../engine/engine.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { RunError } from '../../errors.ts';
-import { tensor } from '../../graph/tensor.ts';
+import { type Tensor, tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
-import { cut, type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
+import { cut, difference, type MemoryCluster, type MemoryRun, type Outcome, runAlone, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
-import type { Phase } from './machine-types.ts';
 
 const timeout = 20_000;
 const predicted = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };
@@ -27,10 +27,21 @@ function runOf(plan: HandPlan = hybrid): MemoryRun {
   return { subject, batch: batches(net, subject), plan: handPlan(plan, 4), machine: { endRound: 4, checkpointEvery: 2 } };
 }
 
+/** A plan for the devices that are there. */
+function planFor(devices: readonly string[]): Plan {
+  const layers = (first: number, end: number): readonly [number, number] => [first, end];
+  const stages = [{ layers: layers(0, 4), devices: devices.slice(0, 1), samples: [4], inFlight: 1 }];
+  const two = handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4);
+  if (devices.length === 1) return { ...two, stages, predicted };
+  if (devices.length === 2)
+    return { ...two, stages: two.stages.map((stage, index) => ({ ...stage, devices: devices.slice(index, index + 1) })), predicted };
+  return { ...handPlan(hybrid, 4), predicted };
+}
+
 /** The same run with everything measured first. */
 function measuredRun(): MemoryRun {
-  const { plan, ...rest } = runOf();
-  const choosePlan = (_profile: Profile, _cluster: Cluster): Plan => ({ ...(plan as NonNullable<typeof plan>), predicted });
+  const { plan: _, ...rest } = runOf();
+  const choosePlan = (_profile: Profile, { devices }: Cluster): Plan => planFor(devices.map(({ name }) => name));
   return { ...rest, workerNames: ['a', 'b', 'c'], choosePlan, links: { bandwidthMbps: 10_000 } };
 }
 
@@ -47,31 +58,38 @@ async function failure(cluster: MemoryCluster): Promise<{ message: string; ends:
   return { message, ends };
 }
 
-const where: readonly (readonly [Phase, RegExp])[] = [
-  ['preparing', /^Training ended: b left while preparing \(the connection was lost\); nothing was saved yet\.$/],
-  ['connecting', /^Training ended: b left while connecting \(the connection was lost\); nothing was saved yet\.$/],
-  ['measuring', /^Training ended: b left while measuring \(the connection was lost\); nothing was saved yet\.$/],
-  ['profiling', /^Training ended: b left while profiling \(the connection was lost\); nothing was saved yet\.$/],
-  ['deploying', /^Training ended: b left while deploying \(the connection was lost\); nothing was saved yet\.$/],
-  ['training', /^Training ended: b left in round 0 \(the connection was lost\); nothing was saved yet\.$/],
-];
+/** The run has ended as if nothing had happened. */
+async function expectNothingLost(cluster: MemoryCluster, outcome: Promise<Outcome> = cluster.outcome()): Promise<void> {
+  const run = runOf();
+  const alone = await runAlone({ ...run, microBatchSize: 4 });
+  const { loss, weight, worst } = difference(await outcome, alone);
+  assert.ok(loss <= 1e-5, `losses differ by ${loss}`);
+  assert.ok(weight <= 1e-5, `${worst} differs by ${weight}`);
+}
 
-for (const [phase, expected] of where) {
-  test(`a device that is lost while ${phase} ends the run and the other devices`, { timeout }, async () => {
+for (const phase of ['preparing', 'connecting', 'measuring', 'profiling', 'planning', 'deploying', 'training', 'snapshotting'] as const) {
+  test(`a device that is lost while ${phase} costs nothing but time`, { timeout }, async () => {
+    let isKilled = false;
+    const clock = createVirtualClock();
     const cluster = await startCluster({
       ...measuredRun(),
-      observe: (event, { workers }) => {
+      clock,
+      links: { clock, bandwidthMbps: 10_000 },
+      observe: (event, running) => {
+        const isNow =
+          phase === 'snapshotting'
+            ? event.kind === 'statistics' && event.device === 'a' && running.losses.length === 2
+            : event.kind === 'phase' && event.phase === phase;
+        if (!isNow || isKilled) return;
+        isKilled = true;
         // As the first thing that happens in the phase, before any answer.
-        if (event.kind === 'phase' && event.phase === phase) queueMicrotask(() => workers.get('b')?.cut());
+        queueMicrotask(() => running.kill('b'));
       },
     });
-    const { message, ends } = await failure(cluster);
-    assert.match(message, expected);
+    await expectNothingLost(cluster, clock.runUntil(cluster.outcome()));
+    const ends = await cluster.workersEnd();
     assert.deepEqual(ends.get('b'), { clean: false, reason: 'the coordinator is gone: the connection was lost' });
-    for (const name of ['a', 'c']) {
-      assert.equal(ends.get(name)?.clean, true);
-      assert.match(ends.get(name)?.reason ?? '', /^b left /);
-    }
+    for (const name of ['a', 'c']) assert.deepEqual(ends.get(name), { clean: true, reason: 'the run is done' });
     assert.deepEqual(
       cluster.events.filter((event) => event.kind === 'left').map((event) => event.device),
       ['b'],
@@ -79,21 +97,19 @@ for (const [phase, expected] of where) {
   });
 }
 
-test('a device that is lost in a snapshot: the checkpoint before is the last, and the sentence says so', { timeout }, async () => {
+test('when the last device is lost, the run ends and says from where it can go on', { timeout }, async () => {
   const cluster = await startCluster({
     ...runOf(),
-    observe: (event, { losses, workers }) => {
-      // The second snapshot: everything is asked for by then, and c has begun to send.
-      if (event.kind === 'statistics' && event.device === 'a' && losses.length === 4) workers.get('c')?.cut();
+    observe: (event, running) => {
+      if (event.kind === 'trace' && event.round === 2 && event.device === 'c') for (const name of ['a', 'b', 'c']) running.kill(name);
     },
   });
   const { message } = await failure(cluster);
-  assert.equal(
+  assert.match(
     message,
-    'Training ended: c left in round 4 (the connection was lost); the last checkpoint is after round 2; continue with --resume.',
+    /^Training ended: [abc] left (in round [23]|while deploying) \(the connection was lost\); the last checkpoint is after round 2; continue with --resume\.$/,
   );
   assert.deepEqual([...cluster.checkpoints.keys()], [2]);
-  assert.equal(cluster.losses.length, 4);
 });
 
 test('a device that is lost while others are awaited is missed; another may take its place', { timeout }, async () => {
@@ -105,8 +121,7 @@ test('a device that is lost while others are awaited is missed; another may take
   first.cut();
   assert.equal((await first.end).clean, false);
   for (const name of ['c', 'b', 'a']) await cluster.addWorker(name);
-  const { losses } = await cluster.outcome();
-  assert.equal(losses.length, 4);
+  await expectNothingLost(cluster);
 });
 
 for (const [name, peer] of [
@@ -114,45 +129,67 @@ for (const [name, peer] of [
   ['a', 'c'],
   ['b', 'c'],
 ] as const) {
-  test(`the link between ${name} and ${peer} is lost while training: one of them says so when the coordinator has not`, {
-    timeout,
-  }, async () => {
+  test(`the link between ${name} and ${peer} is lost while training: both live, and link anew`, { timeout }, async () => {
     const clock = createVirtualClock();
+    let isCut = false;
     const cluster = await startCluster({
       ...runOf(),
       clock,
       links: { clock },
-      observe: (event, cluster) => {
-        if (event.kind !== 'trace' || event.round !== 1) return;
-        cut(...(cluster.peerLink(name, peer) ?? []));
+      observe: (event, running) => {
+        if (event.kind !== 'trace' || event.round !== 1 || isCut) return;
+        isCut = true;
+        cut(...(running.peerLink(name, peer) ?? []));
       },
     });
-    const { message, ends } = await clock.runUntil(failure(cluster));
-    assert.match(
-      message,
-      new RegExp(`^Training ended: [${name}${peer}] cannot go on: the link to [${name}${peer}] ended: the connection was lost; `),
+    await expectNothingLost(cluster, clock.runUntil(cluster.outcome()));
+    assert.deepEqual(
+      cluster.events.filter((event) => event.kind === 'left'),
+      [],
     );
-    assert.equal([...ends.values()].filter(({ clean }) => !clean).length >= 1, true);
+    const causes = cluster.events.flatMap((event) => (event.kind === 'recovering' ? [event.cause] : []));
+    // a and b exchange nothing but sums, at the end of the round.
+    assert.match(causes.join(), new RegExp(`the link between [${name}${peer}] and [${name}${peer}] broke \\(the connection was lost\\)`));
   });
 }
 
 for (const phase of ['measuring', 'profiling', 'deploying'] as const) {
-  test(`a link between two devices that is lost while ${phase} is noticed, not waited for`, { timeout }, async () => {
+  test(`a link between two devices that is lost while ${phase} is made anew when it is needed`, { timeout }, async () => {
     const clock = createVirtualClock();
     const cluster = await startCluster({
       ...measuredRun(),
       clock,
       links: { clock, bandwidthMbps: 100, latencyMs: 2 },
-      observe: (event, cluster) => {
+      observe: (event, running) => {
         if (event.kind !== 'phase' || event.phase !== phase) return;
         // While measuring, in the middle of the first of a's links.
-        clock.after(5, () => cut(...(cluster.peerLink('a', phase === 'measuring' ? 'b' : 'c') ?? [])));
+        clock.after(5, () => cut(...(running.peerLink('a', phase === 'measuring' ? 'b' : 'c') ?? [])));
       },
     });
-    const { message } = await clock.runUntil(failure(cluster));
-    assert.match(message, /^Training ended: [abc] cannot go on: (the link to [abc] ended|There is no link from [ac] to [ac])/);
+    await expectNothingLost(cluster, clock.runUntil(cluster.outcome()));
   });
 }
+
+test('a device that falls silent is asked, given up, and what it says later is not heard', { timeout }, async () => {
+  const clock = createVirtualClock();
+  const cluster = await startCluster({
+    ...runOf(),
+    clock,
+    links: { clock },
+    observe: (event, running) => {
+      // b hears nothing any more, and nobody hears it, but its connections stand.
+      if (event.kind === 'trace' && event.round === 1 && event.device === 'b') running.silence('b');
+    },
+  });
+  await expectNothingLost(cluster, clock.runUntil(cluster.outcome()));
+  const suspected = cluster.events.find((event) => event.kind === 'suspected');
+  assert.ok(
+    suspected !== undefined && suspected.device === 'b' && suspected.silentMs >= 1500 && suspected.silentMs < 2000,
+    JSON.stringify(suspected),
+  );
+  const left = cluster.events.find((event) => event.kind === 'left');
+  assert.match(left?.reason ?? '', /^no sign of life for 3\.\d s, with 3\.0 s allowed$/);
+});
 
 test('measured links are what the network is', { timeout }, async () => {
   const clock = createVirtualClock();
@@ -176,57 +213,48 @@ test('measured links are what the network is', { timeout }, async () => {
   }
 });
 
-test('a device that the plan leaves out goes, and the others train on', { timeout }, async () => {
-  const plan = { ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4), predicted };
-  const run = measuredRun();
+test('a device that the plan leaves out stays as a spare and takes the place of one that is lost', { timeout }, async () => {
+  const two = handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4);
+  const withSpare = { ...two, stages: two.stages.map((stage, index) => ({ ...stage, devices: [index === 0 ? 'c' : 'a'] })), predicted };
   const cluster = await startCluster({
-    ...run,
-    choosePlan: () => ({ ...plan, stages: plan.stages.map((stage, index) => ({ ...stage, devices: [index === 0 ? 'c' : 'a'] })) }),
+    ...measuredRun(),
+    choosePlan: () => withSpare,
+    observe: (event, running) => {
+      if (event.kind === 'replicated' && event.round === 0) queueMicrotask(() => running.kill('c'));
+    },
   });
-  const { losses } = await cluster.outcome();
-  assert.equal(losses.length, 4);
-  assert.deepEqual(await cluster.workers.get('b')?.end, { clean: true, reason: 'the plan is faster without this device' });
+  await expectNothingLost(cluster);
+  const recovering = cluster.events.find((event) => event.kind === 'recovering');
+  assert.deepEqual(
+    recovering?.plan.stages.map(({ devices }) => devices),
+    [['b'], ['a']],
+  );
+  assert.equal(recovering?.source, 'devices');
 });
 
-test('one device too many is told so; what it sends changes nothing', { timeout }, async () => {
-  const cluster = await startCluster(runOf());
-  const extra = cluster.joinAlone('d');
-  const kinds: string[] = [];
-  extra.receive((frame) => {
-    kinds.push(frame.kind);
-    const weights = tensor('float32', [7], new Array(7).fill(9));
-    void extra.send({
-      kind: 'prepared',
-      epoch: 0,
-      round: -1,
-      microBatch: -1,
-      control: { round: 0, lossSum: 1e9, correctCount: 0, squaredNorm: 0, finite: true, roundMs: 1, busyMs: 1 },
-    });
-    void extra.send({
-      kind: 'statistics',
-      epoch: 0,
-      round: -1,
-      microBatch: -1,
-      control: { eventLoopDelayP99Ms: 1, eventLoopDelayMaxMs: 1, peakMemoryMiB: 1 },
-    });
-    void extra.send({
-      kind: 'state',
-      epoch: 0,
-      round: -1,
-      microBatch: -1,
-      control: { role: 'parameter', name: 'a.bias' },
-      tensors: [weights],
-    });
+test('a device that comes during the run and does not keep to the protocol is sent away; what it sends changes nothing', {
+  timeout,
+}, async () => {
+  const run = runOf();
+  const cluster = await startCluster({
+    ...run,
+    observe: (event, running) => {
+      if (event.kind !== 'trace' || event.round !== 0 || event.device !== 'a') return;
+      const extra = running.joinAlone('d');
+      extra.receive(() => {
+        const control = { round: 0, lossSum: 1e9, correctCount: 0, squaredNorm: 0, finite: true, roundMs: 1, busyMs: 1 };
+        for (const epoch of [0, 1, 2, 3, 4, 5, 6]) {
+          void extra.send({ kind: 'prepared', epoch, round: -1, microBatch: -1, control }).catch(() => {}); // sent away by then
+        }
+        const tensors = [tensor('float32', [7], new Array(7).fill(9))];
+        const weights = { role: 'parameter', name: 'a.bias' };
+        void extra.send({ kind: 'state', epoch: 5, round: -1, microBatch: -1, control: weights, tensors }).catch(() => {});
+      });
+    },
   });
-  const { losses, state } = await cluster.outcome();
-  assert.deepEqual(kinds, ['end']);
-  assert.ok(losses.every((loss) => loss < 100));
-  assert.ok(state.parameter.get('a.bias')?.data[0] !== 9);
-  assert.deepEqual(
-    cluster.events.filter((event) => 'device' in event && event.device === 'd').map(({ kind }) => kind),
-    ['joined'],
-  );
-  assert.deepEqual(await extra.ended, { clean: true, reason: 'the run is over' });
+  await expectNothingLost(cluster);
+  const left = cluster.events.find((event) => event.kind === 'left');
+  assert.equal(left?.device, 'd');
 });
 
 test('a loss that is not finite ends the run, on all devices, before anything of the round is committed', { timeout }, async () => {
@@ -319,27 +347,35 @@ test('a message that no link takes ends the run, not in silence', { timeout }, a
   const end = await failure(await startCluster({ ...run, subject: { ...run.subject, state } }));
   assert.match(
     end.message,
-    /^Training ended: c left while deploying \(Asteroid made a mistake: state frame has a float32 tensor of shape \[7\] with 3 elements/,
+    /^Training ended: [abc] left while deploying \(Asteroid made a mistake: state frame has a float32 tensor of shape \[7\] with 3 elements/,
   );
 });
 
-test('a worker whose engine fails says why, and the run ends with its words', { timeout }, async () => {
-  const cluster = await startCluster({
-    ...runOf(),
-    createEngine: (device) => {
-      const engine = createReferenceEngine();
-      if (device !== 'b') return engine;
-      return Object.assign(Object.create(engine) as typeof engine, {
-        name: engine.name,
-        compile: () => Promise.reject(new RunError('out of memory')),
-        settled: () => engine.settled(),
-        close: () => engine.close(),
-      });
-    },
+function brokenEngine(): Engine {
+  const engine = createReferenceEngine();
+  return Object.assign(Object.create(engine) as typeof engine, {
+    name: engine.name,
+    compile: () => Promise.reject(new RunError('out of memory')),
+    settled: () => engine.settled(),
+    valueBytes: () => engine.valueBytes(),
+    busyMs: () => engine.busyMs(),
+    upload: (value: Tensor) => engine.upload(value),
+    download: (value: Value) => engine.download(value),
+    take: (value: Value) => engine.take(value),
+    release: (value: Value) => engine.release(value),
+    close: () => engine.close(),
   });
-  const { message, ends } = await failure(cluster);
-  assert.equal(message, 'Training ended: b cannot go on: out of memory; nothing was saved yet.');
-  assert.deepEqual(ends.get('b'), { clean: false, reason: 'out of memory' });
+}
+
+test('a worker whose engine fails says why, and the others go on; what ails two of them alike ends the run with their words', {
+  timeout,
+}, async () => {
+  const one = await startCluster({ ...runOf(), createEngine: (device) => (device === 'b' ? brokenEngine() : createReferenceEngine()) });
+  await expectNothingLost(one);
+  assert.deepEqual((await one.workersEnd()).get('b'), { clean: false, reason: 'out of memory' });
+  const two = await startCluster({ ...runOf(), createEngine: (device) => (device === 'a' ? createReferenceEngine() : brokenEngine()) });
+  const { message } = await failure(two);
+  assert.match(message, /^Training ended: [bc] cannot go on: out of memory; nothing was saved yet\.$/);
 });
 
 test('on a network that damages messages a run ends well or with one sentence, 40 times', { timeout }, async () => {
@@ -367,10 +403,10 @@ test('on a network that damages messages a run ends well or with one sentence, 4
       const { losses } = await clock.runUntil(cluster.outcome());
       assert.equal(losses.length, 4);
     } catch (error) {
-      assert.ok(error instanceof RunError, `seed ${seed}: ${String(error)}`);
-      assert.match(error.message, /^Training ended: [abc] (left|cannot go on)/, `seed ${seed}`);
+      assert.ok(error instanceof RunError, `seed ${seed}: ${error instanceof Error ? error.stack : String(error)}`);
+      assert.match(error.message, /^Training ended: ([abc] (left|cannot go on)|the link)/, `seed ${seed}: ${error.message}`);
       failureCount++;
     }
   }
-  assert.ok(failureCount >= 10 && failureCount < 40, String(failureCount));
+  assert.ok(failureCount < 20, String(failureCount));
 });

@@ -112,7 +112,9 @@ export type MachineInput =
   /** A plan that is better than the one that runs, or does without a device that wants to leave. */
   | { readonly kind: 'proposed'; readonly plan: Plan; readonly change: Change }
   | { readonly kind: 'checkpointed'; readonly round: number }
-  | { readonly kind: 'stop' };
+  | { readonly kind: 'stop' }
+  /** Nobody has come for as long as the run waits for devices. */
+  | { readonly kind: 'gave-up' };
 
 /** The parts of a worker's messages that the protocol depends on. */
 export type Answer =
@@ -124,7 +126,7 @@ export type Answer =
   | { readonly kind: 'prepared'; readonly result: RoundResult }
   | { readonly kind: 'snapshot-end'; readonly round: number }
   | { readonly kind: 'replicated'; readonly round: number; readonly layers: readonly [number, number] }
-  | { readonly kind: 'lost-peer'; readonly peer: string; readonly reason: string }
+  | { readonly kind: 'lost-peer'; readonly peer: string; readonly reason: string; readonly isFault: boolean }
   | { readonly kind: 'alive' }
   | { readonly kind: 'leaving' }
   | { readonly kind: 'failed'; readonly message: string };

@@ -36,6 +36,9 @@ class Drive {
   readonly log: string[] = [];
   readonly #config: MachineConfig;
   readonly #ahead = new Map<string, number>();
+  readonly #copied = new Set<number>();
+  /** The planner. */
+  planFor: (devices: readonly string[]) => Plan = () => plan;
   /** Replaces the honest answer to an effect; undefined: no answer. */
   answerOf: (device: string, message: string, honest: Answer) => Answer | undefined = (_device, _message, honest) => honest;
 
@@ -74,6 +77,21 @@ class Drive {
       case 'phase':
         this.log.push(`-- ${effect.phase}`);
         break;
+      case 'deploy':
+        this.log.push(
+          `deploy ${effect.round} ${effect.moves.map(({ layers, from, to }) => `${from}→${to}[${layers}]`).join(' ')}`.trimEnd(),
+        );
+        break;
+      case 'changing':
+        this.log.push(`changing to ${effect.round} from ${effect.source}, ${effect.repeatedRounds} again: ${effect.change.cause}`);
+        break;
+      case 'dismiss':
+        this.log.push(`dismiss ${effect.device}: ${effect.reason}`);
+        break;
+      case 'repeated':
+      case 'replicated':
+        this.log.push(`${effect.kind} ${effect.round}`);
+        break;
       default:
         this.log.push(effect.kind);
     }
@@ -86,9 +104,9 @@ class Drive {
     };
     if (effect.kind === 'send-model') answer(effect.device, 'model', { kind: 'ready', listenUrl: `ws://${effect.device}` });
     else if (effect.kind === 'send-peers') answer(effect.device, 'connect', { kind: 'connected' });
-    else if (effect.kind === 'plan') this.input({ kind: 'planned', plan });
+    else if (effect.kind === 'plan') this.input({ kind: 'planned', plan: this.planFor(effect.devices) });
     else if (effect.kind === 'write-checkpoint') this.input({ kind: 'checkpointed', round: effect.round });
-    else if (effect.kind === 'deploy') for (const device of ['a', 'b', 'c']) answer(device, 'deploy', { kind: 'deployed' });
+    else if (effect.kind === 'deploy') for (const { name } of effect.members) answer(name, 'deploy', { kind: 'deployed' });
     else if (effect.kind === 'send') {
       const { device, message } = effect;
       if (message === 'measure') answer(device, message, { kind: 'measured', links: [] });
@@ -97,6 +115,7 @@ class Drive {
       }
       // A round that is granted ahead is prepared when the one before has committed.
       if (message === 'round') {
+        if (effect.control.replicate) this.#copied.add(effect.control.round);
         if (effect.control.round > this.state.round) this.#ahead.set(device, effect.control.round);
         else answer(device, message, { kind: 'prepared', result: result(effect.control.round, device) });
       }
@@ -170,17 +189,137 @@ test('a round commits only when every device has prepared', () => {
   assert.equal(drive.log.at(-1), 'finish 5');
 });
 
-test('a device that leaves during training ends the run with one sentence and releases the others', () => {
-  const drive = new Drive(config);
-  drive.answerOf = (device, message, honest) => (message === 'round' && device === 'b' ? undefined : honest);
-  gathered(drive);
-  drive.input({ kind: 'left', device: 'b', reason: 'connection reset' });
-  assert.deepEqual(drive.log.slice(-3), ['end→a', 'end→c', 'fail: b left in round 0 (connection reset)']);
-  drive.input({ kind: 'answer', device: 'a', answer: { kind: 'prepared', result: result(0, 'a') } });
-  assert.equal(drive.log.at(-1), 'fail: b left in round 0 (connection reset)');
+/** Holds back the answer of a device to a round, from the first of them on. */
+function stuck(drive: Drive, device: string): Drive {
+  drive.answerOf = (name, message, honest) => ((message === 'round' || message === 'commit') && name === device ? undefined : honest);
+  return drive;
+}
+
+const twoStages = (first: readonly string[], second: readonly string[]): Plan => ({
+  ...plan,
+  stages: [
+    { layers: [0, 2], devices: first, samples: first.length === 2 ? [2, 2] : [4], inFlight: 2 },
+    { layers: [2, 3], devices: second, samples: second.length === 2 ? [2, 2] : [4], inFlight: 1 },
+  ],
 });
 
-test('a device that leaves while gathering is simply missed, and a fourth one is told that all are there', () => {
+test('a replica that leaves during training: the others go on from the round in progress, and nothing but its share moves', () => {
+  const drive = gathered(stuck(new Drive(config), 'b'));
+  drive.answerOf = (_device, _message, honest) => honest;
+  drive.planFor = () => twoStages(['a'], ['c']);
+  drive.input({ kind: 'left', device: 'b', reason: 'connection reset' });
+  const after = drive.log.slice(drive.log.lastIndexOf('-- planning'));
+  assert.deepEqual(after.slice(0, 7), [
+    '-- planning',
+    'plan',
+    '-- deploying',
+    'changing to 0 from devices, 0 again: b left in round 0 (connection reset)',
+    'deploy 0',
+    '-- training',
+    'changed',
+  ]);
+  assert.deepEqual(
+    drive.log.filter((line) => /^(committed|write|finish)/.test(line)),
+    [
+      ...[0, 1].map((round) => `committed ${round} loss ${2 - round}`),
+      'write-checkpoint 2',
+      'committed 2 loss 0',
+      'committed 3 loss -1',
+    ].concat('write-checkpoint 4', 'committed 4 loss -2', 'write-checkpoint 5', 'finish 5'),
+  );
+});
+
+test('a stage that is lost whole comes from its copy, and what was computed since is computed again, but told once', () => {
+  const drive = new Drive({ ...config, endRound: 8, checkpointEvery: 100 });
+  // c prepares rounds 0 to 3, and never 4. Its copy is on a, as it was after round 2.
+  drive.answerOf = (device, message, honest) => {
+    if (message === 'round' && device === 'c' && honest.kind === 'prepared' && honest.result.round === 4) return undefined;
+    return honest;
+  };
+  gathered(drive);
+  drive.input({ kind: 'answer', device: 'a', answer: { kind: 'replicated', round: 0, layers: [2, 3] } });
+  assert.equal(drive.state.round, 4);
+  assert.deepEqual(drive.state.waitingFor, ['c']);
+  drive.answerOf = (_device, _message, honest) => honest;
+  drive.planFor = () => twoStages(['a'], ['b']);
+  drive.input({ kind: 'left', device: 'c', reason: 'gone' });
+  assert.ok(drive.log.includes('changing to 0 from devices, 4 again: c left in round 4 (gone)'), drive.log.join('\n'));
+  assert.ok(drive.log.includes('deploy 0 a→b[2,3]'), drive.log.join('\n'));
+  assert.deepEqual(
+    drive.log.filter((line) => /^(committed|repeated|finish)/.test(line)),
+    [
+      ...['committed 0 loss 2', 'committed 1 loss 1', 'committed 2 loss 0', 'committed 3 loss -1'],
+      ...['repeated 0', 'repeated 1', 'repeated 2', 'repeated 3'],
+      ...[4, 5, 6, 7].map((round) => `committed ${round} loss 0`),
+      'finish 8',
+    ],
+  );
+});
+
+test('without a copy everything comes from the last checkpoint; a loss on the way starts the recovery again', () => {
+  const drive = new Drive({ ...config, replicateEvery: 0 });
+  drive.answerOf = (device, message, honest) =>
+    message === 'round' && device === 'c' && honest.kind === 'prepared' && honest.result.round === 3 ? undefined : honest;
+  gathered(drive);
+  assert.equal(drive.state.round, 3);
+  drive.answerOf = (_device, message, honest) => (message === 'deploy' ? undefined : honest);
+  drive.planFor = (devices) =>
+    devices.includes('b')
+      ? twoStages(['a'], ['b'])
+      : { ...twoStages(['a'], ['a']), stages: [{ layers: [0, 3], devices: ['a'], samples: [4], inFlight: 1 }] };
+  drive.input({ kind: 'left', device: 'c', reason: 'gone' });
+  assert.ok(drive.log.includes('changing to 2 from checkpoint, 1 again: c left in round 3 (gone)'), drive.log.join('\n'));
+  assert.ok(drive.log.includes('deploy 2 null→a[0,2] null→b[2,3]'));
+  drive.answerOf = (_device, _message, honest) => honest;
+  drive.input({ kind: 'left', device: 'b', reason: 'gone too' });
+  assert.ok(drive.log.includes('deploy 2 null→a[0,3]'), drive.log.join('\n'));
+  assert.deepEqual(
+    drive.log.filter((line) => /^(repeated|finish)/.test(line)),
+    ['repeated 2', 'finish 5'],
+  );
+});
+
+test('the last device that leaves ends the run with one sentence', () => {
+  const drive = gathered(stuck(new Drive(config), 'b'));
+  drive.answerOf = () => undefined;
+  drive.planFor = (devices) => ({ ...plan, stages: [{ layers: [0, 3], devices: devices.slice(0, 1), samples: [4], inFlight: 1 }] });
+  for (const device of ['b', 'a', 'c']) drive.input({ kind: 'left', device, reason: 'gone' });
+  assert.equal(drive.log.at(-1), 'fail: c left while deploying (gone)');
+  assert.equal(drive.state.phase, 'ended');
+});
+
+test('a link that breaks between two live devices: all link anew; when it breaks again and again, one of them is put out', () => {
+  const drive = gathered(stuck(new Drive(config), 'b'));
+  drive.planFor = (devices) => (devices.includes('c') ? plan : twoStages(['a'], ['b']));
+  for (let count = 1; count <= 4; count++) {
+    drive.input({ kind: 'answer', device: 'a', answer: { kind: 'lost-peer', peer: 'c', reason: 'reset', isFault: false } });
+    assert.equal(drive.log.at(-1), 'probe→c');
+    drive.input({ kind: 'answer', device: 'c', answer: { kind: 'alive' } });
+    assert.equal(drive.log.filter((line) => line.startsWith('changing')).length, count);
+  }
+  assert.ok(drive.log.includes('dismiss c: its link to a broke 4 times (reset)'), drive.log.join('\n'));
+  assert.ok(drive.log.includes('changing to 0 from devices, 0 again: the link between a and c broke (reset)'));
+});
+
+test('a device that came later gets the model, links and a profile; then a better plan is looked for, and taken between two rounds', () => {
+  const drive = gathered(stuck(new Drive(config), 'b'));
+  drive.input({ kind: 'joined', device: 'd' });
+  assert.deepEqual(drive.log.filter((line) => line.endsWith('d') || line === 'consider').slice(-3), ['profile→d', 'profiled', 'consider']);
+  const better = {
+    ...plan,
+    stages: [plan.stages[0] as Plan['stages'][0], { layers: [2, 3], devices: ['c', 'd'], samples: [2, 2], inFlight: 1 } as const],
+  };
+  drive.input({ kind: 'proposed', plan: better, change: { cause: 'd joined', lost: [] } });
+  // Rounds 0 and 1 were granted; they commit before.
+  drive.answerOf = (_device, _message, honest) => honest;
+  drive.input({ kind: 'answer', device: 'b', answer: { kind: 'prepared', result: result(0, 'b') } });
+  drive.input({ kind: 'answer', device: 'b', answer: { kind: 'prepared', result: result(1, 'b') } });
+  assert.ok(drive.log.includes('changing to 2 from devices, 0 again: d joined'), drive.log.join('\n'));
+  assert.ok(drive.log.includes('deploy 2 c→d[2,3]'));
+  assert.equal(drive.log.at(-1), 'finish 5');
+});
+
+test('a device that leaves while gathering is simply missed; one that comes early waits until the others train', () => {
   const drive = new Drive({ ...config, workerCount: 2 });
   drive.answerOf = () => undefined;
   drive.input({ kind: 'joined', device: 'a' });
@@ -190,7 +329,8 @@ test('a device that leaves while gathering is simply missed, and a fourth one is
   drive.input({ kind: 'joined', device: 'c' });
   assert.equal(drive.state.phase, 'preparing');
   drive.input({ kind: 'joined', device: 'd' });
-  assert.equal(drive.log.at(-1), 'end→d');
+  assert.equal(drive.log.includes('send-model→d'), false);
+  assert.equal(drive.state.members.at(-1)?.joining, 'queued');
   assert.equal(drive.state.phase, 'preparing');
 });
 
@@ -205,18 +345,20 @@ test('a number that is not finite never commits', () => {
   assert.equal(drive.log.filter((line) => line.startsWith('committed')).length, 1);
 });
 
-test('an answer out of turn, of another round, or given twice ends the run', () => {
+test('an answer out of turn, of another round, or given twice puts the device out; before training, it ends the run', () => {
   const early = new Drive(config);
   early.answerOf = () => undefined;
   gathered(early);
   early.input({ kind: 'answer', device: 'a', answer: { kind: 'connected' } });
-  assert.match(early.log.at(-1) ?? '', /fail: a answered "connected" while preparing/);
+  assert.match(early.log.at(-1) ?? '', /fail: a cannot go on: it answered "connected" while preparing/);
 
   const wrongRound = new Drive(config);
-  wrongRound.answerOf = (_device, _message, honest) =>
-    honest.kind === 'prepared' ? { kind: 'prepared', result: { ...honest.result, round: 7 } } : honest;
+  wrongRound.planFor = (devices) => (devices.length === 3 ? plan : twoStages(['a'], ['c']));
+  wrongRound.answerOf = (device, _message, honest) =>
+    device === 'b' && honest.kind === 'prepared' ? { kind: 'prepared', result: { ...honest.result, round: 7 } } : honest;
   gathered(wrongRound);
-  assert.match(wrongRound.log.at(-1) ?? '', /fail: a prepared round 7 instead of 0/);
+  assert.ok(wrongRound.log.includes('dismiss b: it prepared round 7 instead of 0'), wrongRound.log.join('\n'));
+  assert.equal(wrongRound.log.at(-1), 'finish 5');
 
   const twice = new Drive(config);
   twice.answerOf = (_device, message, honest) => (message === 'model' ? undefined : honest);
@@ -224,7 +366,7 @@ test('an answer out of turn, of another round, or given twice ends the run', () 
   const ready: MachineInput = { kind: 'answer', device: 'a', answer: { kind: 'ready', listenUrl: 'ws://a' } };
   twice.input(ready);
   twice.input(ready);
-  assert.match(twice.log.at(-1) ?? '', /fail: a answered "ready" while preparing/);
+  assert.match(twice.log.at(-1) ?? '', /fail: a cannot go on: it answered "ready" while preparing/);
 });
 
 test('a stop during training commits the round in progress, writes a checkpoint and releases all', () => {
@@ -250,18 +392,9 @@ test('a stop before training ends at once', () => {
   assert.equal(drive.state.phase, 'ended');
 });
 
-test('a plan that leaves a device out releases it', () => {
-  const drive = new Drive(config);
-  drive.answerOf = (_device, message, honest) => (message === 'deploy' ? undefined : honest);
-  gathered(drive);
-  const spare: MachineState = { ...drive.state, phase: 'planning', members: [...drive.state.members, { name: 'd', listenUrl: '' }] };
-  const [next, effects] = step(config, spare, { kind: 'planned', plan });
-  assert.deepEqual(
-    next.members.map(({ name }) => name),
-    ['a', 'b', 'c'],
-  );
-  assert.deepEqual(
-    effects.flatMap((effect) => (effect.kind === 'send' ? [`${effect.message}→${effect.device}`] : [])),
-    ['end→d'],
-  );
+test('a device that the plan leaves out stays as a spare', () => {
+  const drive = new Drive({ ...config, workerCount: 4 });
+  for (const device of ['a', 'b', 'c', 'd']) drive.input({ kind: 'joined', device });
+  assert.equal(drive.log.includes('round→d'), false);
+  assert.deepEqual(drive.log.slice(-5), ['end→a', 'end→b', 'end→c', 'end→d', 'finish 5']);
 });

@@ -70,6 +70,10 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
       return afterCheckpoint(config, state, input.round);
     case 'stop':
       return stop(state);
+    case 'gave-up':
+      return state.phase === 'waiting'
+        ? fail(state, `${state.change?.cause ?? 'all devices left'}, and no device has come since`)
+        : [state, []];
   }
 }
 
@@ -123,7 +127,10 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
     case 'failed':
       return then(putOut(config, state, device, answer.message), (next) => afterLoss(config, next));
     case 'lost-peer':
-      return suspected(state, device, answer.peer, answer.reason);
+      // A peer that broke the protocol is put out; one whose link ended is asked whether it lives.
+      return answer.isFault && fullMembers(state).some(({ name }) => name === answer.peer)
+        ? then(putOut(config, state, answer.peer, answer.reason), (next) => afterLoss(config, next))
+        : suspected(state, device, answer.peer, answer.reason);
     case 'alive':
       return vouchedFor(config, state, device);
     case 'leaving':

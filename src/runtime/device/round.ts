@@ -175,7 +175,7 @@ class RoundState {
     const from = instruction.from ?? feedName;
     const frame = await this.#ports.receive({ kind: payload, round: this.#round, microBatch, from });
     const tensors = frame.tensors ?? [];
-    checkPiece(tensors, this.#expected(payload), samples, `${payload} ${microBatch} of ${from}`);
+    checkPiece(tensors, this.#expected(payload), samples, { what: `${payload} ${microBatch}`, from });
     const key = pieceKey(payload, microBatch);
     const pieces = this.#pieces.get(key) ?? [];
     pieces.push({ samples, tensors });
@@ -288,6 +288,8 @@ class RoundState {
         return this.#ports.send(next, frame, 'pipeline');
       },
       receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, from: previous }),
+    }).catch((error: unknown) => {
+      throw error instanceof ProtocolError ? new ProtocolError(error.message, { peer: previous }) : error;
     });
     await this.#stage.putGradients(values, bucket);
   }
@@ -303,14 +305,21 @@ function pieceKey(payload: Payload, microBatch: number): string {
 }
 
 /** A peer's tensors must be exactly those that the plan says. Throws ProtocolError. */
-function checkPiece(tensors: readonly Tensor[], expected: readonly CutTensor[], samples: SampleRange, what: string): void {
-  if (tensors.length !== expected.length)
-    throw new ProtocolError(`The ${what} should hold ${expected.length} tensors, not ${tensors.length}.`);
+function checkPiece(
+  tensors: readonly Tensor[],
+  expected: readonly CutTensor[],
+  samples: SampleRange,
+  { what, from }: { readonly what: string; readonly from: string },
+): void {
+  const refuse = (found: string): never => {
+    throw new ProtocolError(`The ${what} of ${from} should hold ${found}.`, from === feedName ? {} : { peer: from });
+  };
+  if (tensors.length !== expected.length) refuse(`${expected.length} tensors, not ${tensors.length}`);
   for (const [index, cut] of expected.entries()) {
     const found = defined(tensors[index], 'tensor');
     const shape = cut.shape.map((dimension) => (dimension === 'N' ? samples[1] - samples[0] : dimension));
     if (found.type !== cut.type || !sameShape(found.shape, shape)) {
-      throw new ProtocolError(`The ${what} should hold ${cut.name} as ${cut.type}[${shape}], not ${found.type}[${found.shape}].`);
+      refuse(`${cut.name} as ${cut.type}[${shape}], not ${found.type}[${found.shape}]`);
     }
   }
 }

@@ -18,6 +18,13 @@ export interface PeerNetwork {
 /** Frames of these kinds are of a layout: pipeline data, and state on its way to others. */
 const layoutKinds = new Set(['activation', 'gradient', 'all-reduce', ...Object.keys(toPeerSchemas)]);
 
+/** Why a link is no more. */
+export interface LostLink {
+  readonly reason: string;
+  /** The peer has sent what the protocol does not allow. */
+  readonly isFault: boolean;
+}
+
 export interface ConnectOptions {
   readonly names: readonly string[];
   readonly waitMs: number;
@@ -29,9 +36,12 @@ export class Peers {
   readonly #name: string;
   readonly #clock: Clock;
   readonly #onFrame: (from: string, frame: Frame) => void;
-  readonly #onEnd: (peer: string, reason: string) => void;
+  readonly #onEnd: (peer: string, lost: LostLink) => void;
+  /** Peers that have sent what the protocol does not allow. */
+  readonly #faulty = new Set<string>();
   readonly #links = new Map<string, Link>();
-  readonly #arrivals = new Map<string, () => void>();
+  /** Who waits for a peer to call; false: in vain. */
+  readonly #arrivals = new Map<string, (isThere: boolean) => void>();
   readonly #echoes = new Map<string, (frame: Frame) => void>();
   #echoCounter = 0;
   /** Why this worker talks to nobody any more. */
@@ -41,7 +51,7 @@ export class Peers {
   constructor(
     name: string,
     clock: Clock,
-    handlers: { onFrame(from: string, frame: Frame): void; onEnd(peer: string, reason: string): void },
+    handlers: { onFrame(from: string, frame: Frame): void; onEnd(peer: string, lost: LostLink): void },
   ) {
     this.#name = name;
     this.#clock = clock;
@@ -80,7 +90,7 @@ export class Peers {
     if (this.#links.has(peer)) return;
     let cancel = (): void => {};
     const arrived = new Promise<boolean>((resolve) => {
-      this.#arrivals.set(peer, () => resolve(true));
+      this.#arrivals.set(peer, resolve);
       cancel = this.#clock.after(waitMs, () => resolve(false));
     });
     const isThere = await arrived;
@@ -96,13 +106,20 @@ export class Peers {
     const former = this.#links.get(link.peer);
     this.#links.set(link.peer, link);
     void former?.close('there is a newer link');
-    link.receive((frame) => this.#received(link, frame));
+    link.receive((frame) => {
+      try {
+        this.#received(link, frame);
+      } catch (error) {
+        if (error instanceof ProtocolError) this.#faulty.add(link.peer);
+        throw error; // ends the link
+      }
+    });
     void link.ended.then((end) => {
       if (this.#links.get(link.peer) !== link) return;
       this.#links.delete(link.peer);
-      this.#onEnd(link.peer, end.reason);
+      this.#onEnd(link.peer, { reason: end.reason, isFault: this.#faulty.has(link.peer) });
     });
-    this.#arrivals.get(link.peer)?.();
+    this.#arrivals.get(link.peer)?.(true);
     this.#arrivals.delete(link.peer);
   }
 
@@ -159,6 +176,7 @@ export class Peers {
 
   async close(reason: string): Promise<void> {
     this.#closed = reason;
+    for (const arrived of this.#arrivals.values()) arrived(false);
     await Promise.all([...this.#links.values()].map((link) => link.close(reason)));
   }
 }

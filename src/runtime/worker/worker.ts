@@ -40,7 +40,7 @@ import { decodeModel } from '../model-transfer.ts';
 import { Arrivals } from './arrivals.ts';
 import { Catalog, type LayerRange } from './catalog.ts';
 import { checkedProgram, Layout, stageKey, type Topology, topologyOf } from './layout.ts';
-import { type PeerNetwork, Peers } from './peers.ts';
+import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
 import { type ProcessMeters, processMeters } from './process-meters.ts';
 import { Replicas } from './replicas.ts';
 
@@ -165,7 +165,7 @@ class Worker {
     this.#meters = options.meters ?? processMeters();
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#fromPeer(from, frame),
-      onEnd: (peer, reason) => this.#peerLost(peer, reason),
+      onEnd: (peer, lost) => this.#peerLost(peer, lost),
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>
@@ -206,9 +206,7 @@ class Worker {
     this.#stopHeartbeat();
     this.#meters.stop();
     this.#mailbox.fail(new RunError(reason));
-    await this.#peers.close(reason);
-    await this.#network?.close();
-    await this.#options.coordinator.close(reason);
+    await Promise.all([this.#peers.close(reason), this.#network?.close(), this.#options.coordinator.close(reason)]);
     for (const layout of this.#layouts()) layout.stage.dispose();
   }
 
@@ -451,7 +449,7 @@ class Worker {
     sent.catch(() => {}); // seen below
     const device = topology && defined(checkedProgram(plan, model.sequence, name), 'a part in the plan');
     if (device === undefined) this.#retire();
-    else await this.#establish(device, plan, round);
+    else await this.#establish(device, plan, { round, arriving: moves.filter(({ to }) => to === name) });
     await this.#guard(this.#explained(Promise.all([sent, arrivals?.complete])));
     if (this.#layout !== undefined) await this.#complete(this.#layout);
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
@@ -480,8 +478,8 @@ class Worker {
   }
 
   /** The stage of the new layout: the one that is here already, if it computes the same, else a new one with what this device has of its state. */
-  async #establish(device: DeviceProgram, plan: Plan, round: number): Promise<void> {
-    const { sequence, message: model } = earlier(this.#model, 'deploy', 'a model');
+  async #establish(device: DeviceProgram, plan: Plan, { round, arriving }: { round: number; arriving: readonly Move[] }): Promise<void> {
+    const { sequence, catalog, message: model } = earlier(this.#model, 'deploy', 'a model');
     const { arrivals } = this.#session;
     const options: StageOptions = {
       sequence,
@@ -511,27 +509,25 @@ class Worker {
     const layout = new Layout({ program: device, stage, key }, round);
     this.#layout = layout;
     this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
-    if (same === undefined) await this.#loadOwn(layout, round);
-    else layout.begin();
+    if (same !== undefined) layout.begin();
+    else {
+      const own = new Set(catalog.names(device.layers));
+      for (const { layers } of arriving) for (const name of catalog.names(layers)) own.delete(name);
+      for await (const entry of this.#held(own, round)) stage.load(entry);
+    }
     arrivals?.deliver((entry) => stage.load(entry));
   }
 
   /** A stage that comes after another layout has been announced goes at once. */
   #guardStage(creating: Promise<StagePort>): Promise<StagePort> {
-    const { session } = { session: this.#session };
+    const session = this.#session;
     void creating.then(
       (stage) => {
-        if (this.#session !== session) stage.dispose();
+        if (this.#session !== session || this.#ended !== undefined) stage.dispose();
       },
       () => {}, // seen by the guard
     );
     return this.#guard(creating);
-  }
-
-  /** Loads what this device has of its new stage's state: from the layouts before, or from copies that it keeps. */
-  async #loadOwn({ stage, program }: Layout, round: number): Promise<void> {
-    const { catalog } = earlier(this.#model, 'deploy', 'a model');
-    for await (const entry of this.#held(catalog.names(program.layers), round)) stage.load(entry);
   }
 
   /** What this device holds of these parameters and buffers after `round` rounds, each once. */
@@ -573,7 +569,7 @@ class Worker {
       names: [...partners],
       waitMs: callMs,
       onFailure: (peer, reason) => {
-        if (session === this.#session) this.#peerLost(peer, reason);
+        if (session === this.#session) this.#peerLost(peer, { reason, isFault: false });
       },
     });
   }
@@ -587,11 +583,9 @@ class Worker {
     await this.#guard(this.#options.engine.settled());
   }
 
-  /** The layout that runs, with all of its state in place. */
+  /** The layout that runs. Its state is in place: until then, nothing else is handled. */
   #running(kind: 'round' | 'snapshot'): Layout {
-    const layout = earlier(this.#layout, kind, 'a plan');
-    if (!layout.isComplete) throw new ProtocolError(`The coordinator sent "${kind}" before all of the stage's state.`);
-    return layout;
+    return earlier(this.#layout, kind, 'a plan');
   }
 
   /**
@@ -600,19 +594,22 @@ class Worker {
    */
   async #runRound({ round, learningRate, replicate }: ToWorker['round']): Promise<void> {
     const layout = this.#running('round');
+    // What goes on in the background of a round that was given up must not touch the next layout's: neither its mail nor its word.
     const session = this.#session;
+    const mailbox = this.#mailbox;
     const step = round + 1;
     const isClipped = defined(this.#model, 'the model').message.training.clipNorm !== null;
     const plannedUpdate = isClipped ? undefined : { learningRate, gradientScale: 1, step };
     if (replicate) this.#copyWhenCommitted(layout, round);
+    const unsettled = this.#unsettled;
     const { outcome } = await runRound(layout.program, layout.stage, round, {
       clock: this.#options.clock,
       send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: session.epoch }, priority),
-      receive: (key) => this.#mailbox.take(key),
+      receive: (key) => mailbox.take(key),
       failure: session.failure,
       plannedUpdate,
       nextUpdate: async () => {
-        await this.#unsettled;
+        await unsettled;
         return plannedUpdate;
       },
     }).catch((error: unknown) => this.#waitForVerdict(error));
@@ -692,11 +689,11 @@ class Worker {
    * A peer's link may end a moment before the coordinator says why, or while the peer lives: only the coordinator decides what a loss means. Peers that
    * this device has nothing to do with go their way.
    */
-  #peerLost(peer: string, reason: string): void {
+  #peerLost(peer: string, { reason, isFault }: LostLink): void {
     const { partners, lostPeers } = this.#session;
     if (!partners.has(peer) || lostPeers.has(peer)) return;
     lostPeers.add(peer);
-    void this.#send('lost-peer', { peer, reason: reason.slice(0, 1000) }).catch(() => {}); // a lost link ends the run by itself
+    void this.#send('lost-peer', { peer, reason: reason.slice(0, 1000), isFault }).catch(() => {}); // a lost link ends the run by itself
   }
 
   /** A failure that a lost peer explains is not this device's: it waits for what the coordinator decides. */
@@ -710,7 +707,8 @@ class Worker {
 
   /** After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss as its own end. */
   async #waitForVerdict(error: unknown): Promise<never> {
-    if (!(error instanceof RunError)) throw error;
+    if (error instanceof ProtocolError && error.peer !== undefined) this.#peerLost(error.peer, { reason: error.message, isFault: true });
+    else if (!(error instanceof RunError)) throw error;
     const { promise, cancel } = timeout(this.#options.clock, verdictMs);
     try {
       await this.#guard(promise);
