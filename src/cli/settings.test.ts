@@ -48,6 +48,7 @@ test('defaults', () => {
     threads: 1,
     replicateBatchNorm: false,
     recompute: 'auto',
+    replicateEvery: 1,
   });
 });
 
