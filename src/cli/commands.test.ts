@@ -9,6 +9,7 @@ import { defined } from '../assert.ts';
 import type { Plan, Profile } from '../cluster/cluster.ts';
 import { parsePlan, parseProfile } from '../cluster/validate.ts';
 import { tensor } from '../graph/tensor.ts';
+import { createRegistry } from '../runtime/security/registry.ts';
 import { type CommandEnd, jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
 import { onnxModel } from '../testing/onnx-models.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
@@ -104,6 +105,7 @@ test('every command has help with an example, and every example parses', async (
     'train',
     'worker',
     'doctor',
+    'devices',
     'profile',
     'plan',
     'simulate',
@@ -115,6 +117,34 @@ test('every command has help with an example, and every example parses', async (
     'lab',
   ];
   assert.deepEqual([...new Set(seen)], names);
+});
+
+test('devices: lists who has a certificate, and puts out by name or key', async () => {
+  const folder = at('state');
+  const registry = createRegistry(folder);
+  const expiresAtMs = Date.now() + 30 * 86_400_000;
+  const keys = ['a', 'b', 'c'].map((letter) => letter.repeat(64));
+  for (const [index, name] of ['board', 'laptop', 'laptop'].entries())
+    await registry.noteDevice({ name, key: keys[index] as string, issuedAtMs: Date.now(), expiresAtMs });
+  await registry.noteCode({ id: '1f', madeAtMs: Date.now(), expiresAtMs: Date.now() + 3_600_000 });
+  const run = async (...args: string[]): Promise<CommandEnd> =>
+    runCommand(['devices', ...args], { cwd, environment: { ASTEROID_STATE: folder } });
+  const listed = await run();
+  assert.equal(listed.code, 0, listed.stderr);
+  assert.match(listed.stdout, /^board +aaaaaaaaaaaa {2}until \d{4}-\d\d-\d\d$/m);
+  assert.match(listed.stdout, /^A join code of \d\d:\d\d is valid until \d\d:\d\d, or until its run ends\.$/m);
+  const parsed = async (...args: string[]) => {
+    const { devices, codes, revoked } = JSON.parse((await run(...args, '--json')).stdout) as Record<
+      'devices' | 'codes' | 'revoked',
+      { key: string }[]
+    >;
+    return [devices, codes, revoked].map((entries) => entries.map(({ key }) => key?.slice(0, 1)));
+  };
+  assert.deepEqual(await parsed('--revoke', 'bbbbbbbb', '--revoke-codes'), [['a', 'c'], [], ['b']]);
+  assert.deepEqual(await parsed('--revoke', 'laptop'), [['a'], [], ['c']]);
+  const unknown = await run('--revoke', 'nobody');
+  assert.equal(unknown.code, 2);
+  assert.match(unknown.stderr, /--revoke nobody names no device of this cluster: asteroid devices lists them\./);
 });
 
 test('doctor: one finding a check', async () => {

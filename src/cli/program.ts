@@ -2,6 +2,7 @@
 
 import { Command } from 'commander';
 import { addCurve } from './commands/curve.ts';
+import { addDevices } from './commands/devices.ts';
 import { addDoctor } from './commands/doctor.ts';
 import { addEval } from './commands/eval.ts';
 import { addExport } from './commands/export.ts';
@@ -32,6 +33,7 @@ export function createProgram(): Command {
     addTrain,
     addWorker,
     addDoctor,
+    addDevices,
     addProfile,
     addPlan,
     addSimulate,

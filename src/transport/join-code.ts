@@ -14,8 +14,8 @@ export const joinCodeBytes = 10;
 const keyHashBytes = 15;
 const keyHashLength = 24;
 const secretLength = 16;
-/** An hour. */
-const defaultLifetimeMs = 3_600_000;
+/** How long a code is valid: an hour. */
+export const joinCodeLifetimeMs = 3_600_000;
 const maxCodes = 64;
 
 /** A code in its parts, both normalised. */
@@ -97,7 +97,7 @@ export interface JoinCodesOptions {
 
 /** An empty set of join codes. */
 export function createJoinCodes(options: JoinCodesOptions): JoinCodes {
-  const { clock, lifetimeMs = defaultLifetimeMs } = options;
+  const { clock, lifetimeMs = joinCodeLifetimeMs } = options;
   let entries: { readonly hash: Buffer; readonly expiresAtMs: number }[] = [];
   return {
     issue(bytes) {

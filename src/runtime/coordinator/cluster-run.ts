@@ -72,7 +72,7 @@ export async function runCluster(
     return await Promise.race([coordinator.end, afterLastWord(workers.failed, coordinator, cluster.clock)]);
   } finally {
     cluster.signal.removeEventListener('abort', stop);
-    door.revoke();
+    await door.revoke();
     await announcement?.stop();
     await server.close('the run is over');
     await workers?.ended();
@@ -109,7 +109,7 @@ function serve(coordinator: Coordinator, door: Door, { host, port, clock }: Clus
     clock,
     ...(door.tls && { tls: door.tls }),
     async authenticate(hello, address, certificate) {
-      const verdict = await door.admit(hello, certificate);
+      const verdict = await door.admit(hello, certificate, address);
       if (verdict.kind === 'refused' || hello.purpose === 'enrol' || factsSchema.safeParse(hello.facts).success) return verdict;
       const reason = `the worker ${address} did not describe itself as this version expects: use the same version on both`;
       return { kind: 'refused', reason, retry: false };

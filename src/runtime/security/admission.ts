@@ -1,18 +1,18 @@
 // The coordinator's door: who may enrol, and who may join. Over TLS a device shows the join code once and gets a certificate; with it, it joins, now and
 // for 30 days. Over plain links (this machine, or --insecure) the code is shown at each joining.
 
-import type { X509Certificate } from 'node:crypto';
-import { randomBytes } from 'node:crypto';
+import { randomBytes, X509Certificate } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import type { Clock } from '../../clock.ts';
 import { InputError, ProtocolError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import type { Hello, Refused } from '../../transport/handshake.ts';
-import { createJoinCodes, joinCodeBytes, withKeyHash } from '../../transport/join-code.ts';
+import { createJoinCodes, joinCodeBytes, joinCodeLifetimeMs, withKeyHash } from '../../transport/join-code.ts';
 import { type Authority, checkPair, createIdentity } from '../../transport/tls/authority.ts';
 import { deviceOf, keyHash } from '../../transport/tls/identity.ts';
 import type { Accepted, TlsOptions } from '../../transport/websocket.ts';
 import { loadAuthority } from './authority-store.ts';
+import { createRegistry, type EnrolledDevice } from './registry.ts';
 import { stateFolder } from './state-folder.ts';
 
 /** Where a coordinator listens, and how. */
@@ -26,6 +26,8 @@ export interface DoorOptions {
   readonly clock: Clock;
   /** Default: stateFolder(). */
   readonly folder?: string;
+  /** The wall clock's milliseconds, for what is kept on disk. */
+  readonly now?: () => number;
 }
 
 /** Admits devices. */
@@ -35,9 +37,9 @@ export interface Door {
   /** The code that a person gives to a device; valid for an hour. */
   readonly joinCode: string;
   /** Says what is wrong with a caller, or its name in this run. An enrolled device gets its certificate in the facts and joins with its next call. */
-  admit(hello: Hello, certificate: X509Certificate | undefined): Promise<Accepted | Refused>;
+  admit(hello: Hello, certificate: X509Certificate | undefined, address?: string): Promise<Accepted | Refused>;
   /** Ends the code's validity; devices with a certificate stay. */
-  revoke(): void;
+  revoke(): Promise<void>;
 }
 
 /** The name of every run's coordinator. */
@@ -62,7 +64,7 @@ export async function openDoor(options: DoorOptions): Promise<Door> {
         : 'the join code is wrong: use the one that asteroid train printed';
     return { kind: 'refused', reason, retry: false };
   };
-  const revoke = (): void => codes.revoke();
+  const revoke = async (): Promise<void> => codes.revoke();
   if (!isEncrypted(options)) {
     const admit = async (hello: Hello): Promise<Accepted | Refused> =>
       hello.purpose === 'worker'
@@ -70,14 +72,39 @@ export async function openDoor(options: DoorOptions): Promise<Door> {
         : refused('only workers join here');
     return { joinCode: secret, admit, revoke };
   }
-  const authority = await loadAuthority(options.folder ?? stateFolder());
+  const folder = options.folder ?? stateFolder();
+  const authority = await loadAuthority(folder);
+  const registry = createRegistry(folder);
+  const codeId = randomBytes(8).toString('hex');
+  const { now = Date.now } = options;
+  await registry.noteCode({ id: codeId, madeAtMs: now(), expiresAtMs: now() + joinCodeLifetimeMs });
   const { certificate, key, pinned } = await serverCertificate(authority, options);
   return {
     tls: { cert: certificate, key, ca: authority.certificate, unknownCallers: true },
     joinCode: withKeyHash(keyHash(pinned), secret),
-    admit: async (hello, caller) =>
-      hello.purpose === 'enrol' ? (wrong(hello.credential) ?? enrol(authority, names, hello)) : member(names, hello, caller),
-    revoke,
+    async admit(hello, caller, address = '') {
+      const device = deviceOf(caller?.subjectAltName);
+      if (caller !== undefined && (await registry.isDeviceRevoked(hashOf(caller))))
+        return refused('this device was put out of the cluster by its owner');
+      if (hello.purpose !== 'enrol') return member(names, hello, caller);
+      const renewed =
+        hello.credential === '' && caller !== undefined && device?.role === 'worker'
+          ? { name: device.name, key: hashOf(caller) }
+          : undefined;
+      if (renewed === undefined) {
+        if (!(await registry.isCodeOpen(codeId))) codes.revoke();
+        const refusal = wrong(hello.credential);
+        if (refusal !== undefined) return refusal;
+      }
+      const verdict = await enrol(authority, names, hello, renewed);
+      // Workers of this machine are made anew for each run, and nobody has to be told of them.
+      if (verdict.kind === 'accepted' && !isLoopback(address)) await registry.noteDevice(enrolledDevice(verdict, now()));
+      return verdict;
+    },
+    async revoke() {
+      codes.revoke();
+      await registry.revokeCode(codeId);
+    },
   };
 }
 
@@ -85,13 +112,21 @@ function refused(reason: string): Refused {
   return { kind: 'refused', reason, retry: false };
 }
 
-async function enrol(authority: Authority, names: Names, hello: Hello): Promise<Accepted | Refused> {
+/** A device's certificate, new or renewed: `renewed` is what the caller has shown to be. */
+async function enrol(
+  authority: Authority,
+  names: Names,
+  hello: Hello,
+  renewed: { readonly name: string; readonly key: string } | undefined,
+): Promise<Accepted | Refused> {
   const request = hello.facts?.['request'];
   if (typeof request !== 'string') return refused('the device sent no certificate request: use the same version on both');
   try {
-    const name = names.free(hello.name);
+    if (renewed !== undefined && !names.take(renewed.name, renewed.key))
+      return refused(`another device is called ${renewed.name} in this run`);
+    const name = renewed?.name ?? names.free(hello.name);
     const certificate = await authority.issue({ role: 'worker', name }, request);
-    names.take(name, keyHash(certificate));
+    names.replace(name, keyHash(certificate).toString('hex'));
     return { kind: 'accepted', name, facts: { certificate, authority: authority.certificate } };
   } catch (error) {
     if (error instanceof ProtocolError) return refused(error.message);
@@ -99,11 +134,20 @@ async function enrol(authority: Authority, names: Names, hello: Hello): Promise<
   }
 }
 
+function hashOf(certificate: X509Certificate): string {
+  return keyHash(certificate.toString()).toString('hex');
+}
+
+function enrolledDevice({ name, facts }: Accepted, nowMs: number): EnrolledDevice {
+  const certificate = new X509Certificate(String(facts?.['certificate']));
+  return { name, key: hashOf(certificate), issuedAtMs: nowMs, expiresAtMs: Date.parse(certificate.validTo) };
+}
+
 function member(names: Names, hello: Hello, certificate: X509Certificate | undefined): Accepted | Refused {
   if (hello.purpose !== 'worker') return refused('only workers join here');
   const device = deviceOf(certificate?.subjectAltName);
   if (certificate === undefined || device?.role !== 'worker') return refused('a device joins with a certificate: give it the join code');
-  if (!names.take(device.name, keyHash(certificate.toString()))) {
+  if (!names.take(device.name, hashOf(certificate))) {
     return refused(`another device is called ${device.name} in this run: start this one with another --name and the join code`);
   }
   return { kind: 'accepted', name: device.name };
@@ -151,12 +195,16 @@ class Names {
   }
 
   /** Notes whose a name is; false where it is another's. */
-  take(name: string, key: Uint8Array): boolean {
+  take(name: string, key: string): boolean {
     const known = this.#keys.get(name) ?? '';
-    const hash = Buffer.from(key).toString('hex');
-    if (known !== '' && known !== hash) return false;
+    if (known !== '' && known !== key) return false;
     if (this.#keys.size >= maxNames && known === '') throw new ProtocolError('too many devices have asked to join this run');
-    this.#keys.set(name, hash);
+    this.#keys.set(name, key);
     return true;
+  }
+
+  /** The name goes on with another key, of the same device. */
+  replace(name: string, key: string): void {
+    this.#keys.set(name, key);
   }
 }

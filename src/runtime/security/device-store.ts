@@ -19,6 +19,8 @@ export interface Membership extends Identity {
 export interface DeviceStore {
   /** That of the cluster whose coordinator has the key with this hash (SHA-256, hexadecimal); undefined where there is none that is still valid. */
   read(keyHash: string): Promise<Membership | undefined>;
+  /** Whether less than a third of a certificate's time is left. */
+  isRenewalDue(membership: Membership): boolean;
   write(keyHash: string, membership: Membership): Promise<void>;
 }
 
@@ -46,6 +48,11 @@ export function createDeviceStore(folder: string, now: () => number = Date.now):
       } catch {
         return undefined; // damaged: the device asks for the join code again and the file is replaced
       }
+    },
+    isRenewalDue({ certificate }) {
+      const { validFrom, validTo } = new X509Certificate(certificate);
+      const [from, to] = [Date.parse(validFrom), Date.parse(validTo)];
+      return to - now() < (to - from) / 3;
     },
     write: (keyHash, membership) => writeSecret(pathOf(keyHash), `${JSON.stringify(membership)}\n`),
   };

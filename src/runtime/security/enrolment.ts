@@ -41,7 +41,9 @@ export async function enrol(options: EnrolmentOptions): Promise<Admission> {
   const shown = await serverCertificates(new URL(options.url), signal === undefined ? {} : { signal });
   for (const pinned of shown) {
     const kept = await store?.read(keyHash(pinned).toString('hex'));
-    if (kept?.wantedName === name) return { identity: kept, name: kept.name, tls: { ...coordinatorTls(pinned), ...ownTls(kept) } };
+    if (kept?.wantedName !== name) continue;
+    const identity = store?.isRenewalDue(kept) === true ? await renewed(options, store, pinned, kept) : kept;
+    return { identity, name: kept.name, tls: { ...coordinatorTls(pinned), ...ownTls(identity) } };
   }
   const parts = splitJoinCode(await options.joinCode());
   if (parts === undefined) throw new InputError('the join code is not complete: copy all of what asteroid train printed');
@@ -54,15 +56,28 @@ export async function enrol(options: EnrolmentOptions): Promise<Admission> {
       `${options.url} does not have the key that the join code names: check the address and the code; if both are right, somebody else answers there`,
     );
   }
-  const membership = await request(options, pinned, parts.secret);
+  const membership = await request(options, parts.secret, coordinatorTls(pinned));
   await store?.write(keyHash(pinned).toString('hex'), membership);
   return { identity: membership, name: membership.name, tls: { ...coordinatorTls(pinned), ...ownTls(membership) } };
 }
 
-async function request({ url, name, signal }: EnrolmentOptions, pinned: string, secret: string): Promise<Membership> {
+/** A new key and certificate for the old ones, over a link on which both sides have shown theirs. The old ones serve on where that fails. */
+async function renewed(options: EnrolmentOptions, store: DeviceStore, pinned: string, kept: Membership): Promise<Membership> {
+  try {
+    const membership = await request(options, '', { ...coordinatorTls(pinned), ...ownTls(kept) });
+    if (membership.name !== kept.name) return kept;
+    await store.write(keyHash(pinned).toString('hex'), membership);
+    return membership;
+  } catch (error) {
+    if (error instanceof InputError || error instanceof RunError) return kept; // joining with it says what is wrong, if it is
+    throw error;
+  }
+}
+
+async function request({ url, name, signal }: EnrolmentOptions, secret: string, tls: TlsOptions): Promise<Membership> {
   const { key, request: wanted } = await createRequest();
   const hello = { protocol: protocolVersion, purpose: 'enrol', name, credential: secret, facts: { request: wanted } } as const;
-  const { link, welcome } = await connect(url, { hello, tls: coordinatorTls(pinned), ...(signal && { abortSignal: signal }) });
+  const { link, welcome } = await connect(url, { hello, tls, ...(signal && { abortSignal: signal }) });
   await link.close('the certificate has come');
   const issued = issuedSchema.safeParse(welcome.facts);
   if (!issued.success) throw new RunError(`${url} sent no certificate: use the same version on both.`);

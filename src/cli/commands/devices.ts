@@ -1,0 +1,60 @@
+// asteroid devices: who may join this user's runs, and how to take that back.
+
+import type { Command } from 'commander';
+import { InputError } from '../../errors.ts';
+import { createRegistry, type EnrolledDevice, type Registry } from '../../runtime/security/registry.ts';
+import { stateFolder } from '../../runtime/security/state-folder.ts';
+import { createOutput } from '../output.ts';
+
+interface DevicesOptions {
+  readonly revoke?: string;
+  readonly revokeCodes?: boolean;
+  readonly json?: boolean;
+}
+
+/** Adds the command. */
+export function addDevices(program: Command): Command {
+  return program
+    .command('devices')
+    .description('list the devices that have a certificate of your cluster and the join codes of runs that are on, or take them back')
+    .option('--revoke <DEVICE>', 'put a device out, by its name or the beginning of its key; it needs a new code to come back')
+    .option('--revoke-codes', 'end the join codes of all runs that are on; devices that have joined stay')
+    .addHelpText('after', '\nExample:\n  $ asteroid devices --revoke old-laptop')
+    .action((options: DevicesOptions) => devices(options));
+}
+
+async function devices(options: DevicesOptions): Promise<void> {
+  const output = createOutput(options);
+  const registry = createRegistry(stateFolder());
+  const revoked = options.revoke === undefined ? [] : await revokeDevices(registry, options.revoke);
+  if (options.revokeCodes === true) for (const { id } of await registry.codes()) await registry.revokeCode(id);
+  const nowMs = Date.now();
+  const enrolled = (await registry.devices()).filter(({ expiresAtMs }) => expiresAtMs > nowMs);
+  const codes = (await registry.codes()).filter(({ expiresAtMs }) => expiresAtMs > nowMs);
+  output.json({ devices: enrolled, codes, revoked });
+  if (output.isJson) return;
+  const { terminal } = output;
+  for (const { name, key } of revoked) terminal.print(`${name} (${key.slice(0, 12)}) is put out: its certificate opens nothing any more.`);
+  if (enrolled.length === 0) terminal.print('No device has a certificate of this cluster.');
+  for (const { name, key, expiresAtMs } of enrolled) terminal.print(`${name.padEnd(24)}  ${key.slice(0, 12)}  until ${day(expiresAtMs)}`);
+  for (const { madeAtMs, expiresAtMs } of codes)
+    terminal.print(`A join code of ${minute(madeAtMs)} is valid until ${minute(expiresAtMs)}, or until its run ends.`);
+}
+
+/** All with this name, or the one whose key begins so. */
+async function revokeDevices(registry: Registry, wanted: string): Promise<readonly EnrolledDevice[]> {
+  const all = await registry.devices();
+  const byKey = /^[0-9a-f]{8,}$/.test(wanted) ? all.filter(({ key }) => key.startsWith(wanted)) : [];
+  const found = byKey.length > 0 ? byKey : all.filter(({ name }) => name === wanted);
+  if (found.length === 0) throw new InputError(`--revoke ${wanted} names no device of this cluster: asteroid devices lists them.`);
+  for (const { key } of found) await registry.revokeDevice(key);
+  return found;
+}
+
+function day(ms: number): string {
+  return new Date(ms).toISOString().slice(0, 10);
+}
+
+function minute(ms: number): string {
+  return new Date(ms).toISOString().slice(11, 16);
+}
