@@ -12,6 +12,7 @@ import { type Budget, branchAndBound } from './branch-and-bound.ts';
 import { pipelineCount } from './exhaustive.ts';
 import { Improver } from './improve.ts';
 import { refuse } from './infeasible.ts';
+import { pipelineBoundMs } from './pipeline-bound.ts';
 import { type Problem, type StageLayout, withMicroBatchSize } from './problem.ts';
 import { type Answer, answerOf, type Planner, type PlannerOptions, problemsOf, type Question, recomputing } from './question.ts';
 import { everySpace } from './spaces.ts';
@@ -24,6 +25,8 @@ const exactUnits = { small: 1e8, large: 3e5 };
 /** Units of improvement, a device for a micro-batch each: with up to so many devices, above which a change costs more and there are more. */
 const improvementUnits = 6e6;
 const improvementDeviceCount = 64;
+/** Units of work on a lower bound where there is no proof. */
+const boundUnits = 8e6;
 /** Most devices of a small question, for which other orders are searched, and for which a proof is tried. */
 const deviceLimits = { small: 10, orders: 24, proof: 6 };
 /** How many pipelines are improved in each turn, and how many turns there are at most. */
@@ -71,7 +74,9 @@ export function* best(question: Question, options: PlannerOptions, others: reado
   const isOptimal = yield* inTime(state, prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large }));
   if (state.best === undefined) return refuse(recomputing(question), everySpace);
   const found = plainest(state.best, question);
-  return isOptimal === true ? { ...found, isOptimal } : found;
+  if (isOptimal === true) return { ...found, isOptimal };
+  const boundMs = yield* inTime(state, pipelineBoundMs(problems, problems[0]?.boundMs ?? 0, found.roundMs, { left: boundUnits }));
+  return boundMs === undefined ? found : { ...found, boundMs };
 }
 
 /** The steps, as long as there is time, or no plan yet. */

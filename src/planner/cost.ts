@@ -2,7 +2,7 @@
 // latency step by step in constant time; a test holds the two together. Legend: M micro-batches, P stages, S = 2P − 1 steps, of which the
 // even ones execute and the odd ones communicate; E_f, E_b times of a step for one micro-batch; T_w, T_e, T_a the three phases of a step.
 
-import type { Cluster, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import type { Cluster, LinkSpeed, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
@@ -149,4 +149,14 @@ function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, tab
     backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, stage.samples[index] ?? 0));
   }
   return { forwardMs, backwardMs, allReduceMs: allReduceMs(table, shares.devices, weightBytes) };
+}
+
+/** No link of the cluster is better in either respect. */
+export function fastestLink({ links }: Cluster): LinkSpeed {
+  let { bandwidthMbps, latencyMs = 0 } = links.default;
+  for (const pair of links.pairs ?? []) {
+    bandwidthMbps = Math.max(bandwidthMbps, pair.bandwidthMbps);
+    latencyMs = Math.min(latencyMs, pair.latencyMs ?? 0);
+  }
+  return { bandwidthMbps, latencyMs };
 }

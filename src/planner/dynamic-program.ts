@@ -16,10 +16,10 @@
 // What it leaves out cannot win: a latency is at least M·E of every stage, by bounds.ts at least that of the busiest device. The bar is the
 // latency of a first, coarse search with few places to cut.
 
-import type { Cluster, LinkSpeed } from '../cluster/cluster.ts';
+import type { LinkSpeed } from '../cluster/cluster.ts';
 import { prefixSums, rangeOf } from '../cluster/times.ts';
 import { type Bounds, createBounds } from './bounds.ts';
-import { fedBytes, feedMs, transferMs } from './cost.ts';
+import { fastestLink, fedBytes, feedMs, transferMs } from './cost.ts';
 import { gradientsCross, type Problem, pinsAllow, type StageLayout } from './problem.ts';
 import type { Found, Space } from './space.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
@@ -81,7 +81,7 @@ export class Search {
     this.#bounds = createBounds(problem);
     this.#speeds = prefixSums(order.map((place) => this.#bounds.speeds[problem.devices[place]?.classIndex ?? 0] ?? 0));
     this.#rates = new Float64Array(order.length + 1);
-    this.#fastestLink = fastest(problem.cluster);
+    this.#fastestLink = fastestLink(problem.cluster);
     const size = this.#index(this.#layerRuns + 1, 0, 0);
     this.#aligned = new Float64Array(size).fill(Number.POSITIVE_INFINITY);
     this.#tail = new Float64Array(size);
@@ -269,14 +269,4 @@ interface Split {
   readonly n: number;
   readonly rest: number;
   readonly m: number;
-}
-
-/** No link of the cluster is better in either respect. */
-function fastest({ links }: Cluster): LinkSpeed {
-  let { bandwidthMbps, latencyMs = 0 } = links.default;
-  for (const pair of links.pairs ?? []) {
-    bandwidthMbps = Math.max(bandwidthMbps, pair.bandwidthMbps);
-    latencyMs = Math.min(latencyMs, pair.latencyMs ?? 0);
-  }
-  return { bandwidthMbps, latencyMs };
 }

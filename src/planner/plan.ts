@@ -88,9 +88,9 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
   });
   const question: Question = { planner, base, microBatchSizes, schedule, mayRecompute };
   const boundMs = problemsOf(question, ['1f1b'])[0]?.boundMs ?? 0;
-  const finished = ({ layout, predicted, roundMs, isOptimal }: Answer): Plan => ({
+  const finished = ({ layout, predicted, roundMs, isOptimal, boundMs: betterMs = 0 }: Answer): Plan => ({
     ...layout,
-    predicted: { ...predicted, lowerBoundMs: isOptimal === true ? roundMs : boundMs },
+    predicted: { ...predicted, lowerBoundMs: isOptimal === true ? roundMs : Math.max(boundMs, betterMs) },
   });
   const steps = search(question, {
     ...(onBetter === undefined ? {} : { report: (answer) => onBetter(finished(answer)) }),

@@ -35,6 +35,8 @@ export interface Answer {
   readonly predicted: Plan['predicted'];
   /** Whether no plan of any micro-batch size and schedule that was asked for has a shorter round. */
   readonly isOptimal?: boolean;
+  /** A round that none of them is below, where the planner knows a better one than lowerBoundMs (bounds.ts). */
+  readonly boundMs?: number;
   /** The stages as places; absent for what is no pipeline (hetpipe). */
   readonly layouts?: readonly StageLayout[];
   readonly problem: Problem;
