@@ -1,20 +1,25 @@
 // How good and how fast the planners are. Usage, after `npm run build`:
-//   node bench/planner.mjs --part exact|large|formula|speed [--count N] [--from SEED] [--dist FOLDER]
+//   node bench/planner.mjs --part exact|large|formula|speed|cold|huge [--count N] [--from SEED] [--seconds S] [--dist FOLDER]
 //   exact    best against exhaustive on random problems of up to 4 devices and 7 layers (300: some minutes)
 //   large    best against every other planner on random problems of 6 to 16 devices and 20 to 120 layers (1000: half an hour or more)
 //   formula  the round latency of Asteroid's eq. 4–6 against the simulator, on random plans and on asteroid's own
 //   speed    CPU time of planning
+//   cold     planningMs of `asteroid plan --planner pipeedge`, each in a fresh process (9 devices of 3 kinds, 48 layers)
+//   huge     planner best with 1000 devices, ended after --seconds of CPU time as the command line does
 // Times are CPU times of this process, since the machine may be shared.
 
-import { resolve } from 'node:path';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 
 const { values: flags } = parseArgs({
-  options: { dist: { type: 'string', default: 'dist' }, part: { type: 'string' }, count: { type: 'string' }, from: { type: 'string', default: '0' } },
+  options: { dist: { type: 'string', default: 'dist' }, part: { type: 'string' }, count: { type: 'string' }, from: { type: 'string', default: '0' }, seconds: { type: 'string', default: '45' } },
 });
 const load = (path) => import(pathToFileURL(resolve(flags.dist, path)).href);
-const { plan } = await load('planner/plan.js');
+const { plan, planSteps } = await load('planner/plan.js');
 const { plannerNames } = await load('planner/planners.js');
 const { pipelineSteps, roundLatencyMs } = await load('planner/cost.js');
 const { program } = await load('schedule/generate.js');
@@ -88,6 +93,8 @@ function large(count) {
   const ratios = Object.fromEntries(others.map((name) => [name, []]));
   const cpu = { best: [], asteroid: [] };
   const gaps = [];
+  const simpleGaps = [];
+  const aboveARound = [];
   const errors = [];
   let refusedCount = 0;
   for (let seed = from; seed < from + count; seed++) {
@@ -101,8 +108,10 @@ function large(count) {
       if (planner === 'asteroid') {
         cpu.asteroid.push(other.cpuMs);
         if (other.found !== undefined) errors.push(formulaError(other.found, input.profile, input.cluster));
+        if (best.found !== undefined && other.found !== undefined) simpleGaps.push(best.roundMs / other.boundMs - 1);
       }
       if (other.found === undefined) continue;
+      if (best.found !== undefined && best.boundMs > other.roundMs) aboveARound.push(`${seed} ${planner}`);
       if (best.found === undefined || best.roundMs > other.roundMs) worse.push(`${seed} ${planner}`);
       else ratios[planner].push(other.roundMs / best.roundMs - 1);
     }
@@ -115,6 +124,8 @@ function large(count) {
     console.log(`| ${name} | ${of.length} | ${cells.join(' | ')} |`);
   }
   console.log(`\nbest above its lower bound: ${spread(gaps)}`);
+  console.log(`best above the simple bound (busiest device only): ${spread(simpleGaps)}`);
+  console.log(`bounds above a round that was found: ${aboveARound.length} ${aboveARound.join(', ')}`);
   console.log(`eq. 4–6 against the simulator, asteroid's plans: ${spread(errors)}`);
   console.log(`CPU ms: best mean ${mean(cpu.best).toFixed(0)}, most ${Math.max(...cpu.best).toFixed(0)}; asteroid mean ${mean(cpu.asteroid).toFixed(0)}, most ${Math.max(...cpu.asteroid).toFixed(0)}`);
 }
@@ -170,6 +181,43 @@ function speed() {
   }
 }
 
-const parts = { exact: () => exact(Number(flags.count ?? 300)), large: () => large(Number(flags.count ?? 1000)), formula: () => formula(Number(flags.count ?? 1000)), speed };
-if (parts[flags.part] === undefined) throw new Error('--part must be one of exact, large, formula, speed.');
+function cold(count) {
+  const folder = mkdtempSync(join(tmpdir(), 'planner-'));
+  const { profile, cluster } = kinds(9, 48, [4096, 8192, 8192]);
+  const { dataDevice: _, ...local } = cluster;
+  const files = { profile, held: cluster, local };
+  for (const [name, document] of Object.entries(files)) writeFileSync(join(folder, `${name}.json`), JSON.stringify(document));
+  console.log('| data | micro-batch size | planningMs, fresh processes: least | median | most |\n| --- | --- | --- | --- | --- |');
+  for (const data of ['local', 'held']) {
+    for (const size of [['--micro-batch', '8'], []]) {
+      const runs = Array.from({ length: count }, () => {
+        const inputs = ['--profile', join(folder, 'profile.json'), '--cluster', join(folder, `${data}.json`), '--batch', '64'];
+        const printed = execFileSync(process.execPath, [resolve(flags.dist, 'cli/main.js'), 'plan', ...inputs, ...size, '--planner', 'pipeedge', '--json']);
+        return JSON.parse(printed.toString()).planningMs;
+      });
+      const cells = [0, 0.5, 1].map((at) => quantile(runs, at).toFixed(1));
+      console.log(`| ${data === 'held' ? 'one device holds it' : 'everywhere'} | ${size[1] ?? 'all of 64'} | ${cells.join(' | ')} |`);
+    }
+  }
+  rmSync(folder, { recursive: true });
+}
+
+function huge(limitMs) {
+  const start = process.cpuUsage();
+  const cpuMs = () => {
+    const { user, system } = process.cpuUsage(start);
+    return (user + system) / 1000;
+  };
+  const input = { ...kinds(1000, 213, [4096, 8192, 8192]), batchSize: 2048, optimizerState: 0, planner: 'best' };
+  const onBetter = ({ predicted }) => console.log(`${(cpuMs() / 1000).toFixed(1)} s: ${predicted.roundMs.toFixed(0)} ms a round`);
+  const steps = planSteps({ ...input, isTimeUp: () => cpuMs() > limitMs, onBetter });
+  let step = steps.next();
+  while (step.done !== true) step = steps.next();
+  console.log(`end after ${(cpuMs() / 1000).toFixed(1)} s; bound ${step.value.predicted.lowerBoundMs.toFixed(0)} ms`);
+}
+
+const parts = {
+  cold: () => cold(Number(flags.count ?? 9)),
+  huge: () => huge(1000 * Number(flags.seconds)), exact: () => exact(Number(flags.count ?? 300)), large: () => large(Number(flags.count ?? 1000)), formula: () => formula(Number(flags.count ?? 1000)), speed };
+if (parts[flags.part] === undefined) throw new Error('--part must be one of exact, large, formula, speed, cold, huge.');
 parts[flags.part]();
