@@ -4,7 +4,7 @@ import { createComputeThread } from '../dist/engine/compute-thread.js';
 import { layers } from '../dist/graph/layers.js';
 import { buildModel } from '../dist/models/zoo.js';
 import { createRandom } from '../dist/random.js';
-import { createStage } from '../dist/runtime/device/stage.js';
+import { createStage } from '../dist/runtime/device/create-stage.js';
 
 /** A model of the zoo as one stage: its graph with weights, what `createStage` takes, and what it is fed with. */
 export function stageForBench(spec, batch, { initialize = true } = {}) {

@@ -47,6 +47,7 @@ test('defaults', () => {
     engine: 'onnxruntime',
     threads: 1,
     replicateBatchNorm: false,
+    strict: false,
     recompute: 'auto',
     replicateEvery: 1,
   });

@@ -138,6 +138,16 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: wholeOrZero,
     default: 1,
   },
+  strict: {
+    description: 'the same bits whatever the plan, also after devices were lost; needs --micro-batch, costs time and memory',
+    schema: toggle,
+    default: false,
+  },
+  grain: {
+    argument: 'N',
+    description: 'samples that a strict run computes at once; shares are multiples of it (default: a quarter of --micro-batch or less)',
+    schema: whole,
+  },
   recompute: {
     argument: 'auto|none|BYTES',
     description: 'compute activations again where keeping them takes more than these bytes on a device; auto: more than its memory allows',
@@ -237,6 +247,18 @@ function reason(error: z.ZodError): string {
   return issue?.message ?? 'is wrong';
 }
 
+function checkStrict({ strict, grain, microBatch, clipNorm, replicateBatchNorm }: TrainSettings): void {
+  if (grain !== undefined && !strict) throw new InputError(`--grain ${grain} needs --strict.`);
+  if (!strict) return;
+  if (microBatch === undefined) throw new InputError('--strict needs --micro-batch: the order in which gradients are added depends on it.');
+  if (grain !== undefined && microBatch % grain !== 0)
+    throw new InputError(`--micro-batch ${microBatch} is no multiple of --grain ${grain}: choose a grain that divides the micro-batch.`);
+  if (clipNorm !== undefined)
+    throw new InputError('--strict and --clip-norm cannot both be given: the norm is added up by stages, which depend on the plan.');
+  if (replicateBatchNorm)
+    throw new InputError('--strict and --replicate-batch-norm cannot both be given: statistics would depend on how samples are shared.');
+}
+
 function checked(settings: TrainSettings): TrainSettings {
   if (settings.epochs !== undefined && settings.steps !== undefined)
     throw new InputError('--epochs and --steps cannot both be given: choose one.');
@@ -246,6 +268,7 @@ function checked(settings: TrainSettings): TrainSettings {
       `--batch ${settings.batch} is no multiple of --micro-batch ${micro}: choose a micro-batch that divides the batch.`,
     );
   }
+  checkStrict(settings);
   if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
     throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');
   }

@@ -48,9 +48,9 @@ function runOf(net: TestNet, plan: HandPlan, training: Partial<TrainingSpec> = {
 /** Runs of one device, by everything that they depend on. */
 const alone = new Map<string, Promise<Outcome>>();
 
-async function compareWithOne(run: MemoryRun, tolerance: number, what: string): Promise<void> {
+async function compareWithOne(run: MemoryRun, tolerance: number, what: string, engine = 'reference'): Promise<void> {
   const { microBatchSize = 0 } = run.plan ?? {};
-  const key = JSON.stringify([run.subject.modelName, run.subject.training, microBatchSize]);
+  const key = JSON.stringify([run.subject.modelName, run.subject.training, microBatchSize, engine]);
   if (!alone.has(key)) alone.set(key, runAlone({ ...run, microBatchSize }));
   const single = await (alone.get(key) as Promise<Outcome>);
   const distributed = await runCluster(run);
@@ -252,4 +252,52 @@ test('ONNX Runtime: a hybrid pipeline gives what one device gives', { timeout },
       await compareWithOne({ ...run, createEngine: () => createOnnxRuntimeNodeEngine() }, 1e-5, `${net.graph.name} ${schedule}`);
     }
   }
+});
+
+/** Plans that share, cut and schedule the same micro-batches of 4 samples in every way. */
+const strictPlans: readonly HandPlan[] = [
+  { schedule: '1f1b', cuts: [], shares: [[3, 1]], microBatchCount: 2 },
+  { schedule: 'gpipe', cuts: [], shares: [[0, 1, 1, 2]], microBatchCount: 2 },
+  { schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 },
+  {
+    schedule: '1f1b',
+    cuts: [1],
+    shares: [
+      [1, 3],
+      [2, 2],
+    ],
+    microBatchCount: 2,
+  },
+  { schedule: 'zb-h1', cuts: [2], shares: [[3, 1], [4]], microBatchCount: 2 },
+  { schedule: '1f1b-overlap', cuts: [2], shares: [[4], [2, 1, 1]], microBatchCount: 2 },
+  {
+    schedule: 'zb-h1-overlap',
+    cuts: [1],
+    shares: [
+      [2, 2],
+      [1, 3],
+    ],
+    microBatchCount: 2,
+  },
+];
+
+const strictEngines = { reference: undefined, 'ONNX Runtime': () => createOnnxRuntimeNodeEngine() };
+
+for (const [engine, createEngine] of Object.entries(strictEngines)) {
+  test(`strict, on ${engine}: the very same bits whatever the plan, in grains of one and of two samples`, { timeout }, async () => {
+    for (const net of [residualNet(), transformerNet()]) {
+      for (const grain of [1, 2]) {
+        const fitting = strictPlans.filter(({ shares }) => shares.flat().every((share) => share % grain === 0));
+        for (const plan of fitting) {
+          const run = runOf(net, plan, { grain, optimizer: adam });
+          await compareWithOne({ ...run, ...(createEngine && { createEngine }) }, 0, `${net.graph.name} ${JSON.stringify(plan)}`, engine);
+        }
+      }
+    }
+  });
+}
+
+test('strict: without it, shares that differ give other bits', { timeout }, async () => {
+  const [plan] = strictPlans;
+  await assert.rejects(compareWithOne(runOf(residualNet(), plan as HandPlan), 0, 'not strict'), /not strict/);
 });

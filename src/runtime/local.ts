@@ -12,11 +12,12 @@ import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/coordin
 import { isBoundary } from './coordinator/machine.ts';
 import type { MachineConfig } from './coordinator/machine-types.ts';
 import type { StageStore } from './device/compiled-stages.ts';
+import { createStage } from './device/create-stage.ts';
 import { Mailbox } from './device/mailbox.ts';
 import { savedBudgetBytes } from './device/recomputation.ts';
 import { feedName, isTraced, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
-import { createStage, type Stage } from './device/stage.ts';
+import type { StagePort } from './device/stage.ts';
 import type { StageOptions } from './device/stage-graphs.ts';
 import { Failure } from './failure.ts';
 import type { RunState } from './run-state.ts';
@@ -103,7 +104,7 @@ export function notFinite(round: number): string {
   return `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)`;
 }
 
-async function stateOf(stage: Stage): Promise<RunState> {
+async function stateOf(stage: StagePort): Promise<RunState> {
   const state = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
   for await (const entry of stage.state()) state[entry.role].set(entry.name, entry.value);
   return state;

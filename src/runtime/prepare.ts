@@ -61,7 +61,7 @@ export function prepareRun(input: SessionInput): PreparedRun {
   const dataset = bindToModel(input.train, sequence, settings.loss);
   if (test !== undefined) bindToModel(test, sequence, settings.loss);
   const order = { sampleCount: dataset.sampleCount, batchSize: settings.batch, seed: settings.seed, shuffle: settings.shuffle };
-  const training = trainingSpec(settings, frozen);
+  const training = trainingSpec(settings, frozen, sequence);
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
   const machine = machineConfig(input, order, subject);
@@ -104,7 +104,19 @@ function machineConfig(
   };
 }
 
-function trainingSpec(settings: TrainSettings, frozen: readonly string[]): TrainingSpec {
+/** Grains of a micro-batch where nobody says how many: shares can differ by a quarter. */
+const grainCount = 4;
+
+/** Samples of a grain. Batch normalization sees a grain alone: where there is any, a grain is the micro-batch unless asked otherwise. */
+function grainOf({ grain, microBatch = 1 }: TrainSettings, sequence: LayerSequence): number {
+  if (grain !== undefined) return grain;
+  if (sequence.fixedBatch !== undefined || sequence.layers.some((layer) => layer.batchDependent)) return microBatch;
+  let found = Math.max(1, Math.floor(microBatch / grainCount));
+  while (microBatch % found !== 0) found--;
+  return found;
+}
+
+function trainingSpec(settings: TrainSettings, frozen: readonly string[], sequence: LayerSequence): TrainingSpec {
   const { optimizer: kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon } = settings;
   return {
     batchSize: settings.batch,
@@ -113,7 +125,8 @@ function trainingSpec(settings: TrainSettings, frozen: readonly string[]): Train
     clipNorm: settings.clipNorm ?? null,
     seed: settings.seed,
     frozen,
-    ...(settings.recompute === 'none' ? {} : { recompute: settings.recompute }),
+    ...(settings.recompute === 'none' || settings.strict ? {} : { recompute: settings.recompute }),
+    ...(settings.strict ? { grain: grainOf(settings, sequence) } : {}),
   };
 }
 

@@ -9,6 +9,7 @@ import { deviceFacts } from '../engine/host-node.ts';
 import { RunError } from '../errors.ts';
 import type { LayerSequence } from '../graph/layers.ts';
 import { importModel } from '../graph/onnx/import.ts';
+import { checkGrains, planInSamples, profileInGrains } from '../planner/grains.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
 import { saveCheckpoint } from '../storage/checkpoints.ts';
@@ -161,27 +162,30 @@ class Session {
     const { settings, cluster = measured } = this.#prepared;
     const startMs = this.#environment.clock.now();
     const microBatch = settings.microBatch ?? this.#sequence.fixedBatch;
-    const plan = choosePlan(
+    const { grain = 1 } = this.#prepared.subject.training;
+    const found = choosePlan(
       {
-        profile,
+        profile: grain === 1 ? profile : profileInGrains(profile, grain),
         cluster,
-        batchSize: settings.batch,
+        batchSize: settings.batch / grain,
         ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
         planner: settings.planner,
         optimizerState: optimizerStateCount(this.#prepared.subject.training),
         replicateBatchDependent: settings.replicateBatchNorm,
-        mayRecompute: settings.recompute === 'auto',
-        ...(microBatch === undefined ? {} : { microBatchSize: microBatch }),
+        mayRecompute: settings.recompute === 'auto' && !settings.strict,
+        ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
       },
       settings.useAll,
     );
-    return this.#usePlan(plan, this.#environment.clock.now() - startMs);
+    return this.#usePlan(grain === 1 ? found : planInSamples(found, grain), this.#environment.clock.now() - startMs);
   }
 
   /** Every plan is checked by machine before it runs, given ones too. */
   #usePlan(found: Plan, planningMs: number): Plan {
     const plan = withForwardOnly(found, this.#sequence);
+    const { grain } = this.#prepared.subject.training;
     checkPlanFits(plan, this.#sequence, this.#prepared.settings);
+    if (grain !== undefined) checkGrains(plan, grain);
     checkProgram(program(plan), plan);
     this.#plan = plan;
     this.#observe({ kind: 'plan', plan, planningMs, layerNames: this.#sequence.layers.map((layer) => layer.name) });

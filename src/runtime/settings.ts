@@ -52,6 +52,10 @@ export interface TrainSettings {
   readonly replicateBatchNorm: boolean;
   /** Rounds between two copies of a single-device stage to another device, at least; 0: no copies. */
   readonly replicateEvery: number;
+  /** The same bits whatever the plan: samples are computed in grains, and gradients added in their order. Needs microBatch. */
+  readonly strict: boolean;
+  /** Samples of a grain in a strict run; absent: about a quarter of the micro-batch. */
+  readonly grain?: number;
   /** Activations are computed again where keeping them would take too much memory: bytes a device, or what its memory allows. */
   readonly recompute: 'auto' | 'none' | number;
 }

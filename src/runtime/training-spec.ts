@@ -27,6 +27,11 @@ export interface TrainingSpec {
   readonly frozen: readonly string[];
   /** Bytes that the activations kept on each device may take, 'auto' for what its memory allows; absent: no limit. */
   readonly recompute?: 'auto' | number | undefined;
+  /**
+   * Strict: samples are computed in blocks of so many, and gradients added in their order, so that plans with the same micro-batches give the same bits. Shares are
+   * multiples of it. Absent: not strict.
+   */
+  readonly grain?: number | undefined;
 }
 
 const fraction = z.number().min(0).max(1);
@@ -47,6 +52,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   seed: z.number().int(),
   frozen: z.array(z.string()),
   recompute: z.union([z.literal('auto'), z.number().min(0)]).optional(),
+  grain: z.number().int().positive().max(1e6).optional(),
 });
 
 /** How many copies of each weight the optimizer keeps beside it (eq. 3's s): momentum 1, Adam 2. */

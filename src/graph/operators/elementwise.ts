@@ -192,7 +192,8 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
   Softsign: unary(() => (x) => x / (1 + Math.abs(x))),
   Sqrt: unary(() => Math.sqrt),
   Sub: binary(() => (a, b) => a - b),
-  Sum: variadic(floatTypes, () => (a, b) => a + b),
+  // Term by term in the type, as runtimes do it: a sum is then the same where a cut of the graph parts it.
+  Sum: variadic(floatTypes, (type) => (type === 'float64' ? (a, b) => a + b : (a, b) => Math.fround(a + b))),
   Tan: unary(() => Math.tan),
   Tanh: unary(() => Math.tanh),
   ThresholdedRelu: unary(

@@ -7,6 +7,7 @@ import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cl
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, cutBytes, type LayerSequence } from '../../graph/layers.ts';
 import { elementCount, sameShape, type Tensor } from '../../graph/tensor.ts';
+import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
@@ -467,14 +468,17 @@ class CoordinatorShell implements Coordinator {
     const substituted = withNames(from, substitutes);
     if (substitutes.size === gone.length) return substituted;
     const isProfiled = devices.every((device) => this.#profiles.has(device));
-    return lightReplan({
-      plan: substituted,
+    const { grain = 1 } = this.#options.subject.training;
+    const profile = isProfiled ? this.#profile(devices) : undefined;
+    const found = lightReplan({
+      plan: grain === 1 ? substituted : planInGrains(substituted, grain),
       lost: gone.filter((device) => !substitutes.has(device)),
-      profile: isProfiled ? this.#profile(devices) : undefined,
+      profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
       cluster: this.#cluster(devices),
       optimizerState: optimizerStateCount(this.#options.subject.training),
       weightBytes: (layer) => this.#layerBytes(layer),
     });
+    return grain === 1 ? found : planInSamples(found, grain);
   }
 
   /** Bytes of a layer's weights and statistics. */

@@ -61,7 +61,8 @@ function piecesPerChunk(length: number, memberCount: number): number {
   return Math.max(1, Math.ceil(chunk / pieceElements), Math.min(leastPieces, Math.floor(chunk / leastPieceElements)));
 }
 
-function pieceData(frame: Frame, length: number): Float32Array {
+/** What a received piece holds. Throws ProtocolError where it is not so many float32 elements. */
+export function pieceData(frame: Frame, length: number): Float32Array {
   const data = frame.tensors?.[0]?.data;
   if (!(data instanceof Float32Array) || data.length !== length) {
     throw new ProtocolError(`An all-reduce piece should hold ${length} float32 elements, not ${data?.length ?? 'none'}.`);

@@ -17,8 +17,9 @@ import {
 } from '../../testing/training-subjects.ts';
 import type { RunSubject } from '../coordinator/coordinator.ts';
 import { compileStage, type StageStore } from './compiled-stages.ts';
+import { createStage } from './create-stage.ts';
 import { ownCopy } from './samples.ts';
-import { createStage, type Stage } from './stage.ts';
+import type { StagePort } from './stage.ts';
 import { decodeBundle, encodeBundle } from './stage-bundle.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { stageKey } from './stage-key.ts';
@@ -75,7 +76,7 @@ function memoryStore(): StageStore & { readonly entries: Map<string, Uint8Array>
 }
 
 /** Loss and state after each of two rounds on a stage that holds the whole model. */
-async function trained(stage: Stage, net: TestNet, subject: RunSubject, split: boolean): Promise<readonly unknown[]> {
+async function trained(stage: StagePort, net: TestNet, subject: RunSubject, split: boolean): Promise<readonly unknown[]> {
   for (const role of ['parameter', 'buffer'] as const)
     for (const [name, value] of subject.state[role]) stage.load({ role, name, value: ownCopy(value) });
   const results: unknown[] = [];

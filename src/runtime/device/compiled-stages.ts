@@ -4,6 +4,7 @@
 import { defined } from '../../assert.ts';
 import type { Engine, Executable, Translation } from '../../engine/engine.ts';
 import { InputError } from '../../errors.ts';
+import type { Graph } from '../../graph/graph.ts';
 import { decodeBundle, encodeBundle, type StageBundle } from './stage-bundle.ts';
 import {
   type ByGraph,
@@ -115,7 +116,13 @@ async function compile(engine: Engine, options: StageOptions, place: Place | und
 async function translate(engine: Engine, options: StageOptions): Promise<StageBundle> {
   const { pass, graphs } = designStage(engine, options);
   const translateGraph = defined(engine.translate, 'an engine that translates');
-  return { pass, translations: await eachGraph(graphs, (graph) => translateGraph(graph)) };
+  // The runtime's own fusions depend on what stands around a layer too.
+  const isStrict = options.training.grain !== undefined;
+  const translated = async (graph: Graph): Promise<Translation> => {
+    const translation = await translateGraph(graph);
+    return isStrict ? { ...translation, isOptimizable: false } : translation;
+  };
+  return { pass, translations: await eachGraph(graphs, translated) };
 }
 
 async function load(engine: Engine, { pass, translations }: StageBundle): Promise<Graphs> {

@@ -19,6 +19,12 @@ export interface SumPart {
   readonly position?: number | undefined;
 }
 
+/** Gradients of a bucket, the grains' apart, in the order of the samples. */
+export interface PartialGradients {
+  readonly length: number;
+  readonly parts: readonly Float32Array[];
+}
+
 /** The sums. Queues work and returns; a value belongs to whoever took it out. */
 export class GradientSums {
   readonly #engine: Engine;

@@ -18,8 +18,10 @@ import {
 import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../failure.ts';
 import type { RoundResult, RoundTimes } from '../messages.ts';
-import { ringAllReduce, ringFrameCount } from './all-reduce.ts';
+import { type RingPort, ringAllReduce, ringFrameCount } from './all-reduce.ts';
+import type { PartialGradients } from './gradient-sums.ts';
 import type { MailKey } from './mailbox.ts';
+import { orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
 import type { StagePort, UpdateOptions } from './stage.ts';
 
@@ -156,7 +158,7 @@ class RoundState {
         return;
       }
       case 'all-reduce':
-        if (!isBeside(instruction)) return this.#allReduce(instruction.group, undefined, this.#stage.takeGradients());
+        if (!isBeside(instruction)) return this.#allReduce(instruction.group, undefined, this.#take());
         return this.#allReduceBeside(instruction.group, defined(this.#bucketOf(instruction.layers), 'a bucket'), onReduced);
       case 'update':
         return;
@@ -257,7 +259,7 @@ class RoundState {
 
   /** Takes the bucket's gradients at once, before anything else is queued on the engine, and reduces them after the bucket before. */
   #allReduceBeside(group: readonly string[], bucket: number, onReduced: (beganMs: number) => void): void {
-    const taken = this.#stage.takeGradients(bucket);
+    const taken = this.#take(bucket);
     taken.catch(() => {}); // seen by reduced()
     this.#reducing = this.#reducing.then(async () => {
       await this.#ports.failure.guard(taken);
@@ -273,25 +275,37 @@ class RoundState {
     return this.#reducing;
   }
 
-  async #allReduce(group: readonly string[], bucket: number | undefined, taken: Promise<Float32Array>): Promise<void> {
+  /** The own gradients, in one vector; of a strict stage in parts. */
+  #take(bucket?: number): Promise<Float32Array | PartialGradients> {
+    return this.#stage.takePartials?.(bucket) ?? this.#stage.takeGradients(bucket);
+  }
+
+  async #allReduce(group: readonly string[], bucket: number | undefined, taken: Promise<Float32Array | PartialGradients>): Promise<void> {
     const memberIndex = group.indexOf(this.#program.device);
     assert(memberIndex >= 0, 'the device is in its own group');
     const next = defined(group[(memberIndex + 1) % group.length], 'the next of the ring');
     const previous = defined(group[(memberIndex + group.length - 1) % group.length], 'the previous of the ring');
     const values = await this.#ports.failure.guard(taken);
     const firstFrame = this.#ringFrames;
-    this.#ringFrames += ringFrameCount(values.length, group.length);
-    await ringAllReduce(values, memberIndex, group.length, {
+    const isWhole = values instanceof Float32Array;
+    this.#ringFrames += isWhole ? ringFrameCount(values.length, group.length) : orderedFrameCount(values.length);
+    const port: RingPort = {
       send: (piece, data) => {
         const tensor: Tensor = { type: 'float32', shape: [data.length], data };
         const frame = { kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, tensors: [tensor] };
         return this.#ports.send(next, frame, 'pipeline');
       },
       receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, from: previous }),
-    }).catch((error: unknown) => {
+    };
+    const sum = async (): Promise<Float32Array> => {
+      if (!isWhole) return orderedAllReduce(values.parts, values.length, { memberIndex, memberCount: group.length, port });
+      await ringAllReduce(values, memberIndex, group.length, port);
+      return values;
+    };
+    const total = await sum().catch((error: unknown) => {
       throw error instanceof ProtocolError ? new ProtocolError(error.message, { peer: previous }) : error;
     });
-    await this.#stage.putGradients(values, bucket);
+    await this.#stage.putGradients(total, bucket);
   }
 }
 

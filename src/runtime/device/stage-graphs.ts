@@ -45,6 +45,8 @@ export interface StageOptions {
   readonly immediateUpdate?: boolean;
   /** Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit. */
   readonly savedBudgetBytes?: number | undefined;
+  /** Grains of a micro-batch, where the stage computes one at a time (grained-stage.ts). Default 1. */
+  readonly grainCount?: number;
   /** How gradients are reduced beside the computing. Default: all at once, after it. */
   readonly reduction?: BucketReduction | undefined;
 }
@@ -129,7 +131,9 @@ export function stageLayout(options: StageOptions): StageLayout {
 }
 
 /** Differentiates layers [first, end) for a share of a micro-batch, in the forms that the engine likes. */
-export function designStage({ blockSize }: Pick<Engine, 'blockSize'>, options: StageOptions): StageDesign {
+export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOptions): StageDesign {
+  // Lowering looks at what stands around a layer, which cuts change: a strict run does without.
+  const blockSize = options.training.grain === undefined ? engine.blockSize : undefined;
   const { unpacked, packs, trained, buckets, optimizer } = layOut(options);
   const pass = options.sampleCount > 0 ? designPass(blockSize, options, unpacked, packs) : undefined;
   const step = options.immediateUpdate === true && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
@@ -235,7 +239,13 @@ function designPass(
   const packing: Packing = { ...packs, replacements: new Map(graphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])) };
   // In one graph with the forward pass, nothing would run again: equal nodes become one.
   const isOneGraph =
-    loss !== undefined && immediateBackward && !splitBackward && recompute.size === 0 && hasGradients && !isOneInPieces(options);
+    loss !== undefined &&
+    immediateBackward &&
+    training.grain === undefined &&
+    !splitBackward &&
+    recompute.size === 0 &&
+    hasGradients &&
+    !isOneInPieces(options);
   const isInPieces = reduction?.pass !== undefined;
   const parts: ByGraph<Graph> = {
     ...(isOneGraph ? { step: stepGraph(graphs, loss, logits.name) } : separateGraphs(graphs, splitBackward)),

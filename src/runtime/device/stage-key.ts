@@ -14,7 +14,8 @@ export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>
   const { loss, optimizer, frozen } = training;
   const hash = createHash('sha256').update(modelDigest(sequence));
   const labels = [label.type, label.shape];
-  const pieces = [reduction?.buckets, reduction?.pass?.kind, reduction?.pass?.microBatch === 0];
+  const isStrict = training.grain !== undefined;
+  const pieces = [isStrict, reduction?.buckets, reduction?.pass?.kind, reduction?.pass?.microBatch === 0];
   add(hash, [name, blockSize, layers, sampleCount, loss, optimizer, frozen, labels, savedBudgetBytes]);
   add(hash, [splitBackward, immediateBackward, immediateUpdate, pieces]);
   return hash.digest('hex');

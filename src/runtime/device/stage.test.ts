@@ -21,8 +21,9 @@ import {
 } from '../../testing/training-subjects.ts';
 import type { RunSubject } from '../coordinator/coordinator.ts';
 import type { TrainingSpec } from '../training-spec.ts';
+import { createStage } from './create-stage.ts';
 import { ownCopy } from './samples.ts';
-import { createStage, type RoundTotals, type Stage } from './stage.ts';
+import type { RoundTotals, StagePort } from './stage.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
 
 const sampleCount = 3;
@@ -36,7 +37,7 @@ interface Options {
 }
 
 /** A stage of the subject's model with its initial weights. */
-async function stageOf(engine: Engine, { sequence, training, label, state }: RunSubject, options: Options): Promise<Stage> {
+async function stageOf(engine: Engine, { sequence, training, label, state }: RunSubject, options: Options): Promise<StagePort> {
   const { layers, split = false, samples = sampleCount, joined } = options;
   const stage = await createStage(engine, {
     sequence,
@@ -70,25 +71,25 @@ function values(cuts: readonly CutTensor[], seed: number, classCount: number): T
   });
 }
 
-function forward(stage: Stage, net: TestNet, microBatch: number): Promise<readonly Tensor[]> {
+function forward(stage: StagePort, net: TestNet, microBatch: number): Promise<readonly Tensor[]> {
   const labels = stage.isLast ? values([stage.label], 50 + microBatch, net.classCount)[0] : undefined;
   return stage.forward(microBatch, 0, values(stage.inputs, microBatch, net.classCount), labels);
 }
 
-function outputGradients(stage: Stage, microBatch: number): Tensor[] {
+function outputGradients(stage: StagePort, microBatch: number): Tensor[] {
   const cuts = stage.outputs.filter((output) => output.differentiable);
   return stage.isLast ? [] : values(cuts, 80 + microBatch, 2);
 }
 
 /** Forward and backward of two micro-batches. */
-async function pass(stage: Stage, net: TestNet, round = 0): Promise<readonly (readonly Tensor[])[]> {
+async function pass(stage: StagePort, net: TestNet, round = 0): Promise<readonly (readonly Tensor[])[]> {
   stage.beginRound(round);
   const results = [forward(stage, net, 0), forward(stage, net, 1)];
   for (const microBatch of [0, 1]) results.push(stage.backward(microBatch, outputGradients(stage, microBatch)));
   return Promise.all(results);
 }
 
-async function stateOf(stage: Stage, options: EntryOptions = {}): Promise<Map<string, StateEntry>> {
+async function stateOf(stage: StagePort, options: EntryOptions = {}): Promise<Map<string, StateEntry>> {
   const entries = new Map<string, StateEntry>();
   for await (const entry of stage.state(options)) entries.set(`${entry.role} ${entry.name}`, entry);
   return entries;
@@ -389,7 +390,7 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
 });
 
 /** One round of one micro-batch, updated; resolves with its sums. */
-async function wholeRound(stage: Stage, net: TestNet, round: number): Promise<RoundTotals> {
+async function wholeRound(stage: StagePort, net: TestNet, round: number): Promise<RoundTotals> {
   const planned = { learningRate: 0.1 / (round + 1), gradientScale: 1, step: round + 1 };
   stage.beginRound(round, planned);
   await forward(stage, net, round);

@@ -10,8 +10,8 @@ import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { squaredNormName } from '../../training/clipping.ts';
 import type { StateRole, TensorSpec } from '../messages.ts';
-import { type CompiledStage, compileStage, type StageStore } from './compiled-stages.ts';
-import { GradientSums, vectorOf } from './gradient-sums.ts';
+import type { CompiledStage } from './compiled-stages.ts';
+import { GradientSums, type PartialGradients, vectorOf } from './gradient-sums.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 
@@ -58,17 +58,15 @@ export type StagePort = Pick<
   | 'dropVersion'
   | 'returnTo'
   | 'dispose'
->;
+> & {
+  /** Of a strict stage, in place of takeGradients. */
+  takePartials?(bucket?: number): Promise<PartialGradients>;
+};
 
 type Values = Record<string, Value>;
 
 /** About 4 MiB, a few milliseconds of copying. */
 const elementsBetweenYields = 2 ** 20;
-
-/** Compiles a stage, with what `store` kept of it; its state is loaded afterwards. */
-export async function createStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<Stage> {
-  return new Stage(engine, options, await compileStage(engine, options, store));
-}
 
 /** A stage that computes. Work is queued in the order of the calls. */
 export class Stage {
@@ -238,10 +236,10 @@ export class Stage {
     }
     const { step, backward } = this.#compiled.graphs;
     const kept = this.#takeKept(microBatch);
-    if (step !== undefined) return this.#step(pass, step, kept);
+    if (step !== undefined) return this.#step(pass, step, microBatch, kept);
     const results = backward === undefined ? {} : this.#run(backward, { ...this.#stateValues(), ...kept });
     this.#releaseAll(kept);
-    this.#sums.add(pass.gradients, results);
+    this.#sums.add(pass.gradients, results, { position: this.#positionOf(microBatch) });
     return this.#inputGradients(pass, results);
   }
 
@@ -256,7 +254,7 @@ export class Stage {
     const later = pieces.map((_, index) => (index > bucket ? graphs[`piece${index}`] : undefined));
     this.#keepFor(kept, later);
     if (bucket === pieces.length - 1) this.#inFlight.delete(microBatch);
-    this.#sums.add(gradients, results, { bucket });
+    this.#sums.add(gradients, results, { bucket, position: this.#positionOf(microBatch) });
     return results;
   }
 
@@ -271,11 +269,16 @@ export class Stage {
   }
 
   #isInPieces(microBatch: number): boolean {
-    return this.#options.reduction?.pass?.microBatch === microBatch;
+    return this.#options.reduction?.pass?.microBatch === Math.floor(microBatch / (this.#options.grainCount ?? 1));
+  }
+
+  /** Where in its micro-batch a grain lies: its gradients are summed apart. */
+  #positionOf(microBatch: number): number {
+    return microBatch % (this.#options.grainCount ?? 1);
   }
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
-  #step(pass: PassNotes, step: Executable, feeds: Values): Promise<readonly Tensor[]> {
+  #step(pass: PassNotes, step: Executable, microBatch: number, feeds: Values): Promise<readonly Tensor[]> {
     const scalars = pass.isUpdating ? this.#updateScalars(defined(this.#plannedUpdate, 'how the round will be updated with')) : {};
     const state = { ...this.#stateValues(), ...(pass.isUpdating ? this.#optimizerState() : {}) };
     const results = this.#run(step, { ...state, ...feeds, ...scalars });
@@ -283,7 +286,7 @@ export class Stage {
     this.#replaceBuffers(pass, results);
     this.#addSums(results[stepNames.loss], results[stepNames.correct]);
     if (pass.isUpdating) this.#keepUpdate(results);
-    else this.#sums.add(pass.gradients, results);
+    else this.#sums.add(pass.gradients, results, { position: this.#positionOf(microBatch) });
     return this.#inputGradients(pass, results);
   }
 
@@ -320,7 +323,7 @@ export class Stage {
     const { backwardWeight } = this.#compiled.graphs;
     const results = backwardWeight === undefined ? {} : this.#run(backwardWeight, { ...this.#stateValues(), ...kept });
     this.#releaseAll(kept);
-    this.#sums.add(pass.gradients, results);
+    this.#sums.add(pass.gradients, results, { position: this.#positionOf(microBatch) });
   }
 
   /**
@@ -341,6 +344,15 @@ export class Stage {
       for (let index = 0; index < data.length; index++) values[offset++] = (data[index] as number) * weight;
     }
     return values;
+  }
+
+  /** The same with the grains' sums apart, in their order, as tensors that arrive. Without statistics: they are one device's in a strict run. */
+  takeGrainSums(bucket: number | undefined): {
+    readonly specs: readonly TensorSpec[];
+    readonly positions: readonly (readonly (Promise<Tensor> | undefined)[])[];
+  } {
+    assert(this.#compiled.statistics.length === 0, 'replicas of a strict run have no running statistics');
+    return { specs: this.#trainedOf(bucket), positions: this.#sums.take(bucket) };
   }
 
   #trainedOf(bucket: number | undefined): readonly TensorSpec[] {

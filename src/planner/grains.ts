@@ -1,0 +1,73 @@
+// Planning for strict runs, in which devices compute samples in blocks of one size, the grains (runtime/device/grained-stage.ts): a grain is what a sample is
+// elsewhere. Planners then know nothing of it: what they share out are grains, and a device takes k times as long for k of them as for one.
+
+import type { DeviceTimes, LayerProfile, Plan, Profile } from '../cluster/cluster.ts';
+import { rangeTimes } from '../cluster/times.ts';
+import { InputError } from '../errors.ts';
+
+/** The profile with grains for samples: a device's time for one is what it takes for that many samples. */
+export function profileInGrains(profile: Profile, grain: number): Profile {
+  const { batchSizes, layers, devices } = profile;
+  const rowOf = (rows: readonly (readonly number[])[]): number[][] => {
+    const timeMs = rangeTimes(rows, batchSizes);
+    return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
+  };
+  const inGrains = ({ forwardMs, backwardMs, backwardInputMs, ...rest }: DeviceTimes): DeviceTimes => ({
+    ...rest,
+    forwardMs: rowOf(forwardMs),
+    backwardMs: rowOf(backwardMs),
+    ...(backwardInputMs === undefined ? {} : { backwardInputMs: rowOf(backwardInputMs) }),
+  });
+  const larger = ({ outputBytes, savedBytes, flops, recomputed, ...rest }: LayerProfile): LayerProfile => ({
+    ...rest,
+    outputBytes: grain * outputBytes,
+    savedBytes: grain * savedBytes,
+    flops: grain * flops,
+    ...(recomputed === undefined ? {} : { recomputed: { savedBytes: grain * recomputed.savedBytes, flops: grain * recomputed.flops } }),
+  });
+  return {
+    ...profile,
+    inputBytes: grain * profile.inputBytes,
+    labelBytes: grain * profile.labelBytes,
+    layers: layers.map(larger),
+    batchSizes: [1],
+    devices: Object.fromEntries(Object.entries(devices).map(([name, times]) => [name, inGrains(times)])),
+  };
+}
+
+/** A plan with grains for samples. InputError where a share is no whole number of them. */
+export function planInGrains(plan: Plan, grain: number): Plan {
+  checkGrains(plan, grain);
+  return scaled(plan, 1 / grain);
+}
+
+/** The plan of planning in grains, in samples again. */
+export function planInSamples(plan: Plan, grain: number): Plan {
+  return scaled(plan, grain);
+}
+
+/** Shares and micro-batches must be multiples of the grain. Throws InputError. */
+export function checkGrains({ microBatchSize, stages }: Pick<Plan, 'microBatchSize' | 'stages'>, grain: number): void {
+  const fits = (samples: number): boolean => samples % grain === 0;
+  const odd = [microBatchSize, ...stages.flatMap(({ samples }) => samples)].find((samples) => !fits(samples));
+  if (odd === undefined) return;
+  throw new InputError(
+    `A strict run computes ${grain} samples at a time, and the plan has a share of ${odd}: make shares and micro-batches multiples of ${grain}, or give another --grain.`,
+  );
+}
+
+function scaled(plan: Plan, factor: number): Plan {
+  const size = (samples: number): number => Math.round(samples * factor);
+  const { predicted } = plan;
+  return {
+    ...plan,
+    batchSize: size(plan.batchSize),
+    microBatchSize: size(plan.microBatchSize),
+    stages: plan.stages.map((stage) => ({
+      ...stage,
+      samples: stage.samples.map(size),
+      ...(stage.savedBytes === undefined ? {} : { savedBytes: stage.savedBytes.map((bytes) => bytes / factor) }),
+    })),
+    predicted: { ...predicted, samplesPerS: predicted.samplesPerS * factor },
+  };
+}
