@@ -8,7 +8,8 @@ import { checkGrains, planInGrains, planInSamples, profileInGrains } from './gra
 import { plan } from './plan.ts';
 
 test('a plan in grains has shares that are multiples of the grain, and the time of its grains one after the other', () => {
-  const { profile, cluster } = randomInstance(7, { deviceCount: 4, layerCount: 12 });
+  const { profile, cluster: tight } = randomInstance(7, { deviceCount: 4, layerCount: 12 });
+  const cluster = { ...tight, devices: tight.devices.map((device) => ({ ...device, memoryMiB: 1e6 })) };
   const grain = 4;
   const inGrains = profileInGrains(profile, grain);
   const found = plan({
