@@ -47,7 +47,6 @@ test('defaults', () => {
     engine: 'onnxruntime',
     threads: 1,
     replicateBatchNorm: false,
-    replicateEvery: 1,
     strict: false,
     recompute: 'auto',
     replicateEvery: 1,
