@@ -22,6 +22,15 @@ test('what comes into a kernel that may write over it and what goes out is shown
   ]);
 });
 
+test('large values are shown, but for views of others', () => {
+  const e = new Emitter();
+  const large = e.emit('Neg', [e.input('x', 'float32', [1024, 1024])]);
+  const small = e.emit('Slice', [large, e.int64s([0]), e.int64s([1023]), e.int64s([0])]);
+  const view = e.emit('Reshape', [large, e.int64s([-1])]);
+  const graph = e.build('sizes', [e.emit('Exp', [view]), e.emit('Exp', [e.emit('Neg', [small])])]);
+  assert.deepEqual(shownValues(graph, relu, inferTypes(graph)), [{ name: large, type: 'float32', shape: [1024, 1024] }]);
+});
+
 test('targets of reshapes come from one vector; each shape is there once, and a constant that others read stays', () => {
   const e = new Emitter();
   const x = e.input('x', 'float32', [2, 3]);

@@ -1,0 +1,112 @@
+// What stands around a node, and what of it is computed together with it: the sum and the activation behind a normalization, the normalization behind a
+// convolution. Nothing is written here.
+
+import { deferredOperator } from '../autodiff/deferred.ts';
+import { floatAttribute, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
+import { sameShape, type Tensor, toNumbers, type ValueType } from '../graph/tensor.ts';
+import type { Activation } from './convolutions.ts';
+import type { Layouts } from './layouts.ts';
+
+/** Where the nodes come from. */
+export interface Source {
+  readonly inputs: readonly ValueInfo[];
+  readonly initializers: ReadonlyMap<string, Tensor>;
+  readonly nodes: readonly Node[];
+  type(name: string): ValueType;
+}
+
+/** Normalization by the batch's own statistics, which are outputs 1 and 2; nodes of their own write the running ones (autodiff/forward.ts). */
+export function isBatchStatistics(node: Node): boolean {
+  return intAttribute(node, 'training_mode', 0) !== 0 && floatAttribute(node, 'momentum', 0.9) === 0 && node.outputs.length === 3;
+}
+
+/** The nodes of a graph by what they read and make, and which of them were fused with an earlier one. */
+export class Fusing {
+  readonly #source: Source;
+  readonly #l: Layouts;
+  readonly #readers = new Map<string, Node[]>();
+  readonly #producers = new Map<string, Node>();
+  readonly #results: ReadonlySet<string>;
+  readonly #done = new Set<Node>();
+
+  /** `results`: values that somebody reads besides the nodes. */
+  constructor(source: Source, results: ReadonlySet<string>, layouts: Layouts) {
+    this.#source = source;
+    this.#results = results;
+    this.#l = layouts;
+    for (const node of source.nodes) {
+      for (const input of new Set(node.inputs)) {
+        const list = this.#readers.get(input);
+        if (list === undefined) this.#readers.set(input, [node]);
+        else list.push(node);
+      }
+      for (const output of node.outputs) this.#producers.set(output, node);
+    }
+  }
+
+  /** True for a node that was fused with an earlier one. */
+  isDone(node: Node): boolean {
+    return this.#done.has(node);
+  }
+
+  /** The node that makes a value. */
+  producer(value: string): Node | undefined {
+    return this.#producers.get(value);
+  }
+
+  /** The value's elements, where it is a constant. */
+  constant(value: string): Tensor | undefined {
+    return this.#source.initializers.get(value);
+  }
+
+  /** The only reader of a value, where there is one and the value is no result. */
+  onlyReader(value: string): Node | undefined {
+    const readers = this.#readers.get(value) ?? [];
+    return readers.length === 1 && !this.#results.has(value) ? readers[0] : undefined;
+  }
+
+  /** The batch normalization that alone (but for its own gradient) reads a value. */
+  normalizationOf(y: string): Node | undefined {
+    const readers = this.#readers.get(y) ?? [];
+    const normalization = readers.find((reader) => reader.operator === 'BatchNormalization' && reader.domain === '');
+    const isNormalizing = (reader: Node): boolean => reader === normalization || deferredOperator(reader) === 'BatchNormalizationGradient';
+    if (normalization === undefined || this.#results.has(y) || !readers.every(isNormalizing)) return undefined;
+    return isBatchStatistics(normalization) ? normalization : undefined;
+  }
+
+  /** Takes what can be computed together with y: the sum with a blocked value that is there, and the activation behind it, where nobody reads what is between. */
+  following(y: string): { readonly last: string; readonly sum: string | undefined; readonly activation: Activation | undefined } {
+    let last = y;
+    let sum: string | undefined;
+    const next = this.onlyReader(y);
+    if (next?.operator === 'Add' && next.domain === '') {
+      const other = next.inputs[0] === y ? (next.inputs[1] as string) : (next.inputs[0] as string);
+      if (other !== y && sameShape(this.#l.shape(other), this.#l.shape(y)) && this.#l.isBlocked(other)) {
+        sum = this.#l.blocked(other);
+        last = next.outputs[0] as string;
+        this.#done.add(next);
+      }
+    }
+    const behind = this.onlyReader(last);
+    const activation = behind === undefined ? undefined : this.#activationOf(behind);
+    if (behind !== undefined && activation !== undefined) {
+      last = behind.outputs[0] as string;
+      this.#done.add(behind);
+    }
+    return { last, sum, activation };
+  }
+
+  #activationOf(node: Node): Activation | undefined {
+    if (node.domain !== '') return undefined;
+    if (node.operator === 'Relu') return { name: 'Relu' };
+    if (node.operator !== 'Clip') return undefined;
+    const bound = (index: number, fallback: number): number | undefined => {
+      const name = node.inputs[index] ?? '';
+      if (name === '') return fallback;
+      const value: Tensor | undefined = this.constant(name);
+      return value === undefined ? undefined : toNumbers(value)[0];
+    };
+    const [low, high] = [bound(1, -3.4028234663852886e38), bound(2, 3.4028234663852886e38)];
+    return low === undefined || high === undefined ? undefined : { name: 'Clip', parameters: [low, high] };
+  }
+}
