@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
 import { simulate } from '../simulator/simulate.ts';
+import { randomPlan } from '../testing/random-plans.ts';
 import { checkProgram } from './check.ts';
 import { bucketsOf, computations, effectiveInFlight, inFlight, paceOf, program } from './generate.ts';
 import type { Instruction, Program } from './program.ts';
@@ -356,4 +357,28 @@ test('an unknown schedule and an inFlight that grows are refused in one sentence
       'Stage 1 of the plan has inFlight 2, more than the 1 of stage 0, and both would wait for ever; lower it to 1, or raise the other to 2.',
     ),
   );
+});
+
+test('what waits for a slow device is bounded: nobody is ever more than K_p micro-batches ahead of what comes back', () => {
+  for (let seed = 0; seed < 300; seed++) {
+    const plan = randomPlan(seed);
+    for (const device of program(plan).devices) {
+      const limit = effectiveInFlight(plan, device.stage);
+      const unanswered = new Map<string, number>();
+      for (const step of device.instructions) {
+        if (step.kind === 'send' && step.payload === 'activation') {
+          const count = (unanswered.get(step.to) ?? 0) + 1;
+          unanswered.set(step.to, count);
+          assert.ok(count <= limit, `seed ${seed}: ${device.device} has sent ${count} micro-batches to ${step.to}, K_p is ${limit}`);
+        }
+        if (step.kind === 'receive' && step.payload === 'gradient' && step.from !== null)
+          unanswered.set(step.from, (unanswered.get(step.from) ?? 0) - 1);
+      }
+      // By the end of the round everything has been answered: the next one begins with nothing on its way.
+      assert.ok(
+        [...unanswered.values()].every((count) => count === 0),
+        `seed ${seed}: ${device.device}`,
+      );
+    }
+  }
 });
