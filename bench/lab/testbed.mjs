@@ -70,7 +70,8 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch }) {
     const mark = { ...counters(lab), sample: ports.samples.length };
     if (event.round < warmUp) marks.before = mark;
     else {
-      marks.after = mark;
+      // What has ended is not counted any more.
+      if (Object.values(mark.usedMs).every((ms) => ms >= 0)) marks.after = mark;
       roundMs.push((batch / event.samplesPerS) * 1000);
     }
   });
@@ -130,9 +131,10 @@ function counters({ layout, cgroups }) {
   return { bytes, usedMs: Object.fromEntries(Object.entries(cgroups.devices).map(([device, files]) => [device, usedTimeMs(files)])), atMs: performance.now() };
 }
 
-/** Processor time that a device's processes have used, to 10 ms. */
+/** Processor time that a device's processes have used, to 10 ms; not a number when they have ended, as after the last round. */
 function usedTimeMs([processes]) {
   const ids = readFileSync(processes, 'utf8').split('\n').filter((id) => id !== '');
+  if (ids.length === 0) return Number.NaN;
   return ids.reduce((sum, id) => {
     const status = existsSync(`/proc/${id}/stat`) ? readFileSync(`/proc/${id}/stat`, 'utf8') : '';
     const fields = status.slice(status.lastIndexOf(')') + 2).split(' ');
