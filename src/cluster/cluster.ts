@@ -56,6 +56,11 @@ export interface DeviceTimes {
    * counts as no more than the whole.
    */
   readonly backwardInputMs?: readonly (readonly number[])[];
+  /**
+   * Forward and backward together in a last stage that runs each backward right after its forward: one graph then, which keeps nothing between them.
+   * Extension to the contract; absent means the sum of the two.
+   */
+  readonly stepMs?: readonly (readonly number[])[];
   /** Milliseconds of one optimizer update, by layer; absent: 0. */
   readonly updateMs?: readonly number[];
 }

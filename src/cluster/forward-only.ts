@@ -1,6 +1,7 @@
 // Leading layers in which nothing is trained: they only run forward, keep nothing, and no gradient comes to them (Plan.forwardOnlyLayers).
 
 import type { DeviceTimes, Profile } from './cluster.ts';
+import { stepTables } from './times.ts';
 
 /** How many leading layers a profile says to be frozen: none of their weights is trained, and some are frozen. Never all layers. */
 export function forwardOnlyCount({ layers }: Pick<Profile, 'layers'>): number {
@@ -18,6 +19,11 @@ export function withoutBackward(profile: Profile, layerCount: number): Profile {
     {
       ...times,
       backwardMs: times.backwardMs.map(trainedOnly),
+      ...(times.stepMs === undefined
+        ? {}
+        : {
+            stepMs: times.stepMs.map((row, point) => row.map((ms, layer) => (layer < layerCount ? forwardPart(times, point, layer) : ms))),
+          }),
       ...(times.backwardInputMs === undefined ? {} : { backwardInputMs: times.backwardInputMs.map(trainedOnly) }),
     },
   ]);
@@ -27,4 +33,9 @@ export function withoutBackward(profile: Profile, layerCount: number): Profile {
     return { ...rest, savedBytes: 0 };
   });
   return { ...profile, layers, devices: Object.fromEntries(devices) };
+}
+
+/** Of a step, what is its forward pass. */
+function forwardPart(times: DeviceTimes, point: number, layer: number): number {
+  return stepTables(times).forwardMs[point]?.[layer] ?? 0;
 }

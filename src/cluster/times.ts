@@ -37,6 +37,24 @@ export function interpolation(batchSizes: readonly number[], samples: number): I
   return { lower: upper - 1, upper, lowerWeight: 1 - upperWeight, upperWeight };
 }
 
+/** Tables of a device's times, [batchSize][layer]. */
+export interface PassTables {
+  readonly forwardMs: readonly (readonly number[])[];
+  readonly backwardMs: readonly (readonly number[])[];
+}
+
+/** The two passes where both are one step (`stepMs`), which they share as they share their sum elsewhere. The same tables where the profile has no steps. */
+export function stepTables({ forwardMs, backwardMs, stepMs }: DeviceTimes): PassTables {
+  if (stepMs === undefined) return { forwardMs, backwardMs };
+  const forward = stepMs.map((row, point) =>
+    row.map((ms, layer) => {
+      const [own, other] = [forwardMs[point]?.[layer] ?? 0, backwardMs[point]?.[layer] ?? 0];
+      return own + other > 0 ? (ms * own) / (own + other) : 0;
+    }),
+  );
+  return { forwardMs: forward, backwardMs: stepMs.map((row, point) => row.map((ms, layer) => ms - (forward[point]?.[layer] ?? 0))) };
+}
+
 /** Times of one device, in milliseconds, for layers [first, end) at `samples` samples. */
 export interface LayerTimes {
   forwardMs(first: number, end: number, samples: number): number;
@@ -61,10 +79,14 @@ export function rangeTimes(rows: readonly (readonly number[])[], batchSizes: rea
   };
 }
 
-/** The times of a device from its profile. A line that falls below zero beyond the last point (noise in the profile) counts as zero. */
-export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): LayerTimes {
-  const forwardMs = rangeTimes(times.forwardMs, batchSizes);
-  const backwardMs = rangeTimes(times.backwardMs, batchSizes);
+/**
+ * The times of a device from its profile, in a stage that runs both passes of a micro-batch as one step if `isStep`. A line that falls below zero beyond
+ * the last point (noise in the profile) counts as zero.
+ */
+export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], isStep = false): LayerTimes {
+  const tables = isStep ? stepTables(times) : times;
+  const forwardMs = rangeTimes(tables.forwardMs, batchSizes);
+  const backwardMs = rangeTimes(tables.backwardMs, batchSizes);
   const inputMs = rangeTimes(backwardInputTable(times), batchSizes);
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
   return {
@@ -78,6 +100,18 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[]): L
 /** The profile's times of input gradients; half of the whole backward pass where it has none. [batchSize][layer] */
 export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes): readonly (readonly number[])[] {
   return backwardInputMs ?? backwardMs.map((row) => row.map((ms) => ms / 2));
+}
+
+/** The times of a device that takes `factor` times as long for everything. */
+export function scaledTimes({ forwardMs, backwardMs, backwardInputMs, stepMs, updateMs }: DeviceTimes, factor: number): DeviceTimes {
+  const row = (values: readonly number[]): number[] => values.map((ms) => ms * factor);
+  return {
+    forwardMs: forwardMs.map(row),
+    backwardMs: backwardMs.map(row),
+    ...(backwardInputMs === undefined ? {} : { backwardInputMs: backwardInputMs.map(row) }),
+    ...(stepMs === undefined ? {} : { stepMs: stepMs.map(row) }),
+    ...(updateMs === undefined ? {} : { updateMs: row(updateMs) }),
+  };
 }
 
 /** sums[i] is the sum of the first i values. */

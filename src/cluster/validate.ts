@@ -131,6 +131,7 @@ const profileSchema = z.object(
           forwardMs: table,
           backwardMs: table,
           backwardInputMs: table.exactOptional(),
+          stepMs: table.exactOptional(),
           updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional(),
         },
         'an object with forwardMs and backwardMs',
@@ -152,7 +153,7 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
     }
   }
   for (const [name, times] of Object.entries(profile.devices)) {
-    for (const key of ['forwardMs', 'backwardMs', 'backwardInputMs'] as const) {
+    for (const key of ['forwardMs', 'backwardMs', 'backwardInputMs', 'stepMs'] as const) {
       const rows = times[key];
       if (rows === undefined) continue;
       checkLength(source, ['devices', name, key], rows, profile.batchSizes.length, 'batchSizes');

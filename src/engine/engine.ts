@@ -67,7 +67,7 @@ export interface Engine {
   settled(): Promise<void>;
   /** Bytes of the values alive in the engine. */
   valueBytes(): number;
-  /** Milliseconds spent inside runs since the engine was made, as of the last settled result. */
+  /** Milliseconds of work since the engine was made (runs, and freeing what they left), as of the last settled result. */
   busyMs(): number;
   /** Frees everything; no call is allowed afterwards. */
   close(): Promise<void>;

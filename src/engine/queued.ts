@@ -106,7 +106,7 @@ class QueuedEngine implements Engine {
 
   release(value: Value): void {
     const slot = this.#values.remove(value);
-    this.#enqueue(async () => drop(slot));
+    this.#enqueue(() => this.#timed(async () => drop(slot)));
   }
 
   async settled(): Promise<void> {
@@ -161,8 +161,17 @@ class QueuedEngine implements Engine {
       targets.push(slot);
       results[name] = this.#values.add(type, slot);
     }
-    this.#enqueue(() => this.#compute(kernel, sources, wanted, targets));
+    this.#enqueue(() => this.#timed(() => this.#compute(kernel, sources, wanted, targets)));
     return results;
+  }
+
+  async #timed(work: () => Promise<void>): Promise<void> {
+    const startMs = performance.now();
+    try {
+      await work();
+    } finally {
+      this.#busyMs += performance.now() - startMs;
+    }
   }
 
   /** Fills `targets`. A failure goes into them, so that it is met by whoever reads them or computes with them. */
@@ -173,7 +182,6 @@ class QueuedEngine implements Engine {
     targets: readonly Slot[],
   ): Promise<void> {
     const broken = sources.find((slot) => slot.failure !== undefined)?.failure;
-    const startMs = performance.now();
     try {
       if (broken !== undefined) throw broken;
       const inputs = sources.map((slot) => defined(slot.content, 'the content of an input'));
@@ -189,8 +197,6 @@ class QueuedEngine implements Engine {
     } catch (error) {
       const failure = this.#fail(error);
       for (const slot of targets) slot.failure = failure;
-    } finally {
-      this.#busyMs += performance.now() - startMs;
     }
   }
 

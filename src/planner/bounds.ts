@@ -2,7 +2,7 @@
 // a plan is from the best.
 
 import { interpolation, rangeOf } from '../cluster/times.ts';
-import type { ClassTimes, Problem } from './problem.ts';
+import { type ClassTimes, type PassSums, type Problem, runsSteps } from './problem.ts';
 
 /** Lower bounds of the time that samples of a micro-batch keep devices busy, forward and backward; memory and links are ignored. */
 export interface Bounds {
@@ -36,7 +36,14 @@ export function createBounds(problem: Problem): Bounds {
 }
 
 /** By layer: the least time that a sample costs at any share, forward and backward. Piecewise linear times have it at a measured size or at the whole micro-batch. */
-function leastPerSampleMs({ profile, microBatchSize }: Problem, { forward, backward }: ClassTimes): Float64Array {
+function leastPerSampleMs(problem: Problem, times: ClassTimes): Float64Array {
+  const apart = leastOf(problem, times);
+  if (times.steps.forward === times.forward || !runsSteps(problem, 0)) return apart;
+  // Any layer may be in the last stage.
+  return leastOf(problem, times.steps).map((ms, layer) => Math.min(ms, apart[layer] as number));
+}
+
+function leastOf({ profile, microBatchSize }: Problem, { forward, backward }: PassSums): Float64Array {
   const { batchSizes } = profile;
   const at = interpolation(batchSizes, microBatchSize);
   const found = new Float64Array(profile.layers.length);

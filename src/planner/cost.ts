@@ -7,6 +7,7 @@ import { withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
 import { deviceTimes, layerTimes } from '../cluster/times.ts';
+import { effectiveInFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** One step of the pipeline, execution or communication. */
 export interface Step {
@@ -125,7 +126,8 @@ export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Clust
       const ms = feedMs(table, table.deviceIndex(cluster.dataDevice), shares, fedBytes(profile, plan.stages.length));
       steps.push({ forwardMs: ms, backwardMs: 0, allReduceMs: 0 });
     }
-    steps.push(executionStep(stage, shares, { profile: trained, cluster, table, weightBytes: sums.weightBytes(...stage.layers) }));
+    const isStep = index === plan.stages.length - 1 && isStepped(plan);
+    steps.push(executionStep(stage, shares, { profile: trained, cluster, table, weightBytes: sums.weightBytes(...stage.layers), isStep }));
   }
   return steps;
 }
@@ -135,16 +137,25 @@ interface StageContext {
   readonly cluster: Cluster;
   readonly table: LinkTable;
   readonly weightBytes: number;
+  /** Whether both passes of a micro-batch are one. */
+  readonly isStep: boolean;
+}
+
+/** Whether the last stage runs each backward right after its forward. */
+function isStepped(plan: PlanLayout): boolean {
+  const { schedule, stages } = plan;
+  if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && stages.length > 1)) return false;
+  return effectiveInFlight(plan, stages.length - 1) === 1;
 }
 
 /** Eq. 8: the slowest device's forward, the slowest device's backward. */
-function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes }: StageContext): Step {
+function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes, isStep }: StageContext): Step {
   let forwardMs = 0;
   let backwardMs = 0;
   for (const [index, place] of shares.devices.entries()) {
     const device = cluster.devices[place];
     if (device === undefined) continue;
-    const times = layerTimes(deviceTimes(profile, device), profile.batchSizes);
+    const times = layerTimes(deviceTimes(profile, device), profile.batchSizes, isStep);
     forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, stage.samples[index] ?? 0));
     backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, stage.samples[index] ?? 0));
   }

@@ -4,7 +4,7 @@ import type { Cluster } from '../cluster/cluster.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
-import { randomLayouts, randomProblem, withFrozenPrefix, withRecomputed } from '../testing/random-problems.ts';
+import { randomLayouts, randomProblem, withFrozenPrefix, withRecomputed, withSteps } from '../testing/random-problems.ts';
 import { Evaluator } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
 import { withRecomputation } from './recomputation.ts';
@@ -14,12 +14,13 @@ function tight(seed: number, cluster: Cluster): Cluster {
   return { ...cluster, devices: cluster.devices.map((device, index) => ({ ...device, memoryMiB: 4 + ((7 * seed + 13 * index) % 40) })) };
 }
 
-test('the evaluator says what the simulator says, to the last bit, or a bound where two kinds of messages share a link: 1000 random pipelines, a third with frozen layers, half with recomputation', () => {
+test('the evaluator says what the simulator says, to the last bit, or a bound where two kinds of messages share a link: 1000 random pipelines, a third with frozen layers, half with recomputation, a fifth with steps', () => {
   let [exactCount, againCount] = [0, 0];
   for (let seed = 0; seed < 1000; seed++) {
     const instance = randomInstance(seed, { deviceCount: 1 + (seed % 7), layerCount: 1 + (seed % 11) });
     const { cluster } = instance;
-    const partly = seed % 3 === 0 ? withFrozenPrefix(seed, instance.profile) : instance.profile;
+    const stepped = seed % 5 === 0 ? withSteps(seed, instance.profile) : instance.profile;
+    const partly = seed % 3 === 0 ? withFrozenPrefix(seed, stepped) : stepped;
     const profile = seed % 2 === 0 ? withRecomputed(seed, partly) : partly;
     const problem = withRecomputation(randomProblem(seed, profile, tight(seed, cluster)));
     const layouts = randomLayouts(seed, problem);

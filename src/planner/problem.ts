@@ -1,11 +1,12 @@
 // One planning problem with everything settled but the plan: the micro-batch size is fixed, names are places, sums are ready.
 
-import type { Cluster, Profile } from '../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, Profile } from '../cluster/cluster.ts';
 import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
 import { againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
-import { backwardInputTable, deviceTimes, prefixSums } from '../cluster/times.ts';
+import { backwardInputTable, deviceTimes, type PassTables, prefixSums, stepTables } from '../cluster/times.ts';
+import { forwardsAhead, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** A device as the planners see it. */
 export interface PlannerDevice {
@@ -18,13 +19,18 @@ export interface PlannerDevice {
 }
 
 /** Prefix sums over the layers for each measured batch size. */
-export interface ClassTimes {
-  readonly forward: readonly Float64Array[];
-  readonly backward: readonly Float64Array[];
+export interface ClassTimes extends PassSums {
+  /** In a last stage that runs both passes of a micro-batch as one; mostly the same sums. */
+  readonly steps: PassSums;
   /** The part of `backward` that gives the input gradients. */
   readonly backwardInput: readonly Float64Array[];
   /** Of computing all activations again that can be. */
   readonly again: readonly Float64Array[];
+}
+
+export interface PassSums {
+  readonly forward: readonly Float64Array[];
+  readonly backward: readonly Float64Array[];
 }
 
 export interface Problem {
@@ -84,8 +90,7 @@ export function createProblem(input: ProblemInput): Problem {
       const again = canRecompute ? againTable(profile, times) : [];
       classIndex =
         classes.push({
-          forward: times.forwardMs.map(prefixSums),
-          backward: times.backwardMs.map(prefixSums),
+          ...passSums(times),
           backwardInput: backwardInputTable(times).map(prefixSums),
           again: again.map(prefixSums),
         }) - 1;
@@ -97,6 +102,28 @@ export function createProblem(input: ProblemInput): Problem {
   const microBatchCount = batchSize / input.microBatchSize;
   const settled = { recomputes: false, ...rest, profile, cluster, microBatchCount, excluded, pins, forwardOnlyLayers };
   return { ...settled, table: links(cluster), sums: layerSums(profile), kept: keptSums(profile), devices, available, classes };
+}
+
+function passSums(times: DeviceTimes): PassSums & { readonly steps: PassSums } {
+  const sums = ({ forwardMs, backwardMs }: PassTables): PassSums => ({
+    forward: forwardMs.map(prefixSums),
+    backward: backwardMs.map(prefixSums),
+  });
+  const apart = sums(times);
+  return { ...apart, steps: times.stepMs === undefined ? apart : sums(stepTables(times)) };
+}
+
+/** Whether a last stage that begins with layer `first` runs each backward right after its forward, as one step (`stepMs` of the profile). */
+export function runsSteps(problem: Problem, first: number): boolean {
+  const { schedule, microBatchCount } = problem;
+  if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && gradientsCross(problem, first))) return false;
+  return forwardsAhead(schedule, 0, 1, microBatchCount) === 1;
+}
+
+/** The sums that hold for a stage of layers [first, end). */
+export function sumsFor(problem: Problem, times: ClassTimes, first: number, end: number): PassSums {
+  const isLast = end === problem.profile.layers.length;
+  return isLast && times.steps.forward !== times.forward && runsSteps(problem, first) ? times.steps : times;
 }
 
 /** Whether the pins let layers [first, end) run on these places. */

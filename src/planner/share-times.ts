@@ -2,7 +2,7 @@
 
 import { slowestInGroup } from '../cluster/links.ts';
 import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
-import type { Problem } from './problem.ts';
+import { type PassSums, type Problem, sumsFor } from './problem.ts';
 
 const gridPerMs = 2 ** 30;
 
@@ -36,9 +36,13 @@ export function shareTimes(problem: Problem): ShareTimes {
     const times = deviceTimes(profile, device);
     return times.updateMs === undefined ? undefined : layerTimes(times, profile.batchSizes);
   });
+  const sumsOf = (place: number, first: number, end: number): PassSums | undefined => {
+    const times = classes[devices[place]?.classIndex ?? -1];
+    return times && sumsFor(problem, times, first, end);
+  };
   return {
-    forwardMs: (place, first, end, samples) => rangeMs(classes[devices[place]?.classIndex ?? -1]?.forward, first, end, samples),
-    backwardMs: (place, first, end, samples) => rangeMs(classes[devices[place]?.classIndex ?? -1]?.backward, first, end, samples),
+    forwardMs: (place, first, end, samples) => rangeMs(sumsOf(place, first, end)?.forward, first, end, samples),
+    backwardMs: (place, first, end, samples) => rangeMs(sumsOf(place, first, end)?.backward, first, end, samples),
     backwardInputMs: (place, first, end, samples) => {
       const times = classes[devices[place]?.classIndex ?? -1];
       return Math.min(rangeMs(times?.backwardInput, first, end, samples), rangeMs(times?.backward, first, end, samples));

@@ -8,7 +8,7 @@ import { forwardsAhead } from '../schedule/generate.ts';
 import { type Allocation, allocate, allocateByKind } from './allocation.ts';
 import { allReduceMs, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
-import { mayReplicate, type PlannerDevice, type Problem, stageDemand } from './problem.ts';
+import { mayReplicate, type PlannerDevice, type Problem, stageDemand, sumsFor } from './problem.ts';
 import { againMs } from './recomputation.ts';
 
 /** A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in the list. */
@@ -310,8 +310,9 @@ export class StageTable {
     const times = this.#problem.classes[classIndex];
     if (times === undefined) return;
     const count = this.#problem.profile.batchSizes.length;
+    const sums = sumsFor(this.#problem, times, this.#first, this.#end);
     for (let index = 0; index < count; index++) {
-      const [forward, backward] = [times.forward[index], times.backward[index]];
+      const [forward, backward] = [sums.forward[index], sums.backward[index]];
       if (forward === undefined || backward === undefined) continue;
       const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0);
       this.#forward[classIndex * count + index] = forwardMs;

@@ -3,7 +3,7 @@
 
 import type { Cluster, DeviceSpec, DeviceTimes, LinkSpeed, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
-import { deviceTimes } from '../cluster/times.ts';
+import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { checkTogether, parseCluster } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { type PlanInput, plan } from './plan.ts';
@@ -126,13 +126,7 @@ function slowed(profile: Profile, cluster: Cluster, changes: readonly Change[]):
       throw new InputError(`Device "${name}" at ${share} of its speed does no work; give a share above 0, or let it leave.`);
     const device = cluster.devices.find((spec) => spec.name === name);
     if (device === undefined) continue;
-    const { forwardMs, backwardMs, updateMs } = deviceTimes({ ...profile, devices }, device);
-    const scaled = (values: readonly number[]): number[] => values.map((ms) => ms / share);
-    devices[name] = {
-      forwardMs: forwardMs.map(scaled),
-      backwardMs: backwardMs.map(scaled),
-      ...(updateMs === undefined ? {} : { updateMs: scaled(updateMs) }),
-    };
+    devices[name] = scaledTimes(deviceTimes({ ...profile, devices }, device), 1 / share);
   }
   return { ...profile, devices };
 }

@@ -120,6 +120,8 @@ const deviceTimes: z.ZodType<DeviceTimes> = z.object({
   forwardMs: z.array(z.array(milliseconds)),
   backwardMs: z.array(z.array(milliseconds)),
   backwardInputMs: z.array(z.array(milliseconds)).exactOptional(),
+  stepMs: z.array(z.array(milliseconds)).exactOptional(),
+  updateMs: z.array(milliseconds).exactOptional(),
 });
 
 const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(

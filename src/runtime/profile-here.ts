@@ -3,11 +3,12 @@
 import type { Clock } from '../clock.ts';
 import type { Profile } from '../cluster/cluster.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
-import { cutBytes } from '../graph/layers.ts';
+import { type CutTensor, cutBefore, cutBytes, type LayerSequence } from '../graph/layers.ts';
 import { profileLayers } from './device/profiler.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './models.ts';
 import { profilePoints } from './profile-points.ts';
+import type { TrainingSpec } from './training-spec.ts';
 
 export interface MeasureOptions {
   readonly largestBatch: number;
@@ -18,12 +19,27 @@ export interface MeasureOptions {
   /** Patterns as --freeze and --freeze-all-but take them; default: all is trained. */
   readonly freeze?: readonly string[];
   readonly freezeAllBut?: readonly string[];
+  /** The period of this process's processor quota. Default: there is none. */
+  readonly quotaPeriodMs?: number | undefined;
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
 }
 
 /** A label is taken for one int64. */
 const labelBytes = 8;
+
+/** Plain SGD on class numbers: what a run asks for that says nothing else. */
+export function assumedTraining(batchSize: number, frozen: readonly string[]): TrainingSpec {
+  const optimizer = { kind: 'sgd', momentum: 0, nesterov: false, weightDecay: 0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 } as const;
+  return { batchSize, loss: 'cross-entropy', optimizer, clipNorm: null, seed: 0, frozen };
+}
+
+/** A class number for each sample, or for each of its positions behind the axis of the classes. */
+export function assumedLabel(sequence: LayerSequence): CutTensor {
+  const [logits] = cutBefore(sequence, sequence.layers.length);
+  const positions = (logits?.shape ?? []).slice(2);
+  return { name: 'label', type: 'int64', shape: ['N', ...positions], batchAxis: 0, differentiable: false };
+}
 
 /** Measures all layers here. */
 export async function measureHere(model: LoadedModel, options: MeasureOptions): Promise<Profile> {
@@ -34,7 +50,9 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
     const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
       batchSizes,
-      frozen,
+      training: assumedTraining(options.largestBatch, frozen),
+      label: assumedLabel(sequence),
+      quotaPeriodMs: options.quotaPeriodMs,
       clock: options.clock,
       onProgress: options.onProgress,
     });

@@ -8,8 +8,15 @@ import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
 import { againFraction, againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
 import { deviceTimes, type LayerTimes, layerTimes, type RangeTimes, rangeTimes } from '../cluster/times.ts';
-import { effectiveInFlight } from '../schedule/generate.ts';
-import type { DeviceProgram, Instruction, Payload, Program, SampleRange } from '../schedule/program.ts';
+import { effectiveInFlight, overlapsAllReduce } from '../schedule/generate.ts';
+import {
+  type DeviceProgram,
+  type Instruction,
+  isBackwardImmediate,
+  type Payload,
+  type Program,
+  type SampleRange,
+} from '../schedule/program.ts';
 
 /** What does not depend on the plan, prepared once for many rounds. */
 export interface Ground {
@@ -18,18 +25,19 @@ export interface Ground {
   readonly table: LinkTable;
   readonly sums: LayerSums;
   readonly kept: KeptSums;
-  /** Of the device at a place in cluster.devices. */
-  times(place: number): LayerTimes;
+  /** Of the device at a place in cluster.devices; `isStep` where it runs both passes of a micro-batch as one. */
+  times(place: number, isStep: boolean): LayerTimes;
   /** Of computing all again that can be, on the device at a place: by layers and samples. */
   againMs(place: number): RangeTimes;
 }
 
 export function prepareGround(profile: Profile, cluster: Cluster): Ground {
-  const prepared = new Map<DeviceTimes, LayerTimes>();
-  const times = (place: number): LayerTimes => {
+  const prepared = { step: new Map<DeviceTimes, LayerTimes>(), apart: new Map<DeviceTimes, LayerTimes>() };
+  const times = (place: number, isStep: boolean): LayerTimes => {
     const measured = deviceTimes(profile, defined(cluster.devices[place], 'a device'));
-    const known = prepared.get(measured) ?? layerTimes(measured, profile.batchSizes);
-    prepared.set(measured, known);
+    const among = isStep ? prepared.step : prepared.apart;
+    const known = among.get(measured) ?? layerTimes(measured, profile.batchSizes, isStep);
+    among.set(measured, known);
     return known;
   };
   const againMs = (place: number): RangeTimes =>
@@ -204,8 +212,10 @@ class Compiler {
   #createRunner(program: DeviceProgram): Runner {
     const place = this.#ground.table.deviceIndex(program.device);
     const forwardOnlyLayers = this.#plan.forwardOnlyLayers ?? 0;
-    const times = backwardFrom(this.#ground.times(place), forwardOnlyLayers);
     const [first, end] = program.layers;
+    const isLast = end === this.#ground.profile.layers.length;
+    const isStep = isLast && !overlapsAllReduce(this.#plan.schedule) && isBackwardImmediate(program);
+    const times = backwardFrom(this.#ground.times(place, isStep), forwardOnlyLayers);
     const samples = program.samples[1] - program.samples[0];
     const durations = new Float64Array(instructionKinds.length);
     durations[opcodes.forward] = onGrid(times.forwardMs(first, end, samples));

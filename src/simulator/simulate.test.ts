@@ -155,6 +155,26 @@ test('a group reduces when its last member is done: eq. 5 over the slowest pair,
   assert.equal(result.devices.c?.peakMemoryMiB, 14, 'weights and gradients only');
 });
 
+test('a last stage takes the time of a step where each backward follows its forward at once, and of two passes where it does not', () => {
+  const board = { forwardMs: [[1, 1, 1]], backwardMs: [[2, 2, 2]], stepMs: [[1, 2, 1.5]] };
+  const timed: Profile = { ...profile, devices: { board } };
+  const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 1e9 } } };
+  const time = (schedule: string, cut: number): number[] => {
+    const stages = [
+      { layers: [0, cut] as const, devices: ['a'], samples: [1], inFlight: 3 },
+      { layers: [cut, 3] as const, devices: ['b'], samples: [1], inFlight: 1 },
+    ].filter(({ layers: [first, end] }) => first < end);
+    const result = run({ schedule, batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster, timed);
+    return ['a', 'b'].map((device) => result.devices[device]?.busyMs ?? 0);
+  };
+  // The profile is of one sample of the three layers (planner.md, rule 1), by two micro-batches.
+  const one = profile.batchSizes[0] as number;
+  assert.deepEqual(time('1f1b', 2), [(2 * 6) / one, (2 * 1.5) / one]);
+  assert.deepEqual(time('1f1b', 1), [(2 * 3) / one, (2 * 3.5) / one]);
+  assert.deepEqual(time('gpipe', 1), [(2 * 3) / one, (2 * 6) / one]);
+  assert.deepEqual(time('zb-h1', 1), [(2 * 3) / one, (2 * 6) / one]);
+});
+
 test('labels and activations share a link in the order in which they became ready', () => {
   // a holds the data and runs stage 0; b runs the last stage and shares the link a->b with the labels.
   const stages = [

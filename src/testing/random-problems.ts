@@ -1,6 +1,6 @@
 // Random planning problems and pipelines for the planners' tests, from one seed.
 
-import type { Cluster, Profile } from '../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, Profile } from '../cluster/cluster.ts';
 import { createProblem, type Problem, type StageLayout } from '../planner/problem.ts';
 import { createRandom, permutation } from '../random.ts';
 import { scheduleNames } from '../schedule/generate.ts';
@@ -39,6 +39,19 @@ export function withRecomputed(seed: number, profile: Profile): Profile {
         },
   );
   return { ...profile, layers };
+}
+
+/** The profile with times of both passes as one step: a random part of their sum, layer by layer. */
+export function withSteps(seed: number, profile: Profile): Profile {
+  const random = createRandom(seed, 15);
+  const devices = Object.entries(profile.devices).map(([name, times]): [string, DeviceTimes] => {
+    const parts = profile.layers.map(() => 0.3 + 0.8 * random.uniform());
+    const stepMs = times.forwardMs.map((row, point) =>
+      row.map((ms, layer) => (ms + (times.backwardMs[point]?.[layer] as number)) * (parts[layer] as number)),
+    );
+    return [name, { ...times, stepMs }];
+  });
+  return { ...profile, devices: Object.fromEntries(devices) };
 }
 
 /** A random pipeline of the problem, whatever its memory: some devices in random order, none without samples. */

@@ -323,8 +323,15 @@ class CoordinatorShell implements Coordinator {
   #checkProfile(device: string, { layers, times }: ToCoordinator['profiled']): void {
     const layerCount = this.#options.subject.sequence.layers.length;
     const rowCount = this.#options.machine.batchSizesToProfile.length;
-    const tables = [times.forwardMs, times.backwardMs];
-    if (layers.length === layerCount && tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount)))
+    const tables = [times.forwardMs, times.backwardMs, times.backwardInputMs ?? [], times.stepMs ?? []].filter(
+      (rows, index) => index < 2 || rows.length > 0,
+    );
+    const hasUpdates = times.updateMs === undefined || times.updateMs.length === layerCount;
+    if (
+      hasUpdates &&
+      layers.length === layerCount &&
+      tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount))
+    )
       return;
     throw new ProtocolError(`${device} sent a profile that is not of ${layerCount} layers at ${rowCount} batch sizes.`);
   }

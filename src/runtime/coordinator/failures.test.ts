@@ -15,6 +15,7 @@ import { batches, regressionNet, subjectOf } from '../../testing/training-subjec
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
+import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
 
 const timeout = 20_000;
@@ -26,6 +27,16 @@ function runOf(plan: HandPlan = hybrid): MemoryRun {
   const subject = subjectOf(net, 8);
   return { subject, batch: batches(net, subject), plan: handPlan(plan, 4), machine: { endRound: 4, checkpointEvery: 2 } };
 }
+
+const measured = new Map<string, MeasuredProfile>();
+
+/** All devices here are alike: one measures, for all tests. */
+const profileCache: ProfileCache = {
+  read: async (key) => measured.get(key),
+  write: async (key, profile) => {
+    measured.set(key, profile);
+  },
+};
 
 /** A plan for the devices that are there. */
 function planFor(devices: readonly string[]): Plan {
@@ -42,7 +53,7 @@ function planFor(devices: readonly string[]): Plan {
 function measuredRun(): MemoryRun {
   const { plan: _, ...rest } = runOf();
   const choosePlan = (_profile: Profile, { devices }: Cluster): Plan => planFor(devices.map(({ name }) => name));
-  return { ...rest, workerNames: ['a', 'b', 'c'], choosePlan, links: { bandwidthMbps: 10_000 } };
+  return { ...rest, workerNames: ['a', 'b', 'c'], choosePlan, profileCache, links: { bandwidthMbps: 10_000 } };
 }
 
 /** The sentence that the run ends with, and how the workers ended. */

@@ -6,10 +6,13 @@ import { createReferenceEngine } from '../../engine/reference.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
+import { allocate, elementCount } from '../../graph/tensor.ts';
 import { batchNormNet, residualNet, sequenceFirstNet, transformerNet } from '../../testing/training-subjects.ts';
+import { assumedTraining } from '../profile-here.ts';
 import { type MeasuredProfile, type ProfileOptions, profileLayers } from './profiler.ts';
+import { createStageTrial, total } from './stage-trial.ts';
 
-/** An engine on which every run takes 10 ms, and 1 ms for each node and sample. */
+/** An engine on which every run takes 1 ms, and 1/8 ms for each node and sample. */
 interface FakeEngine extends Engine {
   readonly compiled: Graph[];
   readonly runCount: number;
@@ -45,15 +48,18 @@ function createFakeEngine(): FakeEngine {
         run(inputs) {
           for (const { handle } of Object.values(inputs)) assert.ok(alive.has(handle));
           runCount++;
-          busyMs += 10 + graph.nodes.length * batchSize;
+          busyMs += 1 + (graph.nodes.length * batchSize) / 8;
           return Object.fromEntries(graph.outputs.map(({ name, type, shape }) => [name, value(type, shape as number[])]));
         },
         release: () => {},
       };
     },
     upload: ({ type, shape }) => value(type, shape),
-    download: () => Promise.reject(new Error('nothing is read')),
-    take: () => Promise.reject(new Error('nothing is read')),
+    download: async ({ type, shape }) => ({ type, shape, data: allocate(type, elementCount(shape)) }),
+    take: async ({ type, shape, handle }) => {
+      assert.ok(alive.delete(handle), 'taken twice');
+      return { type, shape, data: allocate(type, elementCount(shape)) };
+    },
     release: ({ handle }) => assert.ok(alive.delete(handle), 'released twice'),
     settled: async () => {},
     valueBytes: () => 0,
@@ -62,9 +68,11 @@ function createFakeEngine(): FakeEngine {
   };
 }
 
-function options(changes: Partial<ProfileOptions> = {}): ProfileOptions {
-  return { batchSizes: [1, 4], frozen: [], clock: systemClock, onProgress: () => {}, ...changes };
+function options({ frozen = [], ...changes }: Partial<ProfileOptions> & { readonly frozen?: readonly string[] } = {}): ProfileOptions {
+  return { batchSizes: [1, 4], training: assumedTraining(4, frozen), label, clock: systemClock, onProgress: () => {}, ...changes };
 }
+
+const label = { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false } as const;
 
 /** Linear layers of 6 to 6 with tanh between, and a head of 2. */
 function chain(count: number): LayerSequence {
@@ -77,7 +85,7 @@ function chain(count: number): LayerSequence {
 test('every layer has a time at every batch size, and facts that do not depend on the batch', async () => {
   const sequence = layers(residualNet().graph);
   const engine = createReferenceEngine();
-  const { layers: found, times, cached } = await profileLayers(engine, sequence, options({ batchSizes: [1, 2, 3] }));
+  const { layers: found, times, cached } = await profileLayers(engine, sequence, options({ batchSizes: [1, 2] }));
   assert.equal(cached, false);
   assert.deepEqual(
     found.map(({ name }) => name),
@@ -96,7 +104,7 @@ test('every layer has a time at every batch size, and facts that do not depend o
   for (const rows of [times.forwardMs, times.backwardMs]) {
     assert.deepEqual(
       rows.map((row) => row.length),
-      [8, 8, 8],
+      [8, 8],
     );
     assert.ok(rows.flat().every((ms) => ms > 0 && ms < 1000));
   }
@@ -107,15 +115,14 @@ test('every layer has a time at every batch size, and facts that do not depend o
 });
 
 test('layers that compute the same are measured once, however many they are', async () => {
-  const [short, long] = [createFakeEngine(), createFakeEngine()];
-  const few = await profileLayers(short, chain(3), options());
-  const many = await profileLayers(long, chain(9), options());
-  // The head, a middle one, the first, which has no input gradient, and the whole: forward and backward, at two batch sizes.
-  assert.equal(short.compiled.length, 2 * 2 * 4);
-  assert.equal(long.compiled.length, 2 * 2 * 4);
+  const totals: number[] = [];
+  const note = { onProgress: (_done: number, total: number) => totals.push(total) };
+  const few = await profileLayers(createFakeEngine(), chain(3), options(note));
+  const many = await profileLayers(createFakeEngine(), chain(9), options(note));
+  // The head, a middle one, the first, which has no input gradient, and the stages: at two batch sizes.
+  assert.deepEqual(new Set(totals), new Set([2 * 4]));
   assert.equal(few.layers.length, 4);
   assert.equal(many.layers.length, 10);
-  assert.equal(new Set(many.times.forwardMs[1]?.slice(1, 9)).size, 1);
 });
 
 test('a frozen layer is not taken for a trained one that computes the same', async () => {
@@ -149,27 +156,83 @@ test('layers that nothing is trained before or in have no backward time and keep
   );
 });
 
-test('the layers’ times add up to the whole model’s, in the proportions of the layers alone', async () => {
-  const sequence = chain(3);
+test('the layers’ times add up to those of real stages', async () => {
+  const sequence = chain(5);
   const engine = createFakeEngine();
   const { times } = await profileLayers(engine, sequence, options());
-  // In the order of compiling: forward and backward of the head, a middle one, the first and the whole; the same at the next batch size.
-  const cost = (index: number, batchSize: number): number => 10 + (engine.compiled[index]?.nodes.length ?? 0) * batchSize;
-  for (const [place, batchSize] of [1, 4].entries()) {
-    const at = place * 8;
-    for (const [offset, row] of [
-      [0, times.forwardMs[place]],
-      [1, times.backwardMs[place]],
-    ] as const) {
-      const alone = [4, 2, 2, 0].map((index) => cost(at + index + offset, batchSize));
-      const whole = cost(at + 6 + offset, batchSize);
-      const sum = alone.reduce((total, ms) => total + ms, 0);
-      assert.ok(sum > whole);
-      alone.forEach((ms, layer) => {
-        const expected = (ms * whole) / sum;
-        assert.ok(Math.abs((row?.[layer] as number) - expected) < 1e-9, `layer ${layer} at ${batchSize}: ${row?.[layer]} and ${expected}`);
-      });
+  for (const [point, batchSize] of [1, 4].entries()) {
+    const staged = async (range: readonly [number, number], immediateBackward: boolean): Promise<number> => {
+      const common = {
+        sequence,
+        sampleCount: batchSize,
+        microBatchSize: batchSize,
+        training: assumedTraining(4, []),
+        label,
+        splitBackward: false,
+      };
+      const trial = await createStageTrial(engine, { ...common, layers: range, immediateBackward });
+      await trial.microBatch(); // the first adds nothing to the sum of gradients
+      const ms = total(await trial.microBatch());
+      trial.release();
+      return ms;
+    };
+    const sum = (values: readonly number[] = []): number => values.reduce((all, ms) => all + ms, 0);
+    // Six layers are six parts: every last stage is a measured one.
+    for (let first = 0; first < 6; first++) {
+      const expected = await staged([first, 6], true);
+      const found = sum(times.stepMs?.[point]?.slice(first));
+      assert.ok(Math.abs(found - expected) < 1e-9, `layers ${first} to 6 at ${batchSize}: ${found} and ${expected}`);
     }
+    // Apart, one border of five is left in the sum.
+    const parts: number[] = [];
+    for (let first = 0; first < 6; first++) parts.push(await staged([first, first + 1], false));
+    const whole = await staged([0, 6], false);
+    const expected = whole + (sum(parts) - whole) / 5;
+    const apart = sum(times.forwardMs[point]) + sum(times.backwardMs[point]);
+    assert.ok(sum(parts) > whole);
+    assert.ok(Math.abs(apart - expected) < 1e-9, `all at ${batchSize}: ${apart} and ${expected}`);
+    const shares = parts.map((ms) => ms / sum(parts));
+    shares.forEach((share, layer) => {
+      const ms = (times.forwardMs[point]?.[layer] as number) + (times.backwardMs[point]?.[layer] as number);
+      assert.ok(Math.abs(ms - share * expected) < 1e-9, `layer ${layer} at ${batchSize}`);
+    });
+  }
+  assert.equal(engine.valueCount, 0);
+});
+
+test('a device too small for the whole model is measured by the parts that fit', async () => {
+  const sequence = chain(5);
+  const [small, large] = [createFakeEngine(), createFakeEngine()];
+  // The weights of one layer of 6 to 6 are 168 bytes, of all of them about 900; three copies of a part are below this, of a half are not.
+  const { times } = await profileLayers(small, sequence, options({ memoryBytes: 1200 }));
+  const { times: known } = await profileLayers(large, sequence, options());
+  assert.ok(small.compiled.length < large.compiled.length);
+  for (const point of [0, 1]) {
+    for (const [layer, ms] of (times.forwardMs[point] ?? []).entries()) {
+      const ratio = ms / (known.forwardMs[point]?.[layer] as number);
+      assert.ok(ratio >= 1 && ratio < 2, `layer ${layer}: ${ratio}`);
+    }
+  }
+});
+
+test('an update takes what its graphs take beyond the sum of gradients, by the weights that it changes', async () => {
+  const engine = createFakeEngine();
+  const { times, layers: found } = await profileLayers(engine, chain(2), options({ frozen: ['layer1.weight', 'layer1.bias'] }));
+  const updateMs = times.updateMs as readonly number[];
+  assert.equal(updateMs[1], 0);
+  assert.ok((updateMs[0] as number) > 0);
+  const perByte = found.map(({ weightBytes }, layer) => (updateMs[layer] as number) / weightBytes);
+  assert.ok(Math.abs((perByte[0] as number) - (perByte[2] as number)) < 1e-12);
+});
+
+test('input gradients are a part of the backward pass: nothing in the first layer, all of it where nothing is trained', async () => {
+  const { times } = await profileLayers(createFakeEngine(), chain(4), options({ frozen: ['layer2.weight', 'layer2.bias'] }));
+  for (const [point, row] of times.backwardMs.entries()) {
+    const input = times.backwardInputMs?.[point] as readonly number[];
+    assert.equal(input[0], 0);
+    assert.equal(input[2], row[2]);
+    for (const layer of [1, 3])
+      assert.ok((input[layer] as number) > 0 && (input[layer] as number) < (row[layer] as number), `layer ${layer}`);
   }
 });
 
@@ -223,10 +286,12 @@ test('a cached profile is used as it is, under the names of this model; another 
     ['one', 'two', 'three', 'out'],
   );
 
+  const adam = { ...assumedTraining(4, []), optimizer: { ...assumedTraining(4, []).optimizer, kind: 'adam' as const } };
   for (const [sequence, changes] of [
     [chain(3), { batchSizes: [1, 8] }],
     [chain(4), {}],
     [chain(3), { frozen: ['layer1.weight'] }],
+    [chain(3), { training: adam }],
   ] as const) {
     const engine = createFakeEngine();
     assert.equal((await profileLayers(engine, sequence, options({ cache, ...changes }))).cached, false);

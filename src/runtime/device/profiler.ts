@@ -1,5 +1,6 @@
 // Measures each layer's forward and backward time on this device at several batch sizes. Layers alone add up to more than a stage compiled whole
-// (calls, layout changes), so the sum is scaled to the time of the whole model, measured at the same batch sizes. Identical layers are measured once.
+// (calls, layout changes), and a stage whose passes are two graphs costs more than one whose passes are one: the layers alone only share out what
+// real stages take (stage-trial.ts), some of which are measured at every batch size (calibration.ts).
 
 import { defined } from '../../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../../autodiff/differentiate.ts';
@@ -7,13 +8,25 @@ import type { Clock } from '../../clock.ts';
 import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
-import type { ValueInfo } from '../../graph/graph.ts';
-import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import type { Graph, ValueInfo } from '../../graph/graph.ts';
+import { type CutTensor, cutBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
-import { allocate, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
+import { isFloat } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
-import { type LeastKept, leastKept, recomputedSizes } from './recomputation.ts';
+import type { TrainingSpec } from '../training-spec.ts';
+import {
+  type CalibratedTimes,
+  type Calibration,
+  calibrate,
+  calibratedTimes,
+  isLong,
+  type LayerTrial,
+  timeWholeUpdate,
+  warmUp,
+} from './calibration.ts';
+import { leastKept, recomputedSizes } from './recomputation.ts';
 import { differentiableNames } from './stage-graphs.ts';
+import { madeUp, median, type Span } from './stage-trial.ts';
 
 /** A measured profile of one device. */
 export interface MeasuredProfile {
@@ -32,57 +45,80 @@ export interface ProfileCache {
 export interface ProfileOptions {
   /** Ascending. */
   readonly batchSizes: readonly number[];
-  /** Parameters that are not trained. */
-  readonly frozen: readonly string[];
+  /** Loss, optimizer and frozen parameters count. */
+  readonly training: TrainingSpec;
+  /** What a sample's label is. */
+  readonly label: CutTensor;
+  /** What this device may use; stages that do not fit are not tried. Default: not known. */
+  readonly memoryBytes?: number | undefined;
+  /** Of this process's processor quota. Default: there is none. */
+  readonly quotaPeriodMs?: number | undefined;
   readonly clock: Clock;
   readonly cache?: ProfileCache;
   onProgress(done: number, total: number): void;
 }
 
-interface PassTimes {
-  readonly forwardMs: number;
-  readonly backwardMs: number;
-  /** Kept for the backward pass, for the whole batch. */
-  readonly savedBytes: number;
-  /** Where all that can be is computed again. */
-  readonly least?: LeastKept | undefined;
-}
-
-/** Runs of one graph that are timed: until this time is spent, but at least and at most so many. */
+/** Runs of a layer alone that are timed: until this time is spent, but at least and at most so many. */
 const timedMs = 25;
 const minRunCount = 3;
 const maxRunCount = 15;
+/** A stage's time is a mean over this span, or over this many periods of a processor quota. */
+const freeSpan: Span = { ms: 25, runLimit: 8 };
+const quotaPeriods = 3;
 
 /** Measures all layers of a model on one engine. */
 export async function profileLayers(engine: Engine, sequence: LayerSequence, options: ProfileOptions): Promise<MeasuredProfile> {
   const key = cacheKey(engine, sequence, options);
   const known = await options.cache?.read(key);
   if (known !== undefined) return { ...known, layers: renamed(known.layers, sequence), cached: true };
-  const { batchSizes, clock, frozen } = options;
-  const kinds = layerKinds(sequence, frozen);
+  const { batchSizes, training, label, memoryBytes, clock, quotaPeriodMs = 0 } = options;
+  const kinds = layerKinds(sequence, training.frozen);
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const total = batchSizes.length * (representatives.size + 1);
+  const span =
+    quotaPeriodMs > 0 ? { ms: Math.max(freeSpan.ms, quotaPeriods * quotaPeriodMs), runLimit: Number.POSITIVE_INFINITY } : freeSpan;
   let done = 0;
-  const measured: PassTimes[][] = [];
+  const trials: (readonly LayerTrial[])[] = [];
+  const calibrated: CalibratedTimes[] = [];
+  let before: Calibration | undefined;
+  let previous = 1;
+  let updateMs: number | undefined;
   for (const batchSize of batchSizes) {
-    const extract = stageExtractor(sequence, batchSize);
-    const byKind = new Map<string, PassTimes>();
+    const grown = trials.at(-1)?.map((trial) => scaledTrial(trial, batchSize / previous));
+    const isKept = grown !== undefined && isLong({ alone: grown, before });
+    const extract = isKept ? undefined : stageExtractor(sequence, batchSize);
+    const byKind = new Map<string, LayerTrial>();
     for (const [kind, index] of representatives) {
-      const stage = extract(index, index + 1);
-      const times = await measure(engine, stage, frozen, clock);
-      byKind.set(kind, { ...times, least: leastKept(stage, passOptions(engine, stage, frozen)) });
+      if (extract !== undefined) {
+        const stage = extract(index, index + 1);
+        const trial = await measure(engine, stage, training.frozen, clock);
+        byKind.set(kind, { ...trial, least: leastKept(stage, passOptions(engine, stage, training.frozen)) });
+      }
       options.onProgress(++done, total);
     }
-    const alone = kinds.map((kind) => defined(byKind.get(kind), kind));
-    const whole = await measure(engine, extract(0, sequence.layers.length), frozen, clock);
+    const alone = isKept ? grown : kinds.map((kind) => defined(byKind.get(kind), kind));
+    previous = batchSize;
+    const request = { engine, sequence, batchSize, alone, training, label, memoryBytes, span, before };
+    if (before === undefined) {
+      const largest = defined(batchSizes.at(-1), 'a batch size');
+      await warmUp({ ...request, batchSize: largest, alone: alone.map((trial) => scaledTrial(trial, largest / batchSize)) });
+    }
+    before = await calibrate(request);
+    updateMs ??= await timeWholeUpdate(request);
     options.onProgress(++done, total);
-    measured.push(scaleToWhole(alone, whole));
+    trials.push(alone);
+    calibrated.push(calibratedTimes(before, alone));
   }
   const profile: MeasuredProfile = {
-    layers: layerProfiles(sequence, frozen, defined(measured.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
+    layers: layerProfiles(sequence, training.frozen, defined(trials.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
     times: {
-      forwardMs: measured.map((times) => times.map(({ forwardMs }) => forwardMs)),
-      backwardMs: measured.map((times) => times.map(({ backwardMs }) => backwardMs)),
+      forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
+      backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
+      backwardInputMs: calibrated.map(({ backwardMs }, index) =>
+        backwardMs.map((ms, layer) => ms * defined(trials[index]?.[layer], 'a layer').inputPart),
+      ),
+      stepMs: calibrated.map(({ stepMs }) => stepMs),
+      ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
     },
     cached: false,
   };
@@ -91,8 +127,32 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   return profile;
 }
 
-function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, frozen }: ProfileOptions): string {
-  return JSON.stringify([4, engine.name, batchSizes, layerKinds(sequence, frozen)]);
+/** A layer at another batch size, where it is not measured: calibration needs its part among the layers around it. */
+function scaledTrial(trial: LayerTrial, factor: number): LayerTrial {
+  const { forwardMs, backwardMs, savedBytes, least } = trial;
+  return {
+    ...trial,
+    forwardMs: forwardMs * factor,
+    backwardMs: backwardMs * factor,
+    savedBytes: savedBytes * factor,
+    least: least && { ...least, savedBytes: least.savedBytes * factor },
+  };
+}
+
+/** An update's time goes with the bytes that it changes. */
+function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], updateMs: number): readonly number[] {
+  const isFrozen = new Set(frozen);
+  const bytes = sequence.layers.map((layer) =>
+    parameterBytes(sequence, { ...layer, parameters: layer.parameters.filter((name) => !isFrozen.has(name)) }),
+  );
+  const total = bytes.reduce((sum, each) => sum + each, 0);
+  return bytes.map((each) => (total === 0 ? 0 : (updateMs * each) / total));
+}
+
+/** All that the times depend on, but for the device itself. */
+function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training, label }: ProfileOptions): string {
+  const { frozen, loss, optimizer } = training;
+  return JSON.stringify([5, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
@@ -108,18 +168,12 @@ function renamed(profiles: readonly LayerProfile[], { layers }: LayerSequence): 
   return profiles.map((profile, index) => ({ ...profile, name: layers[index]?.name ?? profile.name }));
 }
 
-/** Layers keep their proportions; their sum becomes the whole model's time. */
-function scaleToWhole(alone: readonly PassTimes[], whole: PassTimes): PassTimes[] {
-  const factor = (time: 'forwardMs' | 'backwardMs'): number => {
-    const sum = alone.reduce((total, times) => total + times[time], 0);
-    return sum > 0 ? Math.min(1, whole[time] / sum) : 1;
-  };
-  const forward = factor('forwardMs');
-  const backward = factor('backwardMs');
-  return alone.map((times) => ({ ...times, forwardMs: times.forwardMs * forward, backwardMs: times.backwardMs * backward }));
-}
-
-function layerProfiles(sequence: LayerSequence, frozen: readonly string[], times: readonly PassTimes[], batchSize: number): LayerProfile[] {
+function layerProfiles(
+  sequence: LayerSequence,
+  frozen: readonly string[],
+  times: readonly LayerTrial[],
+  batchSize: number,
+): LayerProfile[] {
   const isFrozen = new Set(frozen);
   const frozenBytes = (layer: Layer): number =>
     parameterBytes(sequence, { ...layer, parameters: layer.parameters.filter((name) => isFrozen.has(name)) });
@@ -151,36 +205,37 @@ function passOptions(engine: Engine, stage: StageGraph, frozenNames: readonly st
   };
 }
 
-/** Compiles, runs and times the two passes of one stage with made-up numbers. */
-async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly string[], clock: Clock): Promise<PassTimes> {
+/** Compiles, runs and times the passes of one layer with made-up numbers. */
+async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly string[], clock: Clock): Promise<LayerTrial> {
   const graphs = differentiate(stage, passOptions(engine, stage, frozenNames));
   const random = createRandom(1);
-  const feeds = new Map<string, Value>();
-  const feed = ({ name, type, shape }: ValueInfo): Value => {
-    const known = feeds.get(name);
-    if (known !== undefined) return known;
-    const value = engine.upload(madeUp(type, shape as readonly number[], random.uniform));
-    feeds.set(name, value);
+  const values = new Map<string, Value>();
+  const valueFor = ({ name, type, shape }: ValueInfo): Value => {
+    const value = values.get(name) ?? engine.upload(madeUp(type, shape as readonly number[], random.uniform));
+    values.set(name, value);
     return value;
   };
-  const forward = await engine.compile(graphs.forward);
-  const hasBackward = graphs.inputGradients.length + graphs.parameterGradients.length > 0;
-  const backward = hasBackward ? await engine.compile(graphs.backward) : undefined;
-  const forwardFeeds = Object.fromEntries(
-    graphs.forward.inputs.filter(({ name }) => forward.inputs.includes(name)).map((input) => [input.name, feed(input)]),
-  );
-  const results = forward.run(forwardFeeds);
-  const forwardMs = await time(engine, forward, forwardFeeds, clock);
-  let backwardMs = 0;
-  if (backward !== undefined) {
-    const backwardFeeds = Object.fromEntries(graphs.backward.inputs.map((input) => [input.name, results[input.name] ?? feed(input)]));
-    backwardMs = await time(engine, backward, backwardFeeds, clock);
-  }
-  for (const value of [...feeds.values(), ...Object.values(results)]) engine.release(value);
-  forward.release();
-  backward?.release();
+  const timed = async (graph: Graph): Promise<number> => {
+    if (graph.outputs.length === 0) return 0;
+    const executable = await engine.compile(graph);
+    const types = new Map(graph.inputs.map((input) => [input.name, input]));
+    const feeds = Object.fromEntries(executable.inputs.map((name) => [name, valueFor(defined(types.get(name), name))]));
+    const ms = await time(engine, executable, feeds, clock);
+    for (const [name, value] of Object.entries(executable.run(feeds))) {
+      if (values.has(name)) engine.release(value);
+      else values.set(name, value);
+    }
+    executable.release();
+    return ms;
+  };
+  const forwardMs = await timed(graphs.forward);
+  const hasBoth = graphs.inputGradients.length > 0 && graphs.parameterGradients.length > 0;
+  const backwardMs = await timed(graphs.backward);
+  const inputMs = hasBoth ? await timed(graphs.backwardInput) : graphs.inputGradients.length > 0 ? backwardMs : 0;
+  for (const value of values.values()) engine.release(value);
+  await engine.settled();
   const savedBytes = [...graphs.saved, ...graphs.savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
-  return { forwardMs, backwardMs, savedBytes };
+  return { forwardMs, backwardMs, inputPart: backwardMs > 0 ? Math.min(1, inputMs / backwardMs) : 0, savedBytes };
 }
 
 function differentiableOutputs(stage: StageGraph): string[] {
@@ -201,13 +256,5 @@ async function time(engine: Engine, executable: Executable, feeds: Readonly<Reco
   const times: number[] = [];
   const startMs = clock.now();
   while (times.length < minRunCount || (clock.now() - startMs < timedMs && times.length < maxRunCount)) times.push(await runOnce());
-  times.sort((a, b) => a - b);
-  return defined(times[Math.floor(times.length / 2)], 'a time');
-}
-
-/** Numbers that no kernel is slowed by: floats in [0.1, 1.1), zeros for integers (they may be indices). */
-function madeUp(type: ValueInfo['type'], shape: readonly number[], uniform: () => number): Tensor {
-  const data = allocate(type, elementCount(shape));
-  if (isFloat(type)) for (let index = 0; index < data.length; index++) data[index] = 0.1 + uniform();
-  return { type, shape: [...shape], data };
+  return median(times);
 }

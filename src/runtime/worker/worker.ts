@@ -9,8 +9,7 @@ import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import type { LayerSequence } from '../../graph/layers.ts';
-import { layers } from '../../graph/layers.ts';
+import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isUpdateImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
@@ -58,6 +57,8 @@ export interface WorkerOptions {
   readonly stageStore?: StageStore;
   /** What this device may use. Default: not known. */
   readonly memoryBytes?: number;
+  /** The period of this process's processor quota. Default: there is none. */
+  readonly quotaPeriodMs?: number | undefined;
   /** Compiles the stage that computes. Default: on `engine`. */
   createStage?(options: StageOptions): Promise<StagePort>;
   /** Reads the model that the coordinator sent. Default: its graph, cut into layers. Throws ProtocolError or InputError. */
@@ -394,7 +395,10 @@ class Worker {
     const profile = await this.#guard(
       profileLayers(this.#options.engine, model.sequence, {
         batchSizes,
-        frozen: model.message.training.frozen,
+        training: model.message.training,
+        label: labelOf(model.message),
+        memoryBytes: this.#options.memoryBytes,
+        quotaPeriodMs: this.#options.quotaPeriodMs,
         clock: this.#options.clock,
         ...(this.#options.profileCache === undefined ? {} : { cache: this.#options.profileCache }),
         onProgress: (done, total) => void this.#send('profile-progress', { done, total }).catch(() => {}), // a lost link ends the run by itself
@@ -487,7 +491,7 @@ class Worker {
       layers: device.layers,
       sampleCount: device.samples[1] - device.samples[0],
       training: model.training,
-      label: { name: 'label', type: model.labelType, shape: ['N', ...model.labelShape], batchAxis: 0, differentiable: false },
+      label: labelOf(model),
       microBatchSize: plan.microBatchSize,
       splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
       immediateBackward: isBackwardImmediate(device),
@@ -769,6 +773,11 @@ function frameBytes({ tensors = [] }: Frame): number {
 function earlier<T>(value: T | undefined, kind: keyof ToWorker, what: string): T {
   if (value === undefined) throw new ProtocolError(`The coordinator sent "${kind}" before ${what}.`);
   return value;
+}
+
+/** What a sample's label is. */
+function labelOf({ labelType, labelShape }: ModelMessage): CutTensor {
+  return { name: 'label', type: labelType, shape: ['N', ...labelShape], batchAxis: 0, differentiable: false };
 }
 
 function readModel(control: ModelMessage, frame: Frame): LayerSequence {

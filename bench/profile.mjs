@@ -1,0 +1,105 @@
+// How near a measured profile comes to the real stages of plans: profiles a model on this machine with one thread, predicts stages between several cuts at
+// several shares, then compiles and times these stages as a run does. Times are the compute thread's processor time, which other processes change
+// little (on Linux; elsewhere the time on the clock).
+// Usage: node bench/profile.mjs [--json] [MODEL:LARGEST_SHARE ...]
+
+import { spawnSync } from 'node:child_process';
+import { readdirSync, readFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { layerTimes } from '../dist/cluster/times.js';
+import { createComputeThread } from '../dist/engine/compute-thread.js';
+import { allocatorEnvironment } from '../dist/engine/host-node.js';
+import { layers } from '../dist/graph/layers.js';
+import { buildModel } from '../dist/models/zoo.js';
+import { profileLayers } from '../dist/runtime/device/profiler.js';
+import { createStageTrial, timeMicroBatches } from '../dist/runtime/device/stage-trial.js';
+import { assumedLabel, assumedTraining } from '../dist/runtime/profile-here.js';
+import { profilePoints } from '../dist/runtime/profile-points.js';
+
+const args = process.argv.slice(2);
+const json = args.includes('--json');
+const chosen = args.filter((arg) => !arg.startsWith('--'));
+const cases = chosen.length > 0 ? chosen : ['digits:64', 'mobilenet-v2-cifar:16', 'efficientnet-b1:8', 'bert-small:4'];
+
+/** Milliseconds on a processor of a thread of this process. */
+const threadMs = (id) => Number(readFileSync(`/proc/self/task/${id}/schedstat`, 'utf8').split(' ')[0]) / 1e6;
+
+/** The same of all threads, where the system tells. */
+function threadTimes() {
+  try {
+    return new Map(readdirSync('/proc/self/task').map((id) => [id, threadMs(id)]));
+  } catch {
+    return new Map();
+  }
+}
+
+/** The compute thread, whose time is that of the processor. */
+async function processorTimeEngine() {
+  const before = threadTimes();
+  const engine = await createComputeThread();
+  const [[id] = []] = [...threadTimes()].filter(([thread]) => !before.has(thread)).sort(([, a], [, b]) => b - a);
+  const busyMs = () => (id === undefined ? engine.busyMs() : threadMs(id));
+  const methods = ['compile', 'upload', 'download', 'take', 'release', 'settled', 'valueBytes', 'close'];
+  const bound = Object.fromEntries(methods.map((method) => [method, (...given) => engine[method](...given)]));
+  return { name: engine.name, blockSize: engine.blockSize, ...bound, busyMs };
+}
+
+/** Stages of plans: the whole, two stages with the cut at a third and at a half of the layers, three stages. */
+function ranges(layerCount) {
+  const at = (part) => Math.min(layerCount - 1, Math.max(1, Math.round(part * layerCount)));
+  const plans = [[], [at(1 / 3)], [at(1 / 2)], [at(1 / 4), at(0.6)]];
+  const found = plans.flatMap((cuts) => [0, ...cuts].map((first, index) => [first, cuts[index] ?? layerCount]));
+  return [...new Map(found.filter(([first, end]) => first < end).map((range) => [range.join('-'), range])).values()];
+}
+
+async function measureCase(spec) {
+  const [, model, largestText] = /^(.*):(\d+)$/.exec(spec);
+  const largest = Number(largestText);
+  const sequence = layers(buildModel(model, { seed: 1 }).graph);
+  const batchSizes = profilePoints(largest, undefined);
+  const training = assumedTraining(largest, []);
+  const label = assumedLabel(sequence);
+  const engine = await processorTimeEngine();
+  const clock = { now: () => engine.busyMs(), after: () => () => {} };
+  const started = process.cpuUsage();
+  const { times } = await profileLayers(engine, sequence, { batchSizes, training, label, clock, onProgress: () => {} });
+  const spent = process.cpuUsage(started);
+  const profileS = (spent.user + spent.system) / 1e6;
+  const layerCount = sequence.layers.length;
+  const shares = [...new Set([largest, Math.round(largest * 0.6), Math.max(1, Math.round(largest / 5))])];
+  const rows = [];
+  for (const share of shares) {
+    for (const [first, end] of ranges(layerCount)) {
+      const isLast = end === layerCount;
+      const predicted = layerTimes(times, batchSizes, isLast);
+      const options = { sequence, layers: [first, end], sampleCount: share, microBatchSize: share, training, label, splitBackward: false };
+      const trial = await createStageTrial(engine, { ...options, immediateBackward: isLast });
+      const measured = await timeMicroBatches(trial, { ms: 50, runLimit: 50 });
+      trial.release();
+      const measuredMs = measured.forwardMs + measured.backwardMs;
+      const predictedMs = predicted.forwardMs(first, end, share) + predicted.backwardMs(first, end, share);
+      rows.push({ model, share, layers: [first, end], predictedMs, measuredMs, error: predictedMs / measuredMs - 1 });
+    }
+  }
+  await engine.close();
+  return { model, profileS, rows };
+}
+
+if (process.env.MALLOC_ARENA_MAX === undefined) {
+  const env = { ...allocatorEnvironment(), ...process.env };
+  process.exit(spawnSync(process.execPath, [fileURLToPath(import.meta.url), ...args], { env, stdio: 'inherit' }).status ?? 1);
+}
+const results = [];
+for (const spec of cases) {
+  const result = await measureCase(spec);
+  results.push(result);
+  if (json) continue;
+  console.log(`\n${result.model}: profiled in ${result.profileS.toFixed(1)} s of processor time`);
+  console.log('| share | layers | predicted, ms | measured, ms | error |\n| --- | --- | --- | --- | --- |');
+  for (const { share, layers: range, predictedMs, measuredMs, error } of result.rows)
+    console.log(`| ${share} | ${range.join('–')} | ${predictedMs.toFixed(2)} | ${measuredMs.toFixed(2)} | ${(100 * error).toFixed(1)}% |`);
+}
+const errors = results.flatMap(({ rows }) => rows.map(({ error }) => Math.abs(error))).sort((a, b) => a - b);
+const summary = { stages: errors.length, medianError: errors[errors.length >> 1], ninetiethPercentile: errors[Math.floor(errors.length * 0.9)], largest: errors.at(-1) };
+if (json) console.log(JSON.stringify({ results, summary }));
+else console.log(`\n${summary.stages} stages: median error ${(100 * summary.medianError).toFixed(1)}%, nine of ten below ${(100 * summary.ninetiethPercentile).toFixed(1)}%, largest ${(100 * summary.largest).toFixed(1)}%`);

@@ -1,0 +1,25 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { calibratedTimes, partStarts } from './calibration.ts';
+
+test('parts are equal in time and layers; a few layers are a part each', () => {
+  assert.deepEqual(partStarts(new Array(12).fill(1)), [0, 2, 4, 6, 8, 10]);
+  assert.deepEqual(partStarts([5]), [0]);
+  assert.deepEqual(partStarts([1, 1, 1]), [0, 1, 2]);
+  assert.deepEqual(partStarts([0, 0]), [0, 1]);
+  // 22 layers: half of the size is the first one's time.
+  const uneven = partStarts([22, ...new Array(21).fill(1)]);
+  assert.equal(uneven[0], 0);
+  assert.equal(uneven[1], 1);
+  assert.ok(uneven.length >= 4 && uneven.length <= 6, `${uneven}`);
+});
+
+test('layers take their part of what their part of the model takes', () => {
+  const layer = { forwardMs: 1, backwardMs: 3, inputPart: 0.5, savedBytes: 0 };
+  const calibration = { starts: [0, 2], border: 1, forward: [2, 1], backward: [1, 0.5], step: [0.5, 1] };
+  assert.deepEqual(calibratedTimes(calibration, [layer, layer, layer]), {
+    forwardMs: [2, 2, 1],
+    backwardMs: [3, 3, 1.5],
+    stepMs: [2.5, 2.5, 2.5],
+  });
+});

@@ -1,0 +1,224 @@
+// From the times of layers compiled alone to times that add up to those of real stages. The model is taken apart at a few places; between each two of
+// them, the layers share what that part of the model takes as a stage whose two passes are two graphs, and what it adds to a last stage, whose passes are
+// one graph. A stage between any two layers is then off by no more than the layers' shares of one part, and by its own border.
+
+import { defined } from '../../assert.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { type CutTensor, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
+import type { LeastKept } from './recomputation.ts';
+import { createStageTrial, type Span, type StageTrial, type TrialTimes, timeMicroBatches, timeUpdate, total } from './stage-trial.ts';
+
+/** The time of one layer compiled alone. */
+export interface LayerTrial {
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+  /** Of the backward pass, the part that gives input gradients. */
+  readonly inputPart: number;
+  /** Kept for the backward pass, for the whole batch. */
+  readonly savedBytes: number;
+  /** Where all that can be is computed again. */
+  readonly least?: LeastKept | undefined;
+}
+
+/** Times of the layers at one batch size. */
+export interface CalibratedTimes {
+  readonly forwardMs: readonly number[];
+  readonly backwardMs: readonly number[];
+  /** Forward and backward pass together, in a last stage that computes both as one graph. */
+  readonly stepMs: readonly number[];
+}
+
+/** How the parts of the model differ from their layers alone, by part. */
+export interface Calibration {
+  /** The first layer of each part. */
+  readonly starts: readonly number[];
+  readonly forward: readonly number[];
+  readonly backward: readonly number[];
+  /** What the parts take in a plan of two stages, of what they take each by itself; part of the factors above. */
+  readonly border: number;
+  /** Of forward and backward together, after calibration. */
+  readonly step: readonly number[];
+}
+
+export interface CalibrationRequest {
+  readonly engine: Engine;
+  readonly sequence: LayerSequence;
+  readonly batchSize: number;
+  readonly alone: readonly LayerTrial[];
+  readonly training: TrainingSpec;
+  readonly label: CutTensor;
+  readonly memoryBytes?: number | undefined;
+  /** Spans over which times are means, see `timeMicroBatches`. */
+  readonly span: Span;
+  /** Of the batch size before. Where a micro-batch takes long, part of it is kept. */
+  readonly before?: Calibration | undefined;
+}
+
+/** Parts of the model: enough that a cut inside one matters little, few enough to compile. */
+const partCount = 6;
+/** A micro-batch of the whole model that takes longer is measured less often. */
+const longMicroBatchMs = 600;
+/** Of the device's memory, for a stage under trial. */
+const memoryPart = 0.8;
+
+/** Measures stages at one batch size. */
+export async function calibrate(request: CalibrationRequest): Promise<Calibration> {
+  const { alone, before } = request;
+  const starts = before?.starts ?? partStarts(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs));
+  const forwardMs = sums(starts, alone, ({ forwardMs }) => forwardMs);
+  const backwardMs = sums(starts, alone, ({ backwardMs }) => backwardMs);
+  const parts = await inTurn(starts, (start, part) => timeStage(request, [start, starts[part + 1] ?? alone.length], false));
+  const separate = [
+    partFactors(
+      forwardMs,
+      parts.map((part) => part?.forwardMs),
+    ),
+    partFactors(
+      backwardMs,
+      parts.map((part) => part?.backwardMs),
+    ),
+  ] as const;
+  const partsMs = starts.map((_, part) => at(forwardMs, part) * at(separate[0], part) + at(backwardMs, part) * at(separate[1], part));
+  const border = isLong(request) && before !== undefined ? before.border : await borderFactor(request, sum(partsMs), starts.length);
+  const [forward, backward] = separate.map((factors) => factors.map((factor) => factor * border)) as [number[], number[]];
+  const totals = partsMs.map((ms) => ms * border);
+  return { starts, border, forward, backward, step: await stepFactors(request, starts, totals) };
+}
+
+/** Whether a micro-batch of the whole model takes so long that it is measured less often. */
+export function isLong({ alone, before }: Pick<CalibrationRequest, 'alone' | 'before'>): boolean {
+  return before !== undefined && sum(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs)) > longMicroBatchMs;
+}
+
+/** The layers' times at the batch size of the calibration. */
+export function calibratedTimes({ starts, forward, backward, step }: Calibration, alone: readonly LayerTrial[]): CalibratedTimes {
+  const part = (layer: number): number => starts.findLastIndex((start) => start <= layer);
+  const forwardMs = alone.map((times, layer) => times.forwardMs * at(forward, part(layer)));
+  const backwardMs = alone.map((times, layer) => times.backwardMs * at(backward, part(layer)));
+  return { forwardMs, backwardMs, stepMs: forwardMs.map((ms, layer) => (ms + at(backwardMs, layer)) * at(step, part(layer))) };
+}
+
+/** Computes one micro-batch of the whole model: memory that the process has never touched makes first runs slow. */
+export async function warmUp(request: CalibrationRequest): Promise<void> {
+  await withTrial(request, [0, request.alone.length], true, (trial) => trial.microBatch());
+}
+
+/** The time of an update of the whole model, beyond what `backwardMs` has. Undefined where it does not fit. */
+export async function timeWholeUpdate(request: CalibrationRequest): Promise<number | undefined> {
+  return withTrial(request, [0, request.alone.length], true, timeUpdate);
+}
+
+/**
+ * The first layers of parts of about the same size, to which a layer adds half by its time, half by being one: short layers alone are in the
+ * processor's caches, which they are not in a stage, and must not share a part with long ones.
+ */
+export function partStarts(layerMs: readonly number[]): readonly number[] {
+  const totalMs = sum(layerMs);
+  const starts = new Set([0]);
+  let passed = 0;
+  for (const [layer, ms] of layerMs.entries()) {
+    const size = (totalMs === 0 ? 0 : ms / totalMs / 2) + 1 / layerMs.length / (totalMs === 0 ? 1 : 2);
+    if ((passed + size / 2) * partCount >= starts.size) starts.add(layer);
+    passed += size;
+  }
+  return [...starts];
+}
+
+/** What each part takes beside its layers alone. Parts that could not be measured take what the measured ones take on average. */
+function partFactors(aloneMs: readonly number[], partMs: readonly (number | undefined)[]): readonly number[] {
+  const known = partMs.flatMap((ms, part) => (ms === undefined || at(aloneMs, part) === 0 ? [] : [{ ms, aloneMs: at(aloneMs, part) }]));
+  const usual = known.length === 0 ? 1 : sum(known.map(({ ms }) => ms)) / sum(known.map(({ aloneMs: ms }) => ms));
+  return partMs.map((ms, part) => (ms === undefined || at(aloneMs, part) === 0 ? usual : ms / at(aloneMs, part)));
+}
+
+/** Every border between two parts costs something that stages of several parts have not: what all parts take together becomes that of the whole with one border. */
+async function borderFactor(request: CalibrationRequest, partsMs: number, partCount: number): Promise<number> {
+  const borderCount = partCount - 1;
+  const whole = borderCount === 0 ? undefined : await timeStage(request, [0, request.alone.length], false);
+  if (whole === undefined || partsMs === 0) return 1;
+  const wholeMs = total(whole);
+  return (wholeMs + (partsMs - wholeMs) / borderCount) / partsMs;
+}
+
+/**
+ * What each part adds to a last stage, of what it takes elsewhere: differences between stages that end with the model. Where micro-batches are long, only
+ * every other such stage is measured, and two parts share the difference as they did at the batch size before.
+ */
+async function stepFactors(request: CalibrationRequest, starts: readonly number[], totals: readonly number[]): Promise<readonly number[]> {
+  const end = request.alone.length;
+  const usual = request.before?.step ?? starts.map(() => 1);
+  const stride = isLong(request) ? 2 : 1;
+  const anchors = starts.map((_, part) => part).filter((part) => part % stride === 0);
+  const suffixes = await inTurn(anchors, (part) => timeStage(request, [at(starts, part), end], true));
+  const factors = [...usual];
+  for (const [index, part] of anchors.entries()) {
+    const [from, to] = [suffixes[index], suffixes[index + 1]];
+    const next = anchors[index + 1] ?? starts.length;
+    if (from === undefined || (to === undefined && next < starts.length)) continue;
+    const expectedMs = sum(usual.slice(part, next).map((factor, offset) => factor * at(totals, part + offset)));
+    const addedMs = total(from) - (to === undefined ? 0 : total(to));
+    for (let own = part; own < next; own++)
+      factors[own] = expectedMs === 0 ? 1 : Math.max(leastStep, (at(usual, own) * addedMs) / expectedMs);
+  }
+  return factors;
+}
+
+/** No part takes less in a last stage, of what it takes elsewhere, whatever the noise of a difference says. */
+const leastStep = 0.2;
+
+/** Undefined where the stage does not fit. */
+function timeStage(request: CalibrationRequest, layers: readonly [number, number], isOneGraph: boolean): Promise<TrialTimes | undefined> {
+  return withTrial(request, layers, isOneGraph, (trial) => timeMicroBatches(trial, request.span));
+}
+
+async function withTrial<T>(
+  request: CalibrationRequest,
+  layers: readonly [number, number],
+  isOneGraph: boolean,
+  use: (trial: StageTrial) => Promise<T>,
+): Promise<T | undefined> {
+  const { engine, sequence, batchSize, training, label } = request;
+  if (!fits(request, layers)) return undefined;
+  const trial = await createStageTrial(engine, {
+    sequence,
+    layers,
+    sampleCount: batchSize,
+    microBatchSize: batchSize,
+    training,
+    label,
+    splitBackward: false,
+    immediateBackward: isOneGraph,
+  });
+  try {
+    return await use(trial);
+  } finally {
+    trial.release();
+  }
+}
+
+/** Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out. */
+function fits({ sequence, alone, training, memoryBytes }: CalibrationRequest, [first, end]: readonly [number, number]): boolean {
+  if (memoryBytes === undefined) return true;
+  const weightBytes = sum(sequence.layers.slice(first, end).map((layer) => parameterBytes(sequence, layer)));
+  const savedBytes = sum(alone.slice(first, end).map((layer) => layer.savedBytes));
+  return (3 + optimizerStateCount(training)) * weightBytes + 2 * savedBytes <= memoryPart * memoryBytes;
+}
+
+function sums(starts: readonly number[], alone: readonly LayerTrial[], ms: (layer: LayerTrial) => number): readonly number[] {
+  return starts.map((start, part) => sum(alone.slice(start, starts[part + 1]).map(ms)));
+}
+
+async function inTurn<T, R>(items: readonly T[], use: (item: T, index: number) => Promise<R>): Promise<readonly R[]> {
+  const results: R[] = [];
+  for (const [index, item] of items.entries()) results.push(await use(item, index));
+  return results;
+}
+
+function at(values: readonly number[], index: number): number {
+  return defined(values[index], 'a value');
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}

@@ -1,0 +1,174 @@
+// A stage that computes made-up micro-batches, so that it can be timed: the very graphs and calls of a run (packs, sums of gradients, loss, one graph
+// for both passes on the last stage), without links. Times are those of the engine: what it works, not what anyone waits.
+
+import { defined } from '../../assert.ts';
+import type { Engine } from '../../engine/engine.ts';
+import type { CutTensor } from '../../graph/layers.ts';
+import { allocate, type ElementArray, type ElementType, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
+import { createRandom } from '../../random.ts';
+import { createStage, type Stage } from './stage.ts';
+import type { StageOptions } from './stage-graphs.ts';
+
+/** Milliseconds of one micro-batch. Where both passes are one graph, all is `backwardMs`. */
+export interface TrialTimes {
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+}
+
+/** A stage under trial. */
+export interface StageTrial {
+  /** Computes one more micro-batch. All but the first after an update add their gradients to the sum. */
+  microBatch(): Promise<TrialTimes>;
+  /** Milliseconds of a round's end: the gradients' norm and the update. */
+  update(): Promise<number>;
+  /** Frees everything. */
+  release(): void;
+}
+
+/** Compiles a stage with made-up weights. */
+export async function createStageTrial(engine: Engine, options: StageOptions): Promise<StageTrial> {
+  const stage = await createStage(engine, options);
+  loadMadeUp(stage, options);
+  const timed = async (work: () => Promise<unknown>): Promise<number> => {
+    const beforeMs = engine.busyMs();
+    await work();
+    await engine.settled();
+    return engine.busyMs() - beforeMs;
+  };
+  const inputs = madeUpCuts(stage.inputs, options.sampleCount);
+  const gradients = stage.isLast
+    ? []
+    : madeUpCuts(
+        stage.outputs.filter(({ differentiable }) => differentiable),
+        options.sampleCount,
+      );
+  const labels = stage.isLast ? madeUpCuts([stage.label], options.sampleCount)[0] : undefined;
+  let step = 0;
+  stage.beginRound(step);
+  await engine.settled();
+  return {
+    async microBatch() {
+      const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
+      const forwardMs = await timed(() => stage.forward(0, 0, given, target));
+      const backwardMs = await timed(() => stage.backward(0, seeds));
+      return { forwardMs, backwardMs };
+    },
+    async update() {
+      return timed(async () => {
+        const totals = stage.finishRound(true);
+        stage.update({ learningRate: 0, gradientScale: 1, step: ++step });
+        await totals;
+        stage.beginRound(step);
+        stage.dropVersion(step - 1);
+      });
+    },
+    release: () => stage.dispose(),
+  };
+}
+
+/** Weights of about the size that keeps activations where they are from layer to layer, and positive statistics. */
+function loadMadeUp(stage: Stage, { sequence, layers: [first, end] }: StageOptions): void {
+  const random = createRandom(1);
+  const { initializers } = sequence.graph;
+  for (const { parameters, buffers } of sequence.layers.slice(first, end)) {
+    for (const [role, names] of [
+      ['parameter', parameters],
+      ['buffer', buffers],
+    ] as const) {
+      for (const name of names) {
+        const { type, shape } = defined(initializers.get(name), name);
+        const data = allocate(type, elementCount(shape));
+        const isVector = shape.length < 2 || role === 'buffer';
+        const scale = Math.sqrt(3 / Math.max(1, elementCount(shape.slice(1))));
+        for (let index = 0; index < data.length; index++)
+          data[index] = isVector ? 0.5 + random.uniform() : scale * (2 * random.uniform() - 1);
+        stage.load({ role, name, value: { type, shape, data } });
+      }
+    }
+  }
+}
+
+function madeUpCuts(cuts: readonly CutTensor[], sampleCount: number): readonly Tensor[] {
+  const random = createRandom(2);
+  return cuts.map(({ type, shape }) =>
+    madeUp(
+      type,
+      shape.map((dimension) => (dimension === 'N' ? sampleCount : dimension)),
+      random.uniform,
+    ),
+  );
+}
+
+/** Numbers that no kernel is slowed by: floats in [0.1, 1.1), zeros for integers (they may be indices). */
+export function madeUp(type: ElementType, shape: readonly number[], uniform: () => number): Tensor {
+  const data = allocate(type, elementCount(shape));
+  if (isFloat(type)) for (let index = 0; index < data.length; index++) data[index] = 0.1 + uniform();
+  return { type, shape: [...shape], data };
+}
+
+function copied(tensor: Tensor): Tensor {
+  return { ...tensor, data: tensor.data.slice() as ElementArray };
+}
+
+/** Over which a time is a mean: until so many milliseconds are spent, but at most so many runs. */
+export interface Span {
+  readonly ms: number;
+  readonly runLimit: number;
+}
+
+/** Spans of a measurement. */
+const spanCount = 3;
+/** The first micro-batches of new graphs take longer. */
+const leastWarmRuns = 2;
+const warmMs = 20;
+/** A run this long is a span of its own, and the first after the one that warms up is the last. */
+const longRunMs = 400;
+
+/**
+ * The mean time of a micro-batch over a span; the median of several spans. A mean, because a processor quota lets short runs pass at
+ * full speed and then stands still: a span must hold several of its periods.
+ */
+export async function timeMicroBatches(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {
+  let warm = 0;
+  for (let run = 0; run < leastWarmRuns || (warm < warmMs && run < runLimit); run++) {
+    warm += total(await trial.microBatch());
+    if (warm > longRunMs) break;
+  }
+  const spans: TrialTimes[] = [];
+  const isLong = warm > longRunMs;
+  while (spans.length < (isLong ? 1 : spanCount)) {
+    let [forwardMs, backwardMs, runCount] = [0, 0, 0];
+    do {
+      const times = await trial.microBatch();
+      forwardMs += times.forwardMs;
+      backwardMs += times.backwardMs;
+      runCount++;
+    } while (forwardMs + backwardMs < ms && runCount < runLimit);
+    spans.push({ forwardMs: forwardMs / runCount, backwardMs: backwardMs / runCount });
+  }
+  spans.sort((a, b) => total(a) - total(b));
+  return defined(spans[Math.floor(spans.length / 2)], 'a span');
+}
+
+/** What an update adds to a round of micro-batches that all add to the gradients' sum: its own time without that of the sum, which the first has no need of. */
+export async function timeUpdate(trial: StageTrial): Promise<number> {
+  const [first, later, updates]: [number[], number[], number[]] = [[], [], []];
+  for (let round = 0; round < updateRounds; round++) {
+    first.push(total(await trial.microBatch()));
+    later.push(total(await trial.microBatch()));
+    updates.push(await trial.update());
+  }
+  return Math.max(0, median(updates) - Math.max(0, median(later) - median(first)));
+}
+
+const updateRounds = 5;
+
+/** Both passes together. */
+export function total({ forwardMs, backwardMs }: TrialTimes): number {
+  return forwardMs + backwardMs;
+}
+
+/** The middle value, the larger of two. */
+export function median(values: readonly number[]): number {
+  return defined(values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)], 'a value');
+}
