@@ -1,5 +1,6 @@
 // A worker's links to its peers: who connects to whom, which frames are pipeline data, and the measurement of a link's bandwidth and latency.
 
+import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { wrap } from '../../graph/tensor.ts';
@@ -30,6 +31,15 @@ export interface ConnectOptions {
   readonly waitMs: number;
   onFailure?(peer: string, reason: string): void;
 }
+
+/** The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). */
+const pieceBytes = 2 ** 18;
+const pieceLimit = 192;
+const rateMs = 300;
+/** Pieces on their way; more where a window of them arrives within `fastMs`. */
+const smallestWindow = 4;
+const largestWindow = 32;
+const fastMs = 60;
 
 /** The links of one worker to all others. */
 export class Peers {
@@ -138,22 +148,48 @@ export class Peers {
     return link.send(frame, priority);
   }
 
-  /** Measures the link to a peer: half of the median round trip of 15 small frames, and the rate of a transfer that takes at least 40 ms or 32 MiB. */
+  /**
+   * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other. Counting
+   * begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` or `pieceLimit` pieces.
+   */
   async measure(peer: string): Promise<LinkMeasurement> {
     const trips: number[] = [];
-    for (let trip = 0; trip < 15; trip++) trips.push(await this.#roundTrip(peer, 0));
+    for (let trip = 0; trip < 15; trip++) {
+      const sentMs = this.#clock.now();
+      trips.push((await this.#echo(peer, 0)) - sentMs);
+    }
     trips.sort((a, b) => a - b);
-    const roundTripMs = trips[7] as number;
-    for (let mebibytes = 1; ; mebibytes *= 2) {
-      const elapsedMs = Math.max((await this.#roundTrip(peer, mebibytes)) - roundTripMs, 1e-3);
-      if (elapsedMs >= 40 || mebibytes >= 32) {
-        return { peer, bandwidthMbps: (mebibytes * 2 ** 20 * 8) / (elapsedMs * 1e3), latencyMs: roundTripMs / 2 };
+    return { peer, bandwidthMbps: await this.#rate(peer), latencyMs: (trips[7] as number) / 2 };
+  }
+
+  /**
+   * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where pieces arrive fast, it doubles and
+   * counting begins anew, so that a long way does not look like a slow one.
+   */
+  async #rate(peer: string): Promise<number> {
+    const onTheirWay: Promise<number>[] = [];
+    let [window, sentCount, countedFrom, firstMs] = [smallestWindow, 0, 1, Number.NaN];
+    for (let arrivedCount = 1; ; arrivedCount++) {
+      while (onTheirWay.length < window && sentCount < pieceLimit) {
+        const arrival = this.#echo(peer, pieceBytes);
+        arrival.catch(() => {}); // awaited in its turn
+        onTheirWay.push(arrival);
+        sentCount++;
       }
+      const nowMs = await defined(onTheirWay.shift(), 'a piece on its way');
+      if (arrivedCount <= countedFrom) firstMs = nowMs;
+      const elapsedMs = nowMs - firstMs;
+      const count = arrivedCount - countedFrom;
+      const isOver = arrivedCount === pieceLimit || (elapsedMs >= rateMs && count >= 2);
+      if (isOver) return (count * pieceBytes * 8) / (Math.max(elapsedMs, 1e-3) * 1e3);
+      if (count < window || elapsedMs >= fastMs || window === largestWindow) continue;
+      window *= 2;
+      countedFrom = arrivedCount + window; // those before left when the window was small
     }
   }
 
-  /** Milliseconds until the answer to a ping that follows so much ballast on the same queue. */
-  async #roundTrip(peer: string, ballastMiB: number): Promise<number> {
+  /** Sends ballast and, on the same queue behind it, a ping; resolves with the time of the answer. */
+  async #echo(peer: string, ballastBytes: number): Promise<number> {
     const link = this.#links.get(peer);
     if (link === undefined) throw new RunError(`There is no link from ${this.#name} to ${peer}.`);
     const lost = link.ended.then(({ reason }): never => {
@@ -162,16 +198,17 @@ export class Peers {
     lost.catch(() => {}); // the answer may have come before
     const id = this.#echoCounter++;
     const key = `${peer}/${id}`;
-    const answered = new Promise<void>((resolve) => this.#echoes.set(key, () => resolve()));
-    const ballast = wrap('uint8', [2 ** 20], new Uint8Array(2 ** 20));
-    const startMs = this.#clock.now();
-    for (let piece = 0; piece < ballastMiB; piece++) {
-      await this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: piece, tensors: [ballast] }, 'pipeline');
+    const answered = new Promise<number>((resolve) => this.#echoes.set(key, () => resolve(this.#clock.now())));
+    try {
+      // Both are queued in this turn, so that no other piece comes between them.
+      const tensors = ballastBytes === 0 ? [] : [wrap('uint8', [ballastBytes], new Uint8Array(ballastBytes))];
+      const ballast = ballastBytes === 0 ? undefined : this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors }, 'pipeline');
+      const ping = this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, 'pipeline');
+      await Promise.all([ballast, ping]);
+      return await Promise.race([answered, lost]);
+    } finally {
+      this.#echoes.delete(key);
     }
-    await this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, 'pipeline');
-    await Promise.race([answered, lost]);
-    this.#echoes.delete(key);
-    return this.#clock.now() - startMs;
   }
 
   async close(reason: string): Promise<void> {
