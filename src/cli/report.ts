@@ -86,7 +86,7 @@ class HumanReport {
         this.#deviceNames.push(event.device);
         return this.#section(
           'Devices',
-          `${this.#name(event.device)}  ${counted(event.cores, 'core')}, ${memory(event.memoryMiB)}  ${colors.dim(event.engine)}`,
+          `${this.#name(event.device)}  ${counted(event.cores, 'core')}${told(event)}, ${memory(event.memoryMiB)}  ${colors.dim(event.engine)}`,
         );
       case 'left':
         return this.#left(event.device, event.reason);
@@ -239,4 +239,11 @@ class HumanReport {
     const result = accuracy === null ? '' : `accuracy ${colors.bold(`${(accuracy * 100).toFixed(2)} %`)}, `;
     this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${counted(sampleCount, 'test sample')}`);
   }
+}
+
+/** " (quota 0.35), battery 81% (discharging), 56 °C": what a device tells of its state. */
+function told({ cpuQuotaCores, batteryPercent, isDischarging, temperatureC }: Extract<RunEvent, { readonly kind: 'joined' }>): string {
+  const quota = cpuQuotaCores === undefined ? '' : ` (quota ${cpuQuotaCores.toPrecision(2)})`;
+  const battery = batteryPercent === undefined ? '' : `, battery ${batteryPercent}%${isDischarging === true ? ' (discharging)' : ''}`;
+  return `${quota}${battery}${temperatureC === undefined ? '' : `, ${temperatureC.toFixed(0)} °C`}`;
 }

@@ -4,9 +4,10 @@ import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { availableParallelism, cpus, totalmem } from 'node:os';
 import { setFlagsFromString } from 'node:v8';
+import { type LinuxFacts, linuxFacts } from './host-linux.ts';
 
-/** Facts about the machine that this process runs on. */
-export interface DeviceFacts {
+/** Facts about the machine that this process runs on. Quota, battery and temperature are known on Linux, where it has them. */
+export interface DeviceFacts extends LinuxFacts {
   /** Threads that can run at once. */
   readonly coreCount: number;
   readonly cpuModel: string;
@@ -33,6 +34,7 @@ export function deviceFacts(): DeviceFacts {
     arch: process.arch,
     nodeVersion: process.versions.node,
     engineVersion: installedVersion('onnxruntime-node'),
+    ...(process.platform === 'linux' ? linuxFacts() : {}),
   };
 }
 

@@ -4,7 +4,7 @@
 import { X509Certificate } from 'node:crypto';
 import { createServer } from 'node:net';
 import { createComputeThread } from '../engine/compute-thread.ts';
-import { deviceFacts } from '../engine/host-node.ts';
+import { type DeviceFacts, deviceFacts } from '../engine/host-node.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { toNumbers, wrap } from '../graph/tensor.ts';
 import { ownAddresses } from './addresses.ts';
@@ -14,7 +14,7 @@ import { readSecret, stateFolder } from './security/state-folder.ts';
 
 /** One line of the report. */
 export interface Finding {
-  readonly check: 'node' | 'engine' | 'memory' | 'interfaces' | 'port' | 'mdns' | 'certificates' | 'clock';
+  readonly check: 'node' | 'engine' | 'memory' | 'processor' | 'power' | 'interfaces' | 'port' | 'mdns' | 'certificates' | 'clock';
   readonly state: 'fine' | 'warning' | 'wrong';
   /** What was found, and the mend where something is to be mended. */
   readonly text: string;
@@ -27,24 +27,29 @@ export interface DoctorOptions {
   readonly folder?: string;
   /** Default: those of this machine. */
   readonly addresses?: readonly string[];
+  /** Default: those of this machine. */
+  readonly facts?: DeviceFacts;
   /** The wall clock, milliseconds since 1970. */
   readonly nowMs: number;
 }
 
 const oldestNode = [20, 19] as const;
 const lowMemoryMiB = 512;
+const lowBatteryPercent = 30;
+const hotC = 90;
 const multicastMs = 2_500;
 /** When this was written: an earlier wall clock is wrong. */
 const releasedMs: number = Date.UTC(2026, 10, 1);
 
 /** Looks at this device. */
 export async function examine(options: DoctorOptions): Promise<readonly Finding[]> {
-  const { addresses = ownAddresses() } = options;
-  const facts = deviceFacts();
+  const { addresses = ownAddresses(), facts = deviceFacts() } = options;
   return [
     node(facts.nodeVersion),
     await engine(),
     memory(facts.memoryMiB),
+    processor(facts),
+    ...power(facts),
     interfaces(addresses),
     await ports(addresses, options.port),
     await multicast(addresses),
@@ -87,6 +92,25 @@ function memory(memoryMiB: number): Finding {
   return memoryMiB >= lowMemoryMiB
     ? { check: 'memory', state: 'fine', text: `${memoryMiB} MiB` }
     : { check: 'memory', state: 'warning', text: `${memoryMiB} MiB: small models only; raise the container's limit if there is one` };
+}
+
+function processor({ coreCount, cpuModel, cpuQuota, temperatureC }: DeviceFacts): Finding {
+  const cores = `${coreCount} ${coreCount === 1 ? 'core' : 'cores'} (${cpuModel})`;
+  const quota =
+    cpuQuota === undefined ? '' : `, of which this process may use ${cpuQuota.cores.toPrecision(2)} (${cpuQuota.periodMs} ms periods)`;
+  const isHot = temperatureC !== undefined && temperatureC >= hotC;
+  const heat = temperatureC === undefined ? '' : `, ${temperatureC.toFixed(0)} °C`;
+  return isHot
+    ? { check: 'processor', state: 'warning', text: `${cores}${quota}${heat}: it will slow down; let it cool, or use --max-cpu` }
+    : { check: 'processor', state: 'fine', text: `${cores}${quota}${heat}` };
+}
+
+/** Nothing where there is no battery. */
+function power({ battery }: DeviceFacts): readonly Finding[] {
+  if (battery === undefined) return [];
+  const text = `battery at ${battery.percent}%${battery.isDischarging ? ', discharging' : ''}`;
+  const isLow = battery.isDischarging && battery.percent < lowBatteryPercent;
+  return [isLow ? { check: 'power', state: 'warning', text: `${text}: plug the device in` } : { check: 'power', state: 'fine', text }];
 }
 
 function interfaces(addresses: readonly string[]): Finding {

@@ -19,7 +19,18 @@ export interface RoundMetrics {
 
 export type RunEvent =
   | { readonly kind: 'listening'; readonly url: string; readonly joinCode: string; readonly remoteCount: number }
-  | { readonly kind: 'joined'; readonly device: string; readonly cores: number; readonly memoryMiB: number; readonly engine: string }
+  | {
+      readonly kind: 'joined';
+      readonly device: string;
+      readonly cores: number;
+      readonly memoryMiB: number;
+      readonly engine: string;
+      /** Processor time a second that the device's process may take, where it is limited. */
+      readonly cpuQuotaCores?: number;
+      readonly batteryPercent?: number;
+      readonly isDischarging?: boolean;
+      readonly temperatureC?: number;
+    }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
   /** Nothing was heard of a device for longer than it is used to. */
   | {

@@ -3,6 +3,7 @@
 import type { Clock } from '../clock.ts';
 import type { Profile } from '../cluster/cluster.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
+import { deviceFacts } from '../engine/host-node.ts';
 import { type CutTensor, cutBefore, cutBytes, type LayerSequence } from '../graph/layers.ts';
 import { profileLayers } from './device/profiler.ts';
 import { trainedLayers } from './fine-tuning.ts';
@@ -19,8 +20,6 @@ export interface MeasureOptions {
   /** Patterns as --freeze and --freeze-all-but take them; default: all is trained. */
   readonly freeze?: readonly string[];
   readonly freezeAllBut?: readonly string[];
-  /** The period of this process's processor quota. Default: there is none. */
-  readonly quotaPeriodMs?: number | undefined;
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
 }
@@ -52,7 +51,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       batchSizes,
       training: assumedTraining(options.largestBatch, frozen),
       label: assumedLabel(sequence),
-      quotaPeriodMs: options.quotaPeriodMs,
+      quotaPeriodMs: deviceFacts().cpuQuota?.periodMs,
       clock: options.clock,
       onProgress: options.onProgress,
     });

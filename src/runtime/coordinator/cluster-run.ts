@@ -37,6 +37,10 @@ const factsSchema: z.ZodType<DeviceFacts> = z.object({
   cores: z.number().int().positive().max(1e5),
   engine: z.string().max(200),
   machine: z.string().max(200),
+  cpuQuotaCores: z.number().positive().max(1e5).exactOptional(),
+  batteryPercent: z.number().min(0).max(100).exactOptional(),
+  isDischarging: z.boolean().exactOptional(),
+  temperatureC: z.number().min(-100).max(200).exactOptional(),
 });
 
 /** Runs the coordinator to the run's end. All local workers are gone when it settles. */

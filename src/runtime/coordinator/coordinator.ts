@@ -44,6 +44,11 @@ export interface DeviceFacts {
   readonly engine: string;
   /** Devices with the same machine share its memory. */
   readonly machine: string;
+  /** What else is known of it, where it says so. */
+  readonly cpuQuotaCores?: number;
+  readonly batteryPercent?: number;
+  readonly isDischarging?: boolean;
+  readonly temperatureC?: number;
 }
 
 /** What is trained, from which state. */
@@ -184,7 +189,8 @@ class CoordinatorShell implements Coordinator {
     this.#links.set(name, link);
     this.#facts.set(name, facts);
     this.#detector.heard(name, this.#options.clock.now());
-    this.#options.hooks.observe({ kind: 'joined', device: name, cores: facts.cores, memoryMiB: facts.memoryMiB, engine: facts.engine });
+    const { machine: _, ...told } = facts;
+    this.#options.hooks.observe({ kind: 'joined', device: name, ...told });
     link.receive((frame) => this.#received(name, frame));
     void link.ended.then(({ reason }) => {
       if (this.#links.get(name) === link) this.#gone(name, reason);

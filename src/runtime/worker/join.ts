@@ -4,7 +4,7 @@ import { hostname } from 'node:os';
 import { setTimeout } from 'node:timers/promises';
 import type { Clock } from '../../clock.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { deviceFacts } from '../../engine/host-node.ts';
+import { type DeviceFacts, deviceFacts } from '../../engine/host-node.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
@@ -69,6 +69,15 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   }
 }
 
+/** What is known of the machine beside its size. */
+function stateOf({ cpuQuota, battery, temperatureC }: DeviceFacts): Record<string, number | boolean> {
+  return {
+    ...(cpuQuota === undefined ? {} : { cpuQuotaCores: cpuQuota.cores }),
+    ...(battery === undefined ? {} : { batteryPercent: battery.percent, isDischarging: battery.isDischarging }),
+    ...(temperatureC === undefined ? {} : { temperatureC }),
+  };
+}
+
 async function serve(options: JoinOptions, host: string, engine: Engine): Promise<Served> {
   const { url, signal, clock } = options;
   const facts = deviceFacts();
@@ -82,7 +91,7 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     purpose: 'worker',
     name: admission?.name ?? name,
     credential: admission === undefined ? await options.joinCode() : '',
-    facts: { memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname() },
+    facts: { memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname(), ...stateOf(facts) },
   } as const;
   const { link, welcome } = await connect(url, { hello, abortSignal: signal, ...(admission && { tls: admission.tls }) });
   options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
@@ -94,6 +103,7 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     clock,
     engine,
     memoryBytes: memoryMiB * 2 ** 20,
+    quotaPeriodMs: facts.cpuQuota?.periodMs,
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
     ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),

@@ -202,7 +202,8 @@ export class Peers {
     try {
       // Both are queued in this turn, so that no other piece comes between them.
       const tensors = ballastBytes === 0 ? [] : [wrap('uint8', [ballastBytes], new Uint8Array(ballastBytes))];
-      const ballast = ballastBytes === 0 ? undefined : this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors }, 'pipeline');
+      const ballast =
+        ballastBytes === 0 ? undefined : this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors }, 'pipeline');
       const ping = this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, 'pipeline');
       await Promise.all([ballast, ping]);
       return await Promise.race([answered, lost]);

@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
 import { cpus, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
+import { deviceFacts } from '../../engine/host-node.ts';
 import { makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
 import { cacheFolder } from '../../storage/digits-cache.ts';
 import type { ProfileCache } from '../device/profiler.ts';
@@ -11,9 +12,10 @@ import { toCoordinatorSchemas } from '../messages.ts';
 
 /** A cache for the device `slot` of this machine: several workers on one machine slow each other and keep profiles of their own. */
 export function profileCache(slot: string): ProfileCache {
+  const quota = deviceFacts().cpuQuota?.cores.toFixed(3);
   const pathOf = (key: string): string => {
     const hash = createHash('sha256')
-      .update(JSON.stringify([key, slot, hostname(), cpus()[0]?.model, cpus().length]))
+      .update(JSON.stringify([key, slot, hostname(), cpus()[0]?.model, cpus().length, quota]))
       .digest('hex');
     return join(cacheFolder(), 'profiles', `${hash.slice(0, 32)}.json`);
   };
