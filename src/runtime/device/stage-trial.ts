@@ -6,7 +6,8 @@ import type { Engine } from '../../engine/engine.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { allocate, type ElementArray, type ElementType, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
-import { createStage, type Stage } from './stage.ts';
+import { createStage } from './create-stage.ts';
+import type { StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 
 /** Milliseconds of one micro-batch. Where both passes are one graph, all is `backwardMs`. */
@@ -27,7 +28,8 @@ export interface StageTrial {
 
 /** Compiles a stage with made-up weights. */
 export async function createStageTrial(engine: Engine, options: StageOptions): Promise<StageTrial> {
-  const stage = await createStage(engine, options);
+  const { grain: _, ...training } = options.training; // times are of whole shares
+  const stage = await createStage(engine, { ...options, training });
   loadMadeUp(stage, options);
   const timed = async (work: () => Promise<unknown>): Promise<number> => {
     const beforeMs = engine.busyMs();
@@ -67,7 +69,7 @@ export async function createStageTrial(engine: Engine, options: StageOptions): P
 }
 
 /** Weights of about the size that keeps activations where they are from layer to layer, and positive statistics. */
-function loadMadeUp(stage: Stage, { sequence, layers: [first, end] }: StageOptions): void {
+function loadMadeUp(stage: StagePort, { sequence, layers: [first, end] }: StageOptions): void {
   const random = createRandom(1);
   const { initializers } = sequence.graph;
   for (const { parameters, buffers } of sequence.layers.slice(first, end)) {
