@@ -90,6 +90,15 @@ class HumanReport {
         );
       case 'left':
         return this.#left(event.device, event.reason);
+      case 'suspected':
+        return this.#section(
+          'Silent',
+          `${event.device} has not been heard for ${(event.silentMs / 1000).toFixed(1)} s; it is given up after ${(event.deadAfterMs / 1000).toFixed(1)} s`,
+        );
+      case 'recovering':
+        return this.#recovering(event);
+      case 'recovered':
+        return this.#section('Recovered', `after ${event.seconds.toFixed(1)} s; training goes on with round ${event.round}`);
       case 'phase':
         return this.#phase(event.phase);
       case 'profile-progress':
@@ -143,6 +152,17 @@ class HumanReport {
     const isUnused = this.#plan !== undefined && !this.#plan.stages.some(({ devices }) => devices.includes(device));
     if (isUnused) return this.#section('Unused', `${this.#name(device)}  ${colors.dim(reason)}`);
     this.#section('Lost', colors.red(`${device} left: ${reason}`));
+  }
+
+  #recovering({ cause, plan, round, repeatedRounds, source, movedMiB }: Extract<RunEvent, { kind: 'recovering' }>): void {
+    const deviceCount = new Set(plan.stages.flatMap(({ devices }) => devices)).size;
+    const again =
+      repeatedRounds === 0
+        ? 'no round is lost'
+        : `${counted(repeatedRounds, 'round')} from ${round} on ${repeatedRounds === 1 ? 'is' : 'are'} computed again`;
+    const from = source === 'checkpoint' ? ', from the last checkpoint' : '';
+    const moved = movedMiB === 0 ? '' : `, ${memory(movedMiB)} of weights move`;
+    this.#section('Change', `${cause}: going on with ${counted(deviceCount, 'device')}; ${again}${from}${moved}`);
   }
 
   #phase(phase: Extract<RunEvent, { kind: 'phase' }>['phase']): void {

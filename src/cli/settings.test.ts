@@ -49,7 +49,6 @@ test('defaults', () => {
     replicateBatchNorm: false,
     strict: false,
     recompute: 'auto',
-    replicateEvery: 1,
   });
 });
 

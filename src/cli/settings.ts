@@ -134,9 +134,9 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   },
   replicateEvery: {
     argument: 'N',
-    description: 'copy what one device alone has to another every N updates, so that its loss costs none; 0 never',
+    description:
+      'copy what one device alone has to another every N updates, so that its loss costs little; 0 never (default: as often as costs at most 3%)',
     schema: wholeOrZero,
-    default: 1,
   },
   strict: {
     description: 'the same bits whatever the plan, also after devices were lost; needs --micro-batch, costs time and memory',

@@ -2,14 +2,15 @@
 
 import type { Plan } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
-import { type PlanInput, plan } from '../planner/plan.ts';
+import { type PlanInput, plan, planSteps } from '../planner/plan.ts';
+import type { Steps } from '../planner/steps.ts';
 
 /** Planners to ask, after the chosen one, for a plan over all devices. */
 const fallbacks = ['dp', 'straight'] as const;
 
 /** The chosen planner's plan. With `useAll`: if that leaves a device out, the fastest that does not; if there is none, the planner's all the same. */
-export function choosePlan(input: PlanInput, useAll: boolean): Plan {
-  const best = plan(input);
+export function* choosePlanSteps(input: PlanInput, useAll: boolean): Steps<Plan> {
+  const best = yield* planSteps(input);
   const deviceCount = input.cluster.devices.length;
   if (!useAll || usedDeviceCount(best) === deviceCount) return best;
   const others = fallbacks.flatMap((planner) => planOrNothing({ ...input, planner }) ?? []);

@@ -90,7 +90,7 @@ function machineConfig(
   const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
   return {
     workerCount: settings.workers + settings.remote,
-    replicateEvery: settings.replicateEvery,
+    ...(settings.replicateEvery === undefined ? {} : { replicateEvery: settings.replicateEvery }),
     firstRound,
     endRound,
     checkpointEvery: settings.checkpointEvery ?? Math.min(perEpoch, 500),

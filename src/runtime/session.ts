@@ -10,13 +10,14 @@ import { RunError } from '../errors.ts';
 import type { LayerSequence } from '../graph/layers.ts';
 import { importModel } from '../graph/onnx/import.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../planner/grains.ts';
+import { finish, type Steps } from '../planner/steps.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
 import { saveCheckpoint } from '../storage/checkpoints.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { gather } from '../training/data/dataset.ts';
 import { batchIndices, epochOf, roundsPerEpoch } from '../training/data/order.ts';
-import { choosePlan } from './choose-plan.ts';
+import { choosePlanSteps } from './choose-plan.ts';
 import { runCluster } from './coordinator/cluster-run.ts';
 import type { CoordinatorEnd, RunHooks } from './coordinator/coordinator.ts';
 import type { StageStore } from './device/compiled-stages.ts';
@@ -61,6 +62,9 @@ export async function runSession(input: SessionInput, environment: SessionEnviro
 export function runPrepared(run: PreparedRun, environment: SessionEnvironment, folder?: RunFolder): Promise<SessionResult> {
   return new Session(run, environment, folder).run();
 }
+
+/** A search that is not over by then gives the best that it has found. */
+const longestPlanningMs = 45_000;
 
 class Session {
   readonly #prepared: PreparedRun;
@@ -141,6 +145,7 @@ class Session {
         subject: this.#prepared.subject,
         hooks,
         plan: (profile, cluster) => this.#choosePlan(profile, cluster),
+        planSteps: (profile, cluster) => this.#planAgain(profile, cluster),
         ...(plan === undefined ? {} : { givenPlan: plan }),
       },
       {
@@ -159,12 +164,28 @@ class Session {
   }
 
   #choosePlan(profile: Profile, measured: Cluster): Plan {
-    const { settings, cluster = measured } = this.#prepared;
     const startMs = this.#environment.clock.now();
-    const microBatch = settings.microBatch ?? this.#sequence.fixedBatch;
+    const plan = finish(this.#planSteps(profile, measured));
+    return this.#usePlan(plan, this.#environment.clock.now() - startMs);
+  }
+
+  /** A plan for other devices than those that the run began with: with the same micro-batches, over which batches are normalized. */
+  *#planAgain(profile: Profile, measured: Cluster): Steps<Plan> {
+    const plan = withForwardOnly(yield* this.#planSteps(profile, measured, this.#plan?.microBatchSize), this.#sequence);
+    checkPlanFits(plan, this.#sequence, this.#prepared.settings);
+    checkProgram(program(plan), plan);
+    return plan;
+  }
+
+  *#planSteps(profile: Profile, measured: Cluster, microBatchSize?: number): Steps<Plan> {
+    const { settings, cluster = measured } = this.#prepared;
+    const { clock } = this.#environment;
+    const endMs = clock.now() + longestPlanningMs;
+    const microBatch = microBatchSize ?? settings.microBatch ?? this.#sequence.fixedBatch;
     const { grain = 1 } = this.#prepared.subject.training;
-    const found = choosePlan(
+    const found = yield* choosePlanSteps(
       {
+        isTimeUp: () => clock.now() > endMs,
         profile: grain === 1 ? profile : profileInGrains(profile, grain),
         cluster,
         batchSize: settings.batch / grain,
@@ -177,7 +198,7 @@ class Session {
       },
       settings.useAll,
     );
-    return this.#usePlan(grain === 1 ? found : planInSamples(found, grain), this.#environment.clock.now() - startMs);
+    return grain === 1 ? found : planInSamples(found, grain);
   }
 
   /** Every plan is checked by machine before it runs, given ones too. */

@@ -51,7 +51,7 @@ export interface TrainSettings {
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
   /** Rounds between two copies of a single-device stage to another device, at least; 0: no copies. */
-  readonly replicateEvery: number;
+  readonly replicateEvery?: number;
   /** The same bits whatever the plan: samples are computed in grains, and gradients added in their order. Needs microBatch. */
   readonly strict: boolean;
   /** Samples of a grain in a strict run; absent: about a quarter of the micro-batch. */

@@ -119,6 +119,7 @@ export function machineConfig(run: Pick<MemoryRun, 'plan' | 'machine' | 'subject
     firstRound: 0,
     endRound: 3,
     checkpointEvery: 1_000_000,
+    replicateEvery: 1,
     batchSize: run.subject.training.batchSize,
     batchSizesToProfile: [1, 2],
     planGiven: run.plan !== undefined,

@@ -4,11 +4,13 @@
 import { assert, defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
-import { ProtocolError, RunError } from '../../errors.ts';
+import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, cutBytes, type LayerSequence } from '../../graph/layers.ts';
 import { elementCount, sameShape, type Tensor } from '../../graph/tensor.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
+import { replicationInterval } from '../../planner/replan/replication.ts';
+import type { Steps } from '../../planner/steps.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
@@ -29,7 +31,8 @@ import { optimizedParameter, type RunState } from '../run-state.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
 import { Detector } from './detector.ts';
 import { initialState, step } from './machine.ts';
-import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
+import type { Answer, Change, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
+import { atLeisure, CoolDown, isWorthwhile } from './reconsider.ts';
 
 /** A batch: the model's inputs and the labels, batch first. */
 export interface Batch {
@@ -84,6 +87,8 @@ export interface CoordinatorOptions {
   readonly peerToken: string;
   /** Chooses the plan. May throw InputError (nothing fits). */
   plan(profile: Profile, cluster: Cluster): Plan;
+  /** The same in steps, for who trains on meanwhile. Absent: a plan is not bettered during the run. */
+  planSteps?(profile: Profile, cluster: Cluster): Steps<Plan>;
   /** The plan to use as it is, its devices in the order of joining; no profiling then. */
   readonly givenPlan?: Plan;
   /** The protocol. Default: `step` of machine.ts; the rehearsal wraps it in mistakes, to see them caught. */
@@ -122,6 +127,9 @@ interface Snapshot {
 
 /** How often it is looked at who is silent. */
 const judgeEveryMs = 250;
+
+/** Rounds between copies where no profile tells what they cost. */
+const unprofiledCopyEvery = 10;
 
 /** How long a run without devices waits for one to come back. */
 const waitMs = 120_000;
@@ -163,6 +171,8 @@ class CoordinatorShell implements Coordinator {
   #changeMs: number | undefined;
   #stopJudging: () => void = () => {};
   #stopWaiting: () => void = () => {};
+  #stopReconsidering: () => void = () => {};
+  readonly #coolDown = new CoolDown();
   /** The last checkpoint that is safe. */
   #durableRound: number | undefined;
   #resolve: (end: CoordinatorEnd) => void = () => {};
@@ -210,6 +220,7 @@ class CoordinatorShell implements Coordinator {
   #gone(name: string, reason: string): void {
     this.#links.delete(name);
     this.#detector.forget(name);
+    this.#coolDown.left(name, this.#options.clock.now());
     if (this.#state.phase !== 'ended') this.#options.hooks.observe({ kind: 'left', device: name, reason });
     this.#changeMs ??= this.#options.clock.now();
     this.#input({ kind: 'left', device: name, reason });
@@ -385,7 +396,7 @@ class CoordinatorShell implements Coordinator {
       case 'plan':
         return this.#plan(effect);
       case 'consider':
-        return; // TODO
+        return this.#consider(effect);
       case 'deploy':
         return this.#deploy(effect);
       case 'feed':
@@ -455,12 +466,85 @@ class CoordinatorShell implements Coordinator {
   #plan({ devices, from, lost }: Extract<MachineEffect, { kind: 'plan' }>): void {
     const { givenPlan } = this.#options;
     try {
-      if (from !== undefined) return this.#input({ kind: 'planned', plan: this.#replan(devices, from, lost) });
+      if (from !== undefined) return this.#planned(this.#replan(devices, from, lost), devices);
       const plan = givenPlan === undefined ? this.#planFromProfiles(devices) : this.#fitted(givenPlan, devices);
-      this.#input({ kind: 'planned', plan });
+      this.#planned(plan, devices);
     } catch (error) {
       this.#abort(error);
     }
+  }
+
+  #planned(plan: Plan, devices: readonly string[]): void {
+    this.#input({ kind: 'planned', plan, copyEvery: this.#copyEvery(plan, devices) });
+  }
+
+  /** Rounds between copies of the plan's single-device stages that cost little, where that can be told. */
+  #copyEvery(plan: Plan, devices: readonly string[]): number {
+    if (!this.#isProfiled(devices)) return unprofiledCopyEvery;
+    const optimizerState = optimizerStateCount(this.#options.subject.training);
+    return replicationInterval({ plan, profile: this.#profile(devices), cluster: this.#cluster(devices), optimizerState }).everyRounds;
+  }
+
+  #isProfiled(devices: readonly string[]): boolean {
+    return devices.every((device) => this.#profiles.has(device));
+  }
+
+  /** Looks for a better plan for these devices while they train; or for one without a device that wants to leave. */
+  #consider({ devices, without }: Extract<MachineEffect, { kind: 'consider' }>): void {
+    const from = this.#state.plan;
+    if (from === undefined) return;
+    try {
+      if (without !== undefined) {
+        const change = { cause: `${without} leaves`, lost: [], drained: without };
+        return this.#propose(this.#replan(devices, from, [without]), change, devices);
+      }
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error;
+      const message = `${without} cannot be spared: ${error.message}`;
+      return this.#options.hooks.observe({ kind: 'warning', message });
+    }
+    this.#improve(devices, from).catch((error: unknown) => this.#abort(error));
+  }
+
+  /** Devices that came back a moment ago, after they had gone, are counted on later. */
+  async #improve(all: readonly string[], from: Plan): Promise<void> {
+    const { clock, givenPlan, planSteps, machine } = this.#options;
+    const nowMs = clock.now();
+    const isOld = (device: string): boolean =>
+      from.stages.some((stage) => stage.devices.includes(device)) || this.#coolDown.remainingMs(device, nowMs) === 0;
+    const devices = all.filter(isOld);
+    const waits = all.filter((device) => !isOld(device)).map((device) => this.#coolDown.remainingMs(device, nowMs));
+    this.#stopReconsidering();
+    if (waits.length > 0) this.#stopReconsidering = clock.after(Math.min(...waits), () => this.#reconsider());
+    const isOver = (): boolean => this.#state.plan !== from;
+    if (givenPlan !== undefined) {
+      const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
+      if (isWhole && JSON.stringify(givenPlan.stages) !== JSON.stringify(from.stages))
+        this.#propose(givenPlan, { cause: 'all devices of the given plan are here again', lost: [] }, devices);
+      return;
+    }
+    if (planSteps === undefined || !this.#isProfiled(devices)) return;
+    const [profile, cluster] = [this.#profile(devices), this.#cluster(devices)];
+    const plan = await atLeisure(planSteps(profile, cluster), clock, isOver);
+    if (plan === undefined || isOver()) return;
+    const copies = 1 + optimizerStateCount(this.#options.subject.training);
+    const bytes = (layer: number): number => copies * this.#layerBytes(layer);
+    const remainingRounds = machine.endRound - this.#state.round;
+    if (!isWorthwhile(from, { plan, profile, cluster, remainingRounds, bytes })) return;
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const fresh = plan.stages.flatMap((stage) => stage.devices).filter((device) => !used.has(device));
+    const cause = fresh.length > 0 ? `${fresh.join(' and ')} can help` : 'a faster plan was found';
+    this.#propose(plan, { cause, lost: [] }, devices);
+  }
+
+  #reconsider(): void {
+    const devices = this.#state.members.filter(({ joining }) => joining === undefined).map(({ name }) => name);
+    if (this.#state.phase !== 'ended') this.#consider({ kind: 'consider', devices });
+  }
+
+  #propose(plan: Plan, change: Change, devices: readonly string[]): void {
+    this.#changeMs ??= this.#options.clock.now();
+    this.#input({ kind: 'proposed', plan, change, copyEvery: this.#copyEvery(plan, devices) });
   }
 
   /** A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few are left, the others do their work. */
@@ -480,9 +564,8 @@ class CoordinatorShell implements Coordinator {
     const substitutes = new Map(gone.flatMap((device, index) => (spares[index] === undefined ? [] : [[device, spares[index]] as const])));
     const substituted = withNames(from, substitutes);
     if (substitutes.size === gone.length) return substituted;
-    const isProfiled = devices.every((device) => this.#profiles.has(device));
     const { grain = 1 } = this.#options.subject.training;
-    const profile = isProfiled ? this.#profile(devices) : undefined;
+    const profile = this.#isProfiled(devices) ? this.#profile(devices) : undefined;
     const found = lightReplan({
       plan: grain === 1 ? substituted : planInGrains(substituted, grain),
       lost: gone.filter((device) => !substitutes.has(device)),
@@ -517,6 +600,8 @@ class CoordinatorShell implements Coordinator {
     const seconds = (nowMs - (this.#changeMs ?? nowMs)) / 1000;
     this.#changeMs = undefined;
     this.#options.hooks.observe({ kind: 'recovered', cause: change.cause, round, seconds });
+    // What was found in a hurry may be bettered at leisure.
+    if (change.lost.length > 0) this.#reconsider();
   }
 
   #dismiss(device: string, reason: string): void {
@@ -679,6 +764,7 @@ class CoordinatorShell implements Coordinator {
   #close(settle: () => void): void {
     this.#stopJudging();
     this.#stopWaiting();
+    this.#stopReconsidering();
     const links = [...this.#links.values()];
     void Promise.all(links.map((link) => link.close('the run is over'))).then(settle, settle);
   }

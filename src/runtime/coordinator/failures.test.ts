@@ -389,9 +389,9 @@ test('a worker whose engine fails says why, and the others go on; what ails two 
   assert.match(message, /^Training ended: [bc] cannot go on: out of memory; nothing was saved yet\.$/);
 });
 
-test('on a network that damages messages a run ends well or with one sentence, 40 times', { timeout }, async () => {
+test('on a network that damages messages a run ends well or with one sentence, 20 times', { timeout: 60_000 }, async () => {
   let failureCount = 0;
-  for (let seed = 0; seed < 40; seed++) {
+  for (let seed = 0; seed < 20; seed++) {
     const random = createRandom(seed, 0xbad);
     const clock = createVirtualClock();
     const cluster = await startCluster({
@@ -419,5 +419,5 @@ test('on a network that damages messages a run ends well or with one sentence, 4
       failureCount++;
     }
   }
-  assert.ok(failureCount < 20, String(failureCount));
+  assert.ok(failureCount < 10, String(failureCount));
 });

@@ -42,7 +42,7 @@ class Drive {
     this.state = state;
     this.effects = effects;
     if (effects.some(({ kind }) => kind === 'plan')) {
-      const [planned, more] = step(config, this.state, { kind: 'planned', plan });
+      const [planned, more] = step(config, this.state, { kind: 'planned', copyEvery: 1, plan });
       this.state = planned;
       this.effects = [...effects, ...more];
     }

@@ -32,7 +32,7 @@ export interface MachineConfig {
   readonly batchSizesToProfile: readonly number[];
   /** True when the plan is given: nothing is measured. */
   readonly planGiven: boolean;
-  /** Stages on one device are copied to another one every so many rounds at most; 0: never. Default 1. */
+  /** Stages on one device are copied to another one every so many rounds at most; 0: never. Default: as often as the plan says that it costs little. */
   readonly replicateEvery?: number;
   /** When all devices are gone: wait for others. Default false: the run ends. */
   readonly waitForDevices?: boolean;
@@ -62,6 +62,13 @@ export interface Change {
   readonly drained?: string;
 }
 
+/** A layout to be taken between two rounds. */
+export interface Proposal {
+  readonly plan: Plan;
+  readonly change: Change;
+  readonly copyEvery: number;
+}
+
 export interface MachineState {
   readonly phase: Phase;
   /** Bumped by each change of members or layout; frames of another epoch are late ones. */
@@ -75,10 +82,12 @@ export interface MachineState {
   readonly plan: Plan | undefined;
   /** The layout that is being established. */
   readonly pending: Plan | undefined;
+  /** How often the stages of the layout are copied, where the settings do not say. */
+  readonly copyEvery: number;
   /** Why the layout is changing. */
   readonly change: Change | undefined;
   /** A better layout, to be taken when the rounds that were granted have committed. */
-  readonly proposal: { readonly plan: Plan; readonly change: Change } | undefined;
+  readonly proposal: Proposal | undefined;
   /** What devices hold beside the layout that stands, until it is released. */
   readonly holdings: readonly Holding[];
   /** The copying of single-device stages that is going on. */
@@ -108,9 +117,10 @@ export type MachineInput =
   | { readonly kind: 'joined'; readonly device: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
   | { readonly kind: 'answer'; readonly device: string; readonly answer: Answer }
-  | { readonly kind: 'planned'; readonly plan: Plan }
+  /** `copyEvery`: rounds between copies that cost little. */
+  | { readonly kind: 'planned'; readonly plan: Plan; readonly copyEvery: number }
   /** A plan that is better than the one that runs, or does without a device that wants to leave. */
-  | { readonly kind: 'proposed'; readonly plan: Plan; readonly change: Change }
+  | ({ readonly kind: 'proposed' } & Proposal)
   | { readonly kind: 'checkpointed'; readonly round: number }
   | { readonly kind: 'stop' }
   /** Nobody has come for as long as the run waits for devices. */

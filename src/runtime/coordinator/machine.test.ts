@@ -104,7 +104,7 @@ class Drive {
     };
     if (effect.kind === 'send-model') answer(effect.device, 'model', { kind: 'ready', listenUrl: `ws://${effect.device}` });
     else if (effect.kind === 'send-peers') answer(effect.device, 'connect', { kind: 'connected' });
-    else if (effect.kind === 'plan') this.input({ kind: 'planned', plan: this.planFor(effect.devices) });
+    else if (effect.kind === 'plan') this.input({ kind: 'planned', plan: this.planFor(effect.devices), copyEvery: 1 });
     else if (effect.kind === 'write-checkpoint') this.input({ kind: 'checkpointed', round: effect.round });
     else if (effect.kind === 'deploy') for (const { name } of effect.members) answer(name, 'deploy', { kind: 'deployed' });
     else if (effect.kind === 'send') {
@@ -309,7 +309,7 @@ test('a device that came later gets the model, links and a profile; then a bette
     ...plan,
     stages: [plan.stages[0] as Plan['stages'][0], { layers: [2, 3], devices: ['c', 'd'], samples: [2, 2], inFlight: 1 } as const],
   };
-  drive.input({ kind: 'proposed', plan: better, change: { cause: 'd joined', lost: [] } });
+  drive.input({ kind: 'proposed', plan: better, change: { cause: 'd joined', lost: [] }, copyEvery: 1 });
   // Rounds 0 and 1 were granted; they commit before.
   drive.answerOf = (_device, _message, honest) => honest;
   drive.input({ kind: 'answer', device: 'b', answer: { kind: 'prepared', result: result(0, 'b') } });

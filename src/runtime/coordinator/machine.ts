@@ -14,11 +14,10 @@
 // A loss is no end: all return to the last round after which every layer has a holder (changes.ts), and go on from there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
-import type { Plan } from '../../cluster/cluster.ts';
 import type { RoundResult } from '../messages.ts';
 import { lost, putOut, relayout, suspected, vouchedFor, wantsToLeave } from './changes.ts';
 import { joinerAnswered, joinLater, startQueued } from './joiners.ts';
-import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Phase, Step } from './machine-types.ts';
+import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Phase, Proposal, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 import { copied, copying, isCopyDue, settleHoldings } from './replication.ts';
 
@@ -32,6 +31,7 @@ export function initialState(config: MachineConfig): MachineState {
     measurerIndex: 0,
     plan: undefined,
     pending: undefined,
+    copyEvery: 1,
     change: undefined,
     proposal: undefined,
     holdings: [],
@@ -63,7 +63,7 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
         ? answered(config, state, input.device, input.answer)
         : [state, []];
     case 'planned':
-      return planned(config, state, input.plan);
+      return planned(config, state, input);
     case 'proposed':
       return proposed(config, state, input);
     case 'checkpointed':
@@ -238,17 +238,17 @@ function startPlanning(state: MachineState): Step {
   ];
 }
 
-function planned(config: MachineConfig, state: MachineState, plan: Plan): Step {
+function planned(config: MachineConfig, state: MachineState, { plan, copyEvery }: Extract<MachineInput, { kind: 'planned' }>): Step {
   assert(state.phase === 'planning', 'a plan comes while planning');
-  return relayout(config, state, plan);
+  return relayout(config, { ...state, copyEvery }, plan);
 }
 
 /** A better layout is taken at the next boundary between rounds; in any other phase than training it comes too late. */
-function proposed(config: MachineConfig, state: MachineState, { plan, change }: Extract<MachineInput, { kind: 'proposed' }>): Step {
+function proposed(config: MachineConfig, state: MachineState, { plan, change, copyEvery }: Proposal): Step {
   const present = new Set(fullMembers(state).map(({ name }) => name));
   const isPossible = plan.stages.every(({ devices }) => devices.every((device) => present.has(device)));
   if (!isPossible || (state.phase !== 'training' && state.phase !== 'snapshotting')) return [state, []];
-  return goOnIfIdle(config, { ...state, proposal: { plan, change } });
+  return goOnIfIdle(config, { ...state, proposal: { plan, change, copyEvery } });
 }
 
 /** Nothing is granted beyond the round that is next and nobody computes: goes on at once. Otherwise the rounds in progress come first. */
@@ -285,7 +285,11 @@ function goOn(config: MachineConfig, state: MachineState, before: readonly Machi
   if (round > checkpointRound && (stopRequested || isBoundary(config, round))) return snapshot(state, before);
   if (stopRequested || round >= config.endRound) return finish(state, before);
   if (proposal !== undefined) {
-    const [next, effects] = relayout(config, { ...state, proposal: undefined, change: proposal.change }, proposal.plan);
+    const [next, effects] = relayout(
+      config,
+      { ...state, proposal: undefined, change: proposal.change, copyEvery: proposal.copyEvery },
+      proposal.plan,
+    );
     return [next, [...before, ...effects]];
   }
   const isCopied = isCopyDue(config, state, round);

@@ -10,14 +10,14 @@ import type { Answer, MachineConfig, MachineEffect, MachineState, Step } from '.
 import { fullMembers } from './members.ts';
 
 /** Whether a plan's stages are to be copied at all. */
-function isCopied({ replicateEvery = 1 }: MachineConfig, plan: PlanLayout): boolean {
-  return replicateEvery > 0 && backups(plan).size > 0;
+function isCopied({ replicateEvery }: MachineConfig, plan: PlanLayout): boolean {
+  return replicateEvery !== 0 && backups(plan).size > 0;
 }
 
 /** True where version `round` is to be copied when it is committed. */
-export function isCopyDue(config: MachineConfig, { plan, replication, replicatedRound }: MachineState, round: number): boolean {
+export function isCopyDue(config: MachineConfig, { plan, replication, replicatedRound, copyEvery }: MachineState, round: number): boolean {
   if (replication !== undefined || plan === undefined || !isCopied(config, plan)) return false;
-  return replicatedRound === undefined || round >= replicatedRound + (config.replicateEvery ?? 1);
+  return replicatedRound === undefined || round >= replicatedRound + (config.replicateEvery ?? copyEvery);
 }
 
 /** The state once the copying of version `round` has been asked for, where it was. */

@@ -1,0 +1,75 @@
+// Whether another layout would pay, looked for while training goes on: when a device has come, when a loss left a makeshift plan. Planning runs in slices
+// between which messages are answered. A device that comes and goes is counted on ever more slowly.
+
+import type { Clock } from '../../clock.ts';
+import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import { holdersAfter } from '../../planner/replan/backups.ts';
+import { linkLoads, moves, transferTimeMs } from '../../planner/replan/moves.ts';
+import type { Steps } from '../../planner/steps.ts';
+import { program } from '../../schedule/generate.ts';
+import { simulate } from '../../simulator/simulate.ts';
+
+/** A layout that saves less than this share of a round is not worth the risk that it is none. */
+const leastGain = 0.05;
+
+/** What a change of the layout costs beside the transfer: compiling, and the round that is waited for. */
+const changeMs = 2_000;
+
+/** Planning between two looks at what else there is to do. */
+const sliceMs = 10;
+
+const firstCoolDownMs = 5_000;
+const longestCoolDownMs = 300_000;
+
+/** A layout that may follow another. */
+export interface Candidate {
+  readonly plan: Plan;
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+  readonly remainingRounds: number;
+  /** Bytes of a layer's state, optimizer state included. */
+  bytes(layer: number): number;
+}
+
+/** Whether `plan` saves more than it costs, in what is left of the run; both are predicted from the same profile. */
+export function isWorthwhile(from: Plan, { plan, profile, cluster, remainingRounds, bytes }: Candidate): boolean {
+  const beforeMs = roundMs(from, profile, cluster);
+  const afterMs = roundMs(plan, profile, cluster);
+  if (!(afterMs < (1 - leastGain) * beforeMs)) return false;
+  const travels = moves({ holders: holdersAfter(from, [], new Map()), target: plan, bytes, cluster });
+  const costMs = changeMs + transferTimeMs(linkLoads(travels, bytes), cluster);
+  return remainingRounds * (beforeMs - afterMs) > costMs;
+}
+
+function roundMs(plan: Plan, profile: Profile, cluster: Cluster): number {
+  return simulate(program(plan), plan, profile, cluster, { events: false }).roundMs;
+}
+
+/** Runs a long computation in slices; undefined when `isOver` says that nobody wants it any more. */
+export async function atLeisure<Result>(steps: Steps<Result>, clock: Clock, isOver: () => boolean): Promise<Result | undefined> {
+  for (;;) {
+    const endMs = clock.now() + sliceMs;
+    while (clock.now() < endMs) {
+      const step = steps.next();
+      if (step.done === true) return step.value;
+    }
+    await new Promise<void>((resolve) => clock.after(0, resolve));
+    if (isOver()) return undefined;
+  }
+}
+
+/** How long devices that left have to stay before they are counted on. */
+export class CoolDown {
+  readonly #departures = new Map<string, { count: number; untilMs: number }>();
+
+  left(device: string, nowMs: number): void {
+    const count = (this.#departures.get(device)?.count ?? 0) + 1;
+    const untilMs = nowMs + Math.min(longestCoolDownMs, firstCoolDownMs * 2 ** (count - 1));
+    this.#departures.set(device, { count, untilMs });
+  }
+
+  /** Milliseconds until the device is counted on; 0: it is. */
+  remainingMs(device: string, nowMs: number): number {
+    return Math.max(0, (this.#departures.get(device)?.untilMs ?? 0) - nowMs);
+  }
+}
