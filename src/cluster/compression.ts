@@ -1,0 +1,19 @@
+// How a plan's tensors travel: as they are, or in fewer bits (runtime/device/codec.ts).
+
+/** Bits on a link in the place of a float32: a half, or 8 bits with the rounding error fed back (sums only). */
+export type Encoding = 'float16' | 'int8';
+
+/** What of a plan travels in fewer bits; absent: as it is. */
+export interface Compression {
+  /** Activations at the cuts. */
+  readonly activation?: 'float16';
+  /** Their gradients. */
+  readonly gradient?: 'float16';
+  /** Weight gradients while they are summed over a stage's devices. */
+  readonly allReduce?: Encoding;
+}
+
+/** Bytes on the link for each byte of float32. The scales (4 bytes a tensor or piece) do not count. */
+export function encodedFraction(encoding: Encoding | undefined): number {
+  return encoding === undefined ? 1 : encoding === 'float16' ? 0.5 : 0.25;
+}

@@ -1,0 +1,229 @@
+// Float32 tensors in fewer bits for their way over a link. float16: IEEE half precision after scaling by a power of two, so that a tensor's largest
+// value uses the format's whole range and nothing overflows; relative error 2^-11 down to 2^-28 of the largest. int8: 127 steps up to the largest
+// value, for what is summed round after round: the error of each element is kept (the residual) and added before the next rounding, so that no
+// part of a gradient is lost, only late (Seide et al., 2014; Karimireddy et al., 2019). Deterministic; what is not finite stays not finite.
+
+import { assert, defined } from '../../assert.ts';
+import type { Encoding } from '../../cluster/compression.ts';
+import { ProtocolError } from '../../errors.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+
+/** Numbers in fewer bits: value = data · scale. The scale of a piece with something that is not finite in it may be NaN. */
+export interface Encoded {
+  readonly data: Uint16Array | Int8Array;
+  readonly scale: number;
+}
+
+const infinityBits = 0x7f80_0000;
+/** Below it a float32 is denormal, and counts as zero. */
+const leastNormalBits = 0x0080_0000;
+/** Bounds of n where values are multiplied by 2^n: what a float32's exponent leaves room for. */
+const [leastShift, mostShift] = [-113, 100];
+
+function bitsOf(values: Float32Array): Int32Array {
+  return new Int32Array(values.buffer, values.byteOffset, values.length);
+}
+
+/** The bits of the largest magnitude: those of floats are in the floats' order. */
+function largestBits(bits: Int32Array): number {
+  let most = 0;
+  for (let index = 0; index < bits.length; index++) {
+    const magnitude = (bits[index] as number) & 0x7fff_ffff;
+    if (magnitude > most) most = magnitude;
+  }
+  return most;
+}
+
+/** Rounds to the nearest half, ties to even (IEEE 754). In integers: a power of two is added to a float's exponent, which is also a half's but for the bias. */
+export function encodeHalf(values: Float32Array): Encoded {
+  const bits = bitsOf(values);
+  const most = largestBits(bits);
+  if (most >>> 23 >= 254) return encodeExtreme(values);
+  const shift = most < leastNormalBits ? 0 : Math.min(mostShift, 14 - ((most >>> 23) - 127));
+  const data = new Uint16Array(values.length);
+  const rebias = (shift - 112) << 23;
+  /** From the least normal float32 up: what is below a half's least normal number. One comparison, which zeros do not pass. */
+  const denormalRange = Math.max(0, -rebias);
+  for (let index = 0; index < bits.length; index++) {
+    const whole = bits[index] as number;
+    const magnitude = whole & 0x7fff_ffff;
+    const rebiased = magnitude + rebias;
+    let half = (rebiased + 0xfff + ((magnitude >>> 13) & 1)) >> 13;
+    // Without a branch for zeros, of which activations are full.
+    half &= ~((magnitude - leastNormalBits) >> 31);
+    if ((magnitude - leastNormalBits) >>> 0 < denormalRange) half = denormalHalf(Math.abs(values[index] as number), shift);
+    data[index] = ((whole >>> 16) & 0x8000) | half;
+  }
+  return { data, scale: 2 ** -shift };
+}
+
+/** A multiple of a half's least step, rounded to even by adding 2^52, whose last bit is 1. */
+function denormalHalf(magnitude: number, shift: number): number {
+  return (magnitude * 2 ** (shift + 24) + 2 ** 52 - 2 ** 52) | 0;
+}
+
+/** The same for tensors in which something is not finite, or as large as finite numbers get: masks in front of a softmax. */
+function encodeExtreme(values: Float32Array): Encoded {
+  let most = 0;
+  for (const value of values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
+  const shift = most === 0 ? 0 : Math.max(leastShift, Math.min(mostShift, 14 - Math.floor(Math.log2(most))));
+  const data = Uint16Array.from(values, (value) => {
+    const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0;
+    if (Number.isNaN(value)) return 0x7e00;
+    if (!Number.isFinite(value)) return sign | 0x7c00;
+    const scaled = Math.abs(value) * 2 ** shift;
+    if (scaled < 2 ** -14) return sign | denormalHalf(Math.abs(value), shift);
+    const exponent = Math.floor(Math.log2(scaled));
+    const half = ((exponent + 15) << 10) + (scaled * 2 ** (10 - exponent) + 2 ** 52 - 2 ** 52 - 1024);
+    return sign | Math.min(half, shift === leastShift ? 0x77ff : 0x7bff);
+  });
+  return { data, scale: 2 ** -shift };
+}
+
+/** The float32 values of halves, exactly. */
+export function decodeHalf(data: Uint16Array, scale: number): Float32Array {
+  const values = new Float32Array(data.length);
+  const bits = bitsOf(values);
+  const rebias = (112 + Math.round(Math.log2(scale))) << 23;
+  for (let index = 0; index < data.length; index++) {
+    const half = data[index] as number;
+    const magnitude = half & 0x7fff;
+    const sign = (half & 0x8000) << 16;
+    bits[index] = sign | (((magnitude << 13) + rebias) & ~((magnitude - 0x400) >> 31));
+    if (magnitude >= 0x7c00)
+      values[index] = magnitude > 0x7c00 ? Number.NaN : sign < 0 ? Number.NEGATIVE_INFINITY : Number.POSITIVE_INFINITY;
+    else if ((magnitude - 1) >>> 0 < 0x3ff) values[index] = (sign < 0 ? -magnitude : magnitude) * 2 ** -24 * scale;
+  }
+  return values;
+}
+
+/** Rounds values and their residuals to 8 bits; the residuals become what was lost. */
+export function encodeByte(values: Float32Array, residual: Float32Array): Encoded {
+  assert(values.length === residual.length, 'a residual for each value');
+  for (let index = 0; index < values.length; index++) residual[index] = (residual[index] as number) + (values[index] as number);
+  const most = largestBits(bitsOf(residual));
+  const data = new Int8Array(values.length);
+  if (most >= infinityBits) return { data, scale: Number.NaN }; // the round is refused, and nothing of it is kept
+  const scale = Math.fround(floatOf(most) / 127);
+  if (scale === 0) return { data, scale };
+  const inverse = 1 / scale;
+  for (let index = 0; index < values.length; index++) {
+    const sum = residual[index] as number;
+    // To the nearest, halves up: by cutting a positive number off. The largest is 127 and a rounding.
+    const step = Math.trunc(sum * inverse + 128.5) - 128;
+    data[index] = step;
+    residual[index] = sum - step * scale;
+  }
+  return { data, scale };
+}
+
+function floatOf(bits: number): number {
+  return new Float32Array(Int32Array.of(bits).buffer)[0] as number;
+}
+
+/** The values of 8-bit steps. */
+export function decodeByte(data: Int8Array, scale: number): Float32Array {
+  const values = new Float32Array(data.length);
+  for (let index = 0; index < data.length; index++) values[index] = (data[index] as number) * scale;
+  return values;
+}
+
+/** The tensors with every float32 one as float16, and, if there are any, a last one with their scales. */
+export function encodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
+  const scales: number[] = [];
+  const encoded = tensors.map((tensor): Tensor => {
+    if (tensor.type !== 'float32') return tensor;
+    const { data, scale } = encodeHalf(tensor.data as Float32Array);
+    scales.push(scale);
+    return { type: 'float16', shape: tensor.shape, data: data as Uint16Array };
+  });
+  return scales.length === 0 ? encoded : [...encoded, scalesTensor(scales)];
+}
+
+/** The tensors that encodeTensors was given, as they came out of it. Throws ProtocolError where the scales are missing or make no sense. */
+export function decodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
+  const halfCount = tensors.reduce((count, { type }) => count + (type === 'float16' ? 1 : 0), 0);
+  if (halfCount === 0) return tensors;
+  const scales = scalesOf(tensors.at(-1), halfCount, isHalfScale);
+  let next = 0;
+  return tensors.slice(0, -1).map((tensor): Tensor => {
+    if (tensor.type !== 'float16') return tensor;
+    return { type: 'float32', shape: tensor.shape, data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')) };
+  });
+}
+
+/** A piece of a vector on its way round a ring. */
+export interface PieceCodec {
+  /** `first` is the piece's place in the vector. */
+  encode(values: Float32Array, first: number): readonly Tensor[];
+  /** Throws ProtocolError for anything but a piece of `length` elements. */
+  decode(tensors: readonly Tensor[] | undefined, length: number): Float32Array;
+}
+
+/** A codec of pieces; int8 needs the vector's residuals, which it changes. */
+export function pieceCodec(encoding: Encoding | undefined, residual: () => Float32Array): PieceCodec {
+  switch (encoding) {
+    case undefined:
+      return {
+        encode: (data) => [{ type: 'float32', shape: [data.length], data }],
+        decode: (tensors, length) => pieceTensor(tensors, 'float32', length, 1)[0].data as Float32Array,
+      };
+    case 'float16':
+      return {
+        encode: (values) => encodeTensors([{ type: 'float32', shape: [values.length], data: values }]),
+        decode: (tensors, length) => {
+          const [piece, scales] = pieceTensor(tensors, 'float16', length, 2);
+          return decodeHalf(piece.data as Uint16Array, defined(scalesOf(scales, 1, isHalfScale)[0], 'a scale'));
+        },
+      };
+    case 'int8':
+      return {
+        encode: (values, first) => {
+          const { data, scale } = encodeByte(values, residual().subarray(first, first + values.length));
+          return [{ type: 'int8', shape: [data.length], data: data as Int8Array }, scalesTensor([scale])];
+        },
+        decode: (tensors, length) => {
+          const [piece, scales] = pieceTensor(tensors, 'int8', length, 2);
+          return decodeByte(piece.data as Int8Array, defined(scalesOf(scales, 1, isByteScale)[0], 'a scale'));
+        },
+      };
+  }
+}
+
+function pieceTensor(
+  tensors: readonly Tensor[] | undefined,
+  type: Tensor['type'],
+  length: number,
+  count: number,
+): readonly [Tensor, Tensor | undefined] {
+  const [piece, scales] = tensors ?? [];
+  if (piece === undefined || piece.type !== type || piece.data.length !== length || tensors?.length !== count) {
+    throw new ProtocolError(
+      `An all-reduce piece should hold ${length} ${type} elements, not ${piece === undefined ? 'none' : `${piece.data.length} of ${piece.type}`}.`,
+    );
+  }
+  return [piece, scales];
+}
+
+function scalesTensor(scales: readonly number[]): Tensor {
+  return { type: 'float32', shape: [scales.length], data: Float32Array.from(scales) };
+}
+
+function scalesOf(tensor: Tensor | undefined, count: number, isScale: (scale: number) => boolean): Float32Array {
+  if (tensor?.type !== 'float32' || tensor.data.length !== count)
+    throw new ProtocolError(`A compressed frame should end with ${count} scales.`);
+  const scales = tensor.data as Float32Array;
+  const wrong = scales.find((scale) => !isScale(scale));
+  if (wrong !== undefined) throw new ProtocolError(`A compressed frame has a scale of ${wrong}, which is none.`);
+  return scales;
+}
+
+function isHalfScale(scale: number): boolean {
+  const exponent = Math.log2(scale);
+  return Number.isInteger(exponent) && -exponent >= leastShift && -exponent <= mostShift;
+}
+
+/** NaN says that the piece is not finite. */
+function isByteScale(scale: number): boolean {
+  return Number.isNaN(scale) || (scale >= 0 && scale < 2 ** 122);
+}
