@@ -13,6 +13,7 @@ import { WebSocket, WebSocketServer } from 'ws';
 const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' }, shaped: { type: 'string' }, serve: { type: 'string' }, call: { type: 'string' } } });
 const { connect, listen } = await import(pathToFileURL(resolve(flags.dist, 'transport/websocket.js')).href);
 const { ringAllReduce } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/all-reduce.js')).href);
+const { pieceCodec } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/codec.js')).href);
 const { Mailbox } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/mailbox.js')).href);
 const hello = { protocol: 1, purpose: 'peer', name: 'caller', credential: '' };
 const say = (line) => process.stdout.write(`${JSON.stringify(line)}\n`);
@@ -28,8 +29,8 @@ const pieceKey = (round, microBatch) => ({ kind: 'all-reduce', round, microBatch
 
 /** Sums a vector with the other end's, a ring of two. */
 function sum(link, pieces, memberIndex, elementCount, round) {
-  return ringAllReduce(new Float32Array(elementCount).fill(1), memberIndex, 2, {
-    send: (microBatch, data) => link.send({ kind: 'all-reduce', epoch: 1, round, microBatch, tensors: [{ type: 'float32', shape: [data.length], data }] }),
+  return ringAllReduce(new Float32Array(elementCount).fill(1), { memberIndex, memberCount: 2, codec: pieceCodec(undefined) }, {
+    send: (microBatch, tensors) => link.send({ kind: 'all-reduce', epoch: 1, round, microBatch, tensors }),
     receive: (microBatch) => pieces.take(pieceKey(round, microBatch)),
   });
 }

@@ -3,8 +3,8 @@
 import { systemClock } from '../clock.ts';
 import type { Plan } from '../cluster/cluster.ts';
 import { InputError, RunError } from '../errors.ts';
+import { type CompressInput, planCompressedSteps } from '../planner/compress.ts';
 import type { Pin } from '../planner/constraints.ts';
-import { type PlanInput, planSteps } from '../planner/plan.ts';
 import { interruptSignal, type Output } from './output.ts';
 import { bar, duration } from './terminal.ts';
 
@@ -24,7 +24,7 @@ export interface PlanSearch {
  * Searches for a plan; planner `best` ends by itself when the time is up (PlanInput.isTimeUp). Throws InputError as plan() does, and RunError
  * when it is ended before it has found any.
  */
-export async function searchPlan(input: PlanInput, output: Output, askedLimitMs?: number): Promise<PlanSearch> {
+export async function searchPlan(input: CompressInput, output: Output, askedLimitMs?: number): Promise<PlanSearch> {
   const startMs = systemClock.now();
   const isAnytime = input.planner === 'best';
   const timeLimitMs = askedLimitMs ?? (isAnytime ? bestTimeLimitMs : Number.POSITIVE_INFINITY);
@@ -38,7 +38,7 @@ export async function searchPlan(input: PlanInput, output: Output, askedLimitMs?
   const onBetter = (plan: Plan): void => {
     best = plan;
   };
-  const steps = planSteps({ ...input, isTimeUp, onBetter });
+  const steps = planCompressedSteps({ ...input, isTimeUp, onBetter });
   let sliceEndMs = startMs + sliceMs;
   for (;;) {
     const step = steps.next();

@@ -35,6 +35,7 @@ test('defaults', () => {
     freeze: [],
     freezeAllBut: [],
     planner: 'asteroid',
+    compress: 'none',
     schedule: '1f1b',
     useAll: false,
     workers: 0,

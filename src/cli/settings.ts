@@ -4,6 +4,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
+import { compressModes } from '../planner/compress.ts';
 import type { TrainSettings } from '../runtime/settings.ts';
 import { scheduleNames } from '../schedule/generate.ts';
 
@@ -101,6 +102,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     isList: true,
   },
   planner: { argument: 'NAME', description: 'asteroid | straight | dp | single', schema: text, default: 'asteroid' },
+  compress: {
+    argument: 'none|float16|int8|auto',
+    description: 'send activations and gradients in fewer bits: int8 only where gradients are summed; auto: what makes rounds shorter',
+    schema: z.enum(compressModes),
+    default: 'none',
+  },
   schedule: {
     argument: 'NAME',
     description: `${scheduleNames.join(' | ')} | auto (the planner chooses)`,

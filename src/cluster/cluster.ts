@@ -1,5 +1,7 @@
 // The plain data that profiling, planning and running exchange (JSON contracts). Types here; checks in validate.ts. Units are in the names.
 
+import type { Compression } from './compression.ts';
+
 /** A link, full duplex, per direction. 1 Mbps = 10^6 bits a second. */
 export interface LinkSpeed {
   readonly bandwidthMbps: number;
@@ -114,6 +116,8 @@ export interface Plan {
    * absent means 0.
    */
   readonly forwardOnlyLayers?: number;
+  /** What travels in fewer bits. Extension to the contract; absent: nothing. */
+  readonly compression?: Compression;
   /** Of planner hetpipe only, whose plans are no Programs: all its pipelines over the whole model; `stages` is the first. */
   readonly virtualWorkers?: readonly VirtualWorker[];
   readonly predicted: {

@@ -195,6 +195,16 @@ const planSchema = z.object(
       'stages',
     ),
     forwardOnlyLayers: wholeFrom(0, 'leading layers that are not trained').exactOptional(),
+    compression: z
+      .strictObject(
+        {
+          activation: z.literal('float16', '"float16"').exactOptional(),
+          gradient: z.literal('float16', '"float16"').exactOptional(),
+          allReduce: z.enum(['float16', 'int8'], '"float16" or "int8"').exactOptional(),
+        },
+        'an object with activation, gradient or allReduce',
+      )
+      .exactOptional(),
     predicted: z
       .object({
         roundMs: z.number(),

@@ -301,3 +301,30 @@ test('strict: without it, shares that differ give other bits', { timeout }, asyn
   const [plan] = strictPlans;
   await assert.rejects(compareWithOne(runOf(residualNet(), plan as HandPlan), 0, 'not strict'), /not strict/);
 });
+
+test('compressed links: the loss stays near that of one device, and goes the same way', { timeout }, async () => {
+  const cases: readonly [TestNet, Partial<HandPlan>, NonNullable<PlanLayout['compression']>, number][] = [
+    [residualNet(), { cuts: [2], shares: [[4], [4]] }, { activation: 'float16', gradient: 'float16' }, 1e-3],
+    [
+      transformerNet(),
+      {
+        cuts: [2],
+        shares: [
+          [1, 3],
+          [2, 2],
+        ],
+      },
+      { activation: 'float16', gradient: 'float16', allReduce: 'float16' },
+      1e-3,
+    ],
+    [residualNet(), { cuts: [2], shares: [[3, 1], [4]] }, { allReduce: 'int8' }, 0.02],
+  ];
+  for (const [net, plan, compression, tolerance] of cases) {
+    const run = runOf(net, { schedule: '1f1b', microBatchCount: 2, cuts: [], shares: [], ...plan });
+    const single = await runAlone({ ...run, microBatchSize: 4 });
+    const distributed = await runCluster({ ...run, plan: { ...(run.plan as PlanLayout), compression } });
+    const { loss, weight } = difference(distributed, single);
+    assert.ok(loss > 0 && loss <= tolerance, `${net.graph.name}: losses differ by ${loss}`);
+    assert.ok(weight > 0 && weight <= 10 * tolerance, `${net.graph.name}: weights differ by ${weight}`);
+  }
+});

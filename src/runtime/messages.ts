@@ -103,6 +103,13 @@ const plan: z.ZodType<Plan> = z.object({
   microBatchCount: size,
   stages: z.array(stagePlan).min(1),
   forwardOnlyLayers: count.exactOptional(),
+  compression: z
+    .object({
+      activation: z.literal('float16').exactOptional(),
+      gradient: z.literal('float16').exactOptional(),
+      allReduce: z.enum(['float16', 'int8']).exactOptional(),
+    })
+    .exactOptional(),
   predicted: z.object({
     roundMs: z.number(),
     samplesPerS: z.number(),

@@ -191,6 +191,7 @@ class Session {
         batchSize: settings.batch / grain,
         ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
         planner: settings.planner,
+        compress: settings.compress,
         optimizerState: optimizerStateCount(this.#prepared.subject.training),
         replicateBatchDependent: settings.replicateBatchNorm,
         mayRecompute: settings.recompute === 'auto' && !settings.strict,

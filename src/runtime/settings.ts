@@ -1,5 +1,7 @@
 // The settings of a training run, as the library takes them; the command line makes them from flags and a config file (cli/settings.ts).
 
+import type { CompressMode } from '../planner/compress.ts';
+
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
 
@@ -32,6 +34,8 @@ export interface TrainSettings {
   readonly planner: string;
   /** One of schedule/generate.ts, or `autoSchedule`. */
   readonly schedule: string;
+  /** What may travel in fewer bits over links, of a plan that is made here. */
+  readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */
   readonly useAll: boolean;
   readonly plan?: string;

@@ -263,11 +263,13 @@ function checkEnd(device: DeviceProgram, group: readonly string[], microBatchCou
   if (group.length > 1) assert(tile(reductions, device.layers), `${name} does not reduce the gradients of each layer exactly once`);
 }
 
-/** The members of a group reduce the same layers in the same order: each AllReduce waits for all, and for the one before. */
+/** The members of a group reduce the same layers in the same order and encoding: each AllReduce waits for all, and for the one before. */
 function checkReductions(program: Program): void {
   const orders = new Map<number, { readonly device: DeviceProgram; readonly order: string }>();
   for (const device of program.devices) {
-    const order = JSON.stringify(device.instructions.flatMap((step) => (step.kind === 'all-reduce' ? [step.layers ?? device.layers] : [])));
+    const order = JSON.stringify(
+      device.instructions.flatMap((step) => (step.kind === 'all-reduce' ? [step.layers ?? device.layers, step.encoding ?? ''] : [])),
+    );
     const known = orders.get(device.stage) ?? { device, order };
     orders.set(device.stage, known);
     assert(known.order === order, `${title(device)} reduces other layers than ${title(known.device)}, or in another order`);
@@ -354,8 +356,9 @@ function title(device: DeviceProgram): string {
   return `"${device.device}" (stage ${device.stage})`;
 }
 
-function pieceKey(step: { payload: Payload; microBatch: number; samples: SampleRange }, from: string, to: string): string {
-  return `the ${step.payload} of micro-batch ${step.microBatch}, samples [${step.samples.join(', ')}), from "${from}" to "${to}"`;
+function pieceKey(step: Extract<Instruction, { kind: 'send' | 'receive' }>, from: string, to: string): string {
+  const as = step.encoding === undefined ? '' : ` as ${step.encoding}`;
+  return `the ${step.payload} of micro-batch ${step.microBatch}, samples [${step.samples.join(', ')})${as}, from "${from}" to "${to}"`;
 }
 
 function sameRange(a: SampleRange, b: SampleRange): boolean {

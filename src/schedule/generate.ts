@@ -20,6 +20,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
+import type { Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceProgram, Instruction, LayerRange, Program, SampleRange } from './program.ts';
 
@@ -197,6 +198,8 @@ interface Member {
 export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}): Program {
   const stages = plan.stages.map(members);
   const devices: DeviceProgram[] = [];
+  const { activation, gradient, allReduce } = plan.compression ?? {};
+  const reduction = encoded(allReduce);
   for (const [stage, { layers, devices: group }] of plan.stages.entries()) {
     const pace = paceOf(plan, stage);
     checkAhead(plan, stage, pace.ahead);
@@ -213,13 +216,15 @@ export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}):
           after: pieces(member, stages[stage + 1]),
           input: feed && stage === 0,
           label: feed && stage === stages.length - 1,
+          activation: encoded(activation),
+          gradient: encoded(gradient),
         };
         const whole = buckets === undefined ? order : order.slice(0, -1);
         for (const computation of whole) pushComputation(instructions, computation, member, borders);
         const last = order.at(-1);
-        if (buckets !== undefined && last !== undefined) pushInBuckets(instructions, last, member, borders, { group, buckets });
-      } else for (const bucket of buckets ?? []) instructions.push({ kind: 'all-reduce', group, layers: bucket });
-      if (isReduced && buckets === undefined) instructions.push({ kind: 'all-reduce', group });
+        if (buckets !== undefined && last !== undefined) pushInBuckets(instructions, last, member, borders, { group, buckets, reduction });
+      } else for (const bucket of buckets ?? []) instructions.push({ kind: 'all-reduce', group, layers: bucket, ...reduction });
+      if (isReduced && buckets === undefined) instructions.push({ kind: 'all-reduce', group, ...reduction });
       instructions.push({ kind: 'update' });
       const savedBytes = plan.stages[stage]?.savedBytes?.[index];
       const kept = savedBytes === undefined ? {} : { savedBytes };
@@ -257,6 +262,18 @@ interface Borders {
   /** Whether the data feed sends it inputs, labels. */
   readonly input: boolean;
   readonly label: boolean;
+  /** How what goes forward and backward travels. */
+  readonly activation: Encoded<'float16'>;
+  readonly gradient: Encoded<'float16'>;
+}
+
+/** The part of an instruction that says how its tensors travel; nothing where they travel as they are. */
+interface Encoded<E extends Encoding> {
+  readonly encoding?: E;
+}
+
+function encoded<E extends Encoding>(encoding: E | undefined): Encoded<E> {
+  return encoding === undefined ? {} : { encoding };
 }
 
 /** Appends a computation between the receives that it waits for and the sends that it makes possible. */
@@ -272,7 +289,11 @@ function pushInBuckets(
   computation: Computation,
   member: Member,
   borders: Borders,
-  { group, buckets }: { readonly group: readonly string[]; readonly buckets: readonly LayerRange[] },
+  {
+    group,
+    buckets,
+    reduction,
+  }: { readonly group: readonly string[]; readonly buckets: readonly LayerRange[]; readonly reduction: Encoded<Encoding> },
 ): void {
   const { kind } = computation;
   assert(kind === 'backward' || kind === 'backward-weight', `the round ends with a ${kind}`);
@@ -280,30 +301,28 @@ function pushInBuckets(
   for (const [index, layers] of buckets.entries()) {
     into.push({ ...computation, kind, layers });
     if (index === buckets.length - 1) pushSends(into, computation, borders);
-    into.push({ kind: 'all-reduce', group, layers });
+    into.push({ kind: 'all-reduce', group, layers, ...reduction });
   }
 }
 
-function pushReceives(
-  into: Instruction[],
-  { kind, microBatch }: Computation,
-  { samples }: Member,
-  { before, after, input, label }: Borders,
-): void {
+function pushReceives(into: Instruction[], { kind, microBatch }: Computation, { samples }: Member, borders: Borders): void {
   if (kind === 'backward-weight') return;
+  const { before, after, input, label } = borders;
   const forward = kind === 'forward';
   if (forward && input) into.push({ kind: 'receive', payload: 'input', microBatch, from: null, samples });
   if (forward && label) into.push({ kind: 'receive', payload: 'label', microBatch, from: null, samples });
   const payload = forward ? 'activation' : 'gradient';
   for (const piece of forward ? before : after)
-    into.push({ kind: 'receive', payload, microBatch, from: piece.device, samples: piece.samples });
+    into.push({ kind: 'receive', payload, microBatch, from: piece.device, samples: piece.samples, ...borders[payload] });
 }
 
-function pushSends(into: Instruction[], { kind, microBatch }: Computation, { before, after, isGradientWanted }: Borders): void {
+function pushSends(into: Instruction[], { kind, microBatch }: Computation, borders: Borders): void {
   if (kind === 'backward-weight') return;
+  const { before, after, isGradientWanted } = borders;
   const payload = kind === 'forward' ? 'activation' : 'gradient';
   const targets = kind === 'forward' ? after : isGradientWanted ? before : [];
-  for (const piece of targets) into.push({ kind: 'send', payload, microBatch, to: piece.device, samples: piece.samples });
+  for (const piece of targets)
+    into.push({ kind: 'send', payload, microBatch, to: piece.device, samples: piece.samples, ...borders[payload] });
 }
 
 /** What each of `others` shares with `member`: [a, b) ∩ [c, d), where it is not empty. */

@@ -1,6 +1,8 @@
 // A Program: for each device, an ordered list of instructions. One Program, two executors: the simulator on a virtual clock, the runtime on
 // the engine and the links. Plain data; a new schedule is a new generator and nothing else.
 
+import type { Encoding } from '../cluster/compression.ts';
+
 /** Samples [first, end) of a micro-batch. */
 export type SampleRange = readonly [first: number, end: number];
 
@@ -18,6 +20,8 @@ export type Instruction =
       readonly microBatch: number;
       readonly from: string | null;
       readonly samples: SampleRange;
+      /** How it travels; absent: as it is. Of what the data feed sends, always. */
+      readonly encoding?: 'float16';
     }
   /** Hand this piece to the link; does not wait for its arrival. */
   | {
@@ -26,6 +30,7 @@ export type Instruction =
       readonly microBatch: number;
       readonly to: string;
       readonly samples: SampleRange;
+      readonly encoding?: 'float16';
     }
   | { readonly kind: 'forward'; readonly microBatch: number }
   /** Input and weight gradients together. With `layers`, one piece of it, whose weight gradients are then final; pieces come deepest layers first. */
@@ -35,9 +40,9 @@ export type Instruction =
   | { readonly kind: 'backward-weight'; readonly microBatch: number; readonly layers?: LayerRange }
   /**
    * Sum the gradients over `group` (device names in ring order, this device among them). With `layers`, only theirs, beside what follows: the update
-   * waits for it. A group's AllReduces run one after the other.
+   * waits for it. A group's AllReduces run one after the other. With `encoding`, its pieces travel so.
    */
-  | { readonly kind: 'all-reduce'; readonly group: readonly string[]; readonly layers?: LayerRange }
+  | { readonly kind: 'all-reduce'; readonly group: readonly string[]; readonly layers?: LayerRange; readonly encoding?: Encoding }
   /** Apply the round's update, when every AllReduce is done and the round is known to commit. */
   | { readonly kind: 'update' };
 

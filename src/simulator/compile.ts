@@ -4,19 +4,13 @@
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
+import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
 import { againFraction, againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
 import { deviceTimes, type LayerTimes, layerTimes, type RangeTimes, rangeTimes } from '../cluster/times.ts';
 import { effectiveInFlight, overlapsAllReduce } from '../schedule/generate.ts';
-import {
-  type DeviceProgram,
-  type Instruction,
-  isBackwardImmediate,
-  type Payload,
-  type Program,
-  type SampleRange,
-} from '../schedule/program.ts';
+import { type DeviceProgram, type Instruction, isBackwardImmediate, type Payload, type Program } from '../schedule/program.ts';
 
 /** What does not depend on the plan, prepared once for many rounds. */
 export interface Ground {
@@ -151,6 +145,8 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
   };
 }
 
+type Reduction = Extract<Instruction, { kind: 'all-reduce' }>;
+
 class Compiler {
   readonly #program: Program;
   readonly #plan: PlanLayout;
@@ -248,33 +244,29 @@ class Compiler {
       return this.#piece(step, runner.place, receiver, false);
     }
     if (step.kind === 'all-reduce') {
-      const whole = this.#group(step.group, runner.program.layers);
-      return step.layers === undefined ? whole : this.#bucket(whole, step.group, step.layers);
+      const whole = this.#group(step, runner.program.layers);
+      return step.layers === undefined ? whole : this.#bucket(whole, step, step.layers);
     }
     return step.kind === 'update' ? 0 : step.microBatch;
   }
 
-  #piece(
-    step: { readonly payload: Payload; readonly microBatch: number; readonly samples: SampleRange },
-    from: number,
-    receiver: number,
-    isFeed: boolean,
-  ): number {
+  #piece(step: Extract<Instruction, { kind: 'send' | 'receive' }>, from: number, receiver: number, isFeed: boolean): number {
     const rank = payloadRank[step.payload];
     const { microBatchSize, microBatchCount } = this.#program;
     const key = (((from + 1) * this.#runners.length + receiver) * 4 + rank) * (microBatchSize + 1) + step.samples[0];
     let flow = this.#flowNumbers.get(key);
     if (flow === undefined) {
-      flow = this.#flows.push(this.#createFlow(step.payload, from, receiver, step.samples)) - 1;
+      flow = this.#flows.push(this.#createFlow(step, from, receiver)) - 1;
       this.#flowNumbers.set(key, flow);
       if (isFeed) (this.#runners[receiver] as Runner).feeds.push(flow);
     }
     return flow * microBatchCount + step.microBatch;
   }
 
-  #createFlow(payload: Payload, from: number, receiver: number, samples: SampleRange): Flow {
+  #createFlow({ payload, samples, encoding }: Extract<Instruction, { kind: 'send' | 'receive' }>, from: number, receiver: number): Flow {
     const { program, place: to } = this.#runners[receiver] as Runner;
-    const bytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
+    const plainBytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
+    const bytes = plainBytes * encodedFraction(encoding);
     const senderStage = program.stage + (payload === 'activation' ? -1 : payload === 'gradient' ? 1 : 0);
     const shared = { payload, rank: payloadRank[payload], receiver, senderStage, bytes };
     if (from === -1 || from === to) return { ...shared, channel: -1, durationMs: 0, latencyMs: 0 };
@@ -283,7 +275,7 @@ class Compiler {
       ...shared,
       channel: this.#channel(from, to),
       durationMs: onGrid(table.occupancyMs(from, to, bytes)),
-      latencyMs: onGrid(table.latencyMs(from, to)),
+      latencyMs: onGrid(table.latencyMs(from, to) + codecMs(encoding, plainBytes)),
     };
   }
 
@@ -303,27 +295,31 @@ class Compiler {
     return known;
   }
 
-  #group(names: readonly string[], layers: readonly [number, number]): number {
+  #group({ group: names, encoding }: Reduction, layers: readonly [number, number]): number {
     const key = this.#groupNumbers.has(names) ? names : JSON.stringify(names);
     const known = this.#groupNumbers.get(key);
     if (known !== undefined) {
       this.#groupNumbers.set(names, known);
       return known;
     }
-    const number = this.#groups.push(this.#createGroup(names, layers, -1)) - 1;
+    const number = this.#groups.push(this.#createGroup(names, layers, { row: -1, encoding })) - 1;
     this.#groupNumbers.set(key, number).set(names, number);
     return number;
   }
 
   /** The part of a group's AllReduce that is for these layers. The parts of a group are in one row, which has the group's number. */
-  #bucket(group: number, names: readonly string[], layers: readonly [number, number]): number {
+  #bucket(group: number, { group: names, encoding }: Reduction, layers: readonly [number, number]): number {
     const key = `${group} ${layers[0]}`;
-    const known = this.#bucketNumbers.get(key) ?? this.#groups.push(this.#createGroup(names, layers, group)) - 1;
+    const known = this.#bucketNumbers.get(key) ?? this.#groups.push(this.#createGroup(names, layers, { row: group, encoding })) - 1;
     this.#bucketNumbers.set(key, known);
     return known;
   }
 
-  #createGroup(names: readonly string[], layers: readonly [number, number], row: number): Group {
+  #createGroup(
+    names: readonly string[],
+    layers: readonly [number, number],
+    { row, encoding }: { readonly row: number; readonly encoding: Encoding | undefined },
+  ): Group {
     const { table, sums } = this.#ground;
     const size = names.length;
     const slowest = slowestInGroup(
@@ -331,7 +327,9 @@ class Compiler {
       names.map((name) => table.deviceIndex(name)),
     );
     const bytes = (2 * (size - 1) * sums.weightBytes(...layers)) / size;
-    const durationMs = size < 2 ? 0 : onGrid((bytes * 8) / (slowest.bandwidthMbps * 1000) + 2 * (size - 1) * slowest.latencyMs);
+    // Pieces are encoded while others travel.
+    const travelMs = Math.max((bytes * encodedFraction(encoding) * 8) / (slowest.bandwidthMbps * 1000), codecMs(encoding, bytes));
+    const durationMs = size < 2 ? 0 : onGrid(travelMs + 2 * (size - 1) * slowest.latencyMs);
     return { size, durationMs, row, layers, members: names.map((name) => defined(this.#byName.get(name), name)) };
   }
 }

@@ -40,6 +40,15 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
   return { planner: 'random', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
 }
 
+/** The plan with some of what travels in fewer bits. */
+export function withRandomCompression(plan: PlanLayout, seed: number): PlanLayout {
+  const random = createRandom(seed, 4);
+  const half = (): boolean => random.uniform() < 0.5;
+  const allReduce = ([undefined, 'float16', 'int8'] as const)[random.integer(3)];
+  const [activation, gradient] = [half() && { activation: 'float16' as const }, half() && { gradient: 'float16' as const }];
+  return { ...plan, compression: { ...activation, ...gradient, ...(allReduce && { allReduce }) } };
+}
+
 /** Some of the layers inside [first, end), ascending. */
 function randomBorders(first: number, end: number, random: Random): number[] {
   const inside = Array.from({ length: end - first - 1 }, (_, index) => first + 1 + index);

@@ -3,6 +3,7 @@
 import type { Command } from 'commander';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
+import { type CompressMode, compressModes } from '../../planner/compress.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { scheduleNames } from '../../schedule/generate.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
@@ -20,6 +21,7 @@ interface PlanCommandOptions {
   readonly batch?: string;
   readonly microBatch?: string;
   readonly schedule?: string;
+  readonly compress: string;
   readonly planner: string;
   readonly optimizer: string;
   readonly momentum: string;
@@ -44,6 +46,7 @@ export function addPlan(program: Command): Command {
     .option('--batch <N>', 'samples of an update')
     .option('--micro-batch <N>', 'samples that travel at once (default: the best)')
     .option('--schedule <NAME>', `${scheduleNames.join(' | ')} (default: the planner chooses)`)
+    .option(`--compress <${compressModes.join('|')}>`, 'what may travel in fewer bits over links; auto: what makes rounds shorter', 'none')
     .option('--planner <NAME>', plannerNames.join(' | '), 'best')
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
     .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
@@ -84,6 +87,7 @@ async function plan(options: PlanCommandOptions): Promise<void> {
       cluster,
       batchSize: positive('--batch', batch),
       planner: options.planner,
+      compress: compressMode(options.compress),
       optimizerState: optimizerState(options.optimizer, options.momentum),
       replicateBatchDependent: options.replicateBatchNorm === true,
       mayRecompute: options.recompute,
@@ -106,6 +110,12 @@ async function plan(options: PlanCommandOptions): Promise<void> {
     profile.layers.map((layer) => layer.name),
     terminal,
   );
+}
+
+function compressMode(text: string): CompressMode {
+  const found = compressModes.find((mode) => mode === text);
+  if (found === undefined) throw new InputError(`--compress ${text} must be one of ${compressModes.join(', ')}.`);
+  return found;
 }
 
 /** Values of an option that may be given several times. */

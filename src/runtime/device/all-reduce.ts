@@ -9,7 +9,9 @@
 
 import { assert } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
+import type { Tensor } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
+import type { PieceCodec } from './codec.ts';
 
 /** Elements of one piece: 256 KiB, about 50 µs of summing. Smaller chunks are cut into at least `leastPieces`, so that their steps overlap too. */
 const pieceElements = 65_536;
@@ -19,36 +21,63 @@ const leastPieceElements = 4_096;
 
 /** How a member reaches its neighbours on the ring. Pieces are numbered; each number is sent and received once in a round. */
 export interface RingPort {
-  /** Takes a view of the vector; resolves when its memory is no longer needed. */
-  send(piece: number, data: Float32Array): Promise<void>;
+  /** Resolves when the tensors' memory is no longer needed. They may be views of the vector. */
+  send(piece: number, tensors: readonly Tensor[]): Promise<void>;
   receive(piece: number): Promise<Frame>;
 }
 
-/** Sums `values` over all members in place. `memberIndex` is this device's place on the ring. Rejects when a link fails or a piece does not fit. */
-export async function ringAllReduce(values: Float32Array, memberIndex: number, memberCount: number, port: RingPort): Promise<void> {
+export interface Ring {
+  readonly memberCount: number;
+  /** This device's place on the ring. */
+  readonly memberIndex: number;
+  /** How pieces travel. Each element of the vector is encoded once on each device. */
+  readonly codec: PieceCodec;
+  /** The number of the first piece. Default 0. */
+  readonly firstPiece?: number;
+}
+
+/** Sums `values` over all members in place. Returns the number after the last piece's. Rejects when a link fails or a piece does not fit. */
+export async function ringAllReduce(values: Float32Array, ring: Ring, port: RingPort): Promise<number> {
+  const { memberCount, memberIndex, codec, firstPiece = 0 } = ring;
   assert(memberIndex >= 0 && memberIndex < memberCount, 'the member is on the ring');
-  if (memberCount === 1 || values.length === 0) return;
+  if (memberCount === 1 || values.length === 0) return firstPiece;
   const pieceCount = piecesPerChunk(values.length, memberCount);
-  const stepCount = 2 * (memberCount - 1);
+  const [stepCount, sumCount] = [2 * (memberCount - 1), memberCount - 1];
+  const rangeOf = (step: number, piece: number): readonly [number, number] =>
+    pieceRange(values.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
   const sends: Promise<void>[] = [];
-  const send = (step: number, piece: number): void => {
-    const [first, end] = pieceRange(values.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
-    // Not a copy: these elements change again only when their sum comes back round the ring, which the successor makes of what it received here.
-    const sending = port.send(step * pieceCount + piece, values.subarray(first, end));
+  const send = (step: number, piece: number, tensors: readonly Tensor[]): void => {
+    const sending = port.send(firstPiece + step * pieceCount + piece, tensors);
     sending.catch(() => {}); // seen below, or the receiving side fails before
     sends.push(sending);
   };
-  for (let piece = 0; piece < pieceCount; piece++) send(0, piece);
+  // A view of the vector may travel: its elements change again only when their sum comes back round the ring, which the successor makes of what it
+  // received here.
+  const encoded = (step: number, piece: number): readonly Tensor[] => {
+    const [first, end] = rangeOf(step, piece);
+    return codec.encode(values.subarray(first, end), first);
+  };
+  for (let piece = 0; piece < pieceCount; piece++) send(0, piece, encoded(0, piece));
   for (let step = 0; step < stepCount; step++) {
     for (let piece = 0; piece < pieceCount; piece++) {
-      const [first, end] = pieceRange(values.length, memberCount, modulo(memberIndex - step - 1, memberCount), piece, pieceCount);
-      const received = pieceData(await port.receive(step * pieceCount + piece), end - first);
-      if (step < memberCount - 1) add(values, first, received);
+      const [first, end] = rangeOf(step + 1, piece);
+      const { tensors = [] } = await port.receive(firstPiece + step * pieceCount + piece);
+      const received = codec.decode(tensors, end - first);
+      if (step < sumCount) add(values, first, received);
       else values.set(received, first);
-      if (step + 1 < stepCount) send(step + 1, piece);
+      if (step + 1 === stepCount) continue;
+      if (step + 1 > sumCount) {
+        send(step + 1, piece, tensors); // a final sum goes round as it is
+        continue;
+      }
+      const next = encoded(step + 1, piece);
+      // The one that has the whole sum keeps what all others will read.
+      if (step + 1 === sumCount) values.set(codec.decode(next, end - first), first);
+      send(step + 1, piece, next);
     }
   }
   await Promise.all(sends);
+  return firstPiece + stepCount * pieceCount;
 }
 
 /** How many frames each member sends, and receives, for the sum of vectors of this length: their numbers are below. */

@@ -92,12 +92,13 @@ test('tensors of other types travel as they are; scales come last and are checke
       ['float32', [2]],
     ],
   );
-  assert.deepEqual(decodeTensors(sent), tensors);
-  const integers = [tensor('int64', [1], [7])];
-  assert.deepEqual(decodeTensors(encodeTensors(integers)), integers);
+  const types = ['float32', 'int64', 'float32'] as const;
+  assert.deepEqual(decodeTensors(sent, types), tensors);
+  const others = [tensor('int64', [1], [7]), tensor('float16', [1], [0.5])];
+  assert.deepEqual(decodeTensors(encodeTensors(others), ['int64', 'float16']), others);
   for (const scale of [3, -1, 0, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 120])
-    assert.throws(() => decodeTensors([...sent.slice(0, 3), tensor('float32', [2], [1, scale])]), ProtocolError, `${scale}`);
-  assert.throws(() => decodeTensors(sent.slice(0, 3)), /should end with 2 scales/);
+    assert.throws(() => decodeTensors([...sent.slice(0, 3), tensor('float32', [2], [1, scale])], types), ProtocolError, `${scale}`);
+  assert.throws(() => decodeTensors(sent.slice(0, 3), types), /should end with 2 scales/);
 });
 
 test('pieces that are not as they should be are refused', () => {

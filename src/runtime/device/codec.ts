@@ -6,7 +6,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { Encoding } from '../../cluster/compression.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { Tensor } from '../../graph/tensor.ts';
+import type { ElementType, Tensor } from '../../graph/tensor.ts';
 
 /** Numbers in fewer bits: value = data · scale. The scale of a piece with something that is not finite in it may be NaN. */
 export interface Encoded {
@@ -140,16 +140,36 @@ export function encodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
   return scales.length === 0 ? encoded : [...encoded, scalesTensor(scales)];
 }
 
-/** The tensors that encodeTensors was given, as they came out of it. Throws ProtocolError where the scales are missing or make no sense. */
-export function decodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
-  const halfCount = tensors.reduce((count, { type }) => count + (type === 'float16' ? 1 : 0), 0);
+/** The tensors of these types that encodeTensors was given. Throws ProtocolError where the scales are missing or make no sense. */
+export function decodeTensors(tensors: readonly Tensor[], types: readonly ElementType[]): readonly Tensor[] {
+  const halfCount = types.reduce((count, type) => count + (type === 'float32' ? 1 : 0), 0);
   if (halfCount === 0) return tensors;
-  const scales = scalesOf(tensors.at(-1), halfCount, isHalfScale);
+  const scales = scalesOf(tensors[types.length], halfCount, isHalfScale);
   let next = 0;
-  return tensors.slice(0, -1).map((tensor): Tensor => {
-    if (tensor.type !== 'float16') return tensor;
-    return { type: 'float32', shape: tensor.shape, data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')) };
+  return types.map((type, index): Tensor => {
+    const tensor = defined(tensors[index], 'a tensor');
+    if (type !== 'float32') return tensor;
+    return { type, shape: tensor.shape, data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')) };
   });
+}
+
+/**
+ * What 8 bits have not sent yet, by part of the gradients. They go on from one round to the next; where a round is repeated or left out, after a
+ * recovery, they begin at zero on all devices.
+ */
+export class Residuals {
+  readonly #parts = new Map<string, { round: number; readonly values: Float32Array }>();
+
+  /** Those of a part with `length` elements, for a round. */
+  of(part: string, round: number, length: number): Float32Array {
+    let found = this.#parts.get(part);
+    if (found?.values.length !== length) {
+      found = { round, values: new Float32Array(length) };
+      this.#parts.set(part, found);
+    } else if (found.round !== round - 1) found.values.fill(0);
+    found.round = round;
+    return found.values;
+  }
 }
 
 /** A piece of a vector on its way round a ring. */
@@ -160,7 +180,7 @@ export interface PieceCodec {
   decode(tensors: readonly Tensor[] | undefined, length: number): Float32Array;
 }
 
-/** A codec of pieces; int8 needs the vector's residuals, which it changes. */
+/** A codec for one vector's pieces; int8 asks once for the vector's residuals, and changes them. */
 export function pieceCodec(encoding: Encoding | undefined, residual: () => Float32Array): PieceCodec {
   switch (encoding) {
     case undefined:
@@ -176,10 +196,12 @@ export function pieceCodec(encoding: Encoding | undefined, residual: () => Float
           return decodeHalf(piece.data as Uint16Array, defined(scalesOf(scales, 1, isHalfScale)[0], 'a scale'));
         },
       };
-    case 'int8':
+    case 'int8': {
+      let residuals: Float32Array | undefined;
       return {
         encode: (values, first) => {
-          const { data, scale } = encodeByte(values, residual().subarray(first, first + values.length));
+          residuals ??= residual();
+          const { data, scale } = encodeByte(values, residuals.subarray(first, first + values.length));
           return [{ type: 'int8', shape: [data.length], data: data as Int8Array }, scalesTensor([scale])];
         },
         decode: (tensors, length) => {
@@ -187,6 +209,7 @@ export function pieceCodec(encoding: Encoding | undefined, residual: () => Float
           return decodeByte(piece.data as Int8Array, defined(scalesOf(scales, 1, isByteScale)[0], 'a scale'));
         },
       };
+    }
   }
 }
 

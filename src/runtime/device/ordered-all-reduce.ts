@@ -9,6 +9,7 @@
 // it: as much with two members, half as much again with three, and ever closer to the same with more.
 
 import { assert } from '../../assert.ts';
+import type { Tensor } from '../../graph/tensor.ts';
 import { pieceData, type RingPort } from './all-reduce.ts';
 
 /** Elements of one piece: 256 KiB. */
@@ -35,7 +36,7 @@ export async function orderedAllReduce(
   const isLast = memberIndex === memberCount - 1;
   const sends: Promise<void>[] = [];
   const send = (number: number, first: number, end: number): void => {
-    const sending = port.send(number, total.subarray(first, end));
+    const sending = port.send(number, [floats(total.subarray(first, end))]);
     sending.catch(() => {}); // seen below, or the receiving side fails before
     sends.push(sending);
   };
@@ -57,7 +58,7 @@ export async function orderedAllReduce(
     const [first, end] = range(piece);
     result.set(pieceData(await port.receive(pieceCount + piece), end - first), first);
     if (memberIndex < memberCount - 2) {
-      const sending = port.send(pieceCount + piece, result.subarray(first, end));
+      const sending = port.send(pieceCount + piece, [floats(result.subarray(first, end))]);
       sending.catch(() => {}); // seen below
       sends.push(sending);
     }
@@ -69,4 +70,8 @@ export async function orderedAllReduce(
 /** target ← before + target. */
 function addBefore(target: Float32Array, first: number, before: Float32Array): void {
   for (let index = 0; index < before.length; index++) target[first + index] = (before[index] as number) + (target[first + index] as number);
+}
+
+function floats(data: Float32Array): Tensor {
+  return { type: 'float32', shape: [data.length], data };
 }

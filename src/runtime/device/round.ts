@@ -19,6 +19,7 @@ import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../failure.ts';
 import type { RoundResult, RoundTimes } from '../messages.ts';
 import { type RingPort, ringAllReduce, ringFrameCount } from './all-reduce.ts';
+import { decodeTensors, encodeTensors, pieceCodec } from './codec.ts';
 import type { PartialGradients } from './gradient-sums.ts';
 import type { MailKey } from './mailbox.ts';
 import { orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
@@ -158,8 +159,8 @@ class RoundState {
         return;
       }
       case 'all-reduce':
-        if (!isBeside(instruction)) return this.#allReduce(instruction.group, undefined, this.#take());
-        return this.#allReduceBeside(instruction.group, defined(this.#bucketOf(instruction.layers), 'a bucket'), onReduced);
+        if (!isBeside(instruction)) return this.#allReduce(instruction, undefined, this.#take());
+        return this.#allReduceBeside(instruction, defined(this.#bucketOf(instruction.layers), 'a bucket'), onReduced);
       case 'update':
         return;
       default:
@@ -176,8 +177,18 @@ class RoundState {
     const { payload, microBatch, samples } = instruction;
     const from = instruction.from ?? feedName;
     const frame = await this.#ports.receive({ kind: payload, round: this.#round, microBatch, from });
-    const tensors = frame.tensors ?? [];
-    checkPiece(tensors, this.#expected(payload), samples, { what: `${payload} ${microBatch}`, from });
+    const arrived = frame.tensors ?? [];
+    const what = { what: `${payload} ${microBatch}`, from };
+    const expected = this.#expected(payload);
+    if (instruction.encoding !== undefined) checkPiece(arrived, encodedCuts(expected), samples, what);
+    const tensors =
+      instruction.encoding === undefined
+        ? arrived
+        : decodeTensors(
+            arrived,
+            expected.map(({ type }) => type),
+          );
+    checkPiece(tensors, expected, samples, what);
     const key = pieceKey(payload, microBatch);
     const pieces = this.#pieces.get(key) ?? [];
     pieces.push({ samples, tensors });
@@ -232,15 +243,16 @@ class RoundState {
   }
 
   async #send(instruction: Extract<Instruction, { kind: 'send' }>): Promise<void> {
-    const { payload, microBatch, samples, to } = instruction;
+    const { payload, microBatch, samples, to, encoding } = instruction;
     const isForward = payload === 'activation';
     const computed = defined((isForward ? this.#activations : this.#gradients).get(microBatch), `${payload} ${microBatch}`);
     const results = await this.#ports.failure.guard(computed);
     const cuts = isForward ? this.#stage.outputs : this.#stage.inputs.filter((input) => input.differentiable);
     const offset = this.#program.samples[0];
-    const tensors = results.map((result, index) =>
+    const slices = results.map((result, index) =>
       sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
     );
+    const tensors = encoding === undefined ? slices : encodeTensors(slices);
     await this.#ports.send(to, { kind: payload, round: this.#round, microBatch, tensors }, 'pipeline');
   }
 
@@ -258,13 +270,13 @@ class RoundState {
   }
 
   /** Takes the bucket's gradients at once, before anything else is queued on the engine, and reduces them after the bucket before. */
-  #allReduceBeside(group: readonly string[], bucket: number, onReduced: (beganMs: number) => void): void {
+  #allReduceBeside(reduction: Reduction, bucket: number, onReduced: (beganMs: number) => void): void {
     const taken = this.#take(bucket);
     taken.catch(() => {}); // seen by reduced()
     this.#reducing = this.#reducing.then(async () => {
       await this.#ports.failure.guard(taken);
       const beganMs = this.#ports.clock.now();
-      await this.#allReduce(group, bucket, taken);
+      await this.#allReduce(reduction, bucket, taken);
       onReduced(beganMs);
     });
     this.#reducing.catch(() => {}); // seen by reduced()
@@ -280,7 +292,11 @@ class RoundState {
     return this.#stage.takePartials?.(bucket) ?? this.#stage.takeGradients(bucket);
   }
 
-  async #allReduce(group: readonly string[], bucket: number | undefined, taken: Promise<Float32Array | PartialGradients>): Promise<void> {
+  async #allReduce(
+    { group, encoding }: Reduction,
+    bucket: number | undefined,
+    taken: Promise<Float32Array | PartialGradients>,
+  ): Promise<void> {
     const memberIndex = group.indexOf(this.#program.device);
     assert(memberIndex >= 0, 'the device is in its own group');
     const next = defined(group[(memberIndex + 1) % group.length], 'the next of the ring');
@@ -290,16 +306,13 @@ class RoundState {
     const isWhole = values instanceof Float32Array;
     this.#ringFrames += isWhole ? ringFrameCount(values.length, group.length) : orderedFrameCount(values.length);
     const port: RingPort = {
-      send: (piece, data) => {
-        const tensor: Tensor = { type: 'float32', shape: [data.length], data };
-        const frame = { kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, tensors: [tensor] };
-        return this.#ports.send(next, frame, 'pipeline');
-      },
+      send: (piece, tensors) =>
+        this.#ports.send(next, { kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, tensors }, 'pipeline'),
       receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, from: previous }),
     };
     const sum = async (): Promise<Float32Array> => {
       if (!isWhole) return orderedAllReduce(values.parts, values.length, { memberIndex, memberCount: group.length, port });
-      await ringAllReduce(values, memberIndex, group.length, port);
+      await this.#sumOnRing(values, { memberIndex, memberCount: group.length, bucket, encoding }, port);
       return values;
     };
     const total = await sum().catch((error: unknown) => {
@@ -307,11 +320,45 @@ class RoundState {
     });
     await this.#stage.putGradients(total, bucket);
   }
+
+  /** Sums a vector of gradients as the plan says. Statistics, at its end, travel as they are: they are no sums of changes, and of other sizes than gradients. */
+  async #sumOnRing(values: Float32Array, { bucket, encoding, ...ring }: RingPlace, port: RingPort): Promise<void> {
+    const { statisticCount = 0, residuals } = this.#stage;
+    const plain = pieceCodec(undefined, () => values);
+    // Which of a bucket's elements are statistics is not known here.
+    if (encoding === undefined || (bucket !== undefined && statisticCount > 0)) {
+      await ringAllReduce(values, { ...ring, codec: plain }, port);
+      return;
+    }
+    const gradientCount = values.length - statisticCount;
+    const part = `bucket ${bucket ?? 'whole'}`;
+    const codec = pieceCodec(encoding, () => defined(residuals, 'residuals').of(part, this.#round, gradientCount));
+    const firstPiece = await ringAllReduce(values.subarray(0, gradientCount), { ...ring, codec }, port);
+    await ringAllReduce(values.subarray(gradientCount), { ...ring, codec: plain, firstPiece }, port);
+  }
+}
+
+type Reduction = Extract<Instruction, { kind: 'all-reduce' }>;
+
+/** An AllReduce of this device. */
+interface RingPlace {
+  readonly memberIndex: number;
+  readonly memberCount: number;
+  readonly bucket: number | undefined;
+  readonly encoding: Reduction['encoding'];
 }
 
 /** Whether an instruction runs beside those behind it. */
 function isBeside(instruction: Instruction): boolean {
   return instruction.kind === 'all-reduce' && instruction.layers !== undefined;
+}
+
+/** What encodeTensors makes of tensors like these. */
+function encodedCuts(cuts: readonly CutTensor[]): readonly CutTensor[] {
+  const floats = cuts.filter(({ type }) => type === 'float32');
+  if (floats.length === 0) return cuts;
+  const scales: CutTensor = { name: 'the scales', type: 'float32', shape: [floats.length], batchAxis: 0, differentiable: false };
+  return [...cuts.map((cut) => (cut.type === 'float32' ? { ...cut, type: 'float16' as const } : cut)), scales];
 }
 
 function pieceKey(payload: Payload, microBatch: number): string {

@@ -10,6 +10,7 @@ import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { squaredNormName } from '../../training/clipping.ts';
 import type { StateRole, TensorSpec } from '../messages.ts';
+import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { GradientSums, type PartialGradients, vectorOf } from './gradient-sums.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
@@ -61,7 +62,7 @@ export type StagePort = Pick<
 > & {
   /** Of a strict stage, in place of takeGradients. */
   takePartials?(bucket?: number): Promise<PartialGradients>;
-};
+} & Partial<Pick<Stage, 'statisticCount' | 'residuals'>>;
 
 type Values = Record<string, Value>;
 
@@ -76,6 +77,10 @@ export class Stage {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
+  /** Elements at the end of `takeGradients` that are no gradients but running statistics. */
+  readonly statisticCount: number;
+  /** What an AllReduce in 8 bits has not sent yet. */
+  readonly residuals: Residuals = new Residuals();
   readonly #engine: Engine;
   readonly #options: StageOptions;
   readonly #compiled: CompiledStage;
@@ -102,6 +107,7 @@ export class Stage {
     this.#engine = engine;
     this.#options = options;
     this.#compiled = compiled;
+    this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
     this.#state = new StageState(engine, compiled.packs);
     this.#sums = new GradientSums(engine, compiled);
   }

@@ -1,0 +1,114 @@
+// Plans over links whose tensors may travel in fewer bits. A planner looks for stages as they are best with plain links and with links that carry half as
+// much at the cuts; the simulator decides between them in every encoding that is allowed, and what gains nothing is left out again.
+
+import type { Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
+import type { Compression } from '../cluster/compression.ts';
+import { parseCluster, parseProfile } from '../cluster/validate.ts';
+import { InputError } from '../errors.ts';
+import { program } from '../schedule/generate.ts';
+import { createSimulator } from '../simulator/simulate.ts';
+import { type PlanInput, planSteps } from './plan.ts';
+import type { Steps } from './steps.ts';
+
+/** What the user allows: nothing; halves, or halves and 8-bit sums, wherever something travels; whatever gains. */
+export type CompressMode = 'none' | 'float16' | 'int8' | 'auto';
+
+export const compressModes: readonly CompressMode[] = ['none', 'float16', 'int8', 'auto'];
+
+/** With `auto`, a round has to be shorter by this part for each thing that is compressed. */
+const leastGain = 0.02;
+
+const encodings: Readonly<Record<Exclude<CompressMode, 'none' | 'auto'>, Compression>> = {
+  float16: { activation: 'float16', gradient: 'float16', allReduce: 'float16' },
+  int8: { activation: 'float16', gradient: 'float16', allReduce: 'int8' },
+};
+
+/** A planning problem with what may be compressed. */
+export interface CompressInput extends PlanInput {
+  /** Default 'none'. */
+  readonly compress?: CompressMode;
+}
+
+/** planCompressedSteps to its end. */
+export function planCompressed(input: CompressInput): Plan {
+  const steps = planCompressedSteps(input);
+  for (;;) {
+    const step = steps.next();
+    if (step.done === true) return step.value;
+  }
+}
+
+/** The planner's plan with what `compress` allows, in steps. Throws InputError as planSteps does. */
+export function* planCompressedSteps({ compress = 'none', ...input }: CompressInput): Steps<Plan> {
+  if (compress === 'none') return yield* planSteps(input);
+  const profile = parseProfile(input.profile);
+  const cluster = parseCluster(input.cluster);
+  const { onBetter, ...quiet } = input;
+  const simulator = createSimulator(profile, cluster);
+  const simulated = (plan: Plan, compression: Compression | undefined): Plan => {
+    const { compression: _, predicted, ...layout } = plan;
+    const compressed: PlanLayout = { ...layout, ...(compression && { compression }) };
+    const { roundMs, samplesPerS } = simulator(program(compressed), compressed, { events: false });
+    return { ...compressed, predicted: { roundMs, samplesPerS, peakMemoryMiB: predicted.peakMemoryMiB } };
+  };
+  let best: Plan | undefined;
+  const consider = (plan: Plan, factor = 1): void => {
+    if (best !== undefined && plan.predicted.roundMs >= best.predicted.roundMs * factor) return;
+    best = plan;
+    onBetter?.(plan);
+  };
+  for (const found of yield* candidates(quiet, profile)) {
+    if (found.virtualWorkers !== undefined)
+      throw new InputError(`Plans of planner "${found.planner}" are not compressed; use --compress none.`);
+    if (compress !== 'auto') consider(simulated(found, used(found, encodings[compress])));
+    else
+      for (const compression of subsets(found))
+        consider(simulated(found, compression), (1 - leastGain) ** Object.keys(compression ?? {}).length);
+  }
+  return best as unknown as Plan;
+}
+
+/** The planner's plans: for links as they are, and as if half as much crossed the cuts; of `best` also plain data parallelism, whose sums shrink. */
+function* candidates(input: PlanInput, profile: Profile): Steps<readonly Plan[]> {
+  const found = [yield* planSteps(input)];
+  const halved = { ...profile, layers: profile.layers.map((layer) => ({ ...layer, outputBytes: layer.outputBytes / 2 })) };
+  for (const other of [{ ...input, profile: halved }, ...(input.planner === 'best' ? [{ ...input, planner: 'dp' }] : [])]) {
+    try {
+      found.push({ ...(yield* planSteps(other)), planner: found[0]?.planner ?? '' });
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error; // nothing more to compare with
+    }
+  }
+  return found;
+}
+
+/** The part of a compression that a plan has a use for; undefined where there is none. */
+function used({ stages, forwardOnlyLayers = 0 }: Plan, { activation, gradient, allReduce }: Compression): Compression | undefined {
+  const isCut = stages.length > 1;
+  const isCutTrained = stages.some(({ layers }, stage) => stage > 0 && layers[0] > forwardOnlyLayers);
+  const isReduced = stages.some(({ layers, devices }) => devices.length > 1 && layers[1] > forwardOnlyLayers);
+  const compression: Compression = {
+    ...(isCut && activation && { activation }),
+    ...(isCutTrained && gradient && { gradient }),
+    ...(isReduced && allReduce && { allReduce }),
+  };
+  return Object.keys(compression).length === 0 ? undefined : compression;
+}
+
+/** Everything that a plan may compress or not, the least first. */
+function subsets(plan: Plan): readonly (Compression | undefined)[] {
+  const found = new Map<string, Compression | undefined>();
+  for (const activation of [undefined, 'float16'] as const) {
+    for (const gradient of [undefined, 'float16'] as const) {
+      for (const allReduce of [undefined, 'float16', 'int8'] as const) {
+        const compression = used(plan, {
+          ...(activation && { activation }),
+          ...(gradient && { gradient }),
+          ...(allReduce && { allReduce }),
+        });
+        found.set(JSON.stringify(compression ?? {}), compression);
+      }
+    }
+  }
+  return [...found.values()].sort((a, b) => Object.keys(a ?? {}).length - Object.keys(b ?? {}).length);
+}
