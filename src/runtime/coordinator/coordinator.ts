@@ -306,7 +306,7 @@ class CoordinatorShell implements Coordinator {
         this.#collect(device, received.control, received.frame);
         return undefined;
       case 'snapshot-end':
-        return { kind: 'snapshot-end', round: received.control.round };
+        return this.#snapshotEnd(device, received.control.round);
       case 'replicated':
         return { kind: 'replicated', ...received.control };
       case 'lost-peer':
@@ -327,6 +327,15 @@ class CoordinatorShell implements Coordinator {
         this.#options.hooks.observe({ kind: 'trace', device, round: received.control.round, times: received.control.times });
         return undefined;
     }
+  }
+
+  /** The first device of a stage has sent all of it. */
+  #snapshotEnd(device: string, round: number): Answer {
+    const { parameter, buffer } = this.#snapshot.state;
+    const isOwner = this.#state.plan?.stages.some(({ devices }) => devices[0] === device) === true;
+    const missing = isOwner ? [...(this.#owned.get(device) ?? [])].find((name) => !parameter.has(name) && !buffer.has(name)) : undefined;
+    if (missing !== undefined && round === this.#state.round) return { kind: 'failed', message: `it sent no ${missing}` };
+    return { kind: 'snapshot-end', round };
   }
 
   #checkMeasured(device: string, links: readonly LinkMeasurement[]): void {
