@@ -2,19 +2,23 @@
 
 import { inFlight } from '../../dist/schedule/generate.js';
 
-/** Milliseconds of forward and backward of layers [first, end) on a device with so many samples. */
+/** Milliseconds of forward and backward of layers [first, end) on a device with so many samples; in a last stage both are one graph, with its own times. */
 function timesOf(profile, device) {
-  const { forwardMs, backwardMs } = profile.devices[device];
-  const sums = forwardMs.map((row, size) => {
-    let sum = 0;
-    return [0, ...row.map((ms, layer) => (sum += ms + backwardMs[size][layer]))];
-  });
+  const { forwardMs, backwardMs, stepMs } = profile.devices[device];
+  const inner = forwardMs.map((row, size) => runningSums(row.map((ms, layer) => ms + backwardMs[size][layer])));
+  const last = stepMs === undefined ? inner : stepMs.map(runningSums);
   return (first, end, samples) => {
     if (samples === 0) return 0;
+    const sums = end === profile.layers.length ? last : inner;
     const { low, high, fraction } = place(profile.batchSizes, samples);
     const of = (size) => sums[size][end] - sums[size][first];
     return of(low) + fraction * (of(high) - of(low));
   };
+}
+
+function runningSums(row) {
+  let sum = 0;
+  return [0, ...row.map((ms) => (sum += ms))];
 }
 
 /** Between which measured points a share lies; the last two beyond them. */

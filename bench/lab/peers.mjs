@@ -41,7 +41,7 @@ export function byBlocks(profile) {
   const ends = profile.layers.flatMap(({ name }, index) => (index + 1 === profile.layers.length || blockOf(profile.layers[index + 1].name) !== blockOf(name) ? [index + 1] : []));
   const merged = (row) => ends.map((end, block) => row.slice(ends[block - 1] ?? 0, end).reduce((a, b) => a + b, 0));
   const devices = Object.fromEntries(
-    Object.entries(profile.devices).map(([name, { forwardMs, backwardMs }]) => [name, { forwardMs: forwardMs.map(merged), backwardMs: backwardMs.map(merged) }]),
+    Object.entries(profile.devices).map(([name, { forwardMs, backwardMs, stepMs }]) => [name, { forwardMs: forwardMs.map(merged), backwardMs: backwardMs.map(merged), ...(stepMs && { stepMs: stepMs.map(merged) }) }]),
   );
   return { profile: { ...profile, layers: ends.map((end) => profile.layers[end - 1]), devices }, ends };
 }
