@@ -9,6 +9,7 @@ import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { moves } from '../../planner/replan/moves.ts';
 import { type Holding, holdersAt, holdingsOf, lastCompleteRound } from './holdings.ts';
+import { startQueued } from './joiners.ts';
 import type { Change, MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 
@@ -47,7 +48,8 @@ function nobodyLeft(config: MachineConfig, state: MachineState, cause: string): 
   if (config.waitForDevices !== true) return fail(state, cause);
   const change = { cause, lost: [] };
   const next: MachineState = { ...state, ...nothingStands, phase: 'waiting', change, waitingFor: [] };
-  return [next, [{ kind: 'phase', phase: 'waiting' }]];
+  const [started, welcomes] = startQueued(next);
+  return [started, [{ kind: 'phase', phase: 'waiting' }, ...welcomes]];
 }
 
 const nothingStands = { plan: undefined, pending: undefined, proposal: undefined, replication: undefined, holdings: [] } as const;

@@ -142,7 +142,10 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
     default:
   }
   if (state.members.some(({ name, joining }) => name === device && joining !== undefined)) {
-    return joinerAnswered(config, state, device, answer);
+    // A newcomer that is ready when all others are gone is what the run waits for.
+    return then(joinerAnswered(config, state, device, answer), (next) =>
+      next.phase === 'waiting' && fullMembers(next).length > 0 ? startPlanning(next) : undefined,
+    );
   }
   if (answerOf[state.phase] !== answer.kind || !state.waitingFor.includes(device)) {
     const message = `it answered "${answer.kind}" while ${state.phase}, which the protocol does not allow`;

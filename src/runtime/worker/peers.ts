@@ -100,7 +100,11 @@ export class Peers {
     if (this.#links.has(peer)) return;
     let cancel = (): void => {};
     const arrived = new Promise<boolean>((resolve) => {
-      this.#arrivals.set(peer, resolve);
+      const former = this.#arrivals.get(peer); // of a layout before, which may still wait
+      this.#arrivals.set(peer, (isThere) => {
+        former?.(isThere);
+        resolve(isThere);
+      });
       cancel = this.#clock.after(waitMs, () => resolve(false));
     });
     const isThere = await arrived;

@@ -1,0 +1,75 @@
+// A run that all devices have left waits for others, those included that were just about to join. Found by the rehearsal (src/rehearsal/).
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Plan } from '../../cluster/cluster.ts';
+import { initialState, step } from './machine.ts';
+import type { MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
+
+const config: MachineConfig = {
+  workerCount: 1,
+  firstRound: 0,
+  endRound: 4,
+  checkpointEvery: 2,
+  batchSize: 4,
+  batchSizesToProfile: [1],
+  planGiven: true,
+  waitForDevices: true,
+  learningRate: () => 0.1,
+  gradientScale: () => 1,
+};
+
+const plan = (device: string): Plan => ({
+  planner: 'manual',
+  schedule: '1f1b',
+  batchSize: 4,
+  microBatchSize: 4,
+  microBatchCount: 1,
+  stages: [{ layers: [0, 1], devices: [device], samples: [4], inFlight: 1 }],
+  predicted: { roundMs: 1, samplesPerS: 4000, peakMemoryMiB: {} },
+});
+
+/** Takes the machine through the inputs; returns where it is, and what the last input led to. */
+function after(inputs: readonly MachineInput[]): { readonly state: MachineState; readonly effects: readonly MachineEffect[] } {
+  let state = initialState(config);
+  let effects: readonly MachineEffect[] = [];
+  for (const input of inputs) [state, effects] = step(config, state, input);
+  return { state, effects };
+}
+
+const toTraining: readonly MachineInput[] = [
+  { kind: 'joined', device: 'a' },
+  { kind: 'answer', device: 'a', answer: { kind: 'ready', listenUrl: 'ws://a' } },
+  { kind: 'answer', device: 'a', answer: { kind: 'connected' } },
+  { kind: 'planned', plan: plan('a') },
+  { kind: 'answer', device: 'a', answer: { kind: 'deployed' } },
+];
+
+test('a newcomer that is ready after the last device has left gets the work', () => {
+  const inputs: readonly MachineInput[] = [
+    ...toTraining,
+    { kind: 'joined', device: 'b' },
+    { kind: 'answer', device: 'b', answer: { kind: 'ready', listenUrl: 'ws://b' } },
+    { kind: 'left', device: 'a', reason: 'gone' },
+  ];
+  assert.equal(after(inputs).state.phase, 'waiting');
+  const { state, effects } = after([...inputs, { kind: 'answer', device: 'b', answer: { kind: 'connected' } }]);
+  assert.equal(state.phase, 'planning');
+  assert.deepEqual(
+    effects.flatMap((effect) => (effect.kind === 'plan' ? effect.devices : [])),
+    ['b'],
+  );
+});
+
+test('a newcomer that was to wait for the first layout gets the model when nobody is left to make one', () => {
+  const { state, effects } = after([
+    ...toTraining.slice(0, 2),
+    { kind: 'joined', device: 'b' },
+    { kind: 'left', device: 'a', reason: 'gone' },
+  ]);
+  assert.equal(state.phase, 'waiting');
+  assert.deepEqual(
+    effects.flatMap((effect) => (effect.kind === 'send-model' ? [effect.device] : [])),
+    ['b'],
+  );
+});
