@@ -1,6 +1,7 @@
 // The coordinator's life, or its lives: each begins from the last checkpoint that its disk has, and its every word is compared with the oracle.
 
-import { InputError, RunError } from '../errors.ts';
+import type { Plan, PlanLayout } from '../cluster/cluster.ts';
+import { RunError } from '../errors.ts';
 import { type Coordinator, type CoordinatorEnd, createCoordinator, type RunHooks } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
 import type { RunEvent } from '../runtime/events.ts';
@@ -8,17 +9,22 @@ import type { RunState } from '../runtime/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
 import type { Disk } from '../storage/disk.ts';
 import { batchOf, createExactModel, gradientScale, initialRunState, learningRate, trainingSpec } from './exact-model.ts';
-import { coordinatorName } from './scenario.ts';
+import { coordinatorName, randomPlan } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { checkpointFolder, crashed, exitProcess, startProcess, type World } from './world.ts';
 
 /** Where devices call it. */
 export const coordinatorUrl = 'virtual://coordinator';
 
+export const batchSizesToProfile: readonly number[] = [1, 2, 4];
+
 const peerToken = 'a secret of the rehearsal';
 const facts = { memoryMiB: 1024, cores: 1, engine: 'exact', machine: '' };
 /** How long somebody waits for devices that do not come. */
 const patienceMs = 90_000;
+
+/** A run of which the last checkpoint was written before the coordinator was killed. */
+class AlreadyDone extends Error {}
 
 /** The coordinator. */
 export class CoordinatorLife {
@@ -64,9 +70,9 @@ export class CoordinatorLife {
     );
   }
 
-  /** Milliseconds for which it has neither done nor said anything; 0 where nobody expects it to, or it says that it waits for devices. */
+  /** Milliseconds for which it has neither done nor said anything; 0 where nobody expects it to, or it says that it waits for devices or measures. */
   silentMs(): number {
-    const isExpected = this.#process.state === 'running' && this.#phase !== 'gathering' && this.#phase !== 'waiting';
+    const isExpected = this.#process.state === 'running' && !this.#isWaiting() && this.#phase !== 'measuring';
     if (!isExpected) this.#progressAtMs = this.#world.time.nowMs;
     return this.#world.time.nowMs - this.#progressAtMs;
   }
@@ -79,7 +85,7 @@ export class CoordinatorLife {
     const state = checkpoint && { parameter: checkpoint.parameters, buffer: checkpoint.buffers, optimizer: checkpoint.optimizerState };
     if (state !== undefined) this.#compare('the checkpoint that was read', state, firstRound);
     this.#round = firstRound;
-    if (firstRound >= endRound) return this.#ended(process, new InputError(`The run has done its ${firstRound} rounds already.`));
+    if (firstRound >= endRound) return this.#ended(process, new AlreadyDone(`the run has done its ${firstRound} rounds already`));
     const { sequence, label } = createExactModel(seed, layerCount);
     const coordinator = createCoordinator({
       machine: this.#machine(firstRound),
@@ -93,10 +99,8 @@ export class CoordinatorLife {
       hooks: this.#hooks(process, disk),
       clock: process.clock,
       peerToken,
-      plan: () => {
-        throw new RunError('the rehearsal gives its plans');
-      },
-      givenPlan: { ...plan, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } },
+      plan: (_profile, cluster) => this.#plan(cluster.devices.map(({ name }) => name)),
+      ...(scenario.isMeasured ? {} : { givenPlan: predicted(plan, 1) }),
       ...(bug?.step === undefined ? {} : { step: bug.step }),
     });
     const stopListening = network.listen(coordinatorUrl, process, (link) => coordinator.join(link.peer, link, facts));
@@ -116,7 +120,7 @@ export class CoordinatorLife {
   /** The first life waits for all devices, a later one for as many as may be left. */
   #machine(firstRound: number): MachineConfig {
     const { scenario, devices, random } = this.#world;
-    const { endRound, checkpointEvery, replicateEvery, waitForDevices, plan } = scenario;
+    const { endRound, checkpointEvery, replicateEvery, waitForDevices, plan, isMeasured } = scenario;
     const aliveCount = [...devices.values()].filter(({ process }) => process.state !== 'dead').length;
     return {
       workerCount: this.#lifeCount === 1 ? scenario.devices.length : 1 + random.integer(Math.max(1, aliveCount)),
@@ -126,11 +130,17 @@ export class CoordinatorLife {
       replicateEvery,
       waitForDevices,
       batchSize: plan.batchSize,
-      batchSizesToProfile: [1, 2, 4],
-      planGiven: true,
+      batchSizesToProfile,
+      planGiven: !isMeasured,
       learningRate,
       gradientScale,
     };
+  }
+
+  /** What a planner might find: any plan, as fast as chance will have it. */
+  #plan(devices: readonly string[]): Plan {
+    const { scenario, random } = this.#world;
+    return predicted(randomPlan(devices, scenario.layerCount, random, scenario.plan), 1 + 1000 * random.uniform());
   }
 
   /** Who waits for devices that do not come gives up at last. */
@@ -178,8 +188,11 @@ export class CoordinatorLife {
     if (process.state === 'dead') return;
     if (result instanceof Error) {
       world.outcome = result.message;
-      if (!(result instanceof RunError || result instanceof InputError)) crashed(world, 'the coordinator crashed', result);
-      else if (result instanceof RunError && !this.#mayFail()) world.witness.violate(`the run did not survive: ${result.message}`);
+      if (result instanceof RunError) {
+        if (!this.#mayFail()) world.witness.violate(`the run did not survive: ${result.message}`);
+      } else if (!(result instanceof AlreadyDone)) {
+        crashed(world, 'the coordinator crashed', result);
+      }
     } else {
       this.#finished(result as CoordinatorEnd);
     }
@@ -249,4 +262,8 @@ export class CoordinatorLife {
     this.#progressAtMs = this.#world.time.nowMs;
     this.#world.witness.note(...words);
   }
+}
+
+function predicted(plan: PlanLayout, roundMs: number): Plan {
+  return { ...plan, predicted: { roundMs, samplesPerS: (1000 * plan.batchSize) / roundMs, peakMemoryMiB: {} } };
 }

@@ -2,11 +2,12 @@
 
 import { defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
+import type { MeasuredProfile } from '../runtime/device/profiler.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import type { ProcessMeters } from '../runtime/worker/process-meters.ts';
 import { type Served, serveToTheEnd } from '../runtime/worker/serve.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
-import { coordinatorUrl } from './coordinator-life.ts';
+import { batchSizesToProfile, coordinatorUrl } from './coordinator-life.ts';
 import { createExactEngine } from './exact-engine.ts';
 import { createExactModel } from './exact-model.ts';
 import { ExactStage } from './exact-stage.ts';
@@ -60,6 +61,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
     clock: process.clock,
     engine,
     meters: noMeters,
+    profileCache: { read: async () => profileOf(world, device), write: async () => {} },
     createNetwork: async (_name, _token, onLink) => peerNetwork(world, process, onLink),
     createStage: async (options) => {
       const stage = new ExactStage(options, {
@@ -77,6 +79,19 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
   if (engine.valueCount() > 0) witness.violate(`${device.name} ended with ${engine.valueCount()} values in its engine`);
   const { clean } = await link.ended;
   return { end, lost: !clean && !end.clean };
+}
+
+/** What measuring the exact model's layers on this device would say. */
+function profileOf({ scenario }: World, { slowness }: Device): MeasuredProfile {
+  const { layerCount, msPerSample } = scenario;
+  const rows = (factor: number): number[][] =>
+    batchSizesToProfile.map((size) => new Array<number>(layerCount).fill(size * msPerSample * slowness * factor));
+  const layer = { outputBytes: 16, weightBytes: 8, savedBytes: 16, flops: 1, batchDependent: false };
+  return {
+    layers: Array.from({ length: layerCount }, (_, index) => ({ ...layer, name: `layer${index}` })),
+    times: { forwardMs: rows(1), backwardMs: rows(2) },
+    cached: true,
+  };
 }
 
 function peerNetwork({ network }: World, process: VirtualProcess, onLink: Parameters<VirtualListen>[2]): PeerNetwork {

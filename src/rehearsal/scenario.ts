@@ -43,7 +43,10 @@ export interface Scenario {
   readonly seed: number;
   /** There from the start. */
   readonly devices: readonly string[];
+  /** The plan to begin with, or only its batch and schedule where devices are measured first. */
   readonly plan: PlanLayout;
+  /** Links and devices are measured, and a planner decides; else the plan is given. */
+  readonly isMeasured: boolean;
   readonly layerCount: number;
   readonly isClipped: boolean;
   readonly endRound: number;
@@ -78,10 +81,13 @@ export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): 
   const names = [...devices, ...spareNames];
   const perName = (value: () => number): Record<string, number> =>
     Object.fromEntries([...names, coordinatorName].map((name) => [name, value()]));
+  const bandwidthMbps = logarithmic(1, 1000, random);
   const bare = {
     seed,
     devices,
     plan,
+    // Fast links take many mebibytes to measure, slow ones long.
+    isMeasured: bandwidthMbps > 30 && bandwidthMbps < 100 && random.uniform() < 0.7,
     layerCount,
     isClipped: random.uniform() < 0.3,
     endRound,
@@ -91,7 +97,7 @@ export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): 
     network: {
       latencyMs: logarithmic(0.1, 40, random),
       jitterMs: logarithmic(0.1, 20, random),
-      bandwidthMbps: logarithmic(1, 1000, random),
+      bandwidthMbps,
       windowBytes: random.integer(3) === 0 ? 1 : 2 ** (8 + random.integer(8)),
     },
     msPerSample: logarithmic(0.02, 0.5, random),
@@ -102,13 +108,16 @@ export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): 
   return { ...bare, faults: randomFaults(bare, random, kinds) };
 }
 
+/** What a run's plans have in common. */
+type Batching = Pick<PlanLayout, 'microBatchSize' | 'microBatchCount' | 'schedule'>;
+
 /** A plan over these devices, each of them used: any number of stages, any groups, any shares. */
-function randomPlan(devices: readonly string[], layerCount: number, random: Random): PlanLayout {
+export function randomPlan(devices: readonly string[], layerCount: number, random: Random, given?: Batching): PlanLayout {
   const order = [...permutation(devices.length, random)].map((index) => devices[index] as string);
   const stageCount = 1 + random.integer(Math.min(devices.length, layerCount));
-  const microBatchCount = 1 + random.integer(4);
-  const microBatchSize = 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
-  const schedule = ['1f1b', '1f1b', 'gpipe', 'zb-h1'][random.integer(4)] as string;
+  const microBatchCount = given?.microBatchCount ?? 1 + random.integer(4);
+  const microBatchSize = given?.microBatchSize ?? 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
+  const schedule = given?.schedule ?? (['1f1b', '1f1b', 'gpipe', 'zb-h1'][random.integer(4)] as string);
   const groupEnds = cuts(devices.length, stageCount, random);
   const layerEnds = cuts(layerCount, stageCount, random);
   const stages = groupEnds.map((end, stage): StagePlan => {
