@@ -38,6 +38,8 @@ export class CoordinatorLife {
   #progressAtMs = 0;
   /** Devices that have joined and not left. */
   readonly #present = new Set<string>();
+  /** Those of them that came during the run and have had no work yet. */
+  readonly #newcomers = new Set<string>();
   /** Rounds that this life has told as committed, those of its checkpoint included. */
   #round = 0;
   /** The last round whose checkpoint was said to be safe. */
@@ -61,6 +63,7 @@ export class CoordinatorLife {
     this.#lifeCount++;
     this.#phase = 'gathering';
     this.#present.clear();
+    this.#newcomers.clear();
     this.#progress('the coordinator starts');
     const opened = world.disk.openFor(process);
     const disk = world.bug?.disk?.(opened) ?? opened;
@@ -215,7 +218,9 @@ export class CoordinatorLife {
 
   /** True where nobody is left, and the run was not told to wait for others. */
   #mayFail(): boolean {
-    return this.#present.size === 0 && (!this.#world.scenario.waitForDevices || this.#reachableCount() === 0);
+    const { waitForDevices } = this.#world.scenario;
+    const isAlone = [...this.#present].every((device) => this.#newcomers.has(device));
+    return isAlone && (!waitForDevices || this.#reachableCount() === 0);
   }
 
   /** Devices that live and could talk to the coordinator. */
@@ -232,8 +237,13 @@ export class CoordinatorLife {
   #observed(event: RunEvent): void {
     if (event.kind === 'trace' || event.kind === 'statistics') return;
     if (event.kind === 'phase') this.#phase = event.phase;
-    if (event.kind === 'joined') this.#present.add(event.device);
-    if (event.kind === 'left') this.#present.delete(event.device);
+    if (event.kind === 'joined') {
+      this.#present.add(event.device);
+      if (!this.#isWaiting()) this.#newcomers.add(event.device);
+    }
+    if (event.kind === 'left') for (const devices of [this.#present, this.#newcomers]) devices.delete(event.device);
+    if (event.kind === 'deployment')
+      for (const device of event.plan.stages.flatMap(({ devices }) => devices)) this.#newcomers.delete(device);
     const details = ['device', 'phase', 'round', 'cause', 'reason', 'message'].flatMap((key) =>
       key in event ? [(event as unknown as Record<string, string | number>)[key] as string | number] : [],
     );

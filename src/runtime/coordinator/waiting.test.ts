@@ -41,7 +41,7 @@ const toTraining: readonly MachineInput[] = [
   { kind: 'joined', device: 'a' },
   { kind: 'answer', device: 'a', answer: { kind: 'ready', listenUrl: 'ws://a' } },
   { kind: 'answer', device: 'a', answer: { kind: 'connected' } },
-  { kind: 'planned', plan: plan('a') },
+  { kind: 'planned', plan: plan('a'), copyEvery: 1 },
   { kind: 'answer', device: 'a', answer: { kind: 'deployed' } },
 ];
 
