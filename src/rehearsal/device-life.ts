@@ -77,8 +77,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
   await engine.close();
   await new Promise<void>((resolve) => process.takes(0, resolve)); // what waited for the engine lets go first
   if (engine.valueCount() > 0) witness.violate(`${device.name} ended with ${engine.valueCount()} values in its engine`);
-  const { clean } = await link.ended;
-  return { end, lost: !clean && !end.clean };
+  return { end, lost: end.lost === true };
 }
 
 /** What measuring the exact model's layers on this device would say. */

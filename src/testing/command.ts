@@ -25,6 +25,8 @@ export interface RunningCommand {
   line(accepts: (line: string) => boolean): Promise<string>;
   /** The first JSON event of a kind. */
   event(kind: string, accepts?: (event: CommandEvent) => boolean): Promise<CommandEvent>;
+  /** All JSON events of a kind so far. */
+  events(kind: string): CommandEvent[];
 }
 
 /** A line of `--json` output. */
@@ -75,6 +77,12 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
       look();
       void end.then(() => reject(new Error(`The command ended without the line.\n${stdout}\n${stderr}`)));
     });
+  const events = (kind: string): CommandEvent[] =>
+    stdout
+      .split('\n')
+      .slice(0, -1)
+      .map((text) => JSON.parse(text) as CommandEvent)
+      .filter((found) => found['event'] === kind);
   const event = async (kind: string, accepts: (event: CommandEvent) => boolean = () => true): Promise<CommandEvent> => {
     const fits = (text: string): boolean => {
       const found = JSON.parse(text) as CommandEvent;
@@ -82,7 +90,7 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
     };
     return JSON.parse(await line(fits)) as CommandEvent;
   };
-  return { process: child, end, line, event };
+  return { process: child, end, line, event, events };
 }
 
 /** Runs `asteroid ...args` to its end. */

@@ -193,7 +193,10 @@ class CoordinatorShell implements Coordinator {
 
   join(name: string, link: Link, facts: DeviceFacts): void {
     if (this.#state.phase === 'ended' || this.#links.has(name)) {
-      void link.close(this.#links.has(name) ? `another device is called ${name}` : 'the run is over');
+      // A device that comes back before its former link is given up tries again; after the run there is nothing to come back to.
+      const reason = this.#links.has(name) ? `another device is called ${name}` : 'the run is over';
+      if (this.#state.phase === 'ended') void link.send(message('end', { reason })).catch(() => {}); // it has gone: nobody to tell
+      void link.close(reason);
       return;
     }
     this.#links.set(name, link);

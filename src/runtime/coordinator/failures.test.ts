@@ -99,7 +99,7 @@ for (const phase of ['preparing', 'connecting', 'measuring', 'profiling', 'plann
     });
     await expectNothingLost(cluster, clock.runUntil(cluster.outcome()));
     const ends = await cluster.workersEnd();
-    assert.deepEqual(ends.get('b'), { clean: false, reason: 'the coordinator is gone: the connection was lost' });
+    assert.deepEqual(ends.get('b'), { clean: false, lost: true, reason: 'the coordinator is gone: the connection was lost' });
     for (const name of ['a', 'c']) assert.deepEqual(ends.get(name), { clean: true, reason: 'the run is done' });
     assert.deepEqual(
       cluster.events.filter((event) => event.kind === 'left').map((event) => event.device),

@@ -109,8 +109,7 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),
   });
   signal.removeEventListener('abort', leave);
-  const { clean } = await link.ended;
-  return { end, lost: !clean && !end.clean && !signal.aborted };
+  return { end, lost: end.lost === true && !signal.aborted };
 }
 
 /** Keeps the process alive, unlike the clock's timers. */

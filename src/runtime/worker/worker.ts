@@ -71,6 +71,8 @@ export interface WorkerOptions {
 export interface WorkerEnd {
   /** True when the coordinator said so. */
   readonly clean: boolean;
+  /** True when the link to the coordinator ended without a word: it may have given up a device that was only away, or be started again. */
+  readonly lost?: boolean;
   readonly reason: string;
 }
 
@@ -171,7 +173,7 @@ class Worker {
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>
-      this.#end({ clean: end.clean, reason: end.clean ? end.reason : `the coordinator is gone: ${end.reason}` }),
+      this.#end({ clean: false, lost: true, reason: end.clean ? end.reason : `the coordinator is gone: ${end.reason}` }),
     );
   }
 

@@ -1,0 +1,205 @@
+// What losses cost, with real processes. `npm run build`, then
+//   node bench/faults.mjs [--seeds N] [--start S]   one of four workers is killed at a seeded moment, N times (default 100)
+//   node bench/faults.mjs --coordinator [--seeds N] the coordinator is killed and started again (default 10 times)
+//   node bench/faults.mjs --soak MINUTES            a kill every 30 s and a new worker in its place: memory, handles and sockets
+// R is the time from the kill to the next round that commits in a layout that stands. Every run of the first kind is stopped, and its rounds, losses and
+// weights are compared with training on one device that nobody disturbed (src/testing/disturbed-run.ts).
+
+import { mkdtemp, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { parseArgs } from 'node:util';
+import { createRandom } from '../dist/random.js';
+import { startCommand } from '../dist/testing/command.js';
+import { checkUndisturbed, reached, startJoinedRun, startRun, stopRun, workerNames, workerPid } from '../dist/testing/disturbed-run.js';
+import { createSelfSigned } from '../dist/testing/self-signed.js';
+
+const { values: flags } = parseArgs({
+  options: { seeds: { type: 'string' }, start: { type: 'string', default: '0' }, soak: { type: 'string' }, coordinator: { type: 'boolean' } },
+});
+const cwd = await mkdtemp(join(tmpdir(), 'asteroid-faults-'));
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const quantile = (values, part) => values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(part * values.length))];
+const seconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
+
+/** Calls back with each JSON event of a command when it is heard. */
+function onEvents(run, listener) {
+  let rest = '';
+  run.process.stdout.on('data', (text) => {
+    const lines = (rest + text).split('\n');
+    rest = lines.pop();
+    for (const line of lines) listener(JSON.parse(line), performance.now());
+  });
+}
+
+/** Milliseconds from `killMs` to the first commit after a layout has been changed. Begin to listen before the kill. */
+function listenForRecovery(run) {
+  const heard = { phase: 'training', cause: undefined, recovering: undefined, recoveredMs: undefined, commitMs: undefined };
+  const done = new Promise((resolve, reject) => {
+    onEvents(run, (event, nowMs) => {
+      if (event.event === 'phase') heard.phase = event.phase;
+      if (event.event === 'recovering') heard.recovering = event;
+      if (event.event === 'recovered' && heard.recovering !== undefined) heard.recoveredMs = nowMs;
+      if (heard.recoveredMs === undefined || (event.event !== 'round' && event.event !== 'repeated')) return;
+      heard.commitMs ??= nowMs;
+      resolve();
+    });
+    void run.end.then(({ stderr }) => reject(new Error(`The run ended without a recovery: ${stderr}`)));
+  });
+  done.catch(() => {}); // whoever awaits it sees it; an early kill may need no recovery
+  return { heard, done };
+}
+
+/** One run, one kill. Every tenth strikes before the first round: while the model and the layout are given out. */
+async function killOnce(seed) {
+  const random = createRandom(seed, 91);
+  const victim = workerNames[random.integer(workerNames.length)];
+  const isEarly = seed % 10 === 9;
+  const out = `seed-${seed}`;
+  // Checkpoints are frequent, so that some are struck.
+  const run = await startRun({ cwd, out, more: ['--checkpoint-every', '4'] });
+  const { heard, done } = listenForRecovery(run);
+  if (isEarly) {
+    await run.event('phase', ({ phase }) => phase === 'preparing');
+    await pause(random.uniform() * 400);
+  } else {
+    await reached(run, 2 + random.integer(20));
+    await pause(random.uniform() * 100);
+  }
+  const phase = heard.phase;
+  const pid = await workerPid(run, victim);
+  const killMs = performance.now();
+  process.kill(pid, 'SIGKILL');
+  // Before there is a layout, the others simply go on without the device.
+  const simply = run.event('round').then(() => undefined);
+  await (isEarly ? Promise.race([done, simply]) : done);
+  const commitMs = heard.commitMs ?? performance.now();
+  const round = Math.max(-1, ...run.events('round').map((event) => event.round));
+  await reached(run, round + 3);
+  const rounds = await stopRun(run);
+  await checkUndisturbed({ cwd, out }, rounds);
+  await rm(join(cwd, out), { recursive: true });
+  await rm(join(cwd, `alone-${out}`), { recursive: true });
+  const { repeatedRounds = 0, source = 'none needed' } = heard.recovering ?? {};
+  return { seed, victim, phase, repeatedRounds, source, rounds, recoveryMs: commitMs - killMs };
+}
+
+async function killMany(count, start) {
+  const results = [];
+  for (let seed = start; seed < start + count; seed++) {
+    const result = await killOnce(seed).catch((error) => {
+      throw new Error(`seed ${seed} (node bench/faults.mjs --seeds 1 --start ${seed}): ${error.message}`, { cause: error });
+    });
+    results.push(result);
+    console.log(JSON.stringify(result));
+  }
+  report('one of four workers killed', results.map(({ recoveryMs }) => recoveryMs));
+  const counted = (name) =>
+    Object.entries(Object.groupBy?.(results, (result) => result[name]) ?? groups(results, name)).map(([key, { length }]) => `${key} ${length}`).join(', ');
+  for (const name of ['victim', 'phase', 'source', 'repeatedRounds']) console.log(`by ${name}: ${counted(name)}`);
+  console.log(`${results.length} of ${results.length}: every round committed once, losses and weights within 1e-5 of training on one device`);
+}
+
+function groups(results, name) {
+  const found = {};
+  for (const result of results) (found[result[name]] ??= []).push(result);
+  return found;
+}
+
+function report(what, times) {
+  console.log(`${what}, ${times.length} times: R median ${seconds(quantile(times, 0.5))}, p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`);
+}
+
+/** The coordinator is killed after a checkpoint and started again at the same port; four workers wait for it. */
+async function killCoordinator(count) {
+  const { cert, key } = createSelfSigned();
+  const [certPath, keyPath] = [join(cwd, 'cert.pem'), join(cwd, 'key.pem')];
+  await Promise.all([writeFile(certPath, cert), writeFile(keyPath, key)]);
+  const environment = { ASTEROID_STATE: join(cwd, 'coordinator') };
+  const times = [];
+  for (let index = 0; index < count; index++) {
+    const out = `restart-${index}`;
+    const { run, workers, url } = await startJoinedRun({ cwd, out, environment, more: ['--tls-cert', certPath, '--tls-key', keyPath] });
+    await run.event('checkpoint');
+    const killMs = performance.now();
+    run.process.kill('SIGKILL');
+    await run.end;
+    const again = startCommand(['train', '--resume', join(cwd, out), '--port', new URL(url).port, '--json'], { cwd, environment });
+    const { round } = await again.event('round');
+    times.push(performance.now() - killMs);
+    await reached(again, round + 3);
+    await checkUndisturbed({ cwd, out }, await stopRun(again));
+    for (const worker of workers.values()) await worker.end;
+  }
+  report('the coordinator killed and started again', times);
+}
+
+/** Resident memory in MiB, and open files by kind. */
+async function usageOf(pid) {
+  const status = await readFile(`/proc/${pid}/status`, 'utf8');
+  const files = await readdir(`/proc/${pid}/fd`);
+  const targets = await Promise.all(files.map((name) => readlink(`/proc/${pid}/fd/${name}`).catch(() => '')));
+  const socketCount = targets.filter((target) => target.startsWith('socket:')).length;
+  return { memoryMiB: Number(/VmRSS:\s+(\d+)/.exec(status)?.[1]) / 1024, fileCount: files.length, socketCount };
+}
+
+/** MiB a minute: least squares over [minute, MiB]. */
+function slope(points) {
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const [x, y] = [mean(points.map(([minute]) => minute)), mean(points.map(([, memory]) => memory))];
+  const spread = points.reduce((sum, [minute]) => sum + (minute - x) ** 2, 0);
+  return spread === 0 ? 0 : points.reduce((sum, [minute, memory]) => sum + (minute - x) * (memory - y), 0) / spread;
+}
+
+/** Every 30 s one of the workers but the first is killed, and a new one joins. The first third is warming up. */
+async function soak(minutes) {
+  const random = createRandom(Number(flags.start), 92);
+  const { run, workers, join: start } = await startJoinedRun({ cwd, out: 'soak', more: ['--checkpoint-every', '1000', '--steps', '100000000'] });
+  let [lastRound, roundCount, recoveryCount] = [-1, 0, 0];
+  onEvents(run, ({ event, round }) => {
+    if (event === 'recovered') recoveryCount++;
+    if (event !== 'round') return;
+    if (round !== lastRound + 1) throw new Error(`round ${round} after round ${lastRound}`);
+    lastRound = round;
+    roundCount++;
+  });
+  const survivor = workers.get('worker-1');
+  const others = workerNames.slice(1).map((name) => workers.get(name));
+  const kept = { coordinator: run.process.pid, survivor: survivor.process.pid };
+  const samples = [];
+  await reached(run, 50);
+  const startMs = performance.now();
+  const sample = async () => {
+    const usage = Object.fromEntries(await Promise.all(Object.entries(kept).map(async ([name, pid]) => [name, await usageOf(pid)])));
+    samples.push({ minute: (performance.now() - startMs) / 60_000, round: lastRound, ...usage });
+    console.log(JSON.stringify(samples.at(-1)));
+  };
+  await sample();
+  for (let count = 0; performance.now() - startMs < minutes * 60_000; count++) {
+    const place = random.integer(others.length);
+    others[place].process.kill('SIGKILL');
+    others[place] = start(`new-${count}`);
+    await others[place].event('joined');
+    await pause(30_000 - ((performance.now() - startMs) % 30_000));
+    await sample();
+  }
+  const steady = samples.filter(({ minute }) => minute >= minutes / 3);
+  for (const name of Object.keys(kept)) {
+    const [first, last] = [steady[0][name], steady.at(-1)[name]];
+    console.log(
+      `${name}: ${slope(steady.map((entry) => [entry.minute, entry[name].memoryMiB])).toFixed(2)} MiB a minute (${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB), ` +
+        `files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
+    );
+  }
+  console.log(`${samples.length - 1} kills, ${recoveryCount} recoveries, ${roundCount} rounds, each committed once and in order`);
+  await stopRun(run);
+  for (const worker of [survivor, ...others]) await worker.end;
+}
+
+try {
+  if (flags.soak !== undefined) await soak(Number(flags.soak));
+  else if (flags.coordinator) await killCoordinator(Number(flags.seeds ?? 10));
+  else await killMany(Number(flags.seeds ?? 100), Number(flags.start));
+} finally {
+  await rm(cwd, { recursive: true, force: true });
+}

@@ -1,0 +1,244 @@
+// Training over four processes that are killed, frozen, cut off and starved, and a coordinator that is killed: it goes on, and rounds, losses and weights
+// are those of training that nobody disturbed (docs/faults.md has the list of faults; bench/faults.mjs makes a hundred of the first kind).
+
+import assert from 'node:assert/strict';
+import { spawnSync } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { chmod, mkdir, rm, rmdir, writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { type TestContext, test } from 'node:test';
+import { defined } from '../assert.ts';
+import { createRandom } from '../random.ts';
+import { type CommandEvent, type RunningCommand, startCommand, temporaryFolder, until } from '../testing/command.ts';
+import {
+  checkUndisturbed,
+  type JoinedRun,
+  reached,
+  startJoinedRun,
+  startRun,
+  stopRun,
+  workerNames,
+  workerPid,
+} from '../testing/disturbed-run.ts';
+import { type Relay, startRelay } from '../testing/relay.ts';
+import { createSelfSigned } from '../testing/self-signed.ts';
+
+const cwd = temporaryFolder();
+const timeout = 180_000;
+/** Processes are looked for in /proc. */
+const skip = process.platform === 'linux' ? false : 'processes are looked for in /proc, which only Linux has';
+const isRoot = process.getuid?.() === 0;
+
+/** Nobody stays when a test fails. */
+function endAfter(context: TestContext, ...commands: readonly RunningCommand[]): void {
+  context.after(() => {
+    for (const { process: child } of commands) child.kill('SIGKILL');
+  });
+}
+
+async function startFour(context: TestContext, out: string, ...more: readonly string[]): Promise<RunningCommand> {
+  const run = await startRun({ cwd, out, more });
+  endAfter(context, run);
+  return run;
+}
+
+function endAllAfter(context: TestContext, { run, workers }: JoinedRun): void {
+  endAfter(context, run, ...workers.values());
+}
+
+async function kill(run: RunningCommand, ...names: readonly string[]): Promise<void> {
+  const pids = await Promise.all(names.map((name) => workerPid(run, name)));
+  for (const pid of pids) process.kill(pid, 'SIGKILL');
+}
+
+/** The change of the layout after a loss of these devices, as it was announced; resolves when the layout stands and rounds commit in it. */
+async function recovered(run: RunningCommand, ...lost: readonly string[]): Promise<CommandEvent> {
+  const isIt = (event: CommandEvent): boolean => lost.every((name) => (event['lost'] as string[]).includes(name));
+  const change = await run.event('recovering', isIt);
+  const { round } = await run.event('recovered', (event) => event['cause'] === change['cause']);
+  await reached(run, Number(round) + Number(change['repeatedRounds']) + 2);
+  return change;
+}
+
+async function stopAndCheck(run: RunningCommand, out: string): Promise<void> {
+  await checkUndisturbed({ cwd, out }, await stopRun(run));
+}
+
+for (const seed of [1, 2, 3]) {
+  test(`one of four workers is killed at a random moment (seed ${seed}): nothing shows`, { timeout, skip }, async (context) => {
+    const random = createRandom(seed, 90);
+    const victim = defined(workerNames[random.integer(4)], 'a worker');
+    const out = `killed-${seed}`;
+    const run = await startFour(context, out);
+    await reached(run, random.integer(12));
+    await new Promise((resolve) => setTimeout(resolve, random.uniform() * 60)); // where in a round it strikes is what the seed draws
+    await kill(run, victim);
+    const change = await recovered(run, victim);
+    assert.match(String(change['cause']), new RegExp(`^${victim} left (in round \\d+|while \\w+) \\(the connection was lost\\)$`));
+    await stopAndCheck(run, out);
+  });
+}
+
+test('the first stage, then the last, each on its only device: from their replicas, without a checkpoint', {
+  timeout,
+  skip,
+}, async (context) => {
+  const run = await startFour(context, 'ends', '--checkpoint-every', '100000');
+  await run.event('replicated');
+  await kill(run, 'worker-1');
+  const first = await recovered(run, 'worker-1');
+  assert.equal(first['source'], 'devices');
+  await run.event('replicated', ({ round }) => Number(round) > Number(first['round']) + 2);
+  const { stages } = first['plan'] as { readonly stages: readonly { readonly devices: readonly string[] }[] };
+  const last = defined(stages.at(-1)?.devices[0], 'a last stage');
+  await kill(run, last);
+  assert.equal((await recovered(run, last))['source'], 'devices');
+  await stopAndCheck(run, 'ends');
+});
+
+test('both replicas of a stage at once: what nobody has any more comes from the last checkpoint', { timeout, skip }, async (context) => {
+  const run = await startFour(context, 'two');
+  await run.event('checkpoint');
+  await reached(run, 13);
+  await kill(run, 'worker-2', 'worker-3');
+  const change = await recovered(run, 'worker-2', 'worker-3');
+  assert.equal(change['source'], 'checkpoint');
+  assert.equal(Number(change['round']) % 10, 0);
+  await stopAndCheck(run, 'two');
+});
+
+test('frozen for a second: nothing happens; until it is given up: the others go on, and it comes back', {
+  timeout,
+  skip,
+}, async (context) => {
+  const joined = await startJoinedRun({ cwd, out: 'frozen' });
+  endAllAfter(context, joined);
+  const { run, workers } = joined;
+  const frozen = defined(workers.get('worker-3'), 'a worker');
+  await reached(run, 3);
+  frozen.process.kill('SIGSTOP');
+  await new Promise((resolve) => setTimeout(resolve, 1000));
+  frozen.process.kill('SIGCONT');
+  const [{ round: now } = { round: 0 }] = run.events('round').slice(-1);
+  await reached(run, Number(now) + 20);
+  assert.deepEqual(run.events('recovering'), []);
+
+  frozen.process.kill('SIGSTOP');
+  const { reason } = await run.event('left', ({ device }) => device === 'worker-3');
+  assert.match(String(reason), /^no sign of life for \d+\.\d s, with \d+\.\d s allowed$/);
+  const change = await recovered(run, 'worker-3');
+  assert.equal(change['source'], 'devices');
+  frozen.process.kill('SIGCONT');
+  await frozen.event('lost');
+  await frozen.event('joined', ({ name }) => name !== 'worker-3');
+  await reached(run, Number(change['round']) + 20);
+  await stopAndCheck(run, 'frozen');
+  assert.equal((await frozen.end).code, 0);
+});
+
+test('the coordinator is killed and started again: its workers come back by themselves', { timeout, skip }, async (context) => {
+  const { cert, key } = createSelfSigned();
+  await Promise.all([writeFile(join(cwd, 'cert.pem'), cert), writeFile(join(cwd, 'key.pem'), key)]);
+  // Over TLS a device is known by its certificate; the join code is another one at each start.
+  const tls = ['--tls-cert', join(cwd, 'cert.pem'), '--tls-key', join(cwd, 'key.pem')];
+  const environment = { ASTEROID_STATE: join(cwd, 'coordinator-state') };
+  const joined = await startJoinedRun({ cwd, out: 'restarted', more: tls, environment });
+  endAllAfter(context, joined);
+  await joined.run.event('checkpoint');
+  joined.run.process.kill('SIGKILL');
+  await joined.run.end;
+  const startMs = performance.now();
+  const again = startCommand(['train', '--resume', join(cwd, 'restarted'), '--port', new URL(joined.url).port, '--json'], {
+    cwd,
+    environment,
+  });
+  endAfter(context, again);
+  const first = await again.event('round');
+  context.diagnostic(`${((performance.now() - startMs) / 1000).toFixed(1)} s from the coordinator's restart to its first round`);
+  const checkpoints = joined.run.events('checkpoint').map(({ round }) => Number(round));
+  assert.ok(checkpoints.includes(Number(first['round'])), `goes on from round ${first['round']}, checkpoints are after ${checkpoints}`);
+  await reached(again, Number(first['round']) + 5);
+  await stopAndCheck(again, 'restarted');
+  for (const worker of joined.workers.values()) assert.equal((await worker.end).code, 0);
+});
+
+test('a disk that is full, or read-only: training goes on and warns; the next checkpoint is written when there is room', {
+  timeout,
+  skip,
+}, async (context) => {
+  const folder = join(cwd, 'disk');
+  await mkdir(folder);
+  if (isRoot) {
+    const { status, stderr } = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=8m', 'tmpfs', folder], { encoding: 'utf8' });
+    assert.equal(status, 0, stderr);
+    context.after(() => spawnSync('umount', ['--lazy', folder]));
+  }
+  const run = await startFour(context, 'disk/full');
+  await run.event('checkpoint');
+  const checkpoints = join(folder, 'full', 'checkpoints');
+  if (isRoot) spawnSync('dd', ['if=/dev/zero', `of=${join(folder, 'filler')}`, 'bs=64k']);
+  else await chmod(checkpoints, 0o555);
+  const { message } = await run.event('warning');
+  assert.match(String(message), /^No checkpoint after round \d+: .+ Training goes on\.$/);
+  const missed = Number(/after round (\d+)/.exec(String(message))?.[1]);
+  await reached(run, missed + 3);
+  if (isRoot) await rm(join(folder, 'filler'));
+  else await chmod(checkpoints, 0o755);
+  await run.event('checkpoint', ({ round }) => Number(round) > missed);
+  await stopAndCheck(run, 'disk/full');
+});
+
+test('a damaged and a reset connection: noticed, given up, made anew; nothing wrong gets in', { timeout, skip }, async (context) => {
+  let relay: Relay | undefined;
+  const joined = await startJoinedRun({ cwd, out: 'relayed' }, async (name, url) => {
+    if (name !== 'worker-2') return url;
+    relay = await startRelay({ port: Number(new URL(url).port), seed: 7 });
+    return `ws://127.0.0.1:${relay.port}`;
+  });
+  endAllAfter(context, joined);
+  const between = defined(relay, 'the relay');
+  context.after(() => between.close());
+  const { run, workers } = joined;
+  const worker = defined(workers.get('worker-2'), 'a worker');
+  await reached(run, 5);
+  between.damage('toServer', 'flip-middle');
+  const change = await recovered(run, 'worker-2');
+  assert.equal(between.damagedCount(), 1);
+  assert.equal(change['source'], 'devices');
+  await worker.event('joined', ({ name }) => name !== 'worker-2');
+  between.reset();
+  await until(async () => run.events('left').length === 2, timeout, 'the second loss is noticed');
+  await until(async () => worker.events('joined').length === 3, timeout, 'it has come back again');
+  await stopAndCheck(run, 'relayed');
+  assert.equal((await worker.end).code, 0);
+});
+
+const memoryFolder = '/sys/fs/cgroup/memory';
+const noLimit = !isRoot
+  ? 'a memory limit needs root'
+  : existsSync(`${memoryFolder}/memory.limit_in_bytes`)
+    ? false
+    : 'a memory limit needs the memory controller of cgroup v1';
+
+test('a worker over its memory: the system kills it, and the others go on', { timeout, skip: skip || noLimit }, async (context) => {
+  const group = join(memoryFolder, `asteroid-test-${process.pid}`);
+  await mkdir(group);
+  context.after(() =>
+    until(
+      () =>
+        rmdir(group).then(
+          () => true,
+          () => false,
+        ),
+      10_000,
+      'the group is empty',
+    ),
+  );
+  const run = await startFour(context, 'starved');
+  await reached(run, 3);
+  // What it has stays counted where it was; all that it takes from now on is too much.
+  await writeFile(join(group, 'memory.limit_in_bytes'), String(256 * 1024));
+  await writeFile(join(group, 'cgroup.procs'), String(await workerPid(run, 'worker-3')));
+  assert.match(String((await recovered(run, 'worker-3'))['cause']), /^worker-3 left .*\(the connection was lost\)$/);
+  await stopAndCheck(run, 'starved');
+});

@@ -1,0 +1,137 @@
+// Training over four real worker processes that are to be disturbed, and the run that nobody disturbs, with which it is compared. Used by tests and by
+// bench/faults.mjs.
+
+import assert from 'node:assert/strict';
+import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
+import { basename, join } from 'node:path';
+import { defined } from '../assert.ts';
+import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
+import { type CommandEvent, childrenOf, jsonLines, type RunningCommand, runCommand, startCommand } from './command.ts';
+import { difference, type Outcome } from './memory-cluster.ts';
+
+/** A single device first and last, two replicas between them. */
+const plan = {
+  schedule: '1f1b',
+  batchSize: 16,
+  microBatchSize: 8,
+  microBatchCount: 2,
+  stages: [
+    { layers: [0, 2], devices: ['worker-1'], samples: [8], inFlight: 3 },
+    { layers: [2, 5], devices: ['worker-2', 'worker-3'], samples: [4, 4], inFlight: 2 },
+    { layers: [5, 6], devices: ['worker-4'], samples: [8], inFlight: 1 },
+  ],
+};
+
+export const workerNames = ['worker-1', 'worker-2', 'worker-3', 'worker-4'] as const;
+
+const subject = ['--model', 'digits', '--data', 'mnist', '--batch', '16', '--micro-batch', '8'];
+const settings = [...subject, '--lr', '0.01', '--momentum', '0.5', '--eval-every', '0', '--json'];
+
+/** More rounds than anybody waits for: a run is disturbed for as long as that takes, then stopped and compared. */
+const endless = '100000';
+
+/** A run whose workers are processes of their own that joined it. */
+export interface JoinedRun {
+  readonly run: RunningCommand;
+  readonly workers: ReadonlyMap<string, RunningCommand>;
+  readonly url: string;
+  /** Starts another worker. `url`: where it finds the coordinator (default: where that listens). */
+  join(name: string, url?: string): RunningCommand;
+}
+
+/** Where `startRun` and `startJoinedRun` work. */
+export interface RunOptions {
+  readonly cwd: string;
+  /** The run folder's name in it. */
+  readonly out: string;
+  /** More settings. */
+  readonly more?: readonly string[];
+  /** Of the coordinator. */
+  readonly environment?: Readonly<Record<string, string>>;
+}
+
+/** Starts training over four workers of its own, each checkpoint ten rounds after the last. */
+export async function startRun({ cwd, out, more = [], environment = {} }: RunOptions): Promise<RunningCommand> {
+  await mkdir(join(cwd, 'plans'), { recursive: true });
+  const planPath = join(cwd, 'plans', 'plan.json');
+  await writeFile(planPath, JSON.stringify(plan));
+  const over = ['--workers', '4', '--plan', planPath, '--steps', endless, '--checkpoint-every', '10', '--out', join(cwd, out)];
+  return startCommand(['train', ...settings, ...over, ...more], { cwd, environment, detached: true });
+}
+
+/** Starts training and four workers that join it by themselves. `urlOf`: where a worker finds the coordinator that listens at `url`. */
+export async function startJoinedRun(
+  options: RunOptions,
+  urlOf: (name: string, url: string) => Promise<string> = async (_, url) => url,
+): Promise<JoinedRun> {
+  const { cwd } = options;
+  const run = await startRun({ ...options, more: ['--workers', '0', '--remote', '4', ...(options.more ?? [])] });
+  const { url, joinCode } = await run.event('listening');
+  const start = (name: string, to = String(url)): RunningCommand =>
+    startCommand(['worker', '--join', to, '--name', name, '--json'], {
+      cwd,
+      environment: { ASTEROID_JOIN_CODE: String(joinCode), ASTEROID_STATE: join(cwd, options.out, '.state', name) },
+    });
+  const workers = new Map<string, RunningCommand>();
+  for (const name of workerNames) workers.set(name, start(name, await urlOf(name, String(url))));
+  return { run, workers, url: String(url), join: start };
+}
+
+/** Resolves when a round of at least this number has committed. */
+export function reached(run: RunningCommand, round: number): Promise<CommandEvent> {
+  return run.event('round', (event) => Number(event['round']) >= round);
+}
+
+/** The id of a worker process that a run started itself. */
+export async function workerPid(run: RunningCommand, name: string): Promise<number> {
+  for (const pid of await childrenOf(defined(run.process.pid, 'the process'))) {
+    const words = (await readFile(`/proc/${pid}/cmdline`, 'utf8')).split('\0');
+    if (words.includes(name)) return pid;
+  }
+  throw new Error(`There is no process of ${name}.`);
+}
+
+/** Asks a run to stop, as Ctrl-C does, and waits for its end; returns the rounds that it did. */
+export async function stopRun(run: RunningCommand): Promise<number> {
+  run.process.kill('SIGINT');
+  const end = await run.end;
+  assert.equal(end.code, 130, end.stderr);
+  const done = JSON.parse(defined(end.stdout.trimEnd().split('\n').at(-1), 'a line')) as { readonly rounds: number };
+  return done.rounds;
+}
+
+/**
+ * A stopped run's losses and weights are those of training on one device that nobody disturbed: every round committed once and in order, and nothing differs by
+ * more than 1e-5 of its size.
+ */
+export async function checkUndisturbed({ cwd, out }: RunOptions, rounds: number): Promise<void> {
+  const alone = `alone-${basename(out)}`;
+  const checkpointEvery = ['--checkpoint-every', String(rounds)];
+  const end = await runCommand(['train', ...settings, '--steps', String(rounds), ...checkpointEvery, '--out', join(cwd, alone)], { cwd });
+  assert.equal(end.code, 0, end.stderr);
+  const [found, expected] = await Promise.all([outcomeOf(join(cwd, out), rounds), outcomeOf(join(cwd, alone), rounds)]);
+  const { loss, weight, worst } = difference(found, expected);
+  assert.ok(loss <= 1e-5, `${out}: losses of ${rounds} rounds differ by ${loss}`);
+  assert.ok(weight <= 1e-5, `${out}: after ${rounds} rounds ${worst} differs by ${weight}`);
+}
+
+/** What lies in the folder of a run that did so many rounds. */
+async function outcomeOf(folder: string, rounds: number): Promise<Outcome> {
+  const lines = await jsonLines(join(folder, 'metrics.jsonl'));
+  assert.deepEqual(
+    lines.map(({ round }) => round),
+    Array.from({ length: rounds }, (_, round) => round),
+    `the rounds of ${folder}`,
+  );
+  const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'));
+  assert.deepEqual(warnings, []);
+  assert.equal(checkpoint?.round, rounds, `${folder}: ${await readdir(join(folder, 'checkpoints'))}`);
+  const { parameters: parameter, buffers: buffer, optimizerState: optimizer } = checkpoint;
+  return {
+    end: { round: rounds, stopped: false },
+    losses: lines.map(({ loss }) => Number(loss)),
+    correctCounts: [],
+    checkpoints: new Map(),
+    state: { parameter, buffer, optimizer },
+  };
+}
