@@ -188,28 +188,51 @@ test('a disk that is full, or read-only: training goes on and warns; the next ch
   await stopAndCheck(run, 'disk/full');
 });
 
-test('a damaged and a reset connection: noticed, given up, made anew; nothing wrong gets in', { timeout, skip }, async (context) => {
+/** Four workers, one of which reaches the coordinator through a relay only. */
+async function startRelayed(
+  context: TestContext,
+  out: string,
+  name: string,
+): Promise<{ joined: JoinedRun; relay: Relay; worker: RunningCommand }> {
   let relay: Relay | undefined;
-  const joined = await startJoinedRun({ cwd, out: 'relayed' }, async (name, url) => {
-    if (name !== 'worker-2') return url;
+  const joined = await startJoinedRun({ cwd, out }, async (worker, url) => {
+    if (worker !== name) return url;
     relay = await startRelay({ port: Number(new URL(url).port), seed: 7 });
     return `ws://127.0.0.1:${relay.port}`;
   });
   endAllAfter(context, joined);
   const between = defined(relay, 'the relay');
   context.after(() => between.close());
-  const { run, workers } = joined;
-  const worker = defined(workers.get('worker-2'), 'a worker');
+  return { joined, relay: between, worker: defined(joined.workers.get(name), 'a worker') };
+}
+
+test('a damaged and a reset connection: noticed, given up, made anew; nothing wrong gets in', { timeout, skip }, async (context) => {
+  const { joined, relay, worker } = await startRelayed(context, 'relayed', 'worker-2');
+  const { run } = joined;
   await reached(run, 5);
-  between.damage('toServer', 'flip-middle');
+  relay.damage('toServer', 'flip-middle');
   const change = await recovered(run, 'worker-2');
-  assert.equal(between.damagedCount(), 1);
+  assert.equal(relay.damagedCount(), 1);
   assert.equal(change['source'], 'devices');
   await worker.event('joined', ({ name }) => name !== 'worker-2');
-  between.reset();
+  relay.reset();
   await until(async () => run.events('left').length === 2, timeout, 'the second loss is noticed');
   await until(async () => worker.events('joined').length === 3, timeout, 'it has come back again');
   await stopAndCheck(run, 'relayed');
+  assert.equal((await worker.end).code, 0);
+});
+
+test('cut off in one direction: given up, and back when it is heard again', { timeout, skip }, async (context) => {
+  const { joined, relay, worker } = await startRelayed(context, 'cut-off', 'worker-4');
+  const { run } = joined;
+  await reached(run, 5);
+  relay.conditions.toServer.silent = true;
+  const { reason } = await run.event('left', ({ device }) => device === 'worker-4');
+  assert.match(String(reason), /^no sign of life for /);
+  await recovered(run, 'worker-4');
+  relay.conditions.toServer.silent = false;
+  await worker.event('joined', ({ name }) => name !== 'worker-4');
+  await stopAndCheck(run, 'cut-off');
   assert.equal((await worker.end).code, 0);
 });
 
