@@ -4,6 +4,7 @@ import { Command } from 'commander';
 import { addCurve } from './commands/curve.ts';
 import { addDevices } from './commands/devices.ts';
 import { addDoctor } from './commands/doctor.ts';
+import { addDrain } from './commands/drain.ts';
 import { addEval } from './commands/eval.ts';
 import { addExport } from './commands/export.ts';
 import { addLab } from './commands/lab.ts';
@@ -39,6 +40,7 @@ export function createProgram(): Command {
     addSimulate,
     addWhatIf,
     addCurve,
+    addDrain,
     addEval,
     addExport,
     addVerify,

@@ -98,7 +98,7 @@ class HumanReport {
       case 'recovering':
         return this.#recovering(event);
       case 'recovered':
-        return this.#section('Recovered', `after ${event.seconds.toFixed(1)} s; training goes on with round ${event.round}`);
+        return this.#section('Going on', `after ${event.seconds.toFixed(1)} s; with round ${event.round}`);
       case 'phase':
         return this.#phase(event.phase);
       case 'profile-progress':

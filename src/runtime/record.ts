@@ -34,6 +34,7 @@ export function recordRun(folder: RunFolder): Recorder {
           folder.metrics.append(event.metrics);
           return;
         case 'profile-progress':
+        case 'replicated': // as often as rounds
         case 'listening': // holds the join code
           return;
         case 'cluster':

@@ -74,6 +74,8 @@ class Session {
   readonly #losses: number[] = [];
   #plan: Plan | undefined;
   #state: RunState;
+  /** Since the first layout stands; later ones go on. */
+  #isTraining = false;
   #lastCommitMs = 0;
   #planReadyMs = 0;
   #evaluationMs = 0;
@@ -159,6 +161,7 @@ class Session {
         engine: settings.engine,
         clock,
         signal,
+        ...(this.#folder === undefined ? {} : { runFolder: this.#folder.path }),
       },
     );
   }
@@ -216,7 +219,8 @@ class Session {
 
   /** Events pass through here on their way out; documents of the run folder are written from them. */
   #watch(event: RunEvent): void {
-    if (event.kind === 'phase' && event.phase === 'training') {
+    if (event.kind === 'phase' && event.phase === 'training' && !this.#isTraining) {
+      this.#isTraining = true;
       this.#planReadyMs = this.#environment.clock.now();
       this.#lastCommitMs = this.#planReadyMs;
       const { machine, order } = this.#prepared;

@@ -7,6 +7,7 @@ import type { Clock } from '../../clock.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { type LinkServer, listen } from '../../transport/websocket.ts';
 import { type Announcement, announce } from '../discovery.ts';
+import { watchDrainRequests } from '../drain-requests.ts';
 import { coordinatorName, type Door, openDoor } from '../security/admission.ts';
 import { type LocalWorkers, startLocalWorkers } from '../worker/local-workers.ts';
 import { type Coordinator, type CoordinatorEnd, type CoordinatorOptions, createCoordinator, type DeviceFacts } from './coordinator.ts';
@@ -25,6 +26,8 @@ export interface ClusterOptions {
   /** Compute threads of each of them. */
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** Where `asteroid drain` leaves its requests. */
+  readonly runFolder?: string;
   readonly clock: Clock;
   readonly signal: AbortSignal;
 }
@@ -62,6 +65,8 @@ export async function runCluster(
   cluster.signal.addEventListener('abort', stop, { once: true });
   if (cluster.signal.aborted) stop();
   const announcement = remoteCount > 0 && !isOnThisMachine(cluster.host) ? await tell(server, options.hooks) : undefined;
+  const unwatch =
+    cluster.runFolder === undefined ? undefined : watchDrainRequests(cluster.runFolder, (device) => coordinator.drain(device));
   let workers: LocalWorkers | undefined;
   try {
     workers = startLocalWorkers({
@@ -75,6 +80,7 @@ export async function runCluster(
     });
     return await Promise.race([coordinator.end, afterLastWord(workers.failed, coordinator, cluster.clock)]);
   } finally {
+    unwatch?.();
     cluster.signal.removeEventListener('abort', stop);
     await door.revoke();
     await announcement?.stop();

@@ -107,6 +107,8 @@ export interface Coordinator {
   join(name: string, link: Link, facts: DeviceFacts): void;
   /** Asks for a clean stop: the round in progress commits, a checkpoint is written. */
   stop(): void;
+  /** Goes on without a device, between two rounds, when the others can do its work. */
+  drain(device: string): void;
   /** True until all devices that the run asked for have joined. */
   readonly isGathering: boolean;
   /** Resolves at the run's end, with all links closed; rejects with RunError or InputError when it fails. */
@@ -209,6 +211,10 @@ class CoordinatorShell implements Coordinator {
       if (this.#links.get(name) === link) this.#gone(name, reason);
     });
     this.#input({ kind: 'joined', device: name });
+  }
+
+  drain(device: string): void {
+    this.#input({ kind: 'answer', device, answer: { kind: 'leaving' } });
   }
 
   get isGathering(): boolean {

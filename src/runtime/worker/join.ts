@@ -45,6 +45,9 @@ export interface JoinOptions {
   onLost?(reason: string): void;
 }
 
+/** How long a device that is stopped waits to be let go. */
+const drainMs = 15_000;
+
 /** Joins and serves until the run ends. Throws InputError for a wrong URL or code, RunError when nobody answers. */
 export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const target = parseUrl(options.url);
@@ -95,13 +98,18 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
   } as const;
   const { link, welcome } = await connect(url, { hello, abortSignal: signal, ...(admission && { tls: admission.tls }) });
   options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
-  const leave = (): void => void link.close('the worker was stopped by its owner');
+  // The coordinator finds out how to do without this device; if it does not, the device goes all the same.
+  let cancel = (): void => {};
+  const leave = (): void => {
+    cancel = clock.after(drainMs, () => void link.close('the worker was stopped by its owner'));
+  };
   signal.addEventListener('abort', leave, { once: true });
   const end = await runWorker({
     name: welcome.name,
     coordinator: link,
     clock,
     engine,
+    leave: signal,
     memoryBytes: memoryMiB * 2 ** 20,
     quotaPeriodMs: facts.cpuQuota?.periodMs,
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
@@ -109,6 +117,7 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),
   });
   signal.removeEventListener('abort', leave);
+  cancel();
   return { end, lost: end.lost === true && !signal.aborted };
 }
 

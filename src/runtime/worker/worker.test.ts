@@ -532,7 +532,7 @@ test('links that are opened after the worker has ended are closed', { timeout },
   }
 });
 
-test('1,500 messages with one thing wrong: the worker ends with a reason, and never throws', { timeout: 60_000 }, async () => {
+test('700 messages with one thing wrong: the worker ends with a reason, and never throws', { timeout: 120_000 }, async () => {
   const script: readonly Frame[] = [
     modelFrame,
     connectFrame,
@@ -546,7 +546,7 @@ test('1,500 messages with one thing wrong: the worker ends with a reason, and ne
   ];
   const controls = script.flatMap((one, index) => (one.control === undefined ? [] : [index]));
   let refusedCount = 0;
-  for (let seed = 0; seed < 1500; seed++) {
+  for (let seed = 0; seed < 700; seed++) {
     const random = createRandom(seed, 0xf022);
     const index = controls[random.integer(controls.length)] as number;
     const frames = script.map((one, place) => {
@@ -581,7 +581,7 @@ test('1,500 messages with one thing wrong: the worker ends with a reason, and ne
     }
     await worker.coordinator.ended;
   }
-  assert.ok(refusedCount > 750, String(refusedCount));
+  assert.ok(refusedCount > 350, String(refusedCount));
 });
 
 /** Long enough for a small net's round. */

@@ -55,6 +55,8 @@ export interface WorkerOptions {
   readonly engine: Engine;
   readonly profileCache?: ProfileCache;
   readonly stageStore?: StageStore;
+  /** Aborted: asks the coordinator to be let go. */
+  readonly leave?: AbortSignal;
   /** What this device may use. Default: not known. */
   readonly memoryBytes?: number;
   /** The period of this process's processor quota. Default: there is none. */
@@ -180,6 +182,8 @@ class Worker {
   async serve(): Promise<WorkerEnd> {
     let end: WorkerEnd = { clean: false, reason: 'the worker has failed' };
     this.#beat();
+    const leave = (): void => void this.#send('leaving', {}).catch(() => {}); // a lost link ends the run by itself
+    this.#options.leave?.addEventListener('abort', leave, { once: true });
     try {
       for (;;) {
         try {
@@ -192,6 +196,7 @@ class Worker {
       // What the coordinator said counts, whatever its end interrupted.
       end = this.#ended ?? (await this.#report(error));
     } finally {
+      this.#options.leave?.removeEventListener('abort', leave);
       await this.#close(end.reason);
     }
     return end;
