@@ -13,6 +13,7 @@ import { type CommandEvent, type RunningCommand, startCommand, temporaryFolder, 
 import {
   checkUndisturbed,
   type JoinedRun,
+  type RunOptions,
   reached,
   startJoinedRun,
   startRun,
@@ -36,8 +37,8 @@ function endAfter(context: TestContext, ...commands: readonly RunningCommand[]):
   });
 }
 
-async function startFour(context: TestContext, out: string, ...more: readonly string[]): Promise<RunningCommand> {
-  const run = await startRun({ cwd, out, more });
+async function startFour(context: TestContext, options: Omit<RunOptions, 'cwd'>): Promise<RunningCommand> {
+  const run = await startRun({ cwd, ...options });
   endAfter(context, run);
   return run;
 }
@@ -65,17 +66,20 @@ async function stopAndCheck(run: RunningCommand, out: string): Promise<void> {
 }
 
 for (const seed of [1, 2, 3]) {
-  test(`one of four workers is killed at a random moment (seed ${seed}): nothing shows`, { timeout, skip }, async (context) => {
+  test(`one of four workers is killed at a random moment (seed ${seed}): with --strict, not a bit shows`, {
+    timeout,
+    skip,
+  }, async (context) => {
     const random = createRandom(seed, 90);
     const victim = defined(workerNames[random.integer(4)], 'a worker');
     const out = `killed-${seed}`;
-    const run = await startFour(context, out);
+    const run = await startFour(context, { out, strict: true });
     await reached(run, random.integer(12));
     await new Promise((resolve) => setTimeout(resolve, random.uniform() * 60)); // where in a round it strikes is what the seed draws
     await kill(run, victim);
     const change = await recovered(run, victim);
     assert.match(String(change['cause']), new RegExp(`^${victim} left (in round \\d+|while \\w+) \\(the connection was lost\\)$`));
-    await stopAndCheck(run, out);
+    assert.deepEqual(await checkUndisturbed({ cwd, out, strict: true }, await stopRun(run)), { loss: 0, weight: 0 });
   });
 }
 
@@ -83,7 +87,7 @@ test('the first stage, then the last, each on its only device: from their replic
   timeout,
   skip,
 }, async (context) => {
-  const run = await startFour(context, 'ends', '--checkpoint-every', '100000');
+  const run = await startFour(context, { out: 'ends', more: ['--checkpoint-every', '100000'] });
   await run.event('replicated');
   await kill(run, 'worker-1');
   const first = await recovered(run, 'worker-1');
@@ -97,7 +101,7 @@ test('the first stage, then the last, each on its only device: from their replic
 });
 
 test('both replicas of a stage at once: what nobody has any more comes from the last checkpoint', { timeout, skip }, async (context) => {
-  const run = await startFour(context, 'two');
+  const run = await startFour(context, { out: 'two' });
   await run.event('checkpoint');
   await reached(run, 13);
   await kill(run, 'worker-2', 'worker-3');
@@ -173,7 +177,7 @@ test('a disk that is full, or read-only: training goes on and warns; the next ch
     assert.equal(status, 0, stderr);
     context.after(() => spawnSync('umount', ['--lazy', folder]));
   }
-  const run = await startFour(context, 'disk/full');
+  const run = await startFour(context, { out: 'disk/full' });
   await run.event('checkpoint');
   const checkpoints = join(folder, 'full', 'checkpoints');
   if (isRoot) spawnSync('dd', ['if=/dev/zero', `of=${join(folder, 'filler')}`, 'bs=64k']);
@@ -257,7 +261,7 @@ test('a worker over its memory: the system kills it, and the others go on', { ti
       'the group is empty',
     ),
   );
-  const run = await startFour(context, 'starved');
+  const run = await startFour(context, { out: 'starved' });
   await reached(run, 3);
   // What it has stays counted where it was; all that it takes from now on is too much.
   await writeFile(join(group, 'memory.limit_in_bytes'), String(256 * 1024));

@@ -44,19 +44,21 @@ export interface RunOptions {
   readonly cwd: string;
   /** The run folder's name in it. */
   readonly out: string;
-  /** More settings. */
+  /** More settings of the run. */
   readonly more?: readonly string[];
+  /** Strict training, there and in the run that it is compared with: the same bits whatever the plan. */
+  readonly strict?: boolean;
   /** Of the coordinator. */
   readonly environment?: Readonly<Record<string, string>>;
 }
 
 /** Starts training over four workers of its own, each checkpoint ten rounds after the last. */
-export async function startRun({ cwd, out, more = [], environment = {} }: RunOptions): Promise<RunningCommand> {
+export async function startRun({ cwd, out, more = [], strict = false, environment = {} }: RunOptions): Promise<RunningCommand> {
   await mkdir(join(cwd, 'plans'), { recursive: true });
   const planPath = join(cwd, 'plans', 'plan.json');
   await writeFile(planPath, JSON.stringify(plan));
   const over = ['--workers', '4', '--plan', planPath, '--steps', endless, '--checkpoint-every', '10', '--out', join(cwd, out)];
-  return startCommand(['train', ...settings, ...over, ...more], { cwd, environment, detached: true });
+  return startCommand(['train', ...settings, ...(strict ? ['--strict'] : []), ...over, ...more], { cwd, environment, detached: true });
 }
 
 /** Starts training and four workers that join it by themselves. `urlOf`: where a worker finds the coordinator that listens at `url`. */
@@ -102,17 +104,21 @@ export async function stopRun(run: RunningCommand): Promise<number> {
 
 /**
  * A stopped run's losses and weights are those of training on one device that nobody disturbed: every round committed once and in order, and nothing differs by
- * more than 1e-5 of its size.
+ * more than 1e-5 of its size. Returns the largest differences.
  */
-export async function checkUndisturbed({ cwd, out }: RunOptions, rounds: number): Promise<void> {
+export async function checkUndisturbed(
+  { cwd, out, strict = false }: RunOptions,
+  rounds: number,
+): Promise<{ readonly loss: number; readonly weight: number }> {
   const alone = `alone-${basename(out)}`;
-  const checkpointEvery = ['--checkpoint-every', String(rounds)];
-  const end = await runCommand(['train', ...settings, '--steps', String(rounds), ...checkpointEvery, '--out', join(cwd, alone)], { cwd });
+  const until = ['--steps', String(rounds), '--checkpoint-every', String(rounds), '--out', join(cwd, alone)];
+  const end = await runCommand(['train', ...settings, ...(strict ? ['--strict'] : []), ...until], { cwd });
   assert.equal(end.code, 0, end.stderr);
   const [found, expected] = await Promise.all([outcomeOf(join(cwd, out), rounds), outcomeOf(join(cwd, alone), rounds)]);
   const { loss, weight, worst } = difference(found, expected);
   assert.ok(loss <= 1e-5, `${out}: losses of ${rounds} rounds differ by ${loss}`);
   assert.ok(weight <= 1e-5, `${out}: after ${rounds} rounds ${worst} differs by ${weight}`);
+  return { loss, weight };
 }
 
 /** What lies in the folder of a run that did so many rounds. */
