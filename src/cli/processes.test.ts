@@ -43,6 +43,14 @@ const plan = {
   ],
 };
 
+const planOfTwo = {
+  ...plan,
+  stages: [
+    { layers: [0, 4], devices: ['first'], samples: [8], inFlight: 2 },
+    { layers: [4, 8], devices: ['second'], samples: [8], inFlight: 1 },
+  ],
+};
+
 const subject = [
   ...['--model', join(fixture, 'opset17-dynamic.onnx'), '--data', `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}`],
   ...['--batch', '16', '--lr', '0.02', '--momentum', '0.9'],
@@ -93,6 +101,7 @@ let whole: { readonly end: CommandEnd; readonly workers: readonly number[]; read
 before(async () => {
   if (skip) return;
   await writeFile(at('plan.json'), JSON.stringify(plan));
+  await writeFile(at('plan-of-two.json'), JSON.stringify(planOfTwo));
   const run = train('whole', ...overThree, '--steps', String(roundCount));
   await reached(run, 0);
   const workers = await childrenOf(pidOf(run));
@@ -271,7 +280,7 @@ test('a worker joins by hand with the code; a wrong code is refused; a worker th
   timeout,
   skip,
 }, async () => {
-  const run = train('by-hand', '--workers', '1', '--remote', '1', '--planner', 'straight', '--steps', '100000');
+  const run = train('by-hand', '--workers', '1', '--remote', '1', '--plan', at('plan-of-two.json'), '--steps', '100000');
   const { url, joinCode, remoteCount } = await run.event('listening');
   assert.equal(remoteCount, 1);
   const join = (code: string, ...more: readonly string[]): RunningCommand => {
@@ -291,9 +300,10 @@ test('a worker joins by hand with the code; a wrong code is refused; a worker th
   process.kill(pidOf(worker), 'SIGINT');
   const left = await worker.end;
   assert.equal(left.code, 130);
-  assert.match(left.stdout, /"event":"ended"/);
-  const { cause } = await run.event('recovering');
-  assert.match(String(cause), /^laptop left (in round \d+|while \w+) \(the worker was stopped by its owner\)$/);
+  assert.match(left.stdout, /"event":"ended","clean":true,"reason":"the device was drained"/);
+  const { cause, repeatedRounds } = await run.event('recovering');
+  assert.equal(cause, 'laptop leaves');
+  assert.equal(repeatedRounds, 0);
   const { round } = await run.event('recovered');
   await reached(run, Number(round) + 2);
   process.kill(-pidOf(run), 'SIGINT');
