@@ -95,6 +95,12 @@ class HumanReport {
           'Silent',
           `${event.device} has not been heard for ${(event.silentMs / 1000).toFixed(1)} s; it is given up after ${(event.deadAfterMs / 1000).toFixed(1)} s`,
         );
+      case 'drift': {
+        const factors = Object.entries(event.factors).map(
+          ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,
+        );
+        return this.#section('Drift', factors.join(', '));
+      }
       case 'recovering':
         return this.#recovering(event);
       case 'recovered':

@@ -56,6 +56,8 @@ export type RunEvent =
     }
   /** The new layout stands. */
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
+  /** Devices that compute otherwise than profiled: how many times as long. */
+  | { readonly kind: 'drift'; readonly factors: Readonly<Record<string, number>> }
   | { readonly kind: 'repeated'; readonly round: number }
   /** Single-device stages have been copied, as they were after so many rounds. */
   | { readonly kind: 'replicated'; readonly round: number }

@@ -15,6 +15,7 @@ import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { sliceSamples } from '../device/samples.ts';
+import { refreshProfile } from '../drift.ts';
 import type { RunEvent } from '../events.ts';
 import {
   type LinkMeasurement,
@@ -32,6 +33,7 @@ import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
 import { Detector } from './detector.ts';
 import { initialState, step } from './machine.ts';
 import type { Answer, Change, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
+import { activeDevices } from './members.ts';
 import { atLeisure, CoolDown, isWorthwhile } from './reconsider.ts';
 
 /** A batch: the model's inputs and the labels, batch first. */
@@ -130,6 +132,9 @@ interface Snapshot {
 /** How often it is looked at who is silent. */
 const judgeEveryMs = 250;
 
+/** Rounds between two looks at whether devices compute as fast as their profile says. */
+const driftRounds = 16;
+
 /** Rounds between copies where no profile tells what they cost. */
 const unprofiledCopyEvery = 10;
 
@@ -175,6 +180,8 @@ class CoordinatorShell implements Coordinator {
   #stopWaiting: () => void = () => {};
   #stopReconsidering: () => void = () => {};
   readonly #coolDown = new CoolDown();
+  /** By device: milliseconds of computing in the last rounds of this layout. */
+  #busyMs: Record<string, readonly number[]> = {};
   /** The last checkpoint that is safe. */
   #durableRound: number | undefined;
   #resolve: (end: CoordinatorEnd) => void = () => {};
@@ -420,6 +427,7 @@ class CoordinatorShell implements Coordinator {
       case 'feed':
         return this.#feed(effect.round);
       case 'committed':
+        this.#watchDrift(effect.round, effect.results);
         return this.#options.hooks.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
       case 'repeated':
         return this.#options.hooks.observe({ kind: 'repeated', round: effect.round });
@@ -560,6 +568,27 @@ class CoordinatorShell implements Coordinator {
     if (this.#state.phase !== 'ended') this.#consider({ kind: 'consider', devices });
   }
 
+  /** Devices that have become slower or faster than their profile says are planned with as they are, where that pays. */
+  #watchDrift(round: number, results: Readonly<Record<string, RoundResult>>): void {
+    for (const [device, { busyMs }] of Object.entries(results))
+      this.#busyMs[device] = [...(this.#busyMs[device] ?? []).slice(1 - driftRounds), busyMs];
+    const { plan } = this.#state;
+    if (round % driftRounds !== 0 || plan === undefined || this.#options.planSteps === undefined) return;
+    const devices = activeDevices(this.#state);
+    if (!this.#isProfiled(devices)) return;
+    const { profile, drift } = refreshProfile(this.#profile(devices), plan, this.#cluster(devices), this.#busyMs);
+    const drifted = Object.keys(drift);
+    if (drifted.length === 0) return;
+    for (const device of drifted) {
+      const times = profile.devices[device];
+      const before = this.#profiles.get(device);
+      if (times !== undefined && before !== undefined) this.#profiles.set(device, { ...before, times });
+    }
+    this.#busyMs = {};
+    this.#options.hooks.observe({ kind: 'drift', factors: drift });
+    this.#reconsider();
+  }
+
   #propose(plan: Plan, change: Change, devices: readonly string[]): void {
     this.#changeMs ??= this.#options.clock.now();
     this.#input({ kind: 'proposed', plan, change, copyEvery: this.#copyEvery(plan, devices) });
@@ -680,6 +709,7 @@ class CoordinatorShell implements Coordinator {
     this.#epoch = epoch;
     this.#program = program(plan);
     this.#feeding = Promise.resolve();
+    this.#busyMs = {};
     this.#options.hooks.observe({ kind: 'deployment', plan });
     const { sequence } = this.#options.subject;
     const owned = new Map<string, ReadonlySet<string>>();
