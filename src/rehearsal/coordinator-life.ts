@@ -2,8 +2,9 @@
 
 import type { Plan, PlanLayout } from '../cluster/cluster.ts';
 import { RunError } from '../errors.ts';
-import { type Coordinator, type CoordinatorEnd, createCoordinator, type RunHooks } from '../runtime/coordinator/coordinator.ts';
+import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
+import type { CoordinatorEnd, RunHooks } from '../runtime/coordinator/options.ts';
 import type { RunEvent } from '../runtime/events.ts';
 import type { RunState } from '../runtime/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';

@@ -9,7 +9,7 @@ import { defined } from '../assert.ts';
 import type { CutTensor, Layer, LayerSequence } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
 import { hash32 } from '../random.ts';
-import type { Batch } from '../runtime/coordinator/coordinator.ts';
+import type { Batch } from '../runtime/coordinator/options.ts';
 import type { RunState } from '../runtime/run-state.ts';
 import type { TrainingSpec } from '../runtime/training-spec.ts';
 

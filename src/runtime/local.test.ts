@@ -7,7 +7,7 @@ import { GraphBuilder } from '../graph/builder.ts';
 import { tensor } from '../graph/tensor.ts';
 import { machineConfig, runAlone } from '../testing/memory-cluster.ts';
 import { batches, regressionNet, sgd, subjectOf, type TestNet } from '../testing/training-subjects.ts';
-import type { RunHooks } from './coordinator/coordinator.ts';
+import type { RunHooks } from './coordinator/options.ts';
 import { localDevice, localPlan, trainHere } from './local.ts';
 
 test('the local plan is one device with all layers', () => {

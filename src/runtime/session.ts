@@ -19,7 +19,7 @@ import { gather } from '../training/data/dataset.ts';
 import { batchIndices, epochOf, roundsPerEpoch } from '../training/data/order.ts';
 import { choosePlanSteps } from './choose-plan.ts';
 import { runCluster } from './coordinator/cluster-run.ts';
-import type { CoordinatorEnd, RunHooks } from './coordinator/coordinator.ts';
+import type { CoordinatorEnd, RunHooks } from './coordinator/options.ts';
 import type { StageStore } from './device/compiled-stages.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import type { Observer, RunEvent } from './events.ts';

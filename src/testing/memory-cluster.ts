@@ -7,16 +7,9 @@ import type { Cluster, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import type { Engine } from '../engine/engine.ts';
 import { createReferenceEngine } from '../engine/reference.ts';
 import { RunError } from '../errors.ts';
-import {
-  type Batch,
-  type Coordinator,
-  type CoordinatorEnd,
-  createCoordinator,
-  type DeviceFacts,
-  type RunHooks,
-  type RunSubject,
-} from '../runtime/coordinator/coordinator.ts';
+import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
+import type { Batch, CoordinatorEnd, DeviceFacts, RunHooks, RunSubject } from '../runtime/coordinator/options.ts';
 import type { ProfileCache } from '../runtime/device/profiler.ts';
 import type { RunEvent } from '../runtime/events.ts';
 import { localPlan, trainHere } from '../runtime/local.ts';

@@ -7,7 +7,7 @@ import { type Graph, int } from '../graph/graph.ts';
 import { type CutTensor, layers } from '../graph/layers.ts';
 import { elementCount, int64s, type Tensor, tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
-import type { Batch, RunSubject } from '../runtime/coordinator/coordinator.ts';
+import type { Batch, RunSubject } from '../runtime/coordinator/options.ts';
 import type { TrainingSpec } from '../runtime/training-spec.ts';
 
 /** A net and its loss. */

@@ -10,7 +10,8 @@ import { type Announcement, announce } from '../discovery.ts';
 import { watchDrainRequests } from '../drain-requests.ts';
 import { coordinatorName, type Door, openDoor } from '../security/admission.ts';
 import { type LocalWorkers, startLocalWorkers } from '../worker/local-workers.ts';
-import { type Coordinator, type CoordinatorEnd, type CoordinatorOptions, createCoordinator, type DeviceFacts } from './coordinator.ts';
+import { type Coordinator, createCoordinator } from './coordinator.ts';
+import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from './options.ts';
 
 /** Where to listen and whom to wait for. */
 export interface ClusterOptions {

@@ -2,21 +2,13 @@
 // data feed, the clock and the state that snapshots bring; every decision is the machine's.
 
 import { assert, defined } from '../../assert.ts';
-import type { Clock } from '../../clock.ts';
-import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import type { DeviceTimes, Plan } from '../../cluster/cluster.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import { type CutTensor, cutBytes, type LayerSequence } from '../../graph/layers.ts';
-import { elementCount, sameShape, type Tensor } from '../../graph/tensor.ts';
-import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
-import { lightReplan } from '../../planner/replan/light.ts';
-import { replicationInterval } from '../../planner/replan/replication.ts';
-import type { Steps } from '../../planner/steps.ts';
+import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { sliceSamples } from '../device/samples.ts';
-import { refreshProfile } from '../drift.ts';
-import type { RunEvent } from '../events.ts';
 import {
   type LinkMeasurement,
   type Message,
@@ -29,79 +21,13 @@ import {
 } from '../messages.ts';
 import { encodeModel } from '../model-transfer.ts';
 import { optimizedParameter, type RunState } from '../run-state.ts';
-import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
+import { optimizerStateCount } from '../training-spec.ts';
 import { Detector } from './detector.ts';
+import { LayoutPlanner, type PlanRequest } from './layout-planner.ts';
 import { initialState, step } from './machine.ts';
-import type { Answer, Change, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
-import { activeDevices } from './members.ts';
-import { atLeisure, CoolDown, isWorthwhile } from './reconsider.ts';
-
-/** A batch: the model's inputs and the labels, batch first. */
-export interface Batch {
-  readonly inputs: readonly Tensor[];
-  readonly labels: Tensor;
-}
-
-/** What the coordinator needs to know of a device. */
-export interface DeviceFacts {
-  readonly memoryMiB: number;
-  readonly cores: number;
-  readonly engine: string;
-  /** Devices with the same machine share its memory. */
-  readonly machine: string;
-  /** What else is known of it, where it says so. */
-  readonly cpuQuotaCores?: number;
-  readonly batteryPercent?: number;
-  readonly isDischarging?: boolean;
-  readonly temperatureC?: number;
-}
-
-/** What is trained, from which state. */
-export interface RunSubject {
-  readonly modelName: string;
-  readonly sequence: LayerSequence;
-  readonly training: TrainingSpec;
-  readonly label: CutTensor;
-  readonly state: RunState;
-}
-
-/** Where a run's data come from and its results go. */
-export interface RunHooks {
-  batch(round: number): Batch;
-  observe(event: RunEvent): void;
-  onCommitted(
-    round: number,
-    loss: number,
-    correctCount: number,
-    learningRate: number,
-    results: Readonly<Record<string, RoundResult>>,
-  ): void;
-  /** Called with the state after `round` committed rounds; the run goes on when it resolves, with whether the state is safe beyond this process. */
-  onCheckpoint(round: number, state: RunState): Promise<boolean>;
-}
-
-export interface CoordinatorOptions {
-  readonly machine: MachineConfig;
-  readonly subject: RunSubject;
-  readonly hooks: RunHooks;
-  readonly clock: Clock;
-  /** The secret by which peers know each other. */
-  readonly peerToken: string;
-  /** Chooses the plan. May throw InputError (nothing fits). */
-  plan(profile: Profile, cluster: Cluster): Plan;
-  /** The same in steps, for who trains on meanwhile. Absent: a plan is not bettered during the run. */
-  planSteps?(profile: Profile, cluster: Cluster): Steps<Plan>;
-  /** The plan to use as it is, its devices in the order of joining; no profiling then. */
-  readonly givenPlan?: Plan;
-  /** The protocol. Default: `step` of machine.ts; the rehearsal wraps it in mistakes, to see them caught. */
-  readonly step?: typeof step;
-}
-
-/** How a run ended. */
-export interface CoordinatorEnd {
-  readonly round: number;
-  readonly stopped: boolean;
-}
+import type { Answer, MachineEffect, MachineInput, MachineState, Proposal } from './machine-types.ts';
+import { fullMembers } from './members.ts';
+import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from './options.ts';
 
 /** One run's coordinator. */
 export interface Coordinator {
@@ -132,12 +58,6 @@ interface Snapshot {
 /** How often it is looked at who is silent. */
 const judgeEveryMs = 250;
 
-/** Rounds between two looks at whether devices compute as fast as their profile says. */
-const driftRounds = 16;
-
-/** Rounds between copies where no profile tells what they cost. */
-const unprofiledCopyEvery = 10;
-
 /** How long a run without devices waits for one to come back. */
 const waitMs = 120_000;
 
@@ -157,9 +77,7 @@ class CoordinatorShell implements Coordinator {
   readonly end: Promise<CoordinatorEnd>;
   readonly #options: CoordinatorOptions;
   readonly #links = new Map<string, Link>();
-  readonly #facts = new Map<string, DeviceFacts>();
-  readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
-  readonly #profiles = new Map<string, ToCoordinator['profiled']>();
+  readonly #planner: LayoutPlanner;
   readonly #detector = new Detector(judgeEveryMs);
   /** The state after so many rounds that devices without a holder begin with: the last checkpoint, or the state before the first round. */
   #saved: { readonly round: number; readonly state: RunState };
@@ -179,9 +97,6 @@ class CoordinatorShell implements Coordinator {
   #stopJudging: () => void = () => {};
   #stopWaiting: () => void = () => {};
   #stopReconsidering: () => void = () => {};
-  readonly #coolDown = new CoolDown();
-  /** By device: milliseconds of computing in the last rounds of this layout. */
-  #busyMs: Record<string, readonly number[]> = {};
   /** The last checkpoint that is safe. */
   #durableRound: number | undefined;
   #resolve: (end: CoordinatorEnd) => void = () => {};
@@ -189,6 +104,7 @@ class CoordinatorShell implements Coordinator {
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
+    this.#planner = new LayoutPlanner(options);
     this.#state = initialState(options.machine);
     this.#saved = { round: options.machine.firstRound, state: options.subject.state };
     this.#durableRound = options.machine.firstRound > 0 ? options.machine.firstRound : undefined;
@@ -209,7 +125,7 @@ class CoordinatorShell implements Coordinator {
       return;
     }
     this.#links.set(name, link);
-    this.#facts.set(name, facts);
+    this.#planner.joined(name, facts);
     this.#detector.heard(name, this.#options.clock.now());
     const { machine: _, ...told } = facts;
     this.#options.hooks.observe({ kind: 'joined', device: name, ...told });
@@ -236,7 +152,7 @@ class CoordinatorShell implements Coordinator {
   #gone(name: string, reason: string): void {
     this.#links.delete(name);
     this.#detector.forget(name);
-    this.#coolDown.left(name, this.#options.clock.now());
+    this.#planner.left(name);
     if (this.#state.phase !== 'ended') this.#options.hooks.observe({ kind: 'left', device: name, reason });
     this.#changeMs ??= this.#options.clock.now();
     this.#input({ kind: 'left', device: name, reason });
@@ -407,10 +323,9 @@ class CoordinatorShell implements Coordinator {
           message('connect', { peers: effect.members.map(({ name, listenUrl }) => ({ name, url: listenUrl })) }),
         );
       case 'links-measured':
-        this.#measurements.set(effect.device, effect.links);
-        return;
+        return this.#planner.measured(effect.device, effect.links);
       case 'profiled':
-        this.#profiles.set(effect.device, effect.profile);
+        this.#planner.profiled(effect.device, effect.profile);
         this.#options.hooks.observe({
           kind: 'profiled',
           device: effect.device,
@@ -489,155 +404,63 @@ class CoordinatorShell implements Coordinator {
     this.#send(device, message('model', control, [bytes]));
   }
 
-  #plan({ devices, from, lost }: Extract<MachineEffect, { kind: 'plan' }>): void {
-    const { givenPlan } = this.#options;
+  #plan(request: PlanRequest): void {
     try {
-      if (from !== undefined) return this.#planned(this.#replan(devices, from, lost), devices);
-      const plan = givenPlan === undefined ? this.#planFromProfiles(devices) : this.#fitted(givenPlan, devices);
-      this.#planned(plan, devices);
+      const plan = this.#planner.plan(request);
+      this.#input({ kind: 'planned', plan, copyEvery: this.#planner.copyEvery(plan, request.devices) });
     } catch (error) {
       this.#abort(error);
     }
   }
 
-  #planned(plan: Plan, devices: readonly string[]): void {
-    this.#input({ kind: 'planned', plan, copyEvery: this.#copyEvery(plan, devices) });
-  }
-
-  /** Rounds between copies of the plan's single-device stages that cost little, where that can be told. */
-  #copyEvery(plan: Plan, devices: readonly string[]): number {
-    if (!this.#isProfiled(devices)) return unprofiledCopyEvery;
-    const optimizerState = optimizerStateCount(this.#options.subject.training);
-    return replicationInterval({ plan, profile: this.#profile(devices), cluster: this.#cluster(devices), optimizerState }).everyRounds;
-  }
-
-  #isProfiled(devices: readonly string[]): boolean {
-    return devices.every((device) => this.#profiles.has(device));
-  }
-
   /** Looks for a better plan for these devices while they train; or for one without a device that wants to leave. */
-  #consider({ devices, without }: Extract<MachineEffect, { kind: 'consider' }>): void {
+  #consider({ devices, without }: Omit<Extract<MachineEffect, { kind: 'consider' }>, 'kind'>): void {
     const from = this.#state.plan;
     if (from === undefined) return;
+    if (without === undefined) return void this.#improve(devices, from).catch((error: unknown) => this.#abort(error));
     try {
-      if (without !== undefined) {
-        const change = { cause: `${without} leaves`, lost: [], drained: without };
-        return this.#propose(this.#replan(devices, from, [without]), change, devices);
-      }
+      this.#propose(this.#planner.without(without, devices, from));
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
-      const message = `${without} cannot be spared: ${error.message}`;
-      return this.#options.hooks.observe({ kind: 'warning', message });
+      this.#options.hooks.observe({ kind: 'warning', message: `${without} cannot be spared: ${error.message}` });
     }
-    this.#improve(devices, from).catch((error: unknown) => this.#abort(error));
   }
 
-  /** Devices that came back a moment ago, after they had gone, are counted on later. */
-  async #improve(all: readonly string[], from: Plan): Promise<void> {
-    const { clock, givenPlan, planSteps, machine } = this.#options;
-    const nowMs = clock.now();
-    const isOld = (device: string): boolean =>
-      from.stages.some((stage) => stage.devices.includes(device)) || this.#coolDown.remainingMs(device, nowMs) === 0;
-    const devices = all.filter(isOld);
-    const waits = all.filter((device) => !isOld(device)).map((device) => this.#coolDown.remainingMs(device, nowMs));
+  async #improve(devices: readonly string[], from: Plan): Promise<void> {
     this.#stopReconsidering();
-    if (waits.length > 0) this.#stopReconsidering = clock.after(Math.min(...waits), () => this.#reconsider());
+    const waitMs = this.#planner.coolDownMs(devices, from);
+    if (waitMs > 0) this.#stopReconsidering = this.#options.clock.after(waitMs, () => this.#reconsider());
     const isOver = (): boolean => this.#state.plan !== from;
-    if (givenPlan !== undefined) {
-      const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
-      if (isWhole && JSON.stringify(givenPlan.stages) !== JSON.stringify(from.stages))
-        this.#propose(givenPlan, { cause: 'all devices of the given plan are here again', lost: [] }, devices);
-      return;
+    try {
+      const found = await this.#planner.better(devices, from, { round: this.#state.round, isOver });
+      if (found !== undefined) this.#propose(found);
+    } catch (error) {
+      if (!(error instanceof InputError)) throw error; // nothing better fits: what runs goes on
     }
-    if (planSteps === undefined || !this.#isProfiled(devices)) return;
-    const [profile, cluster] = [this.#profile(devices), this.#cluster(devices)];
-    const plan = await atLeisure(planSteps(profile, cluster), clock, isOver);
-    if (plan === undefined || isOver()) return;
-    const copies = 1 + optimizerStateCount(this.#options.subject.training);
-    const bytes = (layer: number): number => copies * this.#layerBytes(layer);
-    const remainingRounds = machine.endRound - this.#state.round;
-    if (!isWorthwhile(from, { plan, profile, cluster, remainingRounds, bytes })) return;
-    const used = new Set(from.stages.flatMap((stage) => stage.devices));
-    const fresh = plan.stages.flatMap((stage) => stage.devices).filter((device) => !used.has(device));
-    const cause = fresh.length > 0 ? `${fresh.join(' and ')} can help` : 'a faster plan was found';
-    this.#propose(plan, { cause, lost: [] }, devices);
   }
 
   #reconsider(): void {
-    const devices = this.#state.members.filter(({ joining }) => joining === undefined).map(({ name }) => name);
-    if (this.#state.phase !== 'ended') this.#consider({ kind: 'consider', devices });
+    if (this.#state.phase !== 'ended') this.#consider({ devices: fullMembers(this.#state).map(({ name }) => name) });
   }
 
-  /** Devices that have become slower or faster than their profile says are planned with as they are, where that pays. */
   #watchDrift(round: number, results: Readonly<Record<string, RoundResult>>): void {
-    for (const [device, { busyMs }] of Object.entries(results))
-      this.#busyMs[device] = [...(this.#busyMs[device] ?? []).slice(1 - driftRounds), busyMs];
     const { plan } = this.#state;
-    if (round % driftRounds !== 0 || plan === undefined || this.#options.planSteps === undefined) return;
-    const devices = activeDevices(this.#state);
-    if (!this.#isProfiled(devices)) return;
-    const { profile, drift } = refreshProfile(this.#profile(devices), plan, this.#cluster(devices), this.#busyMs);
-    const drifted = Object.keys(drift);
-    if (drifted.length === 0) return;
-    for (const device of drifted) {
-      const times = profile.devices[device];
-      const before = this.#profiles.get(device);
-      if (times !== undefined && before !== undefined) this.#profiles.set(device, { ...before, times });
-    }
-    this.#busyMs = {};
-    this.#options.hooks.observe({ kind: 'drift', factors: drift });
+    const factors = plan && this.#planner.computed(results, round, plan);
+    if (factors === undefined) return;
+    this.#options.hooks.observe({ kind: 'drift', factors });
     this.#reconsider();
   }
 
-  #propose(plan: Plan, change: Change, devices: readonly string[]): void {
+  #propose(proposal: Proposal): void {
     this.#changeMs ??= this.#options.clock.now();
-    this.#input({ kind: 'proposed', plan, change, copyEvery: this.#copyEvery(plan, devices) });
-  }
-
-  /** A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few are left, the others do their work. */
-  #fitted(plan: Plan, devices: readonly string[]): Plan {
-    const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-    if (named.every((name) => devices.includes(name))) return plan;
-    const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
-    return this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
-  }
-
-  /** A plan close to the one before: a spare in the place of a lost device, else the lost work among those who are left. */
-  #replan(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
-    const used = new Set(from.stages.flatMap((stage) => stage.devices));
-    const gone = [...used].filter((device) => lost.includes(device));
-    if (gone.length === 0) return from;
-    const spares = devices.filter((device) => !used.has(device));
-    const substitutes = new Map(gone.flatMap((device, index) => (spares[index] === undefined ? [] : [[device, spares[index]] as const])));
-    const substituted = withNames(from, substitutes);
-    if (substitutes.size === gone.length) return substituted;
-    const { grain = 1 } = this.#options.subject.training;
-    const profile = this.#isProfiled(devices) ? this.#profile(devices) : undefined;
-    const found = lightReplan({
-      plan: grain === 1 ? substituted : planInGrains(substituted, grain),
-      lost: gone.filter((device) => !substitutes.has(device)),
-      profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
-      cluster: this.#cluster(devices),
-      optimizerState: optimizerStateCount(this.#options.subject.training),
-      weightBytes: (layer) => this.#layerBytes(layer),
-    });
-    return grain === 1 ? found : planInSamples(found, grain);
-  }
-
-  /** Bytes of a layer's weights and statistics. */
-  #layerBytes(layer: number): number {
-    const { sequence } = this.#options.subject;
-    const { parameters = [], buffers = [] } = sequence.layers[layer] ?? {};
-    return [...parameters, ...buffers].reduce(
-      (sum, name) => sum + 4 * elementCount(defined(sequence.graph.initializers.get(name), name).shape),
-      0,
-    );
+    this.#input({ kind: 'proposed', ...proposal });
   }
 
   #changing({ change, plan, round, repeatedRounds, source, moves }: Extract<MachineEffect, { kind: 'changing' }>): void {
     const copies = 1 + optimizerStateCount(this.#options.subject.training);
     let movedBytes = 0;
-    for (const { layers } of moves) for (let layer = layers[0]; layer < layers[1]; layer++) movedBytes += copies * this.#layerBytes(layer);
+    for (const { layers } of moves)
+      for (let layer = layers[0]; layer < layers[1]; layer++) movedBytes += copies * this.#planner.layerBytes(layer);
     const { cause, lost } = change;
     this.#options.hooks.observe({ kind: 'recovering', cause, lost, plan, round, repeatedRounds, source, movedMiB: movedBytes / 2 ** 20 });
   }
@@ -662,54 +485,12 @@ class CoordinatorShell implements Coordinator {
     this.#input({ kind: 'left', device, reason });
   }
 
-  #planFromProfiles(devices: readonly string[]): Plan {
-    const cluster = this.#cluster(devices);
-    this.#options.hooks.observe({ kind: 'cluster', cluster });
-    const profile = this.#profile(devices);
-    this.#options.hooks.observe({ kind: 'profile', profile });
-    return this.#options.plan(profile, cluster);
-  }
-
-  #cluster(devices: readonly string[]): Cluster {
-    const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
-    const pairs = devices.flatMap((from) =>
-      (this.#measurements.get(from) ?? [])
-        .filter(({ peer }) => devices.includes(peer))
-        .map((link) => ({ between: [from, link.peer] as const, bandwidthMbps: link.bandwidthMbps, latencyMs: link.latencyMs })),
-    );
-    const slowest = pairs.reduce(
-      (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
-      pairs[0] ?? { bandwidthMbps: 1000, latencyMs: 0 },
-    );
-    return {
-      devices: devices.map((name, index) => {
-        const shareCount = machines.filter((machine) => machine === machines[index]).length;
-        return { name, memoryMiB: Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount) };
-      }),
-      links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
-    };
-  }
-
-  #profile(devices: readonly string[]): Profile {
-    const { machine } = this.#options;
-    const { modelName, sequence, label } = this.#options.subject;
-    const first = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
-    return {
-      model: modelName,
-      inputBytes: cutBytes(sequence.inputs),
-      labelBytes: cutBytes([label]),
-      layers: first.layers as readonly LayerProfile[],
-      batchSizes: machine.batchSizesToProfile,
-      devices: Object.fromEntries(devices.map((name) => [name, defined(this.#profiles.get(name), name).times])),
-    };
-  }
-
   /** Tells every member of the layout, and sends those who get layers from nobody else what the last checkpoint has of them. */
   #deploy({ plan, epoch, round, moves, members }: Extract<MachineEffect, { kind: 'deploy' }>): void {
     this.#epoch = epoch;
     this.#program = program(plan);
     this.#feeding = Promise.resolve();
-    this.#busyMs = {};
+    this.#planner.begin();
     this.#options.hooks.observe({ kind: 'deployment', plan });
     const { sequence } = this.#options.subject;
     const owned = new Map<string, ReadonlySet<string>>();
@@ -823,11 +604,6 @@ function sampleMs(times: DeviceTimes, batchSizes: readonly number[]): number {
   const last = batchSizes.length - 1;
   const total = [...(times.forwardMs[last] ?? []), ...(times.backwardMs[last] ?? [])].reduce((sum, ms) => sum + ms, 0);
   return total / defined(batchSizes[last], 'a batch size');
-}
-
-/** The plan with other devices in the place of some. */
-function withNames(plan: Plan, names: ReadonlyMap<string, string>): Plan {
-  return { ...plan, stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => names.get(name) ?? name) })) };
 }
 
 function emptySnapshot(epoch: number, round: number): Snapshot {

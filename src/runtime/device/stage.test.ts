@@ -19,7 +19,7 @@ import {
   type TestNet,
   transformerNet,
 } from '../../testing/training-subjects.ts';
-import type { RunSubject } from '../coordinator/coordinator.ts';
+import type { RunSubject } from '../coordinator/options.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { createStage } from './create-stage.ts';
 import { ownCopy } from './samples.ts';

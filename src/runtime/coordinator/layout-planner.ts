@@ -1,0 +1,233 @@
+// Which layouts the coordinator asks for: the first one, a small change after a loss, one without a device that leaves, and, while training goes on, a better
+// one. It knows what devices said of themselves: their facts, links and profiles, and how long they took of late.
+
+import { defined } from '../../assert.ts';
+import type { Cluster, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import { cutBytes } from '../../graph/layers.ts';
+import { elementCount } from '../../graph/tensor.ts';
+import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
+import { lightReplan } from '../../planner/replan/light.ts';
+import { replicationInterval } from '../../planner/replan/replication.ts';
+import { refreshProfile } from '../drift.ts';
+import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
+import { optimizerStateCount } from '../training-spec.ts';
+import type { Proposal } from './machine-types.ts';
+import type { CoordinatorOptions, DeviceFacts } from './options.ts';
+import { atLeisure, CoolDown, isWorthwhile } from './reconsider.ts';
+
+/** Rounds between copies where no profile tells what they cost. */
+const unprofiledCopyEvery = 10;
+
+/** Rounds between two looks at whether devices compute as fast as their profile says. */
+const driftRounds = 16;
+
+/** What the planner is asked for, when devices are lost. */
+export interface PlanRequest {
+  readonly devices: readonly string[];
+  /** The layout that lost some of its devices; absent: there is none. */
+  readonly from?: Plan;
+  readonly lost: readonly string[];
+}
+
+/** What is known of devices, and the plans that follow from it. */
+export class LayoutPlanner {
+  readonly #options: CoordinatorOptions;
+  readonly #facts = new Map<string, DeviceFacts>();
+  readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
+  readonly #profiles = new Map<string, ToCoordinator['profiled']>();
+  readonly #coolDown = new CoolDown();
+  /** By device: milliseconds of computing in the last rounds of this layout. */
+  #busyMs: Record<string, readonly number[]> = {};
+
+  constructor(options: CoordinatorOptions) {
+    this.#options = options;
+  }
+
+  joined(device: string, facts: DeviceFacts): void {
+    this.#facts.set(device, facts);
+  }
+
+  left(device: string): void {
+    this.#coolDown.left(device, this.#options.clock.now());
+  }
+
+  measured(device: string, links: readonly LinkMeasurement[]): void {
+    this.#measurements.set(device, links);
+  }
+
+  profiled(device: string, profile: ToCoordinator['profiled']): void {
+    this.#profiles.set(device, profile);
+  }
+
+  /** A new layout begins: what devices took before says nothing of it. */
+  begin(): void {
+    this.#busyMs = {};
+  }
+
+  /** A plan for the devices that are there. Throws InputError where nothing fits. */
+  plan({ devices, from, lost }: PlanRequest): Plan {
+    const { givenPlan } = this.#options;
+    if (from !== undefined) return this.#replan(devices, from, lost);
+    return givenPlan === undefined ? this.#planFromProfiles(devices) : this.#fitted(givenPlan, devices);
+  }
+
+  /** Rounds between copies of the plan's single-device stages that cost little, where that can be told. */
+  copyEvery(plan: Plan, devices: readonly string[]): number {
+    if (!this.#isProfiled(devices)) return unprofiledCopyEvery;
+    const optimizerState = optimizerStateCount(this.#options.subject.training);
+    return replicationInterval({ plan, profile: this.#profile(devices), cluster: this.#cluster(devices), optimizerState }).everyRounds;
+  }
+
+  /** The layout without a device that wants to leave. Throws InputError where the others cannot do its work. */
+  without(device: string, others: readonly string[], from: Plan): Proposal {
+    const plan = this.#replan(others, from, [device]);
+    return { plan, change: { cause: `${device} leaves`, lost: [], drained: device }, copyEvery: this.copyEvery(plan, others) };
+  }
+
+  /** Milliseconds until a device that came back is counted on; 0: all are. */
+  coolDownMs(devices: readonly string[], from: Plan): number {
+    const waits = devices
+      .filter((device) => !this.#isCountedOn(device, from))
+      .map((device) => this.#coolDown.remainingMs(device, this.#options.clock.now()));
+    return waits.length === 0 ? 0 : Math.min(...waits);
+  }
+
+  #isCountedOn(device: string, from: Plan): boolean {
+    const isUsed = from.stages.some((stage) => stage.devices.includes(device));
+    return isUsed || this.#coolDown.remainingMs(device, this.#options.clock.now()) === 0;
+  }
+
+  /** Looks for a layout that pays in what is left of the run, in slices; undefined where there is none, or `isOver` says that nobody wants it any more. */
+  async better(all: readonly string[], from: Plan, { round, isOver }: { round: number; isOver(): boolean }): Promise<Proposal | undefined> {
+    const { clock, givenPlan, planSteps, machine } = this.#options;
+    const devices = all.filter((device) => this.#isCountedOn(device, from));
+    if (givenPlan !== undefined) {
+      const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
+      if (!isWhole || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages)) return undefined;
+      const change = { cause: 'all devices of the given plan are here again', lost: [] };
+      return { plan: givenPlan, change, copyEvery: this.copyEvery(givenPlan, devices) };
+    }
+    if (planSteps === undefined || !this.#isProfiled(devices)) return undefined;
+    const [profile, cluster] = [this.#profile(devices), this.#cluster(devices)];
+    const plan = await atLeisure(planSteps(profile, cluster), clock, isOver);
+    if (plan === undefined || isOver()) return undefined;
+    const copies = 1 + optimizerStateCount(this.#options.subject.training);
+    const bytes = (layer: number): number => copies * this.layerBytes(layer);
+    if (!isWorthwhile(from, { plan, profile, cluster, remainingRounds: machine.endRound - round, bytes })) return undefined;
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const fresh = plan.stages.flatMap((stage) => stage.devices).filter((device) => !used.has(device));
+    const cause = fresh.length > 0 ? `${fresh.join(' and ')} can help` : 'a faster plan was found';
+    return { plan, change: { cause, lost: [] }, copyEvery: this.copyEvery(plan, devices) };
+  }
+
+  /**
+   * Notes how long a round took. Now and then: the devices that have become slower or faster than their profile says, which are planned with as they are
+   * from then on; undefined where there are none.
+   */
+  computed(results: Readonly<Record<string, RoundResult>>, round: number, plan: Plan): Readonly<Record<string, number>> | undefined {
+    for (const [device, { busyMs }] of Object.entries(results))
+      this.#busyMs[device] = [...(this.#busyMs[device] ?? []).slice(1 - driftRounds), busyMs];
+    const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+    if (round % driftRounds !== 0 || this.#options.planSteps === undefined || !this.#isProfiled(devices)) return undefined;
+    const { profile, drift } = refreshProfile(this.#profile(devices), plan, this.#cluster(devices), this.#busyMs);
+    if (Object.keys(drift).length === 0) return undefined;
+    for (const device of Object.keys(drift)) {
+      const times = profile.devices[device];
+      const before = this.#profiles.get(device);
+      if (times !== undefined && before !== undefined) this.#profiles.set(device, { ...before, times });
+    }
+    this.#busyMs = {};
+    return drift;
+  }
+
+  #isProfiled(devices: readonly string[]): boolean {
+    return devices.every((device) => this.#profiles.has(device));
+  }
+
+  /** A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few are left, the others do their work. */
+  #fitted(plan: Plan, devices: readonly string[]): Plan {
+    const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+    if (named.every((name) => devices.includes(name))) return plan;
+    const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
+    return this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
+  }
+
+  /** A plan close to the one before: a spare in the place of a lost device, else the lost work among those who are left. */
+  #replan(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const gone = [...used].filter((device) => lost.includes(device));
+    if (gone.length === 0) return from;
+    const spares = devices.filter((device) => !used.has(device));
+    const substitutes = new Map(gone.flatMap((device, index) => (spares[index] === undefined ? [] : [[device, spares[index]] as const])));
+    const substituted = withNames(from, substitutes);
+    if (substitutes.size === gone.length) return substituted;
+    const { grain = 1 } = this.#options.subject.training;
+    const profile = this.#isProfiled(devices) ? this.#profile(devices) : undefined;
+    const found = lightReplan({
+      plan: grain === 1 ? substituted : planInGrains(substituted, grain),
+      lost: gone.filter((device) => !substitutes.has(device)),
+      profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
+      cluster: this.#cluster(devices),
+      optimizerState: optimizerStateCount(this.#options.subject.training),
+      weightBytes: (layer) => this.layerBytes(layer),
+    });
+    return grain === 1 ? found : planInSamples(found, grain);
+  }
+
+  /** Bytes of a layer's weights and statistics. */
+  layerBytes(layer: number): number {
+    const { sequence } = this.#options.subject;
+    const { parameters = [], buffers = [] } = sequence.layers[layer] ?? {};
+    return [...parameters, ...buffers].reduce(
+      (sum, name) => sum + 4 * elementCount(defined(sequence.graph.initializers.get(name), name).shape),
+      0,
+    );
+  }
+
+  #planFromProfiles(devices: readonly string[]): Plan {
+    const cluster = this.#cluster(devices);
+    this.#options.hooks.observe({ kind: 'cluster', cluster });
+    const profile = this.#profile(devices);
+    this.#options.hooks.observe({ kind: 'profile', profile });
+    return this.#options.plan(profile, cluster);
+  }
+
+  #cluster(devices: readonly string[]): Cluster {
+    const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
+    const pairs = devices.flatMap((from) =>
+      (this.#measurements.get(from) ?? [])
+        .filter(({ peer }) => devices.includes(peer))
+        .map((link) => ({ between: [from, link.peer] as const, bandwidthMbps: link.bandwidthMbps, latencyMs: link.latencyMs })),
+    );
+    const slowest = pairs.reduce(
+      (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
+      pairs[0] ?? { bandwidthMbps: 1000, latencyMs: 0 },
+    );
+    return {
+      devices: devices.map((name, index) => {
+        const shareCount = machines.filter((machine) => machine === machines[index]).length;
+        return { name, memoryMiB: Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount) };
+      }),
+      links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
+    };
+  }
+
+  #profile(devices: readonly string[]): Profile {
+    const { machine } = this.#options;
+    const { modelName, sequence, label } = this.#options.subject;
+    const first = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
+    return {
+      model: modelName,
+      inputBytes: cutBytes(sequence.inputs),
+      labelBytes: cutBytes([label]),
+      layers: first.layers as readonly LayerProfile[],
+      batchSizes: machine.batchSizesToProfile,
+      devices: Object.fromEntries(devices.map((name) => [name, defined(this.#profiles.get(name), name).times])),
+    };
+  }
+}
+
+/** The plan with other devices in the place of some. */
+function withNames(plan: Plan, names: ReadonlyMap<string, string>): Plan {
+  return { ...plan, stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => names.get(name) ?? name) })) };
+}

@@ -1,0 +1,80 @@
+// What a coordinator is given, and what it gives back: plain data and the hooks of the run that it serves.
+
+import type { Clock } from '../../clock.ts';
+import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import type { Steps } from '../../planner/steps.ts';
+import type { RunEvent } from '../events.ts';
+import type { RoundResult } from '../messages.ts';
+import type { RunState } from '../run-state.ts';
+import type { TrainingSpec } from '../training-spec.ts';
+import type { step } from './machine.ts';
+import type { MachineConfig } from './machine-types.ts';
+
+/** A batch: the model's inputs and the labels, batch first. */
+export interface Batch {
+  readonly inputs: readonly Tensor[];
+  readonly labels: Tensor;
+}
+
+/** What the coordinator needs to know of a device. */
+export interface DeviceFacts {
+  readonly memoryMiB: number;
+  readonly cores: number;
+  readonly engine: string;
+  /** Devices with the same machine share its memory. */
+  readonly machine: string;
+  /** What else is known of it, where it says so. */
+  readonly cpuQuotaCores?: number;
+  readonly batteryPercent?: number;
+  readonly isDischarging?: boolean;
+  readonly temperatureC?: number;
+}
+
+/** What is trained, from which state. */
+export interface RunSubject {
+  readonly modelName: string;
+  readonly sequence: LayerSequence;
+  readonly training: TrainingSpec;
+  readonly label: CutTensor;
+  readonly state: RunState;
+}
+
+/** Where a run's data come from and its results go. */
+export interface RunHooks {
+  batch(round: number): Batch;
+  observe(event: RunEvent): void;
+  onCommitted(
+    round: number,
+    loss: number,
+    correctCount: number,
+    learningRate: number,
+    results: Readonly<Record<string, RoundResult>>,
+  ): void;
+  /** Called with the state after `round` committed rounds; the run goes on when it resolves, with whether the state is safe beyond this process. */
+  onCheckpoint(round: number, state: RunState): Promise<boolean>;
+}
+
+export interface CoordinatorOptions {
+  readonly machine: MachineConfig;
+  readonly subject: RunSubject;
+  readonly hooks: RunHooks;
+  readonly clock: Clock;
+  /** The secret by which peers know each other. */
+  readonly peerToken: string;
+  /** Chooses the plan. May throw InputError (nothing fits). */
+  plan(profile: Profile, cluster: Cluster): Plan;
+  /** The same in steps, for who trains on meanwhile. Absent: a plan is not bettered during the run. */
+  planSteps?(profile: Profile, cluster: Cluster): Steps<Plan>;
+  /** The plan to use as it is, its devices in the order of joining; no profiling then. */
+  readonly givenPlan?: Plan;
+  /** The protocol. Default: `step` of machine.ts; the rehearsal wraps it in mistakes, to see them caught. */
+  readonly step?: typeof step;
+}
+
+/** How a run ended. */
+export interface CoordinatorEnd {
+  readonly round: number;
+  readonly stopped: boolean;
+}
