@@ -18,7 +18,7 @@ import { defaultLinkLimits } from '../../transport/wire-link.ts';
 import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
 
-const timeout = 20_000;
+const timeout = 60_000;
 const predicted = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };
 const hybrid: HandPlan = { schedule: '1f1b', cuts: [2], shares: [[3, 1], [4]], microBatchCount: 2 };
 

@@ -19,7 +19,6 @@ import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { savedBudgetBytes } from '../device/recomputation.ts';
 import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
-import { ownCopy } from '../device/samples.ts';
 import type { StagePort, UpdateOptions } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { StateEntry } from '../device/stage-state.ts';
@@ -39,10 +38,12 @@ import {
 import { decodeModel } from '../model-transfer.ts';
 import { Arrivals } from './arrivals.ts';
 import { Catalog, type LayerRange } from './catalog.ts';
-import { checkedProgram, Layout, stageKey, type Topology, topologyOf } from './layout.ts';
+import { checkedProgram, Layout, stageKey, topologyOf } from './layout.ts';
+import { Layouts } from './layouts.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
 import { type ProcessMeters, processMeters } from './process-meters.ts';
 import { Replicas } from './replicas.ts';
+import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
 
 export interface WorkerOptions {
   /** The name that the coordinator gave this device. */
@@ -84,9 +85,6 @@ export async function runWorker(options: WorkerOptions): Promise<WorkerEnd> {
   return worker.serve();
 }
 
-/** A new layout has come in the place of the one for which something waited. */
-class Superseded extends Error {}
-
 /** Time between signs of life to the coordinator. */
 export const heartbeatMs = 500;
 
@@ -94,51 +92,12 @@ export const heartbeatMs = 500;
 const verdictMs = 30_000;
 const callMs = 10_000;
 
-/** The coordinator's word on rounds, awaited by the round that it is about. */
-class Commits {
-  #round = -1;
-  #resolve: (() => void) | undefined;
-
-  /** The commit of `round`, which is about to be prepared. */
-  expect(round: number): Promise<void> {
-    this.#round = round;
-    return new Promise((resolve) => {
-      this.#resolve = resolve;
-    });
-  }
-
-  /** True when it was waited for. */
-  arrived(round: number): boolean {
-    if (this.#resolve === undefined || round !== this.#round) return false;
-    this.#resolve();
-    this.#resolve = undefined;
-    return true;
-  }
-
-  forget(): void {
-    this.#resolve = undefined;
-  }
-}
-
-/** What the layout in force is about. */
-interface Session {
-  /** Ends all that waits when another layout comes, or the run ends. */
-  readonly failure: Failure;
-  readonly epoch: number;
-  readonly plan: Plan | undefined;
-  readonly topology: Topology | undefined;
-  readonly arrivals: Arrivals | undefined;
-  /** Peers whose links were lost, and told. */
-  readonly lostPeers: Set<string>;
-  /** Peers that this device exchanges anything with. */
-  readonly partners: ReadonlySet<string>;
-}
-
 interface Model {
   readonly message: ModelMessage;
   readonly sequence: LayerSequence;
   readonly catalog: Catalog;
   readonly replicas: Replicas;
+  readonly layouts: Layouts;
 }
 
 class Worker {
@@ -156,10 +115,6 @@ class Worker {
   #ended: WorkerEnd | undefined;
   #network: PeerNetwork | undefined;
   #model: Model | undefined;
-  /** The layout that runs. */
-  #layout: Layout | undefined;
-  /** Layouts before it, kept for what they hold. */
-  #former: Layout[] = [];
   /** The commit that the last round still waits for, and the update that waits for it. */
   #unsettled: Promise<void> | undefined;
   #clippedUpdate: Omit<UpdateOptions, 'gradientScale'> | undefined;
@@ -216,7 +171,7 @@ class Worker {
     this.#meters.stop();
     this.#mailbox.fail(new RunError(reason));
     await Promise.all([this.#peers.close(reason), this.#network?.close(), this.#options.coordinator.close(reason)]);
-    for (const layout of this.#layouts()) layout.stage.dispose();
+    this.#model?.layouts.dispose();
   }
 
   #end(end: WorkerEnd): void {
@@ -244,7 +199,7 @@ class Worker {
       case 'probe':
         return void this.#send('alive', {}).catch(() => {}); // a lost link ends the run by itself
       case 'release':
-        return this.#release(received.control.before);
+        return this.#model?.layouts.release(received.control.before);
       case 'state':
         return this.#arrived(null, received);
       case 'deploy':
@@ -379,7 +334,8 @@ class Worker {
       throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
     }
     const catalog = new Catalog(sequence);
-    this.#model = { message: control, sequence, catalog, replicas: new Replicas(catalog) };
+    const replicas = new Replicas(catalog);
+    this.#model = { message: control, sequence, catalog, replicas, layouts: new Layouts(catalog, replicas) };
     this.#network ??= await this.#options.createNetwork(this.#options.name, control.peerToken, (link) => this.#peers.accept(link));
     await this.#send('ready', { listenUrl: this.#network.url });
   }
@@ -450,7 +406,7 @@ class Worker {
     const { name } = this.#options;
     const model = earlier(this.#model, 'deploy', 'a model');
     const { arrivals, topology, partners } = this.#session;
-    this.#returnTo(round);
+    model.layouts.returnTo(round);
     const partnersLinked = this.#linkTo(peers, partners);
     const sent = partnersLinked.then(() =>
       this.#sendLayers(
@@ -463,25 +419,9 @@ class Worker {
     if (device === undefined) this.#retire();
     else await this.#establish(device, plan, { round, arriving: moves.filter(({ to }) => to === name) });
     await this.#guard(this.#explained(Promise.all([sent, arrivals?.complete])));
-    if (this.#layout !== undefined) await this.#complete(this.#layout);
+    if (model.layouts.current !== undefined) await this.#complete(model.layouts.current);
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
     this.#meters.start();
-  }
-
-  /** All layouts go back to version `round`; those that do not have it, and copies of other rounds, have nothing to give any more. */
-  #returnTo(round: number): void {
-    this.#replicas().keepOnly(round);
-    const kept = this.#layouts().filter((layout) => {
-      if (layout.returnTo(round)) return true;
-      layout.stage.dispose();
-      return false;
-    });
-    this.#layout = undefined;
-    this.#former = kept;
-  }
-
-  #layouts(): readonly Layout[] {
-    return this.#layout === undefined ? this.#former : [...this.#former, this.#layout];
   }
 
   /** This device has no part in the layout; what it holds is kept for the others. */
@@ -491,8 +431,8 @@ class Worker {
 
   /** The stage of the new layout: the one that is here already, if it computes the same, else a new one with what this device has of its state. */
   async #establish(device: DeviceProgram, plan: Plan, { round, arriving }: { round: number; arriving: readonly Move[] }): Promise<void> {
-    const { sequence, catalog, message: model } = earlier(this.#model, 'deploy', 'a model');
-    const { arrivals } = this.#session;
+    const { sequence, catalog, layouts, message: model } = earlier(this.#model, 'deploy', 'a model');
+    const { arrivals, failure } = this.#session;
     const options: StageOptions = {
       sequence,
       layers: device.layers,
@@ -512,20 +452,19 @@ class Worker {
       }),
     };
     const key = stageKey(options);
-    const same = this.#former.find((layout) => layout.key === key && layout.isComplete);
-    this.#former = this.#former.filter((layout) => layout !== same);
+    const same = layouts.takeLike(key);
     const create =
       this.#options.createStage ??
       ((stageOptions: StageOptions) => createStage(this.#options.engine, stageOptions, this.#options.stageStore));
     const stage = same?.stage ?? (await this.#guardStage(create(options)));
     const layout = new Layout({ program: device, stage, key }, round);
-    this.#layout = layout;
+    layouts.current = layout;
     this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
     if (same !== undefined) layout.begin();
     else {
       const own = new Set(catalog.names(device.layers));
       for (const { layers } of arriving) for (const name of catalog.names(layers)) own.delete(name);
-      for await (const entry of this.#held(own, round)) stage.load(entry);
+      for await (const entry of layouts.held(own, round, failure)) stage.load(entry);
     }
     arrivals?.deliver((entry) => stage.load(entry));
   }
@@ -542,29 +481,14 @@ class Worker {
     return this.#guard(creating);
   }
 
-  /** What this device holds of these parameters and buffers after `round` rounds, each once. */
-  async *#held(names: ReadonlySet<string>, round: number): AsyncGenerator<StateEntry> {
-    const { catalog } = earlier(this.#model, 'deploy', 'a model');
-    const wanted = new Set(names);
-    const sources = this.#layouts().filter((layout) => layout.isComplete && layout.stage.versions.includes(round));
-    for (const { stage, program } of sources) {
-      const own = new Set([...catalog.names(program.layers)].filter((name) => wanted.has(name)));
-      if (own.size === 0) continue;
-      for await (const entry of guarded(stage.state({ round, names: own }), this.#session.failure)) yield entry;
-      for (const name of own) wanted.delete(name);
-    }
-    // The engine takes the buffers that it is given; the copy must stay.
-    for (const entry of this.#replicas().entries(round, wanted)) yield { ...entry, value: ownCopy(entry.value) };
-  }
-
   /** Sends layers to their new owners, all at once. */
   async #sendLayers(moves: readonly Move[], round: number): Promise<void> {
-    const { catalog } = earlier(this.#model, 'deploy', 'a model');
-    const { epoch } = this.#session;
+    const { catalog, layouts } = earlier(this.#model, 'deploy', 'a model');
+    const { epoch, failure } = this.#session;
     await Promise.all(
       moves.map(async ({ layers, to }) => {
         let count = 0;
-        for await (const { role, name, value } of this.#held(catalog.names(layers), round)) {
+        for await (const { role, name, value } of layouts.held(catalog.names(layers), round, failure)) {
           await this.#guard(this.#peers.send(to, { ...message('state', { role, name }, [value]), epoch, round }, 'pipeline'));
           count++;
         }
@@ -597,7 +521,7 @@ class Worker {
 
   /** The layout that runs. Its state is in place: until then, nothing else is handled. */
   #running(kind: 'round' | 'snapshot'): Layout {
-    return earlier(this.#layout, kind, 'a plan');
+    return earlier(this.#model?.layouts.current, kind, 'a plan');
   }
 
   /**
@@ -644,7 +568,7 @@ class Worker {
 
   /** A round holds on all devices: its update stands, and the state before it may go. */
   #committed({ round, gradientScale }: ToWorker['commit']): void {
-    const layout = this.#layout;
+    const layout = this.#model?.layouts.current;
     if (layout === undefined || !this.#commits.arrived(round))
       throw new ProtocolError(`The coordinator committed round ${round}, which was not prepared.`);
     if (this.#clippedUpdate !== undefined) layout.stage.update({ ...this.#clippedUpdate, gradientScale });
@@ -652,16 +576,6 @@ class Worker {
     this.#unsettled = undefined;
     layout.committed(round + 1);
     if (layout.copyRound === round + 1) this.#startCopy(layout);
-  }
-
-  #release(before: number): void {
-    this.#layout?.release(before);
-    this.#former = this.#former.filter((layout) => {
-      if (layout.release(before)) return true;
-      layout.stage.dispose();
-      return false;
-    });
-    this.#model?.replicas.dropBefore(before);
   }
 
   /** Version `round` goes to the stage's backup as soon as it has committed. */
@@ -745,32 +659,7 @@ class Worker {
   }
 }
 
-function sessionOf(epoch: number): Session {
-  return {
-    failure: new Failure(),
-    epoch,
-    plan: undefined,
-    topology: undefined,
-    arrivals: undefined,
-    lostPeers: new Set(),
-    partners: new Set(),
-  };
-}
-
 async function* noEntries(): AsyncGenerator<StateEntry> {}
-
-/** Entries for as long as nothing fails; the generator is closed whatever happens. */
-async function* guarded(entries: AsyncGenerator<StateEntry>, failure: Failure): AsyncGenerator<StateEntry> {
-  try {
-    for (;;) {
-      const next = await failure.guard(entries.next());
-      if (next.done === true) return;
-      yield next.value;
-    }
-  } finally {
-    void entries.return(undefined);
-  }
-}
 
 function frameBytes({ tensors = [] }: Frame): number {
   return tensors.reduce((sum, tensor) => sum + tensor.data.byteLength, 0);

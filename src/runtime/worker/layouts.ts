@@ -1,0 +1,73 @@
+// The layouts that a device has a part in: the one that runs, and those before it for as long as others may need what they hold.
+
+import { ownCopy } from '../device/samples.ts';
+import type { StateEntry } from '../device/stage-state.ts';
+import type { Failure } from '../failure.ts';
+import type { Catalog } from './catalog.ts';
+import type { Layout } from './layout.ts';
+import type { Replicas } from './replicas.ts';
+import { guarded } from './session.ts';
+
+/** The layouts, and the copies of other devices' stages. */
+export class Layouts {
+  /** The layout that runs. */
+  current: Layout | undefined;
+  readonly #catalog: Catalog;
+  readonly #replicas: Replicas;
+  #former: readonly Layout[] = [];
+
+  constructor(catalog: Catalog, replicas: Replicas) {
+    this.#catalog = catalog;
+    this.#replicas = replicas;
+  }
+
+  #all(): readonly Layout[] {
+    return this.current === undefined ? this.#former : [...this.#former, this.current];
+  }
+
+  /** All layouts go back to version `round` and none runs; those that do not have it, and copies of other rounds, have nothing to give any more. */
+  returnTo(round: number): void {
+    this.#replicas.keepOnly(round);
+    this.#former = this.#all().filter((layout) => layout.returnTo(round) || dispose(layout));
+    this.current = undefined;
+  }
+
+  /** Takes out a layout whose stage computes the same, if there is one: it goes on as part of another. */
+  takeLike(key: string): Layout | undefined {
+    const found = this.#former.find((layout) => layout.key === key && layout.isComplete);
+    this.#former = this.#former.filter((layout) => layout !== found);
+    return found;
+  }
+
+  /** Versions below `before` may go, and layouts and copies that have no others. */
+  release(before: number): void {
+    this.current?.release(before);
+    this.#former = this.#former.filter((layout) => layout.release(before) || dispose(layout));
+    this.#replicas.dropBefore(before);
+  }
+
+  /** What this device holds of these parameters and buffers after `round` rounds, each once, for as long as nothing fails. */
+  async *held(names: ReadonlySet<string>, round: number, failure: Failure): AsyncGenerator<StateEntry> {
+    const wanted = new Set(names);
+    const sources = this.#all().filter((layout) => layout.isComplete && layout.stage.versions.includes(round));
+    for (const { stage, program } of sources) {
+      const own = new Set([...this.#catalog.names(program.layers)].filter((name) => wanted.has(name)));
+      if (own.size === 0) continue;
+      yield* guarded(stage.state({ round, names: own }), failure);
+      for (const name of own) wanted.delete(name);
+    }
+    // The engine takes the buffers that it is given; the copy must stay.
+    for (const entry of this.#replicas.entries(round, wanted)) yield { ...entry, value: ownCopy(entry.value) };
+  }
+
+  dispose(): void {
+    for (const layout of this.#all()) layout.stage.dispose();
+    this.#former = [];
+    this.current = undefined;
+  }
+}
+
+function dispose(layout: Layout): false {
+  layout.stage.dispose();
+  return false;
+}

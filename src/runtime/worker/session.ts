@@ -1,0 +1,76 @@
+// What holds for as long as a layout is in force: whatever waits under it ends when another one comes, or the run ends.
+
+import type { Plan } from '../../cluster/cluster.ts';
+import type { StateEntry } from '../device/stage-state.ts';
+import { Failure } from '../failure.ts';
+import type { Arrivals } from './arrivals.ts';
+import type { Topology } from './layout.ts';
+
+/** A new layout has come in the place of the one for which something waited. */
+export class Superseded extends Error {}
+
+/** What the layout in force is about. */
+export interface Session {
+  /** Ends all that waits when another layout comes, or the run ends. */
+  readonly failure: Failure;
+  readonly epoch: number;
+  readonly plan: Plan | undefined;
+  readonly topology: Topology | undefined;
+  readonly arrivals: Arrivals | undefined;
+  /** Peers whose links were lost, and told. */
+  readonly lostPeers: Set<string>;
+  /** Peers that this device exchanges anything with. */
+  readonly partners: ReadonlySet<string>;
+}
+
+/** The session of an epoch without a layout. */
+export function sessionOf(epoch: number): Session {
+  return {
+    failure: new Failure(),
+    epoch,
+    plan: undefined,
+    topology: undefined,
+    arrivals: undefined,
+    lostPeers: new Set(),
+    partners: new Set(),
+  };
+}
+
+/** The coordinator's word on rounds, awaited by the round that it is about. */
+export class Commits {
+  #round = -1;
+  #resolve: (() => void) | undefined;
+
+  /** The commit of `round`, which is about to be prepared. */
+  expect(round: number): Promise<void> {
+    this.#round = round;
+    return new Promise((resolve) => {
+      this.#resolve = resolve;
+    });
+  }
+
+  /** True when it was waited for. */
+  arrived(round: number): boolean {
+    if (this.#resolve === undefined || round !== this.#round) return false;
+    this.#resolve();
+    this.#resolve = undefined;
+    return true;
+  }
+
+  forget(): void {
+    this.#resolve = undefined;
+  }
+}
+
+/** Entries for as long as nothing fails; the generator is closed whatever happens. */
+export async function* guarded(entries: AsyncGenerator<StateEntry>, failure: Failure): AsyncGenerator<StateEntry> {
+  try {
+    for (;;) {
+      const next = await failure.guard(entries.next());
+      if (next.done === true) return;
+      yield next.value;
+    }
+  } finally {
+    void entries.return(undefined);
+  }
+}
