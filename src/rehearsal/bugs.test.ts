@@ -6,7 +6,7 @@ import { seededBugs } from './bugs.ts';
 import { rehearse } from './rehearse.ts';
 import { scenarioOf } from './scenario.ts';
 
-const mostSeeds = 150;
+const mostSeeds = 500;
 
 for (const [name, { make, faults }] of Object.entries(seededBugs)) {
   test(`found: ${name}`, async (context) => {
