@@ -29,7 +29,7 @@ export async function openTestbed(cluster, { name, priority, caches }) {
   }));
   for (const { own, kept } of pairs) if (existsSync(kept)) cpSync(kept, own, { recursive: true });
   let runCount = 0;
-  let isOpen = true;
+  let closing;
   return {
     lab,
     /** `asteroid train ...args`: see below. */
@@ -39,14 +39,14 @@ export async function openTestbed(cluster, { name, priority, caches }) {
       writeFileSync(file, JSON.stringify(plan));
       return file;
     },
-    async close() {
-      if (!isOpen) return;
-      isOpen = false;
-      for (const { own, kept } of pairs) if (existsSync(own)) cpSync(own, kept, { recursive: true });
-      await removeLab(name, state);
-      rmSync(folder, { recursive: true, force: true });
-    },
+    /** Whoever calls again waits for the same end. */
+    close: () => (closing ??= remove()),
   };
+  async function remove() {
+    for (const { own, kept } of pairs) if (existsSync(own)) cpSync(own, kept, { recursive: true });
+    await removeLab(name, state);
+    rmSync(folder, { recursive: true, force: true });
+  }
 }
 
 /**
