@@ -111,6 +111,7 @@ test('every command has help with an example, and every example parses', async (
     'simulate',
     'what-if',
     'curve',
+    'drain',
     'eval',
     'export',
     'verify',
