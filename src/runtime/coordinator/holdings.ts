@@ -30,8 +30,3 @@ export function lastCompleteRound(holdings: readonly Holding[], layerCount: numb
   const rounds = [...new Set(holdings.map(({ round }) => round))].sort((a, b) => b - a);
   return rounds.find((round) => holdersAt(holdings, round, layerCount).every((devices) => devices.length > 0));
 }
-
-/** True where every layer stands on two devices by the plan itself: then nothing needs to be copied. */
-export function isReplicated({ stages }: PlanLayout): boolean {
-  return stages.every(({ devices }) => devices.length > 1);
-}
