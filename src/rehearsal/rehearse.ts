@@ -34,8 +34,8 @@ const hangMs = 30_000;
 const recoveryMs = 240_000;
 /** How long devices may be busy after the run's end: coming back in vain, and what faults still hold them. */
 const afterlifeMs = 120_000;
-/** What may be on its way in one direction of a link: while it is measured, a mebibyte at a time. */
-const maxQueuedBytes = 2 ** 21;
+/** What may be on its way in one direction of a link: while it is measured, a window of 8 MiB (worker/peers.ts), and a frame more. */
+const maxQueuedBytes = 2 ** 23 + 2 ** 20;
 /** Events between two looks at the queues. */
 const eventsPerLook = 64;
 
