@@ -13,7 +13,7 @@ import { type CommandEnd, jsonLines, runCommand, temporaryFolder } from '../test
 import { gather } from '../training/data/dataset.ts';
 
 const cwd = temporaryFolder();
-const roundCount = 1020;
+const roundCount = 425;
 let end: CommandEnd;
 let tookMs = 0;
 let result: { readonly testAccuracy: number; readonly workerCount: number; readonly trainSeconds: number; readonly runFolder: string };
@@ -66,7 +66,7 @@ test('the run folder holds what its documents promise', async () => {
   assert.equal((parseYaml(await text('config.yaml')) as { model: string }).model, 'digits');
   assert.equal(parseCluster(await text('cluster.json')).devices.length, 3);
   assert.equal(parseProfile(await text('profile.json')).layers.length, 6);
-  assert.equal(parsePlan(await text('plan.json')).batchSize, 50);
+  assert.equal(parsePlan(await text('plan.json')).batchSize, 100);
   assert.ok((JSON.parse(await text('trace.json')) as { traceEvents: unknown[] }).traceEvents.length > 100);
   const metrics = await jsonLines(inRun('metrics.jsonl'));
   assert.deepEqual(

@@ -35,8 +35,14 @@ async function shellLines(): Promise<string[]> {
 
 /** The arguments of the line with this beginning, without `npx asteroid`. */
 async function args(beginning: string): Promise<string[]> {
-  const line = (await shellLines()).find((candidate) => candidate.startsWith(`npx asteroid ${beginning}`));
-  return defined(line, `a line "npx asteroid ${beginning}" in the README`).split(/\s+/).slice(2);
+  const [line] = await lines(beginning);
+  return defined(line, `a line "npx asteroid ${beginning}" in the README`);
+}
+
+/** The same of all lines with this beginning. */
+async function lines(beginning: string): Promise<string[][]> {
+  const found = (await shellLines()).filter((candidate) => candidate.startsWith(`npx asteroid ${beginning}`));
+  return found.map((line) => line.split(/\s+/).slice(2));
 }
 
 before(async () => {
@@ -50,8 +56,7 @@ before(async () => {
 });
 
 test('the README holds these commands and no others', async () => {
-  const lines = await shellLines();
-  const commands = lines.map((line) =>
+  const commands = (await shellLines()).map((line) =>
     line
       .split(/\s+/)
       .slice(0, line.startsWith('npx') ? 3 : 2)
@@ -62,11 +67,14 @@ test('the README holds these commands and no others', async () => {
     'npm start',
     'npx asteroid train',
     'npx asteroid worker',
+    'npx asteroid drain',
+    'npx asteroid train',
     'npx asteroid train',
     'npx asteroid eval',
     'npx asteroid verify',
     'npx asteroid plan',
     'npx asteroid simulate',
+    'npx asteroid what-if',
     'npx asteroid what-if',
   ]);
   const { scripts, bin } = JSON.parse(await readFile(join(repository, 'package.json'), 'utf8')) as {
@@ -116,7 +124,12 @@ test('a cluster that one does not have: plan, simulate, what-if', { timeout }, a
   const simulated = await runCommand(await args('simulate'), { cwd });
   assert.equal(simulated.code, 0, simulated.stderr);
   assert.match(await readFile(join(cwd, 'round.svg'), 'utf8'), /^<svg /);
-  const changed = await runCommand(await args('what-if'), { cwd });
-  assert.equal(changed.code, 0, changed.stderr);
-  assert.match(changed.stdout, /the plan cannot run: one of its devices has left\n.* by a new plan\n/);
+  const says = [/the plan cannot run: one of its devices has left\n.* by a new plan\n/, /\nLight {6}recovers [\d.]+x as fast as heavy/];
+  const questions = await lines('what-if');
+  assert.equal(questions.length, says.length);
+  for (const [index, question] of questions.entries()) {
+    const answered = await runCommand(question, { cwd });
+    assert.equal(answered.code, 0, answered.stderr);
+    assert.match(answered.stdout, defined(says[index], 'what it says'));
+  }
 });

@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { systemClock } from '../clock.ts';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { createRandom } from '../random.ts';
-import { refreshProfile } from './drift.ts';
+import { DriftWatch, refreshProfile } from './drift.ts';
 
 const layer = (name: string): Profile['layers'][number] => ({ name, outputBytes: 4, weightBytes: 4, savedBytes: 4, flops: 1 });
 const profile: Profile = {
@@ -31,23 +32,57 @@ const plan: Plan = {
   predicted: { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} },
 };
 
-test('a device that falls to a quarter of its speed is told after five such rounds of eight; only its times change', () => {
-  const rounds = (slowCount: number): readonly number[] => [...new Array(20).fill(20), ...new Array(slowCount).fill(80)];
-  assert.deepEqual(refreshProfile(profile, plan, cluster, { a: rounds(3), b: new Array(23).fill(30) }), { profile, drift: {} });
-  const { profile: found, drift } = refreshProfile(profile, plan, cluster, { a: rounds(5), b: new Array(25).fill(30) });
+const many = (count: number, value: number): number[] => new Array<number>(count).fill(value);
+
+test('a device that falls to a quarter of its speed is told when three quarters of its rounds say so; only its times change', () => {
+  const rounds = (slowCount: number): readonly number[] => [...many(16 - slowCount, 20), ...many(slowCount, 80)];
+  assert.deepEqual(refreshProfile(profile, plan, cluster, { a: rounds(11), b: many(16, 30) }), { profile, drift: {} });
+  const { profile: found, drift } = refreshProfile(profile, plan, cluster, { a: rounds(13), b: many(16, 30) });
   assert.deepEqual(drift, { a: 4 });
   assert.deepEqual(found.devices, { board: profile.devices['board'], a: { forwardMs: [[4, 8]], backwardMs: [[12, 16]] } });
   // With the profile refreshed, the same rounds are as expected; when the device recovers, that is told too.
-  assert.deepEqual(refreshProfile(found, plan, cluster, { a: rounds(5) }).drift, {});
-  assert.deepEqual(refreshProfile(found, plan, cluster, { a: new Array(8).fill(20) }).drift, { a: 0.25 });
+  assert.deepEqual(refreshProfile(found, plan, cluster, { a: rounds(13) }).drift, {});
+  assert.deepEqual(refreshProfile(found, plan, cluster, { a: many(8, 20) }).drift, { a: 0.25 });
 });
 
-test('jitter of a fifth, single rounds that take ten times as long, and fewer than five rounds do not count', () => {
+test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {
   for (let seed = 0; seed < 100; seed++) {
     const random = createRandom(seed, 5);
-    const a = Array.from({ length: 12 }, (_, round) => 20 * (round % 4 === 1 ? 10 : 0.85 + 0.35 * random.uniform()));
+    const a = Array.from(
+      { length: 16 },
+      (_, round) => 20 * (round % 4 === 1 ? (seed % 2 === 0 ? 10 : 0.1) : 0.85 + 0.35 * random.uniform()),
+    );
     const { profile: same, drift } = refreshProfile(profile, plan, cluster, { a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] });
     assert.deepEqual(drift, {}, `seed ${seed}`);
     assert.equal(same, profile);
   }
+});
+
+test('drift is looked for after ten seconds of a layout, and more and more rarely where it is found again and again', () => {
+  let nowMs = 0;
+  const clock = { ...systemClock, now: () => nowMs };
+  const watch = new DriftWatch(clock);
+  /** Rounds of a second until there are enough: their number, and what they say. */
+  const look = (busyMs: number): [rounds: number, factor: number | undefined] => {
+    for (let rounds = 1; ; rounds++) {
+      nowMs += 1_000;
+      if (watch.add({ a: { busyMs }, b: { busyMs: 30 } })) return [rounds, watch.look(profile, plan, cluster).drift['a']];
+    }
+  };
+  assert.deepEqual(look(20), [10, undefined]);
+  assert.deepEqual(look(40), [10, 2]);
+  assert.deepEqual(look(40), [20, 2]);
+  assert.deepEqual(look(20), [40, undefined]);
+  assert.deepEqual(look(20), [20, undefined]);
+  assert.deepEqual(look(20), [10, undefined]);
+  for (let index = 0; index < 5; index++) look(40);
+  assert.deepEqual(look(40), [300, 2]);
+  // A new layout: what was seen of the last one does not count.
+  for (let index = 0; index < 200; index++) assert.equal(watch.add({ a: { busyMs: 40 } }), false);
+  watch.begin();
+  assert.deepEqual(look(20), [300, undefined]);
+  // Long rounds: five are needed.
+  nowMs += 1_000_000;
+  for (let rounds = 1; rounds < 5; rounds++) assert.equal(watch.add({ a: { busyMs: 20 } }), false);
+  assert.equal(watch.add({ a: { busyMs: 20 } }), true);
 });

@@ -1,6 +1,7 @@
-// Whether devices have become slower or faster than their profile says, from the rounds that they report. Pure. The caller asks at a round boundary
-// with what it has heard since the plan began, and plans anew with the refreshed profile if that gains.
+// Whether devices have become slower or faster than their profile says, from the rounds that they report. The caller asks at a round boundary,
+// and plans anew with the refreshed profile if that gains.
 
+import type { Clock } from '../clock.ts';
 import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { program } from '../schedule/generate.ts';
@@ -13,15 +14,54 @@ export interface Refreshed {
   readonly drift: Readonly<Record<string, number>>;
 }
 
-/** The median of the last rounds counts; fewer say nothing. */
-const roundCount = 8;
+/** Fewer rounds say nothing. */
 const leastRoundCount = 5;
 /** Between these the profile stands: predictions are off by some percent anyhow, and planning anew costs time. */
 const [slower, faster] = [1.25, 0.8];
+/** What lasts less is not worth another layout. Whoever finds drift waits twice as long before looking again: a device that others use comes and goes. */
+const [shortestWindowMs, longestWindowMs] = [10_000, 300_000];
+
+/** The rounds of a layout, from one look at them to the next. */
+export class DriftWatch {
+  readonly #clock: Clock;
+  #busyMs: Record<string, number[]> = {};
+  #sinceMs: number;
+  #windowMs = shortestWindowMs;
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+    this.#sinceMs = clock.now();
+  }
+
+  /** A new layout begins: what devices took before says nothing of it. */
+  begin(): void {
+    this.#busyMs = {};
+    this.#sinceMs = this.#clock.now();
+  }
+
+  /** Notes a round. True when there are enough of them for `look`. */
+  add(results: Readonly<Record<string, { readonly busyMs: number }>>): boolean {
+    let roundCount = 0;
+    for (const [device, { busyMs }] of Object.entries(results)) {
+      this.#busyMs[device] ??= [];
+      roundCount = Math.max(roundCount, this.#busyMs[device].push(busyMs));
+    }
+    return roundCount >= leastRoundCount && this.#clock.now() - this.#sinceMs >= this.#windowMs;
+  }
+
+  /** What the rounds since the last look, or the beginning of the layout, say. */
+  look(profile: Profile, plan: Plan, cluster: Cluster): Refreshed {
+    const refreshed = refreshProfile(profile, plan, cluster, this.#busyMs);
+    const isSteady = refreshed.profile === profile;
+    this.#windowMs = isSteady ? Math.max(shortestWindowMs, this.#windowMs / 2) : Math.min(longestWindowMs, this.#windowMs * 2);
+    this.begin();
+    return refreshed;
+  }
+}
 
 /**
- * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs), in order. Devices without samples, and
- * names that the plan does not have, are left out.
+ * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs). A device has drifted when three quarters of its
+ * rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out.
  */
 export function refreshProfile(
   profile: Profile,
@@ -34,18 +74,19 @@ export function refreshProfile(
   const devices: Record<string, DeviceTimes> = {};
   for (const device of cluster.devices) {
     const expectedMs = predicted[device.name]?.busyMs ?? 0;
-    const last = (busyMs[device.name] ?? []).slice(-roundCount);
-    if (expectedMs === 0 || last.length < leastRoundCount) continue;
-    const factor = median(last) / expectedMs;
-    if (factor > faster && factor < slower) continue;
-    drift[device.name] = factor;
-    devices[device.name] = scaledTimes(deviceTimes(profile, device), factor);
+    const rounds = busyMs[device.name] ?? [];
+    if (expectedMs === 0 || rounds.length < leastRoundCount) continue;
+    const [low, median, high] = quartiles(rounds);
+    if (low < slower * expectedMs && high > faster * expectedMs) continue;
+    drift[device.name] = median / expectedMs;
+    devices[device.name] = scaledTimes(deviceTimes(profile, device), median / expectedMs);
   }
   const isSame = Object.keys(drift).length === 0;
   return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, drift };
 }
 
-function median(values: readonly number[]): number {
+function quartiles(values: readonly number[]): [low: number, median: number, high: number] {
   const sorted = values.toSorted((a, b) => a - b);
-  return sorted[Math.floor(sorted.length / 2)] as number;
+  const at = (share: number): number => sorted[Math.floor(share * (sorted.length - 1))] as number;
+  return [at(0.25), at(0.5), at(0.75)];
 }

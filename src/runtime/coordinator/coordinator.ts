@@ -342,7 +342,7 @@ class CoordinatorShell implements Coordinator {
       case 'feed':
         return this.#feed(effect.round);
       case 'committed':
-        this.#watchDrift(effect.round, effect.results);
+        this.#watchDrift(effect.results);
         return this.#options.hooks.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
       case 'repeated':
         return this.#options.hooks.observe({ kind: 'repeated', round: effect.round });
@@ -443,9 +443,9 @@ class CoordinatorShell implements Coordinator {
     if (this.#state.phase !== 'ended') this.#consider({ devices: fullMembers(this.#state).map(({ name }) => name) });
   }
 
-  #watchDrift(round: number, results: Readonly<Record<string, RoundResult>>): void {
+  #watchDrift(results: Readonly<Record<string, RoundResult>>): void {
     const { plan } = this.#state;
-    const factors = plan && this.#planner.computed(results, round, plan);
+    const factors = plan && this.#planner.computed(results, plan);
     if (factors === undefined) return;
     this.#options.hooks.observe({ kind: 'drift', factors });
     this.#reconsider();

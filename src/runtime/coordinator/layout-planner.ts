@@ -8,7 +8,7 @@ import { elementCount } from '../../graph/tensor.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
-import { refreshProfile } from '../drift.ts';
+import { DriftWatch } from '../drift.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import type { Proposal } from './machine-types.ts';
@@ -17,9 +17,6 @@ import { atLeisure, CoolDown, isWorthwhile } from './reconsider.ts';
 
 /** Rounds between copies where no profile tells what they cost. */
 const unprofiledCopyEvery = 10;
-
-/** Rounds between two looks at whether devices compute as fast as their profile says. */
-const driftRounds = 16;
 
 /** What the planner is asked for, when devices are lost. */
 export interface PlanRequest {
@@ -36,11 +33,11 @@ export class LayoutPlanner {
   readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
   readonly #profiles = new Map<string, ToCoordinator['profiled']>();
   readonly #coolDown = new CoolDown();
-  /** By device: milliseconds of computing in the last rounds of this layout. */
-  #busyMs: Record<string, readonly number[]> = {};
+  readonly #driftWatch: DriftWatch;
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
+    this.#driftWatch = new DriftWatch(options.clock);
   }
 
   joined(device: string, facts: DeviceFacts): void {
@@ -61,7 +58,7 @@ export class LayoutPlanner {
 
   /** A new layout begins: what devices took before says nothing of it. */
   begin(): void {
-    this.#busyMs = {};
+    this.#driftWatch.begin();
   }
 
   /** A plan for the devices that are there. Throws InputError where nothing fits. */
@@ -124,19 +121,17 @@ export class LayoutPlanner {
    * Notes how long a round took. Now and then: the devices that have become slower or faster than their profile says, which are planned with as they are
    * from then on; undefined where there are none.
    */
-  computed(results: Readonly<Record<string, RoundResult>>, round: number, plan: Plan): Readonly<Record<string, number>> | undefined {
-    for (const [device, { busyMs }] of Object.entries(results))
-      this.#busyMs[device] = [...(this.#busyMs[device] ?? []).slice(1 - driftRounds), busyMs];
+  computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Readonly<Record<string, number>> | undefined {
+    if (!this.#driftWatch.add(results)) return undefined;
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-    if (round % driftRounds !== 0 || this.#options.planSteps === undefined || !this.#isProfiled(devices)) return undefined;
-    const { profile, drift } = refreshProfile(this.#profile(devices), plan, this.#cluster(devices), this.#busyMs);
+    if (this.#options.planSteps === undefined || !this.#isProfiled(devices)) return undefined;
+    const { profile, drift } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
     if (Object.keys(drift).length === 0) return undefined;
     for (const device of Object.keys(drift)) {
       const times = profile.devices[device];
       const before = this.#profiles.get(device);
       if (times !== undefined && before !== undefined) this.#profiles.set(device, { ...before, times });
     }
-    this.#busyMs = {};
     return drift;
   }
 
