@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { calibratedTimes, partStarts } from './calibration.ts';
+import { calibratedTimes, interpolatedCalibration, partStarts } from './calibration.ts';
 
 test('parts are equal in time and layers; a few layers are a part each', () => {
   assert.deepEqual(partStarts(new Array(12).fill(1)), [0, 2, 4, 6, 8, 10]);
@@ -22,4 +22,17 @@ test('layers take their part of what their part of the model takes', () => {
     backwardMs: [3, 3, 1.5],
     stepMs: [2.5, 2.5, 2.5],
   });
+});
+
+test('between two sizes factors are the geometric means of those around, by the logarithm of the size; beyond them the nearest', () => {
+  const small = { starts: [0, 2], border: 1, forward: [4, 1], backward: [1, 9], step: [0.25, 1] };
+  const large = { starts: [0, 2], border: 4, forward: [1, 1], backward: [1, 1], step: [1, 1] };
+  const known = new Map([
+    [16, large],
+    [1, small],
+  ]);
+  assert.equal(interpolatedCalibration(known, 1), small);
+  assert.equal(interpolatedCalibration(known, 16), large);
+  assert.equal(interpolatedCalibration(known, 64), large);
+  assert.deepEqual(interpolatedCalibration(known, 4), { starts: [0, 2], border: 2, forward: [2, 1], backward: [1, 3], step: [0.5, 1] });
 });

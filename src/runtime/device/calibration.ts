@@ -99,6 +99,25 @@ export function calibratedTimes({ starts, forward, backward, step }: Calibration
   return { forwardMs, backwardMs, stepMs: forwardMs.map((ms, layer) => (ms + at(backwardMs, layer)) * at(step, part(layer))) };
 }
 
+/** The calibration at a batch size, or what lies between those of the sizes around it. They are of the same parts. */
+export function interpolatedCalibration(known: ReadonlyMap<number, Calibration>, batchSize: number): Calibration {
+  const sizes = [...known.keys()].toSorted((a, b) => a - b);
+  const above = sizes.find((size) => size >= batchSize) ?? defined(sizes.at(-1), 'a calibration');
+  const below = sizes.findLast((size) => size <= batchSize) ?? above;
+  const [from, to] = [defined(known.get(below), 'a calibration'), defined(known.get(above), 'a calibration')];
+  if (from === to) return from;
+  const share = Math.log(batchSize / below) / Math.log(above / below);
+  const between = (a: number, b: number): number => a ** (1 - share) * b ** share;
+  const all = (a: readonly number[], b: readonly number[]): readonly number[] => a.map((factor, part) => between(factor, at(b, part)));
+  return {
+    starts: from.starts,
+    border: between(from.border, to.border),
+    forward: all(from.forward, to.forward),
+    backward: all(from.backward, to.backward),
+    step: all(from.step, to.step),
+  };
+}
+
 /** Computes one micro-batch of the whole model: memory that the process has never touched makes first runs slow. */
 export async function warmUp(request: CalibrationRequest): Promise<void> {
   await withTrial(request, [0, request.alone.length], true, (trial) => trial.microBatch());

@@ -15,10 +15,10 @@ import { isFloat } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import {
-  type CalibratedTimes,
   type Calibration,
   calibrate,
   calibratedTimes,
+  interpolatedCalibration,
   isLong,
   type LayerTrial,
   timeWholeUpdate,
@@ -66,6 +66,16 @@ const maxRunCount = 15;
 const freeSpan: Span = { ms: 25, runLimit: 8 };
 const quotaPeriods = 3;
 
+/** Stages are compiled and measured at sizes that are so many times apart, and at the largest; in between, their factors are interpolated. */
+const sizesApart = 4;
+
+function calibratedSizes(batchSizes: readonly number[]): readonly number[] {
+  const sizes: number[] = [];
+  for (const size of batchSizes)
+    if (sizes.length === 0 || size >= sizesApart * (sizes.at(-1) as number) || size === batchSizes.at(-1)) sizes.push(size);
+  return sizes;
+}
+
 /** Measures all layers of a model on one engine. */
 export async function profileLayers(engine: Engine, sequence: LayerSequence, options: ProfileOptions): Promise<MeasuredProfile> {
   const key = cacheKey(engine, sequence, options);
@@ -74,12 +84,13 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   const { batchSizes, training, label, memoryBytes, clock, quotaPeriodMs = 0 } = options;
   const kinds = layerKinds(sequence, training.frozen);
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
-  const total = batchSizes.length * (representatives.size + 1);
+  const anchors = calibratedSizes(batchSizes);
+  const total = batchSizes.length * representatives.size + anchors.length;
   const span =
     quotaPeriodMs > 0 ? { ms: Math.max(freeSpan.ms, quotaPeriods * quotaPeriodMs), runLimit: Number.POSITIVE_INFINITY } : freeSpan;
   let done = 0;
   const trials: (readonly LayerTrial[])[] = [];
-  const calibrated: CalibratedTimes[] = [];
+  const calibrations = new Map<number, Calibration>();
   let before: Calibration | undefined;
   let previous = 1;
   let updateMs: number | undefined;
@@ -98,17 +109,22 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     }
     const alone = isKept ? grown : kinds.map((kind) => defined(byKind.get(kind), kind));
     previous = batchSize;
+    trials.push(alone);
+    if (!anchors.includes(batchSize)) continue;
     const request = { engine, sequence, batchSize, alone, training, label, memoryBytes, span, before };
     if (before === undefined) {
       const largest = defined(batchSizes.at(-1), 'a batch size');
       await warmUp({ ...request, batchSize: largest, alone: alone.map((trial) => scaledTrial(trial, largest / batchSize)) });
     }
     before = await calibrate(request);
+    calibrations.set(batchSize, before);
     updateMs ??= await timeWholeUpdate(request);
     options.onProgress(++done, total);
-    trials.push(alone);
-    calibrated.push(calibratedTimes(before, alone));
   }
+  const calibrated = batchSizes.map((batchSize, index) => {
+    const calibration = interpolatedCalibration(calibrations, batchSize);
+    return calibratedTimes(calibration, defined(trials[index], 'a measurement'));
+  });
   const profile: MeasuredProfile = {
     layers: layerProfiles(sequence, training.frozen, defined(trials.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
     times: {
@@ -152,7 +168,7 @@ function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], upda
 /** All that the times depend on, but for the device itself. */
 function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training, label }: ProfileOptions): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([5, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([6, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
