@@ -26,12 +26,17 @@ let drain: InstanceType<typeof MessageChannel>['port1'] | undefined;
  * 0.4 for a run with an output of 4 MiB). A message to a port whose other end is closed is dropped at once, and what it carried with it.
  */
 export function discard(data: ElementArray): void {
-  if (!fillsBuffer(data) || data.byteLength === 0) return;
+  if (fillsBuffer(data)) discardBuffer(data.buffer);
+}
+
+/** The same for a buffer that nobody else looks into. */
+export function discardBuffer(buffer: ArrayBuffer): void {
+  if (buffer.byteLength === 0) return;
   if (drain === undefined) {
     const channel = new MessageChannel();
     channel.port2.close();
     drain = channel.port1;
     drain.postMessage(undefined, [new ArrayBuffer(largestFreed)]);
   }
-  drain.postMessage(undefined, [data.buffer]);
+  drain.postMessage(undefined, [buffer]);
 }

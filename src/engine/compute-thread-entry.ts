@@ -75,6 +75,8 @@ function serve(engine: Engine): void {
         );
       case 'release':
         return engine.release(removed(request.handle));
+      case 'trim':
+        return engine.trim();
       case 'release-executable': {
         const executable = executables.get(request.executable);
         assert(executables.delete(request.executable), 'the graph is unknown');

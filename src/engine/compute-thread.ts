@@ -215,6 +215,11 @@ class ComputeThread implements Engine {
     this.#calls.post({ kind: 'release', handle: value.handle });
   }
 
+  trim(): void {
+    this.#checkOpen();
+    this.#calls.post({ kind: 'trim' });
+  }
+
   async settled(): Promise<void> {
     this.#checkOpen();
     await this.#calls.ask({ kind: 'settled', id: this.#calls.nextId() });

@@ -36,13 +36,15 @@ export interface Translation {
   readonly name: string;
   readonly inputs: readonly ValueInfo[];
   readonly outputs: readonly ValueInfo[];
-  /** The border of `model`, value for value: shapes and outputs' names may be others there. */
+  /** The border of `model`, value for value: shapes and outputs' names may be others there. It may have one output more before these. */
   readonly modelInputs: readonly ValueInfo[];
-  readonly modelOutputs: readonly string[];
+  readonly modelOutputs: readonly ValueInfo[];
   /** An ONNX file. */
   readonly model: Uint8Array;
   /** Whether the engine's own optimizations find something in it. */
   readonly isOptimizable: boolean;
+  /** Whether a run can write the outputs into buffers that it is given. */
+  readonly writesInPlace: boolean;
 }
 
 /** What executes graphs. */
@@ -63,6 +65,8 @@ export interface Engine {
   take(value: Value): Promise<Tensor>;
   /** Frees a value, after the runs queued before. Releasing twice is an error. */
   release(value: Value): void;
+  /** Lets go of memory that is kept for later runs: to be called when others will run than before. */
+  trim(): void;
   /** Resolves when everything queued so far is done; rejects with the first failure since the last call. */
   settled(): Promise<void>;
   /** Bytes of the values alive in the engine. */

@@ -1,7 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { BufferSource } from '../buffer-pool.ts';
 import { fasterKernel } from './faster-kernel.ts';
 import type { Kernel } from './queued.ts';
+
+const noBuffers: BufferSource = { take: (byteLength) => new ArrayBuffer(byteLength) };
 
 /** A kernel that takes `times` (the last one from then on) and writes down what happens to it. */
 function fake(name: string, log: string[], clock: { now: number }, times: readonly number[]): Kernel {
@@ -23,7 +26,7 @@ test('both run in turn, then the faster alone; a slow first run does not count',
   const log: string[] = [];
   const clock = { now: 0 };
   const kernel = fasterKernel(fake('many', log, clock, [100, 5]), fake('one', log, clock, [1, 8]), () => clock.now);
-  for (let run = 0; run < 8; run++) await kernel.run([], []);
+  for (let run = 0; run < 8; run++) await kernel.run([], [], noBuffers);
   assert.deepEqual(log, ['many', 'one', 'many', 'one', 'many', 'one', 'release one', 'many', 'many']);
   await kernel.release();
   assert.deepEqual(log.slice(-1), ['release many']);
@@ -33,7 +36,7 @@ test('released before anything was chosen, both are', async () => {
   const log: string[] = [];
   const clock = { now: 0 };
   const kernel = fasterKernel(fake('many', log, clock, [1]), fake('one', log, clock, [1]), () => clock.now);
-  await kernel.run([], []);
+  await kernel.run([], [], noBuffers);
   await kernel.release();
   assert.deepEqual(log, ['many', 'release many', 'release one']);
 });

@@ -10,11 +10,11 @@ export function fasterKernel(first: Kernel, second: Kernel, now: () => number = 
   const trials = [first, second].map((kernel) => ({ kernel, runCount: 0, bestMs: Number.POSITIVE_INFINITY }));
   let chosen: Kernel | undefined;
   return {
-    async run(inputs, wanted) {
-      if (chosen !== undefined) return chosen.run(inputs, wanted);
+    async run(inputs, wanted, buffers) {
+      if (chosen !== undefined) return chosen.run(inputs, wanted, buffers);
       const trial = trials.reduce((a, b) => (b.runCount < a.runCount ? b : a));
       const start = now();
-      const results = await trial.kernel.run(inputs, wanted);
+      const results = await trial.kernel.run(inputs, wanted, buffers);
       if (trial.runCount++ > 0) trial.bestMs = Math.min(trial.bestMs, now() - start);
       if (trials.every(({ runCount }) => runCount >= trialCount)) {
         const [winner, loser] = trials.toSorted((a, b) => a.bestMs - b.bestMs).map(({ kernel }) => kernel) as [Kernel, Kernel];

@@ -10,8 +10,8 @@ import { buildModel } from '../models/zoo.ts';
 import { blockedType } from './blocked-types.ts';
 import { runMemory } from './onnxruntime-memory.ts';
 
-/** Neg copies, Relu works in place, outputs have memory of their own and are copied. */
-test('the peak of a run is that of its nodes, or of the outputs and their copies', () => {
+/** Neg copies, Relu works in place, outputs have memory of their own from the beginning. */
+test('the peak of a run is that of its nodes, or of the outputs and their copies where they cannot be written in place', () => {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [2, 3, 4]);
   const y = emitter.emit('Tanh', [emitter.emit('Relu', [emitter.emit('Neg', [x])])]);
@@ -19,18 +19,23 @@ test('the peak of a run is that of its nodes, or of the outputs and their copies
   // Neg 96, Relu and Tanh in its place, the sum 4
   assert.deepEqual(runMemory(emitter.build('sum', [sum])), {
     peakBytes: 100,
-    peakNode: 'ReduceSum_3',
+    peakNode: 'Neg_0',
     alive: [
       { name: 'Neg_0', bytes: 96 },
       { name: 'ReduceSum_3', bytes: 4 },
     ],
     outputBytes: 4,
-    copiedBytes: 8,
+    copiedBytes: 0,
     runBytes: 100,
   });
-  // Neg 96 and the output 96; then two copies of the output
+  // Neg 96 and the output 96
   const both = runMemory(emitter.build('both', [y]));
-  assert.deepEqual([both.peakBytes, both.outputBytes, both.runBytes], [192, 96, 192]);
+  assert.deepEqual([both.peakBytes, both.outputBytes, both.copiedBytes, both.runBytes], [192, 96, 0, 192]);
+  // x leaves too, so that outputs are copied: the outputs 100, twice
+  const copied = runMemory(emitter.build('copied', [x, y, sum]));
+  assert.deepEqual([copied.peakBytes, copied.outputBytes, copied.copiedBytes, copied.runBytes], [192, 100, 200, 200]);
+  // Neg 96 and both outputs 100, one of which is made last
+  assert.equal(runMemory(emitter.build('given', [y, sum])).runBytes, 196);
 });
 
 test('a transposed convolution has the columns of one image beside it', () => {

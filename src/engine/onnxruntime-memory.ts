@@ -12,6 +12,7 @@ import { blockedType } from './blocked-types.ts';
 import { peelReshapes } from './border-reshapes.ts';
 import { arrangeForMemory, executionOrder } from './execution-order.ts';
 import { hideReshapes, shownValues } from './hidden-shapes.ts';
+import { canWriteInPlace } from './outputs-in-place.ts';
 import { tidy } from './tidy.ts';
 
 /** A graph as it goes to the runtime. */
@@ -37,9 +38,11 @@ export function prepareGraph(peeled: Graph, blockSize: number | undefined): Prep
   return { graph, isOptimizable: isOptimized, shown: isOptimized ? undefined : shownValues(graph, overwrites, types), types };
 }
 
-/** The file of a prepared graph. */
-export function exportPrepared({ graph, shown }: PreparedGraph): Uint8Array {
-  return shown === undefined ? exportGraph(graph) : exportGraph(hideReshapes(graph), new Map(), { isBorderTyped: false, values: shown });
+/** The file of a prepared graph; `signal`: with an empty sequence of that name as its first output. */
+export function exportPrepared({ graph, shown }: PreparedGraph, signal?: string): Uint8Array {
+  return shown === undefined
+    ? exportGraph(graph, new Map(), { emptySequence: signal })
+    : exportGraph(hideReshapes(graph), new Map(), { isBorderTyped: false, values: shown, emptySequence: signal });
 }
 
 /**
@@ -110,9 +113,9 @@ function workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], 
 
 /** What one run of a compiled graph takes beside its inputs and constants. */
 export interface RunMemory extends MemoryUse {
-  /** The outputs twice: the Node package copies all of them before it lets go of the runtime's. */
+  /** The outputs twice, where the Node package copies them: all of them, before it lets go of the runtime's. 0 where they are written in place. */
   readonly copiedBytes: number;
-  /** The larger of the two peaks, of nodes and of copying. */
+  /** The larger of the two peaks, of nodes and of copying. Outputs in place are there from the beginning. */
   readonly runBytes: number;
 }
 
@@ -120,7 +123,8 @@ export interface RunMemory extends MemoryUse {
 export function runMemory(graph: Graph, blockSize?: number): RunMemory {
   const { graph: prepared, shown, types } = prepareGraph(peelReshapes(graph, blockSize).graph, blockSize);
   const reusesDead = shown === undefined || new Set(shown.map(({ name }) => name));
-  const use = memoryUse(prepared, { ...onnxRuntimeMemory, reusesDead }, types);
-  const copiedBytes = 2 * use.outputBytes;
+  const isOutputGiven = canWriteInPlace(prepared);
+  const use = memoryUse(prepared, { ...onnxRuntimeMemory, reusesDead, isOutputGiven }, types);
+  const copiedBytes = isOutputGiven ? 0 : 2 * use.outputBytes;
   return { ...use, copiedBytes, runBytes: Math.max(use.peakBytes, copiedBytes) };
 }

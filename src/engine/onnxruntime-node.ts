@@ -2,7 +2,8 @@
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
-import { createOnnxRuntimeEngine, type OnnxRuntime } from './onnxruntime.ts';
+import { createOnnxRuntimeEngine } from './onnxruntime.ts';
+import type { OnnxRuntime } from './onnxruntime-module.ts';
 import { type PacingOptions, paced } from './pacing.ts';
 
 export interface OnnxRuntimeNodeOptions {

@@ -3,7 +3,8 @@
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
-import { createOnnxRuntimeEngine, type OnnxRuntime } from './onnxruntime.ts';
+import { createOnnxRuntimeEngine } from './onnxruntime.ts';
+import type { OnnxRuntime } from './onnxruntime-module.ts';
 import { createOnnxRuntimeNodeEngine, type OnnxRuntimeNodeOptions } from './onnxruntime-node.ts';
 import { paced } from './pacing.ts';
 

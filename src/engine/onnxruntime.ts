@@ -1,7 +1,8 @@
 // The engine over ONNX Runtime, which is given as a module: `onnxruntime-node`, or `onnxruntime-web` in a browser. `run` of the Node package
 // blocks the thread that calls it (no timer fires), hence compute-thread.ts. Facts found by trying version 1.30 on x64 Linux:
-// - Outputs are copied into fresh ArrayBuffers, all of them before the runtime frees its own: they can be moved to another thread without a further
-//   copy, and outlive the session and the thread that made them. Inputs on shared memory are refused; inputs are read in place.
+// - Outputs are copied into fresh ArrayBuffers, all of them before the runtime frees its own, unless outputs-in-place.ts keeps it from that: they can be moved
+//   to another thread without a further copy, and outlive the session and the thread that made them. Inputs on shared memory are refused; inputs are read in
+//   place.
 // - Graph outputs that are graph inputs or initializers, graphs without nodes, tensors without elements and scalars all work; such outputs
 //   are copies. Every graph input must be fed, needed or not.
 // - `BatchNormalization` with training_mode=1 runs; its running variance takes in the biased variance, as ONNX says (PyTorch: the unbiased).
@@ -13,32 +14,15 @@ import { Emitter } from '../graph/emitter.ts';
 import type { Graph } from '../graph/graph.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
 import type { ElementArray, ElementType, Tensor, ValueType } from '../graph/tensor.ts';
-import { tensorBytes, viewBytes } from '../graph/tensor.ts';
+import { byteLength, tensorBytes, viewBytes } from '../graph/tensor.ts';
 import { blockedDomain } from '../lowering/layouts.ts';
 import { peelReshapes } from './border-reshapes.ts';
 import type { Engine, Translation } from './engine.ts';
 import { fasterKernel } from './faster-kernel.ts';
 import { exportPrepared, prepareGraph } from './onnxruntime-memory.ts';
+import type { OnnxRuntime, RuntimeSession, RuntimeTensor } from './onnxruntime-module.ts';
+import { canWriteInPlace, type InPlace, probeInPlace, signalName } from './outputs-in-place.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
-
-/** ONNX Runtime's tensor, as far as it is used here. */
-export interface RuntimeTensor {
-  readonly type: string;
-  readonly dims: readonly number[];
-  readonly data: unknown;
-}
-
-/** ONNX Runtime's session, as far as it is used here. */
-export interface RuntimeSession {
-  run(feeds: Readonly<Record<string, RuntimeTensor>>, fetches: readonly string[]): Promise<Readonly<Record<string, RuntimeTensor>>>;
-  release(): Promise<void>;
-}
-
-/** What the packages `onnxruntime-node` and `onnxruntime-web` export, as far as it is used here. */
-export interface OnnxRuntime {
-  readonly InferenceSession: { create(model: Uint8Array, options: Readonly<Record<string, unknown>>): Promise<RuntimeSession> };
-  readonly Tensor: new (type: ElementType, data: ElementArray, dims: readonly number[]) => RuntimeTensor;
-}
 
 export interface OnnxRuntimeOptions {
   /** What to call the runtime, such as "onnxruntime-node 1.30.0". */
@@ -74,12 +58,13 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
   };
   const name = `${options.name} ${provider} (${threadCount} ${threadCount === 1 ? 'thread' : 'threads'})`;
   const blockSize = provider === 'cpu' ? await probeBlockSize(runtime, sessionOptions) : undefined;
+  const inPlace = provider === 'cpu' ? await probeInPlace(runtime, sessionOptions) : undefined;
   const describe = (error: unknown, what: string, graph: string): string => `${name} ${what} graph "${graph}": ${messageOf(error)}`;
   const refuse = (error: unknown, graph: string): Error =>
     error instanceof InputError ? error : new InputError(describe(error, 'cannot run', graph), { cause: error });
   const translate = (graph: Graph): Translation => {
     try {
-      return translateGraph(graph, blockSize);
+      return translateGraph(graph, { blockSize, writesInPlace: inPlace !== undefined });
     } catch (error) {
       throw refuse(error, graph.name);
     }
@@ -90,7 +75,7 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
     const graphOptimizationLevel = translation.isOptimizable ? 'all' : 'disabled';
     const kernelOf = async (intraOpNumThreads: number): Promise<Kernel> => {
       const session = await createSession(runtime, translation.model, { ...sessionOptions, intraOpNumThreads, graphOptimizationLevel });
-      return sessionKernel(runtime, session, translation, fail);
+      return sessionKernel(runtime, session, translation, { fail, inPlace });
     };
     try {
       return threadCount === 1 ? await kernelOf(1) : fasterKernel(await kernelOf(threadCount), await kernelOf(1));
@@ -101,21 +86,28 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
   return createQueuedEngine({
     name,
     blockSize,
+    writesInPlace: inPlace !== undefined,
     compile: async (graph) => compile(translate(graph)),
     translations: { translate, compile },
   });
 }
 
-function translateGraph(graph: Graph, blockSize: number | undefined): Translation {
+function translateGraph(
+  graph: Graph,
+  { blockSize, writesInPlace }: { readonly blockSize: number | undefined; readonly writesInPlace: boolean },
+): Translation {
   const { name, inputs, outputs } = graph;
   const { graph: peeled, inside } = peelReshapes(graph, blockSize);
   const prepared = prepareGraph(peeled, blockSize);
+  const isInPlace = writesInPlace && canWriteInPlace(prepared.graph);
+  const types = new Map(peeled.outputs.map((output) => [output.name, output]));
   return {
     ...{ name, inputs, outputs },
     modelInputs: peeled.inputs,
-    modelOutputs: outputs.map((output) => defined(inside.get(output.name), output.name)),
-    model: exportPrepared(prepared),
+    modelOutputs: outputs.map((output) => defined(types.get(defined(inside.get(output.name), output.name)), output.name)),
+    model: exportPrepared(prepared, isInPlace ? signalName : undefined),
     isOptimizable: prepared.isOptimizable,
+    writesInPlace: isInPlace,
   };
 }
 
@@ -155,14 +147,13 @@ const nothing: Kernel = { run: async () => [], release: async () => {} };
 function sessionKernel(
   runtime: OnnxRuntime,
   session: RuntimeSession,
-  { outputs, modelInputs, modelOutputs }: Translation,
-  fail: (error: unknown) => Error,
+  { outputs, modelInputs, modelOutputs, writesInPlace }: Translation,
+  { fail, inPlace }: { readonly fail: (error: unknown) => Error; readonly inPlace: InPlace | undefined },
 ): Kernel {
   const shapes = new Map(outputs.map(({ name, shape }) => [name, shape as readonly number[]]));
   const inside = new Map(outputs.map(({ name }, index) => [name, defined(modelOutputs[index], name)]));
-  const isPeeled = (name: string): boolean => inside.get(name) !== name;
   return {
-    async run(values, wanted) {
+    async run(values, wanted, buffers) {
       if (wanted.length === 0) return [];
       try {
         const feeds: Record<string, RuntimeTensor> = {};
@@ -170,11 +161,28 @@ function sessionKernel(
           const { name, shape } = defined(modelInputs[index], 'an input');
           feeds[name] = toRuntime(runtime, type, data, shape as readonly number[]);
         }
-        const names = wanted.map((name) => defined(inside.get(name), name));
-        const results = await session.run(feeds, names);
+        const types = wanted.map((name) => defined(inside.get(name), name));
+        if (writesInPlace && inPlace !== undefined) {
+          const arrays = types.map((value) => viewBytes(value.type, new Uint8Array(buffers.take(byteLength(value as ValueType)))));
+          const targets = types.map(({ name, type, shape }, index) => [
+            name,
+            toRuntime(runtime, type, defined(arrays[index], name), shape as readonly number[]),
+          ]);
+          await inPlace.run(session, feeds, Object.fromEntries(targets));
+          return wanted.map((name, index) => ({
+            type: defined(types[index], name).type,
+            shape: defined(shapes.get(name), name),
+            data: defined(arrays[index], name),
+          }));
+        }
+        const results = await session.run(
+          feeds,
+          types.map(({ name }) => name),
+        );
         return wanted.map((name, index) => {
-          const result = fromRuntime(defined(results[defined(names[index], name)], name));
-          return isPeeled(name) ? { ...result, shape: defined(shapes.get(name), name) } : result;
+          const inner = defined(types[index], name).name;
+          const result = fromRuntime(defined(results[inner], inner));
+          return inner === name ? result : { ...result, shape: defined(shapes.get(name), name) };
         });
       } catch (error) {
         throw fail(error);

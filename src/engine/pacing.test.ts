@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { OnnxRuntime } from './onnxruntime.ts';
+import type { OnnxRuntime } from './onnxruntime-module.ts';
 import { type PacingOptions, paced, type Usage } from './pacing.ts';
 
 /** A runtime whose runs take 100 ms of a clock that stands otherwise, and the pauses that follow them. */

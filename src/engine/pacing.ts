@@ -3,7 +3,7 @@
 
 import { cpus } from 'node:os';
 import { setTimeout } from 'node:timers/promises';
-import type { OnnxRuntime, RuntimeSession } from './onnxruntime.ts';
+import type { OnnxRuntime, RuntimeSession } from './onnxruntime-module.ts';
 
 export interface PacingOptions {
   /** The part of the time in which sessions may run, above 0 and at most 1. */
@@ -39,10 +39,13 @@ export function paced(runtime: OnnxRuntime, options: PacingOptions): OnnxRuntime
   const wrapped = (session: RuntimeSession): RuntimeSession => ({
     async run(feeds, fetches) {
       const startMs = now();
-      const results = await session.run(feeds, fetches);
-      const pauseMs = (now() - startMs) * (1 / share() - 1);
-      if (pauseMs > 0) await pause(Math.min(pauseMs, maxPauseMs));
-      return results;
+      try {
+        return await session.run(feeds, fetches);
+      } finally {
+        // A run that ends with an error has computed too, and may have computed all (outputs-in-place.ts).
+        const pauseMs = (now() - startMs) * (1 / share() - 1);
+        if (pauseMs > 0) await pause(Math.min(pauseMs, maxPauseMs));
+      }
     },
     release: () => session.release(),
   });

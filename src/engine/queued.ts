@@ -1,11 +1,15 @@
 // What the engines of this thread share: handles, order, ownership, failures and accounting, over a backend that only computes.
 // Calls queue tasks; one task runs at a time. The queue itself has no limit: its callers bound the micro-batches in flight.
+//
+// BUFFERS ARE WRITTEN AGAIN (buffer-pool.ts), where the backend writes into buffers that it is given. A buffer belongs to one slot. It is free when its slot is
+// dropped, by a task that stands behind all runs that read the slot, and nothing else frees it: a value that is alive is never written over.
 
 import { assert, defined } from '../assert.ts';
+import { BufferPool, type BufferSource } from '../buffer-pool.ts';
 import { RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import { type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
-import { discard } from './buffers.ts';
+import { discard, discardBuffer, fillsBuffer } from './buffers.ts';
 import type { Engine, Executable, Translation, Value } from './engine.ts';
 import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
@@ -13,9 +17,9 @@ import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wa
 export interface Kernel {
   /**
    * Computes the wanted outputs, in their order. The inputs stand in the order of the graph's and must not be changed. Every result has
-   * a buffer of its own, which nothing else refers to.
+   * a buffer of its own, which nothing else refers to: one of `buffers`, or a new one.
    */
-  run(inputs: readonly Tensor[], wanted: readonly string[]): Promise<readonly Tensor[]>;
+  run(inputs: readonly Tensor[], wanted: readonly string[], buffers: BufferSource): Promise<readonly Tensor[]>;
   release(): Promise<void>;
 }
 
@@ -24,6 +28,8 @@ export interface Backend {
   readonly name: string;
   /** Default: none. */
   readonly blockSize?: number | undefined;
+  /** Whether kernels write into the buffers that they are given. Default false: then none are kept. */
+  readonly writesInPlace?: boolean;
   /** Throws InputError for a graph that it cannot run. */
   compile(graph: Graph): Promise<Kernel>;
   /** Where graphs are brought into another form first: the two halves of `compile`. */
@@ -52,6 +58,7 @@ class QueuedEngine implements Engine {
   readonly #values = new ValueTable<Slot>();
   readonly #kernels = new Set<Kernel>();
   readonly #tasks: (() => Promise<void>)[] = [];
+  readonly #pool: BufferPool | undefined;
   #isWorking = false;
   #busyMs = 0;
   /** The first failure since the last `settled`. */
@@ -64,6 +71,7 @@ class QueuedEngine implements Engine {
     this.name = backend.name;
     this.blockSize = backend.blockSize;
     this.#backend = backend;
+    this.#pool = backend.writesInPlace === true ? new BufferPool(discardBuffer) : undefined;
     const { translations } = backend;
     this.translate = translations && (async (graph) => translations.translate(graph));
   }
@@ -93,6 +101,7 @@ class QueuedEngine implements Engine {
   upload(tensor: Tensor): Value {
     this.#checkOpen();
     checkUpload(tensor);
+    if (fillsBuffer(tensor.data)) this.#pool?.adopt(tensor.data.byteLength);
     return this.#values.add(tensor, { content: tensor });
   }
 
@@ -101,12 +110,20 @@ class QueuedEngine implements Engine {
   }
 
   async take(value: Value): Promise<Tensor> {
-    return this.#read(this.#values.remove(value), (content) => content);
+    return this.#read(this.#values.remove(value), (content) => {
+      if (fillsBuffer(content.data)) this.#pool?.leave(content.data.byteLength);
+      return content;
+    });
   }
 
   release(value: Value): void {
     const slot = this.#values.remove(value);
-    this.#enqueue(() => this.#timed(async () => drop(slot)));
+    this.#enqueue(() => this.#timed(async () => this.#drop(slot)));
+  }
+
+  trim(): void {
+    this.#checkOpen();
+    this.#enqueue(async () => this.#pool?.trim());
   }
 
   async settled(): Promise<void> {
@@ -137,7 +154,8 @@ class QueuedEngine implements Engine {
 
   async #close(): Promise<void> {
     await new Promise<void>((resolve) => this.#enqueue(async () => resolve()));
-    for (const slot of this.#values.clear()) drop(slot);
+    for (const slot of this.#values.clear()) this.#drop(slot);
+    this.#pool?.trim();
     for (const kernel of this.#kernels) await kernel.release();
     this.#kernels.clear();
     if (this.#unseen !== undefined) throw this.#unseen;
@@ -182,22 +200,48 @@ class QueuedEngine implements Engine {
     targets: readonly Slot[],
   ): Promise<void> {
     const broken = sources.find((slot) => slot.failure !== undefined)?.failure;
+    const taken = new Set<ArrayBuffer>();
     try {
       if (broken !== undefined) throw broken;
       const inputs = sources.map((slot) => defined(slot.content, 'the content of an input'));
-      const results = await kernel.run(inputs, [...wanted.keys()]);
+      const results = await kernel.run(inputs, [...wanted.keys()], { take: (byteLength) => this.#take(byteLength, taken) });
       for (const [index, [name, type]] of [...wanted].entries()) {
         const result = defined(results[index], `output "${name}"`);
         assert(
           result.type === type.type && sameShape(result.shape, type.shape),
           `output "${name}" came as ${result.type} [${result.shape.join(', ')}]`,
         );
-        defined(targets[index], 'the slot').content = result;
+        this.#fill(defined(targets[index], 'the slot'), result, taken);
       }
     } catch (error) {
       const failure = this.#fail(error);
-      for (const slot of targets) slot.failure = failure;
+      for (const slot of targets) {
+        this.#drop(slot);
+        slot.failure = failure;
+      }
     }
+    for (const unused of taken) this.#pool?.give(unused);
+  }
+
+  #take(byteLength: number, taken: Set<ArrayBuffer>): ArrayBuffer {
+    const buffer = this.#pool?.take(byteLength) ?? new ArrayBuffer(byteLength);
+    taken.add(buffer);
+    return buffer;
+  }
+
+  /** The buffer is the slot's from here on. */
+  #fill(slot: Slot, content: Tensor, taken: Set<ArrayBuffer>): void {
+    const { data } = content;
+    if (fillsBuffer(data) && !taken.delete(data.buffer)) this.#pool?.adopt(data.byteLength);
+    slot.content = content;
+  }
+
+  #drop(slot: Slot): void {
+    const data = slot.content?.data;
+    delete slot.content;
+    if (data === undefined) return;
+    if (this.#pool === undefined) discard(data);
+    else if (fillsBuffer(data)) this.#pool.give(data.buffer);
   }
 
   /** Resolves with what `use` makes of the content once it is computed. */
@@ -240,9 +284,4 @@ class QueuedEngine implements Engine {
   #checkOpen(): void {
     assert(this.#closing === undefined, 'the engine is closed');
   }
-}
-
-function drop(slot: Slot): void {
-  if (slot.content !== undefined) discard(slot.content.data);
-  delete slot.content;
 }

@@ -17,6 +17,8 @@ export interface MemoryModel {
    * one of these values may, into memory that was made for another of them.
    */
   readonly reusesDead: boolean | ReadonlySet<string>;
+  /** Whether the graph's outputs have their memory before the first node runs. Default false: each when its node does. */
+  readonly isOutputGiven?: boolean;
   /** What a node needs besides its inputs and outputs while it runs. */
   workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): number;
 }
@@ -111,7 +113,8 @@ function planBuffers(graph: Graph, order: readonly Node[], model: MemoryModel, t
     if (shared === 'given') return undefined;
     const found = shared ?? (isReused(name) && !outputs.has(name) ? takeDead(dead, type) : undefined);
     if (found !== undefined) return found;
-    const buffer = { name, bytes: byteLength(type), type, first: step, last: Number.POSITIVE_INFINITY, uses: 0 };
+    const first = model.isOutputGiven === true && outputs.has(name) ? 0 : step;
+    const buffer = { name, bytes: byteLength(type), type, first, last: Number.POSITIVE_INFINITY, uses: 0 };
     all.push(buffer);
     return buffer;
   };

@@ -43,6 +43,7 @@ export function createExactEngine(process: VirtualProcess): ExactEngine {
       return Promise.resolve(tensor);
     },
     release,
+    trim: () => {},
     settled: () => Promise.resolve(),
     valueBytes: () => bytes,
     busyMs: () => busyMs,

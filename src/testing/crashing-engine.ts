@@ -28,6 +28,7 @@ function bound(engine: Engine): Engine {
     download: (value) => engine.download(value),
     take: (value) => engine.take(value),
     release: (value) => engine.release(value),
+    trim: () => engine.trim(),
     settled: () => engine.settled(),
     valueBytes: () => engine.valueBytes(),
     busyMs: () => engine.busyMs(),

@@ -9,6 +9,7 @@ import { Emitter } from '../graph/emitter.ts';
 import { evaluateGraph } from '../graph/evaluate.ts';
 import type { Graph } from '../graph/graph.ts';
 import { type ElementType, elementTypes, int64s, scalar, type Tensor, tensor, tensorBytes, toNumbers, wrap } from '../graph/tensor.ts';
+import { createRandom } from '../random.ts';
 import { randomGraph } from './random-graph.ts';
 
 export interface EngineSuiteOptions {
@@ -301,6 +302,38 @@ function ownershipTests(withEngine: WithEngine): void {
       const increment = await engine.compile(addGraph(1));
       const [x, other] = [engine.upload(tensor('float32', [2], [1, 2])), engine.upload(scalar('float32', 9))];
       assert.deepEqual(toNumbers(await engine.take(defined(increment.run({ other, x })['y'], 'y'))), [2, 3]);
+    }));
+
+  test('values that are alive stay as they are, whatever is run, taken out and let go of meanwhile', () =>
+    withEngine(async (engine) => {
+      const increment = await engine.compile(addGraph(1));
+      for (let seed = 0; seed < 20; seed++) {
+        const random = createRandom(seed);
+        const alive: { readonly value: Value; readonly expected: number[] }[] = [];
+        const upload = (number: number): void => {
+          alive.push({ value: engine.upload(tensor('float32', [2], [number, -number])), expected: [number, -number] });
+        };
+        upload(seed);
+        const removed = (): (typeof alive)[number] => defined(alive.splice(random.integer(alive.length), 1)[0], 'a value');
+        const taken: Promise<void>[] = [];
+        for (let step = 0; step < 60; step++) {
+          const action = alive.length < 2 ? 0 : random.integer(5);
+          if (action < 2) {
+            const { value, expected } = defined(alive[random.integer(alive.length)], 'a value');
+            alive.push({ value: defined(increment.run({ x: value })['y'], 'y'), expected: expected.map((number) => number + 1) });
+          } else if (action === 2) upload(100 * step);
+          else if (action === 3) engine.release(removed().value);
+          else {
+            const { value, expected } = removed();
+            const check = async (): Promise<void> => assert.deepEqual(toNumbers(await engine.take(value)), expected, `seed ${seed}`);
+            taken.push(check());
+          }
+          if (random.integer(10) === 0) await engine.settled();
+        }
+        await Promise.all(taken);
+        for (const { value, expected } of alive) assert.deepEqual(toNumbers(await engine.take(value)), expected, `seed ${seed}`);
+        if (seed % 5 === 4) engine.trim();
+      }
     }));
 
   test('download copies, take moves', () =>

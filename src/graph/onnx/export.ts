@@ -65,6 +65,8 @@ export interface ShapeOptions {
   readonly isBorderTyped?: boolean;
   /** Inner values whose type and shape stand in the file. Default: none. */
   readonly values?: readonly ValueInfo[];
+  /** The name of an output before all others, an empty sequence of tensors. Default: none. */
+  readonly emptySequence?: string | undefined;
 }
 
 /**
@@ -104,14 +106,17 @@ function replacedConstant(node: NodeProto, value: Tensor, name: string): NodePro
   return patchNode(node, { attribute });
 }
 
-function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, { isBorderTyped = true, values = [] }: ShapeOptions): GraphProto {
+function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, options: ShapeOptions): GraphProto {
+  const { isBorderTyped = true, values = [], emptySequence } = options;
+  const [sequences, makers] =
+    emptySequence === undefined ? [[], []] : [[create(ValueInfoProtoSchema, { name: emptySequence })], [sequenceNode(emptySequence)]];
   return create(GraphProtoSchema, {
     name: graph.name,
     input: graph.inputs.map((input) => encodeValueInfo(input, isBorderTyped)),
     // A shape without dimensions may mean that it is not known: better none than a wrong one.
-    output: graph.outputs.map((output) => encodeValueInfo(output, isBorderTyped && output.shape.length > 0)),
+    output: [...sequences, ...graph.outputs.map((output) => encodeValueInfo(output, isBorderTyped && output.shape.length > 0))],
     initializer: [...graph.initializers].map(([name, value]) => encodeTensor(trained.get(name) ?? value, name)),
-    node: graph.nodes.map(encodeNode),
+    node: [...makers, ...graph.nodes.map(encodeNode)],
     valueInfo: values.map((value) => encodeValueInfo(value, true)),
   });
 }
@@ -127,6 +132,10 @@ function encodeValueInfo({ name, type, shape }: ValueInfo, withShape: boolean): 
     ...(withShape ? { shape: create(TensorShapeProtoSchema, { dim }) } : {}),
   });
   return create(ValueInfoProtoSchema, { name, type: create(TypeProtoSchema, { value: { case: 'tensorType', value: tensorType } }) });
+}
+
+function sequenceNode(name: string): NodeProto {
+  return create(NodeProtoSchema, { opType: 'SequenceEmpty', name, output: [name] });
 }
 
 function encodeNode({ operator, domain, name, inputs, outputs, attributes }: Node): NodeProto {

@@ -374,6 +374,7 @@ function brokenEngine(): Engine {
     download: (value: Value) => engine.download(value),
     take: (value: Value) => engine.take(value),
     release: (value: Value) => engine.release(value),
+    trim: () => engine.trim(),
     close: () => engine.close(),
   });
 }

@@ -61,6 +61,7 @@ function createFakeEngine(): FakeEngine {
       return { type, shape, data: allocate(type, elementCount(shape)) };
     },
     release: ({ handle }) => assert.ok(alive.delete(handle), 'released twice'),
+    trim: () => {},
     settled: async () => {},
     valueBytes: () => 0,
     busyMs: () => busyMs,

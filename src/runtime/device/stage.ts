@@ -159,6 +159,7 @@ export class Stage {
     this.#forget();
     this.#state.dispose();
     this.#compiled.release();
+    this.#engine.trim();
   }
 
   /** Milliseconds of computing so far. */
