@@ -9,7 +9,7 @@ import type { RunEvent } from '../runtime/events.ts';
 import type { RunState } from '../runtime/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
 import type { Disk } from '../storage/disk.ts';
-import { batchOf, createExactModel, gradientScale, initialRunState, learningRate, trainingSpec } from './exact-model.ts';
+import { batchOf, exactSequence, gradientScale, initialRunState, label, learningRate, trainingSpec } from './exact-model.ts';
 import { coordinatorName, randomPlan } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { checkpointFolder, crashed, exitProcess, startProcess, type World } from './world.ts';
@@ -90,12 +90,11 @@ export class CoordinatorLife {
     if (state !== undefined) this.#compare('the checkpoint that was read', state, firstRound);
     this.#round = firstRound;
     if (firstRound >= endRound) return this.#ended(process, new AlreadyDone(`the run has done its ${firstRound} rounds already`));
-    const { sequence, label } = createExactModel(seed, layerCount);
     const coordinator = createCoordinator({
       machine: this.#machine(firstRound),
       subject: {
         modelName: 'exact',
-        sequence,
+        sequence: exactSequence(layerCount),
         label,
         training: trainingSpec(seed, plan.batchSize, isClipped),
         state: state ?? initialRunState(seed, layerCount),

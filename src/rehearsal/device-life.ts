@@ -9,7 +9,7 @@ import { type Served, serveToTheEnd } from '../runtime/worker/serve.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
 import { batchSizesToProfile, coordinatorUrl } from './coordinator-life.ts';
 import { createExactEngine } from './exact-engine.ts';
-import { createExactModel } from './exact-model.ts';
+import { exactSequence } from './exact-model.ts';
 import { ExactStage } from './exact-stage.ts';
 import { coordinatorName } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
@@ -72,7 +72,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
       });
       return bug?.stage?.(stage, device.name) ?? stage;
     },
-    readModel: ({ training, layerNames }) => createExactModel(training.seed, layerNames.length).sequence,
+    readModel: ({ layerNames }) => exactSequence(layerNames.length),
   });
   await engine.close();
   await new Promise<void>((resolve) => process.takes(0, resolve)); // what waited for the engine lets go first

@@ -10,6 +10,7 @@ import type { CutTensor, Layer, LayerSequence } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
 import { hash32 } from '../random.ts';
 import type { Batch } from '../runtime/coordinator/options.ts';
+import type { StateRole } from '../runtime/messages.ts';
 import type { RunState } from '../runtime/run-state.ts';
 import type { TrainingSpec } from '../runtime/training-spec.ts';
 
@@ -47,22 +48,29 @@ export function gradientScale(norm: number): number {
   return 1 + (norm % 3);
 }
 
-/** What of a model follows from its seed and size. */
-export interface ExactModel {
-  readonly seed: number;
-  readonly layerCount: number;
-  readonly sequence: LayerSequence;
-  readonly label: CutTensor;
-}
-
 export const label: CutTensor = { name: 'label', type: 'float32', shape: ['N', 2], batchAxis: 0, differentiable: false };
 
-/** Names of a layer's weight, its running statistic and its momentum. */
-export function stateNames(layer: number): { readonly parameter: string; readonly buffer: string; readonly optimizer: string } {
-  return { parameter: `layer${layer}.weight`, buffer: `layer${layer}.statistic`, optimizer: `layer${layer}.weight/momentum` };
+/** Of a layer: its weight, its running statistic and its momentum. */
+type StateNames = Readonly<Record<StateRole, string>>;
+
+const knownNames: StateNames[] = [];
+
+/** Names of a layer's state; always the same strings, which makes looking them up fast. */
+export function stateNames(layer: number): StateNames {
+  let names = knownNames[layer];
+  if (names === undefined) {
+    names = { parameter: `layer${layer}.weight`, buffer: `layer${layer}.statistic`, optimizer: `layer${layer}.weight/momentum` };
+    knownNames[layer] = names;
+  }
+  return names;
 }
 
-export function createExactModel(seed: number, layerCount: number): ExactModel {
+const knownSequences: LayerSequence[] = [];
+
+/** The model of so many layers; as its graph has it, all state is zero. One for all who ask: nobody may change it. */
+export function exactSequence(layerCount: number): LayerSequence {
+  const known = knownSequences[layerCount];
+  if (known !== undefined) return known;
   const cut = (index: number): CutTensor => ({
     name: `cut${index}`,
     type: 'float32',
@@ -83,21 +91,23 @@ export function createExactModel(seed: number, layerCount: number): ExactModel {
       flops: 1,
     };
   });
-  const { parameter, buffer } = initialRunState(seed, layerCount);
+  const state = (role: 'parameter' | 'buffer'): string[] => layers.map((_, index) => stateNames(index)[role]);
+  const [parameters, buffers] = [state('parameter'), state('buffer')];
   const sequence: LayerSequence = {
     graph: {
       name: 'exact',
       inputs: [{ name: 'cut0', type: 'float32', shape: ['N', rowLength] }],
       outputs: [{ name: `cut${layerCount}`, type: 'float32', shape: ['N', rowLength] }],
-      initializers: new Map([...parameter, ...buffer]),
-      parameters: [...parameter.keys()],
-      buffers: [...buffer.keys()],
+      initializers: new Map([...parameters, ...buffers].map((name) => [name, versioned(0, 0)])),
+      parameters,
+      buffers,
       nodes: [],
     },
     inputs: [cut(0)],
     layers,
   };
-  return { seed, layerCount, sequence, label };
+  knownSequences[layerCount] = sequence;
+  return sequence;
 }
 
 /** The state before the first round; momentum starts from nothing, as optimizers do. */
@@ -114,7 +124,10 @@ export function initialRunState(seed: number, layerCount: number): RunState {
 
 /** A piece of state: its value, and how many rounds it has seen. */
 export function versioned(value: number, version: number): Tensor {
-  return wrap('float32', [2], Float32Array.of(value, version));
+  const data = new Float32Array(2);
+  data[0] = value;
+  data[1] = version;
+  return wrap('float32', [2], data);
 }
 
 /** One sample of a round's batch. */
@@ -126,8 +139,13 @@ export interface Sample {
 
 /** The sample at a place of a round's batch. */
 export function sampleAt(seed: number, round: number, place: number): Sample {
-  const id = hash32(seed, 3, round, place) % modulus;
+  const id = sampleIdAt(seed, round, place);
   return { id, value: hash32(seed, 4, id) % modulus, label: hash32(seed, 5, id) % modulus };
+}
+
+/** Which sample it is. */
+export function sampleIdAt(seed: number, round: number, place: number): number {
+  return hash32(seed, 3, round, place) % modulus;
 }
 
 /** A round's batch as the coordinator feeds it. Its rows bear no epoch. */
@@ -136,10 +154,27 @@ export function batchOf(seed: number, round: number, batchSize: number): Batch {
   const labels = new Float32Array(batchSize * 2);
   for (let place = 0; place < batchSize; place++) {
     const sample = sampleAt(seed, round, place);
-    inputs.set([sample.value, sample.id, round, 0], place * rowLength);
-    labels.set([sample.label, sample.id], place * 2);
+    writeRow(inputs, place, { value: sample.value, sample: sample.id, round, epoch: 0 });
+    labels[2 * place] = sample.label;
+    labels[2 * place + 1] = sample.id;
   }
   return { inputs: [wrap('float32', [batchSize, rowLength], inputs)], labels: wrap('float32', [batchSize, 2], labels) };
+}
+
+/** What a sample's row says. */
+export interface Row {
+  readonly value: number;
+  readonly sample: number;
+  readonly round: number;
+  readonly epoch: number;
+}
+
+export function writeRow(rows: Float32Array, index: number, { value, sample, round, epoch }: Row): void {
+  const start = index * rowLength;
+  rows[start] = value;
+  rows[start + 1] = sample;
+  rows[start + 2] = round;
+  rows[start + 3] = epoch;
 }
 
 /** What every device is told of the training; the momentum optimizer's name tells that there is optimizer state. */

@@ -9,7 +9,7 @@ import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from '../runtime/device/stage-state.ts';
 import type { StateRole } from '../runtime/messages.ts';
 import type { ExactEngine } from './exact-engine.ts';
-import { layerRules, learningRate, rowLength, sampleAt, stateNames, versioned } from './exact-model.ts';
+import { layerRules, learningRate, rowLength, sampleIdAt, stateNames, versioned, writeRow } from './exact-model.ts';
 
 /** What a stage takes from the world. */
 export interface StageWorld {
@@ -20,6 +20,8 @@ export interface StageWorld {
   epoch(): number;
   violate(what: string): void;
 }
+
+const roles = ['parameter', 'optimizer', 'buffer'] as const;
 
 /** A layer's weight, momentum and running statistic, and the rounds that each has seen. */
 type LayerState = Readonly<Record<StateRole, readonly [value: number, version: number]>>;
@@ -142,7 +144,7 @@ export class ExactStage implements StagePort {
     this.#checkRows(rows, samples, `micro-batch ${microBatch}`, this.#layers[0] !== 0);
     const values: number[][] = [samples.map((_, index) => rows[index * rowLength] as number)];
     for (const [index, layer] of this.#layers.entries()) {
-      const weight = this.#layerState(layer).parameter[0];
+      const weight = this.#weight(layer);
       const outputs = (values[index] as number[]).map((input) => layerRules.forward(input, weight, layer));
       values.push(outputs);
       this.#outputSums[index] = (this.#outputSums[index] as number) + sum(outputs);
@@ -180,14 +182,19 @@ export class ExactStage implements StagePort {
 
   async takeGradients(): Promise<Float32Array> {
     await this.#computed(0);
-    const witnesses = [1, this.#sampleCount, this.#round, this.#world.epoch()];
-    return Float32Array.from([...this.#gradientSums, ...this.#outputSums, ...witnesses]);
+    const vector = new Float32Array(this.#vectorLength());
+    vector.set(this.#gradientSums);
+    vector.set(this.#outputSums, this.#layers.length);
+    vector.set([1, this.#sampleCount, this.#round, this.#world.epoch()], 2 * this.#layers.length);
+    return vector;
   }
 
   async putGradients(values: Float32Array): Promise<void> {
     const count = this.#layers.length;
-    this.#gradientSums = [...values.subarray(0, count)];
-    this.#outputSums = [...values.subarray(count, 2 * count)];
+    for (let index = 0; index < count; index++) {
+      this.#gradientSums[index] = values[index] as number;
+      this.#outputSums[index] = values[count + index] as number;
+    }
     const [members, samples, rounds, epochs] = values.subarray(2 * count) as unknown as readonly [number, number, number, number];
     if (rounds !== members * this.#round) this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
     if (epochs !== members * this.#world.epoch())
@@ -219,16 +226,24 @@ export class ExactStage implements StagePort {
   }
 
   #layerState(layer: number): LayerState {
-    const names = stateNames(layer);
-    const value = (role: StateRole): readonly [number, number] | undefined => {
-      const held = this.#state.get(role, names[role]);
-      return held && (this.#world.engine.peek(held).data as unknown as readonly [number, number]);
-    };
     return {
-      parameter: defined(value('parameter'), names.parameter),
-      optimizer: value('optimizer') ?? [0, 0],
-      buffer: defined(value('buffer'), names.buffer),
+      parameter: this.#stateOf('parameter', layer),
+      optimizer: this.#held('optimizer', layer) ?? [0, 0],
+      buffer: this.#stateOf('buffer', layer),
     };
+  }
+
+  #weight(layer: number): number {
+    return this.#stateOf('parameter', layer)[0];
+  }
+
+  #stateOf(role: StateRole, layer: number): readonly [number, number] {
+    return defined(this.#held(role, layer), role);
+  }
+
+  #held(role: StateRole, layer: number): readonly [number, number] | undefined {
+    const held = this.#state.get(role, stateNames(layer)[role]);
+    return held && (this.#world.engine.peek(held).data as unknown as readonly [number, number]);
   }
 
   #set(role: StateRole, layer: number, [value, version]: readonly [number, number]): void {
@@ -245,7 +260,9 @@ export class ExactStage implements StagePort {
 
   /** All of a layer's state is of the round that is to be computed. */
   #checkVersions(layer: number): void {
-    for (const [role, [, version]] of Object.entries(this.#layerState(layer))) {
+    const state = this.#layerState(layer);
+    for (const role of roles) {
+      const version = state[role][1];
       if (version !== this.#round) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
     }
   }
@@ -256,14 +273,16 @@ export class ExactStage implements StagePort {
 
   #samplesOf(microBatch: number, firstSample: number): number[] {
     const first = microBatch * this.#options.microBatchSize + firstSample;
-    return Array.from({ length: this.#options.sampleCount }, (_, index) => sampleAt(this.#seed, this.#round, first + index).id);
+    return Array.from({ length: this.#options.sampleCount }, (_, index) => sampleIdAt(this.#seed, this.#round, first + index));
   }
 
   #checkRows(rows: Float32Array, samples: readonly number[], what: string, hasEpoch: boolean): void {
     assert(rows.length === samples.length * rowLength, 'a row a sample');
-    for (const [index, sample] of samples.entries()) {
-      const [, found, round, epoch] = rows.subarray(index * rowLength, (index + 1) * rowLength);
-      const isRight = found === sample && round === this.#round && (!hasEpoch || epoch === this.#world.epoch());
+    const ownEpoch = this.#world.epoch();
+    for (let index = 0; index < samples.length; index++) {
+      const start = index * rowLength;
+      const [sample, found, round, epoch] = [samples[index], rows[start + 1], rows[start + 2], rows[start + 3]];
+      const isRight = found === sample && round === this.#round && (!hasEpoch || epoch === ownEpoch);
       if (!isRight) this.#violate(`${what} holds sample ${found} of round ${round} and epoch ${epoch} in the place of sample ${sample}`);
     }
   }
@@ -278,7 +297,7 @@ export class ExactStage implements StagePort {
     const byLayer: (readonly number[])[] = [];
     for (let index = this.#layers.length - 1; index >= 0; index--) {
       byLayer.unshift(gradients);
-      const weight = this.#layerState(this.#layers[index] as number).parameter[0];
+      const weight = this.#weight(this.#layers[index] as number);
       const inputs = values[index] as readonly number[];
       gradients = gradients.map((gradient, sample) => layerRules.inputGradient(gradient, weight, inputs[sample] as number));
     }
@@ -313,8 +332,8 @@ export class ExactStage implements StagePort {
 
   #rows(samples: readonly number[], values: readonly number[]): Tensor {
     const rows = new Float32Array(samples.length * rowLength);
-    for (const [index, sample] of samples.entries())
-      rows.set([values[index] as number, sample, this.#round, this.#world.epoch()], index * rowLength);
+    const [round, epoch] = [this.#round, this.#world.epoch()];
+    for (const [index, sample] of samples.entries()) writeRow(rows, index, { value: values[index] as number, sample, round, epoch });
     return wrap('float32', [samples.length, rowLength], rows);
   }
 

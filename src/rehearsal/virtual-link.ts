@@ -2,7 +2,7 @@
 // What the encoding does is tested on the wire (transport/), and in some runs here too.
 
 import { RunError } from '../errors.ts';
-import { byteLength, type Tensor } from '../graph/tensor.ts';
+import type { Tensor } from '../graph/tensor.ts';
 import type { Frame, Link, LinkEnd, Priority } from '../transport/link.ts';
 import type { Pipe } from './virtual-pipe.ts';
 import type { VirtualProcess } from './virtual-process.ts';
@@ -65,7 +65,8 @@ export class VirtualLink implements Link {
       copy ??= copied(frame);
       return copy;
     };
-    const byteCount = headerBytes + (frame.tensors ?? []).reduce((sum, tensor) => sum + byteLength(tensor), 0);
+    let byteCount = headerBytes;
+    if (frame.tensors !== undefined) for (const { data } of frame.tensors) byteCount += data.byteLength;
     this.#outgoing.carry(lanes[priority], byteCount, () => this.#other?.take(read()));
     if (this.#waiting.length === 0 && this.#outgoing.byteCount <= this.#options.windowBytes) {
       read();
@@ -157,21 +158,27 @@ function handled(sending: Promise<void>): Promise<void> {
   return sending;
 }
 
-function copied(frame: Frame): Frame {
-  const { control, tensors, ...rest } = frame;
-  return {
-    ...rest,
-    ...(control === undefined ? {} : { control: copiedControl(control) }),
-    ...(tensors === undefined || tensors.length === 0 ? {} : { tensors: tensors.map(copiedTensor) }),
-  };
+function copied({ kind, epoch, round, microBatch, control, tensors }: Frame): Frame {
+  const copy =
+    control === undefined ? { kind, epoch, round, microBatch } : { kind, epoch, round, microBatch, control: copiedControl(control) };
+  if (tensors === undefined || tensors.length === 0) return copy;
+  // Nobody reads ballast: it is only as long as it says.
+  return { ...copy, tensors: kind === 'ballast' ? tensors : tensors.map(copiedTensor) };
 }
 
-/** Through text, as it travels; most say nothing. */
-function copiedControl(control: unknown): unknown {
-  for (const _ in control as object) return JSON.parse(JSON.stringify(control)) as unknown;
-  return {};
+/** As JSON would carry it: without what is undefined, and numbers that JSON has no words for as null. */
+function copiedControl(value: unknown): unknown {
+  if (typeof value === 'number') return Number.isFinite(value) ? value + 0 : null;
+  if (typeof value !== 'object' || value === null) return value;
+  if (Array.isArray(value)) return value.map((element: unknown) => (element === undefined ? null : copiedControl(element)));
+  const copy: Record<string, unknown> = {};
+  for (const key of Object.keys(value)) {
+    const member = (value as Readonly<Record<string, unknown>>)[key];
+    if (member !== undefined) copy[key] = copiedControl(member);
+  }
+  return copy;
 }
 
-function copiedTensor(tensor: Tensor): Tensor {
-  return { ...tensor, data: tensor.data.slice() } as Tensor;
+function copiedTensor({ type, shape, data }: Tensor): Tensor {
+  return { type, shape, data: data.slice() as Tensor['data'] };
 }

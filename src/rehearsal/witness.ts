@@ -32,10 +32,11 @@ export class Witness {
     this.lines?.push(`${this.#time.nowMs.toFixed(3).padStart(12)}  ${words.join(' ')}`);
   }
 
-  /** Something has happened that never should. */
-  violate(what: string): void {
+  /** Something has happened that never should. `details` are no part of the trace: they depend on where the code lies. */
+  violate(what: string, details?: string): void {
     this.note('VIOLATION', what);
-    if (this.violations.length < maxViolations) this.violations.push(`at ${(this.#time.nowMs / 1000).toFixed(3)} s: ${what}`);
+    if (this.violations.length >= maxViolations) return;
+    this.violations.push(`at ${(this.#time.nowMs / 1000).toFixed(3)} s: ${what}${details === undefined ? '' : `\n${details}`}`);
   }
 
   get eventCount(): number {

@@ -113,5 +113,5 @@ export function exitProcess({ network, witness }: World, process: VirtualProcess
 
 /** Something that is no stated reason, but a mistake. */
 export function crashed({ witness }: World, what: string, error: unknown): void {
-  witness.violate(`${what}: ${error instanceof Error ? error.stack : String(error)}`);
+  witness.violate(`${what}: ${String(error)}`, error instanceof Error ? error.stack : undefined);
 }

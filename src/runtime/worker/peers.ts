@@ -3,7 +3,7 @@
 import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
-import { wrap } from '../../graph/tensor.ts';
+import { type Tensor, wrap } from '../../graph/tensor.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
 import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../messages.ts';
 
@@ -160,7 +160,7 @@ export class Peers {
     const trips: number[] = [];
     for (let trip = 0; trip < 15; trip++) {
       const sentMs = this.#clock.now();
-      trips.push((await this.#echo(peer, 0)) - sentMs);
+      trips.push((await this.#echo(peer)) - sentMs);
     }
     trips.sort((a, b) => a - b);
     return { peer, bandwidthMbps: await this.#rate(peer), latencyMs: (trips[7] as number) / 2 };
@@ -172,10 +172,11 @@ export class Peers {
    */
   async #rate(peer: string): Promise<number> {
     const onTheirWay: Promise<number>[] = [];
+    const ballast = wrap('uint8', [pieceBytes], new Uint8Array(pieceBytes));
     let [window, sentCount, countedFrom, firstMs] = [smallestWindow, 0, 1, Number.NaN];
     for (let arrivedCount = 1; ; arrivedCount++) {
       while (onTheirWay.length < window && sentCount < pieceLimit) {
-        const arrival = this.#echo(peer, pieceBytes);
+        const arrival = this.#echo(peer, ballast);
         arrival.catch(() => {}); // awaited in its turn
         onTheirWay.push(arrival);
         sentCount++;
@@ -193,7 +194,7 @@ export class Peers {
   }
 
   /** Sends ballast and, on the same queue behind it, a ping; resolves with the time of the answer. */
-  async #echo(peer: string, ballastBytes: number): Promise<number> {
+  async #echo(peer: string, ballast?: Tensor): Promise<number> {
     const link = this.#links.get(peer);
     if (link === undefined) throw new RunError(`There is no link from ${this.#name} to ${peer}.`);
     const lost = link.ended.then(({ reason }): never => {
@@ -205,11 +206,9 @@ export class Peers {
     const answered = new Promise<number>((resolve) => this.#echoes.set(key, () => resolve(this.#clock.now())));
     try {
       // Both are queued in this turn, so that no other piece comes between them.
-      const tensors = ballastBytes === 0 ? [] : [wrap('uint8', [ballastBytes], new Uint8Array(ballastBytes))];
-      const ballast =
-        ballastBytes === 0 ? undefined : this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors }, 'pipeline');
+      const sent = ballast && this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors: [ballast] }, 'pipeline');
       const ping = this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, 'pipeline');
-      await Promise.all([ballast, ping]);
+      await Promise.all([sent, ping]);
       return await Promise.race([answered, lost]);
     } finally {
       this.#echoes.delete(key);

@@ -1,6 +1,6 @@
 // What holds for as long as a layout is in force: whatever waits under it ends when another one comes, or the run ends.
 
-import type { Plan } from '../../cluster/cluster.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import { Failure } from '../failure.ts';
 import type { Arrivals } from './arrivals.ts';
@@ -14,7 +14,8 @@ export interface Session {
   /** Ends all that waits when another layout comes, or the run ends. */
   readonly failure: Failure;
   readonly epoch: number;
-  readonly plan: Plan | undefined;
+  /** This device's part; undefined where it has none. */
+  readonly program: DeviceProgram | undefined;
   readonly topology: Topology | undefined;
   readonly arrivals: Arrivals | undefined;
   /** Peers whose links were lost, and told. */
@@ -28,7 +29,7 @@ export function sessionOf(epoch: number): Session {
   return {
     failure: new Failure(),
     epoch,
-    plan: undefined,
+    program: undefined,
     topology: undefined,
     arrivals: undefined,
     lostPeers: new Set(),

@@ -383,7 +383,7 @@ class Worker {
     this.#session = {
       failure: new Failure(),
       epoch,
-      plan,
+      program: device,
       topology,
       arrivals: new Arrivals({ catalog, moves: ours, stateCount }),
       lostPeers: new Set(),
@@ -405,7 +405,7 @@ class Worker {
   async #deploy({ plan, round, moves, peers }: ToWorker['deploy']): Promise<void> {
     const { name } = this.#options;
     const model = earlier(this.#model, 'deploy', 'a model');
-    const { arrivals, topology, partners } = this.#session;
+    const { arrivals, program, partners } = this.#session;
     model.layouts.returnTo(round);
     const partnersLinked = this.#linkTo(peers, partners);
     const sent = partnersLinked.then(() =>
@@ -415,9 +415,8 @@ class Worker {
       ),
     );
     sent.catch(() => {}); // seen below
-    const device = topology && defined(checkedProgram(plan, model.sequence, name), 'a part in the plan');
-    if (device === undefined) this.#retire();
-    else await this.#establish(device, plan, { round, arriving: moves.filter(({ to }) => to === name) });
+    if (program === undefined) this.#retire();
+    else await this.#establish(program, plan, { round, arriving: moves.filter(({ to }) => to === name) });
     await this.#guard(this.#explained(Promise.all([sent, arrivals?.complete])));
     if (model.layouts.current !== undefined) await this.#complete(model.layouts.current);
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
