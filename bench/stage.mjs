@@ -156,7 +156,7 @@ async function optionsOf(model, part, { microBatchCount, sampleCount }) {
       splitBackward: false,
       immediateBackward: part === 'whole',
       immediateUpdate: false,
-      isSummed: microBatchCount > 1,
+      isSingle: microBatchCount === 1,
     },
   };
 }

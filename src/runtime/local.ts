@@ -7,7 +7,7 @@ import type { Plan } from '../cluster/cluster.ts';
 import type { Engine } from '../engine/engine.ts';
 import { RunError } from '../errors.ts';
 import { program } from '../schedule/generate.ts';
-import { type Instruction, isBackwardImmediate, isUpdateImmediate } from '../schedule/program.ts';
+import { type Instruction, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../schedule/program.ts';
 import { isBoundary } from './coordinator/machine.ts';
 import type { MachineConfig } from './coordinator/machine-types.ts';
 import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/options.ts';
@@ -60,6 +60,7 @@ export async function trainHere(
     splitBackward: false,
     immediateBackward: isBackwardImmediate(device),
     immediateUpdate: isUpdateImmediate(device) && training.clipNorm === null,
+    isSingle: isRoundSingle(device),
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
   };
   const stage = await createStage(engine, options, stageStore);

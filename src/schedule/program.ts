@@ -93,6 +93,11 @@ export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
   return instructions.filter(isBackward).length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
 }
 
+/** Whether the gradients of a device's round come from one micro-batch. */
+export function isRoundSingle({ instructions }: DeviceProgram): boolean {
+  return instructions.filter(({ kind }) => kind === 'forward').length <= 1;
+}
+
 /** One round of a plan, for all devices. */
 export interface Program {
   readonly schedule: string;

@@ -5,13 +5,23 @@ import { after, before, describe, test } from 'node:test';
 import type { Engine } from '../engine/engine.ts';
 import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
 import { createReferenceEngine } from '../engine/reference.ts';
+import { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import { allocate, type ElementType, elementCount, scalar, type Tensor, tensor, toNumbers, wrap } from '../graph/tensor.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 import { runGraph } from '../testing/run-graph.ts';
 import { clipScale, squaredNormGraph } from './clipping.ts';
 import type { Parameter } from './names.ts';
-import { accumulateGraph, type OptimizerKind, type OptimizerOptions, optimizerGraph, sumName } from './optimizers.ts';
+import {
+  accumulateGraph,
+  type OptimizerKind,
+  type OptimizerOptions,
+  optimizerGraph,
+  summedName,
+  sumName,
+  withSums,
+  zerosGraph,
+} from './optimizers.ts';
 
 type Values = Readonly<Record<string, readonly number[]>>;
 
@@ -128,6 +138,53 @@ test('accumulateGraph adds gradients to their sums', async () => {
     [
       ['w', [11, 22]],
       ['b', [0]],
+    ],
+  );
+  await engine.close();
+});
+
+test('withSums adds gradients to their sums where they are made, and one that is an input too; other outputs stay', async () => {
+  const engine = createReferenceEngine();
+  const emitter = new Emitter();
+  const x = emitter.input('x', 'float32', [2]);
+  emitter.input(gradientName('given'), 'float32', [2]);
+  emitter.append({ operator: 'Neg', domain: '', name: 'n', inputs: [x], outputs: [gradientName('w')], attributes: {} });
+  const y = emitter.emit('Exp', [gradientName('w')]);
+  const parameters = ['w', 'frozen', 'given'].map((name) => ({ name, shape: [2] }));
+  const graph = withSums(emitter.build('backward', [y, gradientName('w'), gradientName('given')]), parameters);
+  assert.deepEqual(
+    graph.nodes.map(({ operator }) => operator),
+    ['Neg', 'Add', 'Exp', 'Add'],
+  );
+  const results = await runGraph(engine, graph, {
+    x: tensor('float32', [2], [0, -1]),
+    [gradientName('given')]: tensor('float32', [2], [7, 8]),
+    [sumName('w')]: tensor('float32', [2], [10, 20]),
+    [sumName('given')]: tensor('float32', [2], [1, 1]),
+  });
+  assert.deepEqual(
+    Object.entries(results).map(([name, value]) => [name, toNumbers(value)]),
+    [
+      [y, [1, Math.fround(Math.E)]],
+      [summedName('w'), [10, 21]],
+      [summedName('given'), [8, 9]],
+    ],
+  );
+  await engine.close();
+});
+
+test('zerosGraph gives zeros of each shape, from a scalar', async () => {
+  const engine = createReferenceEngine();
+  const graph = zerosGraph([
+    { name: 'w', shape: [2, 1] },
+    { name: 'b', shape: [] },
+  ]);
+  const results = await runGraph(engine, graph, { zero: scalar('float32', 0) });
+  assert.deepEqual(
+    Object.entries(results).map(([name, value]) => [name, value.shape, toNumbers(value)]),
+    [
+      ['w', [2, 1], [0, 0]],
+      ['b', [], [0]],
     ],
   );
   await engine.close();

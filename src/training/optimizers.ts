@@ -4,7 +4,7 @@
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
-import { type Attributes, float, type Graph, int } from '../graph/graph.ts';
+import { type Attributes, float, type Graph, int, type Node } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
 import type { Parameter } from './names.ts';
@@ -97,9 +97,49 @@ export function accumulateGraph(parameters: readonly Parameter[]): Graph {
   );
 }
 
-/** The sum of a parameter's gradients so far, as `accumulateGraph` calls it. */
+/**
+ * The graph with the sums of gradients in it: it takes `sumName` of each parameter, and gives `summedName` in place of the gradient. What adds stands right
+ * behind what makes the gradient, which is still at hand then; a pass of its own over all weights would read and write each once more.
+ */
+export function withSums(graph: Graph, parameters: readonly Parameter[]): Graph {
+  const given = new Set(graph.outputs.map(({ name }) => name));
+  const own = new Map(parameters.filter(({ name }) => given.has(gradientName(name))).map((spec) => [gradientName(spec.name), spec]));
+  const adding = ({ name }: Parameter): Node => ({
+    ...{ operator: 'Add', domain: '', name: summedName(name), attributes: {} },
+    ...{ inputs: [sumName(name), gradientName(name)], outputs: [summedName(name)] },
+  });
+  const made = new Set(graph.nodes.flatMap(({ outputs }) => outputs));
+  const unmade = [...own].filter(([gradient]) => !made.has(gradient)).map(([, spec]) => adding(spec)); // an input as it is
+  return {
+    ...graph,
+    inputs: [...graph.inputs, ...Array.from(own.values(), ({ name, type = 'float32', shape }) => ({ name: sumName(name), type, shape }))],
+    outputs: graph.outputs.map((output) => {
+      const spec = own.get(output.name);
+      return spec === undefined ? output : { ...output, name: summedName(spec.name) };
+    }),
+    nodes: [...graph.nodes.flatMap((node) => [node, ...node.outputs.flatMap((name) => own.get(name) ?? []).map(adding)]), ...unmade],
+  };
+}
+
+/** Zeros to begin the parameters' sums with, under their names, from the scalar `zero`: as an input, it does not become constants as large as the weights. */
+export function zerosGraph(parameters: readonly Parameter[]): Graph {
+  const emitter = new Emitter();
+  const zero = emitter.input('zero', 'float32', []);
+  for (const { name, shape } of parameters) writeAs(emitter, name, 'Expand', [zero, emitter.int64s(shape)]);
+  return emitter.build(
+    'zeros',
+    parameters.map(({ name }) => name),
+  );
+}
+
+/** The sum of a parameter's gradients so far, for the graph that adds to it. */
 export function sumName(parameter: string): string {
   return `sum(${parameter})`;
+}
+
+/** The sum with one more gradient, from `withSums`. */
+export function summedName(parameter: string): string {
+  return `summed(${parameter})`;
 }
 
 function updatedName(name: string): string {

@@ -2,18 +2,20 @@
 // taken out, to be summed over the group, while others still grow; and by position, where strict runs sum each part of a micro-batch by itself.
 
 import { assert, defined } from '../../assert.ts';
-import type { Engine, Executable, Value } from '../../engine/engine.ts';
+import type { Engine, Value } from '../../engine/engine.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
-import { allocate, elementCount, type Tensor, wrap } from '../../graph/tensor.ts';
-import { sumName } from '../../training/optimizers.ts';
+import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
+import { summedName, sumName } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 
 type Values = Record<string, Value>;
 
-/** Which gradients an addition, or a transfer, is about. */
+/** Which gradients a graph makes. */
 export interface SumPart {
-  /** Default: all. */
+  /** The parameters that get one. */
+  readonly gradients: readonly string[];
+  /** The bucket that it makes final. Default: all. */
   readonly bucket?: number | undefined;
   /** Default: 0. */
   readonly position?: number | undefined;
@@ -28,39 +30,48 @@ export interface PartialGradients {
 /** The sums. Queues work and returns; a value belongs to whoever took it out. */
 export class GradientSums {
   readonly #engine: Engine;
-  readonly #compiled: Pick<CompiledStage, 'trained' | 'buckets' | 'graphs'>;
+  readonly #compiled: Pick<CompiledStage, 'pass' | 'trained' | 'buckets' | 'graphs'>;
   /** By position, by parameter; a bucket is there as a whole or not at all. */
   readonly #sums = new Map<number, Values>();
 
-  constructor(engine: Engine, compiled: Pick<CompiledStage, 'trained' | 'buckets' | 'graphs'>) {
+  constructor(engine: Engine, compiled: Pick<CompiledStage, 'pass' | 'trained' | 'buckets' | 'graphs'>) {
     this.#engine = engine;
     this.#compiled = compiled;
   }
 
-  /** Adds a micro-batch's gradients: `results` under `gradientName` of `own`. Takes them over. */
-  add(own: readonly string[], results: Readonly<Values>, { bucket, position = 0 }: SumPart = {}): void {
-    if (own.length === 0) return;
-    const trained = this.#trainedOf(bucket);
-    const sums = this.#sums.get(position) ?? {};
-    this.#sums.set(position, sums);
-    if (trained.every(({ name }) => sums[name] === undefined)) {
-      for (const name of own) sums[name] = defined(results[gradientName(name)], name);
-      for (const spec of trained) sums[spec.name] ??= this.#zeros(spec);
-      return;
+  /** What the graph that makes these gradients takes their sums so far for: nothing where it makes the round's only ones. To be followed by `add`. */
+  begin({ gradients, position = 0 }: SumPart): Values {
+    const { pass, graphs } = this.#compiled;
+    if (pass?.isSumming !== true) return {};
+    const sums = this.#at(position);
+    const missing = gradients.filter((name) => sums[name] === undefined);
+    if (missing.length > 0) {
+      const zero = this.#engine.upload(scalar('float32', 0));
+      Object.assign(sums, defined(graphs.zeros, 'the zeros').run({ zero }, missing));
+      this.#engine.release(zero);
     }
-    const feeds: Values = {};
-    for (const name of own) feeds[gradientName(name)] = defined(results[gradientName(name)], name);
-    const { graphs } = this.#compiled;
-    this.#replace(sums, trained, feeds, bucket === undefined ? graphs.accumulate : graphs[`accumulate${bucket}`]);
+    return Object.fromEntries(gradients.map((name) => [sumName(name), defined(sums[name], name)]));
   }
 
-  /** sums[name] ← sums[name] + feeds[gradientName(name)], whose values are released. */
-  #replace(sums: Values, trained: readonly TensorSpec[], gradients: Values, accumulate: Executable | undefined): void {
-    const feeds: Values = { ...gradients };
-    for (const { name } of trained) feeds[sumName(name)] = defined(sums[name], name);
-    const results = defined(accumulate, 'the sum').run(feeds);
-    this.#release(feeds);
-    for (const { name } of trained) sums[name] = defined(results[name], name);
+  /** A micro-batch's gradients are among the sums: `results` has the new ones under `summedName`, or the only ones under `gradientName`. Takes them over. */
+  add({ gradients, bucket, position = 0 }: SumPart, results: Readonly<Values>): void {
+    if (gradients.length === 0) return;
+    const isSumming = this.#compiled.pass?.isSumming === true;
+    const nameOf = isSumming ? summedName : gradientName;
+    const sums = this.#at(position);
+    for (const name of gradients) {
+      const old = sums[name];
+      assert(isSumming || old === undefined, 'graphs without sums make the only gradients of a round');
+      sums[name] = defined(results[nameOf(name)], name);
+      if (old !== undefined) this.#engine.release(old);
+    }
+    for (const spec of this.#trainedOf(bucket)) sums[spec.name] ??= this.#zeros(spec);
+  }
+
+  #at(position: number): Values {
+    const sums = this.#sums.get(position) ?? {};
+    this.#sums.set(position, sums);
+    return sums;
   }
 
   /** The positions that have sums, ascending. */
@@ -75,9 +86,21 @@ export class GradientSums {
     for (const position of others) {
       const more = defined(this.#sums.get(position), 'sums');
       this.#sums.delete(position);
-      const gradients = Object.fromEntries(Object.entries(more).map(([name, value]) => [gradientName(name), value]));
-      this.#replace(defined(sums, 'sums'), this.#compiled.trained, gradients, this.#compiled.graphs.accumulate);
+      this.#fold(defined(sums, 'sums'), more);
     }
+  }
+
+  /** sums ← sums + more, whose values are released. */
+  #fold(sums: Values, more: Readonly<Values>): void {
+    const { trained, graphs } = this.#compiled;
+    const feeds: Values = {};
+    for (const { name } of trained) {
+      feeds[sumName(name)] = defined(sums[name], name);
+      feeds[gradientName(name)] = defined(more[name], name);
+    }
+    const results = defined(graphs.accumulate, 'the sum').run(feeds);
+    this.#release(feeds);
+    for (const { name } of trained) sums[name] = defined(results[name], name);
   }
 
   /** Moves a bucket out: by position, in their order, its tensors as they arrive; undefined stands for zeros. Never fewer than one position. */

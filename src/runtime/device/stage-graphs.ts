@@ -16,7 +16,7 @@ import { extractStage } from '../../graph/stage.ts';
 import type { BucketReduction, LayerRange } from '../../schedule/program.ts';
 import { squaredNormGraph, squaredNormsGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
-import { accumulateGraph, type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
+import { accumulateGraph, type OptimizerGraph, optimizerGraph, withSums, zerosGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { type Pack, type Packing, packedNames, packedSpecs, packGraph, packOf, replacementName } from './packs.ts';
@@ -45,6 +45,8 @@ export interface StageOptions {
   readonly immediateUpdate?: boolean;
   /** Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit. */
   readonly savedBudgetBytes?: number | undefined;
+  /** One backward pass makes all of a round's gradients (of a grain), so that they need no sums. Default: as `immediateUpdate`. */
+  readonly isSingle?: boolean;
   /** Grains of a micro-batch, where the stage computes one at a time (grained-stage.ts). Default 1. */
   readonly grainCount?: number;
   /** How gradients are reduced beside the computing. Default: all at once, after it. */
@@ -64,13 +66,17 @@ export type StageGraphName =
   | 'loss'
   | 'update'
   | 'accumulate'
+  | 'zeros'
   | 'squaredNorm'
   | PieceGraphName;
 
-/** A piece of the last micro-batch's pass, and the sums of its gradients alone. */
-type PieceGraphName = `piece${number}` | `accumulate${number}`;
+/** A piece of the last micro-batch's pass. */
+type PieceGraphName = `piece${number}`;
 
-/** Something for each of the graphs that a stage has: `loss` on the last one, `backward` whole or in two halves. */
+/**
+ * Something for each of the graphs that a stage has: `loss` on the last one, `backward` whole or in two halves, `zeros` where sums of gradients begin with
+ * them, `accumulate` where a strict run adds such sums up.
+ */
 export type ByGraph<T> = Readonly<Partial<Record<Exclude<StageGraphName, PieceGraphName>, T>> & Record<PieceGraphName, T>>;
 
 /** What is to be known of the pass besides its graphs; JSON. Names are those of the graphs: packs stand in place of their members. */
@@ -84,6 +90,8 @@ export interface PassNotes {
   readonly bufferUpdates: readonly BufferUpdate[];
   /** `step` updates: it takes the optimizer's state and scalars too, gives new values and `squaredNormName` in place of gradients, and is the only graph. */
   readonly isUpdating: boolean;
+  /** Graphs that make gradients take their sums, and give them with the gradients added (`withSums`). */
+  readonly isSumming: boolean;
   /** The inputs that get a gradient. */
   readonly inputGradients: readonly string[];
   /** The parameters that do. */
@@ -134,15 +142,29 @@ export function stageLayout(options: StageOptions): StageLayout {
 export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOptions): StageDesign {
   // Lowering looks at what stands around a layer, which cuts change: a strict run does without.
   const blockSize = options.training.grain === undefined ? engine.blockSize : undefined;
-  const { unpacked, packs, trained, buckets, optimizer } = layOut(options);
-  const pass = options.sampleCount > 0 ? designPass(blockSize, options, unpacked, packs) : undefined;
-  const step = options.immediateUpdate === true && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
+  const { unpacked, packs, trained, optimizer } = layOut(options);
+  const found = options.sampleCount > 0 ? designPass(blockSize, options, unpacked, packs) : undefined;
+  const { immediateUpdate = false, isSingle = immediateUpdate } = options;
+  const pass = isSingle ? found : found && summing(found, trained);
+  const step = immediateUpdate && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
   if (step !== undefined && pass !== undefined) return { pass: { ...pass.notes, isUpdating: true }, graphs: { step } };
   const updates: ByGraph<Graph> =
-    trained.length === 0 ? {} : { update: optimizer.graph, accumulate: accumulateGraph(trained), squaredNorm: squaredNormGraph(trained) };
-  const isSummed = options.reduction?.pass !== undefined && !isOneInPieces(options);
-  const sums = buckets.flatMap((bucket, index) => (isSummed && bucket.length > 0 ? [[`accumulate${index}`, accumulateGraph(bucket)]] : []));
-  return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates, ...Object.fromEntries(sums) } };
+    trained.length === 0
+      ? {}
+      : {
+          update: optimizer.graph,
+          squaredNorm: squaredNormGraph(trained),
+          ...(pass?.notes.isSumming === true ? { zeros: zerosGraph(trained) } : {}),
+          ...((options.grainCount ?? 1) > 1 ? { accumulate: accumulateGraph(trained) } : {}),
+        };
+  return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates } };
+}
+
+/** The pass with gradients added to their sums in the graphs that make them. */
+function summing({ notes, graphs }: PassDesign, trained: readonly TensorSpec[]): PassDesign {
+  if (notes.gradients.length === 0) return { notes, graphs };
+  const summed = Object.entries(graphs).map(([name, graph]) => [name, withSums(graph, trained)]);
+  return { notes: { ...notes, isSumming: true }, graphs: Object.fromEntries(summed) };
 }
 
 /** Whether the micro-batch in pieces is the round's only one. */
@@ -302,6 +324,7 @@ function passNotes(graphs: StageGraphs, packs: Packs, dropouts: PassNotes['dropo
     intermediates: names(graphs.intermediates),
     bufferUpdates: packedUpdates(graphs.bufferUpdates, packs.buffers),
     isUpdating: false,
+    isSumming: false,
     inputGradients: graphs.inputGradients,
     gradients: packedNames(graphs.parameterGradients, packs.parameters),
     dropouts,

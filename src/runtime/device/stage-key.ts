@@ -10,14 +10,14 @@ import type { StageOptions } from './stage-graphs.ts';
 /** The key, in hexadecimal digits. The seed, the weights and the number of micro-batches (but for whether there is one, and it comes in pieces) have no part in it. */
 export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
   const { sequence, layers, sampleCount, training, label, savedBudgetBytes, reduction } = options;
-  const { splitBackward, immediateBackward = false, immediateUpdate = false } = options;
+  const { splitBackward, immediateBackward = false, immediateUpdate = false, isSingle = immediateUpdate } = options;
   const { loss, optimizer, frozen } = training;
   const hash = createHash('sha256').update(modelDigest(sequence));
   const labels = [label.type, label.shape];
   const isStrict = training.grain !== undefined;
   const pieces = [isStrict, reduction?.buckets, reduction?.pass?.kind, reduction?.pass?.microBatch === 0];
   add(hash, [name, blockSize, layers, sampleCount, loss, optimizer, frozen, labels, savedBudgetBytes]);
-  add(hash, [splitBackward, immediateBackward, immediateUpdate, pieces]);
+  add(hash, [splitBackward, immediateBackward, immediateUpdate, isSingle, (options.grainCount ?? 1) > 1, pieces]);
   return hash.digest('hex');
 }
 

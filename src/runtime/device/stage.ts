@@ -244,9 +244,10 @@ export class Stage {
     const { step, backward } = this.#compiled.graphs;
     const kept = this.#takeKept(microBatch);
     if (step !== undefined) return this.#step(pass, step, microBatch, kept);
-    const results = backward === undefined ? {} : this.#run(backward, { ...this.#stateValues(), ...kept });
+    const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
+    const results = backward === undefined ? {} : this.#run(backward, { ...this.#stateValues(), ...kept, ...this.#sums.begin(part) });
     this.#releaseAll(kept);
-    this.#sums.add(pass.gradients, results, { position: this.#positionOf(microBatch) });
+    this.#sums.add(part, results);
     return this.#inputGradients(pass, results);
   }
 
@@ -256,12 +257,13 @@ export class Stage {
     const { carried, gradients } = defined(pieces[bucket], 'a piece');
     const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
     const graph = graphs[`piece${bucket}`];
-    const results = graph === undefined ? {} : this.#run(graph, { ...this.#stateValues(), ...kept });
+    const part = { gradients, bucket, position: this.#positionOf(microBatch) };
+    const results = graph === undefined ? {} : this.#run(graph, { ...this.#stateValues(), ...kept, ...this.#sums.begin(part) });
     for (const name of carried) kept[name] = defined(results[name], name);
     const later = pieces.map((_, index) => (index > bucket ? graphs[`piece${index}`] : undefined));
     this.#keepFor(kept, later);
     if (bucket === pieces.length - 1) this.#inFlight.delete(microBatch);
-    this.#sums.add(gradients, results, { bucket, position: this.#positionOf(microBatch) });
+    this.#sums.add(part, results);
     return results;
   }
 
@@ -287,13 +289,14 @@ export class Stage {
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
   #step(pass: PassNotes, step: Executable, microBatch: number, feeds: Values): Promise<readonly Tensor[]> {
     const scalars = pass.isUpdating ? this.#updateScalars(defined(this.#plannedUpdate, 'how the round will be updated with')) : {};
-    const state = { ...this.#stateValues(), ...(pass.isUpdating ? this.#optimizerState() : {}) };
+    const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
+    const state = { ...this.#stateValues(), ...(pass.isUpdating ? this.#optimizerState() : this.#sums.begin(part)) };
     const results = this.#run(step, { ...state, ...feeds, ...scalars });
     this.#releaseAll({ ...feeds, ...scalars });
     this.#replaceBuffers(pass, results);
     this.#addSums(results[stepNames.loss], results[stepNames.correct]);
     if (pass.isUpdating) this.#keepUpdate(results);
-    else this.#sums.add(pass.gradients, results, { position: this.#positionOf(microBatch) });
+    else this.#sums.add(part, results);
     return this.#inputGradients(pass, results);
   }
 
@@ -328,9 +331,11 @@ export class Stage {
     }
     const kept = this.#takeKept(microBatch);
     const { backwardWeight } = this.#compiled.graphs;
-    const results = backwardWeight === undefined ? {} : this.#run(backwardWeight, { ...this.#stateValues(), ...kept });
+    const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
+    const results =
+      backwardWeight === undefined ? {} : this.#run(backwardWeight, { ...this.#stateValues(), ...kept, ...this.#sums.begin(part) });
     this.#releaseAll(kept);
-    this.#sums.add(pass.gradients, results, { position: this.#positionOf(microBatch) });
+    this.#sums.add(part, results);
   }
 
   /**

@@ -11,7 +11,7 @@ import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
-import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isUpdateImmediate } from '../../schedule/program.ts';
+import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
@@ -443,6 +443,7 @@ class Worker {
       immediateBackward: isBackwardImmediate(device),
       reduction: bucketReductionOf(device),
       immediateUpdate: isUpdateImmediate(device) && model.training.clipNorm === null,
+      isSingle: isRoundSingle(device),
       savedBudgetBytes: savedBudgetBytes({
         sequence,
         program: device,
