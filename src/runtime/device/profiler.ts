@@ -59,15 +59,15 @@ export interface ProfileOptions {
 }
 
 /** Runs of a layer alone that are timed: until this time is spent, but at least and at most so many. */
-const timedMs = 25;
+const timedMs = 12;
 const minRunCount = 3;
 const maxRunCount = 15;
 /** A stage's time is a mean over this span, or over this many periods of a processor quota. */
-const freeSpan: Span = { ms: 25, runLimit: 8 };
+const freeSpan: Span = { ms: 12, runLimit: 4 };
 const quotaPeriods = 3;
 
 /** Stages are compiled and measured at sizes that are so many times apart, and at the largest; in between, their factors are interpolated. */
-const sizesApart = 4;
+const sizesApart = 5;
 
 function calibratedSizes(batchSizes: readonly number[]): readonly number[] {
   const sizes: number[] = [];

@@ -122,7 +122,7 @@ export interface Span {
 const spanCount = 3;
 /** The first micro-batches of new graphs take longer. */
 const leastWarmRuns = 2;
-const warmMs = 20;
+const warmMs = 10;
 /** A run this long is a span of its own, and the first after the one that warms up is the last. */
 const longRunMs = 400;
 
