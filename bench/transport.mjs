@@ -1,6 +1,6 @@
 // What a WebSocket link costs: throughput by tensor size, time per frame, delays of the event loop, between two processes on loopback; and with
-// --shaped, as root on Linux, how much of shaped links between two network namespaces it uses.
-// Usage, after `npm run build`: node bench/transport.mjs [--dist FOLDER] [--shaped MBPS,MBPS,…]
+// --shaped, as root on Linux, how much of shaped links between two network namespaces it uses; --section cpu: the processor's time for each MB.
+// Usage, after `npm run build`: node bench/transport.mjs [--dist FOLDER] [--shaped MBPS,MBPS,…] [--section cpu [--only tcp,tls,link,link-tls,ring]]
 
 import { execFileSync, spawn } from 'node:child_process';
 import { resolve } from 'node:path';
@@ -9,8 +9,9 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { WebSocket, WebSocketServer } from 'ws';
+import { cpu } from './transport/cpu.mjs';
 
-const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' }, shaped: { type: 'string' }, serve: { type: 'string' }, call: { type: 'string' } } });
+const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' }, shaped: { type: 'string' }, section: { type: 'string' }, only: { type: 'string' }, serve: { type: 'string' }, call: { type: 'string' } } });
 const { connect, listen } = await import(pathToFileURL(resolve(flags.dist, 'transport/websocket.js')).href);
 const { ringAllReduce } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/all-reduce.js')).href);
 const { pieceCodec } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/codec.js')).href);
@@ -301,4 +302,5 @@ async function shaped(bandwidths) {
 if (flags.serve !== undefined) await serve(flags.serve);
 else if (flags.call !== undefined) await call(flags.call.split(','));
 else if (flags.shaped !== undefined) await shaped(flags.shaped.split(','));
+else if (flags.section === 'cpu') await cpu(resolve(flags.dist), flags);
 else await loopback();

@@ -1,10 +1,9 @@
 // Pieces put together into frames again, one frame of a lane at a time. Each tensor ends up in memory of its own that nothing else shares,
-// so that its receiver may hand it on (detach it) freely: a message that holds exactly one tensor is taken over as it is, everything else
-// is copied once. Memory is allocated for a tensor when its first byte has come, never for an announced size alone.
+// so that its receiver may hand it on (detach it) freely. A carrier may read a tensor's bytes straight into that memory (`room`); other bytes are
+// copied once. Memory is allocated for a tensor when its first byte comes, never for an announced size alone.
 
-import { assert } from '../assert.ts';
 import { ProtocolError } from '../errors.ts';
-import { allocate, elementCount, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
+import { allocate, type Tensor, viewBytes } from '../graph/tensor.ts';
 import {
   decodeFixedHead,
   decodeHead,
@@ -15,6 +14,7 @@ import {
   type TensorLayout,
 } from './frame.ts';
 import type { Frame } from './link.ts';
+import { takeMemory } from './tensor-memory.ts';
 
 /** One frame as it grows. */
 export class Assembler {
@@ -31,6 +31,15 @@ export class Assembler {
 
   constructor(limits: FrameLimits) {
     this.#limits = limits;
+  }
+
+  /** The place of the frame's next bytes, if all of so many belong to one tensor: to be filled and then written. Changes nothing that counts. */
+  room(byteCount: number): Uint8Array | undefined {
+    const layout = this.#head?.layouts[this.#tensors.length];
+    const filled = layout === undefined ? -1 : this.#position - layout.offset;
+    if (layout === undefined || filled < 0 || filled + byteCount > layout.byteLength) return undefined;
+    this.#current ??= tensorOf(layout);
+    return this.#current.bytes.subarray(filled, filled + byteCount);
   }
 
   /** Adds the frame's next bytes. Throws ProtocolError. */
@@ -79,17 +88,9 @@ export class Assembler {
       return 0;
     }
     const filled = this.#position - layout.offset;
-    if (filled === 0 && bytes.length === layout.byteLength && ownsItsBuffer(bytes)) {
-      this.#tensors.push({ type: layout.type, shape: layout.shape, data: viewBytes(layout.type, bytes) });
-      return bytes.length;
-    }
-    if (filled === 0) {
-      const tensor = { type: layout.type, shape: layout.shape, data: allocate(layout.type, elementCount(layout.shape)) };
-      this.#current = { tensor, bytes: tensorBytes(tensor) };
-    }
-    assert(this.#current !== undefined, 'a tensor under way has memory');
+    this.#current ??= tensorOf(layout);
     const used = Math.min(bytes.length, layout.byteLength - filled);
-    this.#current.bytes.set(bytes.subarray(0, used), filled);
+    if (!isAt(bytes, this.#current.bytes, filled)) this.#current.bytes.set(bytes.subarray(0, used), filled);
     if (filled + used === layout.byteLength) {
       this.#tensors.push(this.#current.tensor);
       this.#current = undefined;
@@ -98,8 +99,15 @@ export class Assembler {
   }
 }
 
-function ownsItsBuffer(bytes: Uint8Array): boolean {
-  return bytes.byteOffset === 0 && bytes.byteLength === bytes.buffer.byteLength;
+/** A tensor whose memory holds whatever was there: it is handed out when all of it has been written. */
+function tensorOf({ type, shape, byteLength }: TensorLayout): { readonly tensor: Tensor; readonly bytes: Uint8Array } {
+  const bytes = takeMemory(byteLength);
+  return { tensor: { type, shape, data: viewBytes(type, bytes) }, bytes };
+}
+
+/** True for bytes that lie at this place already. */
+function isAt(bytes: Uint8Array, target: Uint8Array, offset: number): boolean {
+  return bytes.buffer === target.buffer && bytes.byteOffset === target.byteOffset + offset;
 }
 
 function empty({ type, shape }: TensorLayout): Tensor {

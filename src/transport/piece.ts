@@ -1,10 +1,11 @@
 // Pieces: what really travels. A frame is cut into pieces, so that a long one never holds up a more urgent one for longer than a piece. A
 // piece is one message with a header and the frame's small parts, and, where `trailingBytes` says so, a second message: the raw bytes of
-// (a part of) one tensor, which so reaches the socket and leaves it without being copied. The checksum covers both; the sequence number
-// makes a lost, doubled or reordered message visible. A third kind of message acknowledges bytes.
+// (a part of) one tensor, which so reaches the socket and leaves it without being copied. Each message has a checksum; the sequence number
+// makes a lost, doubled or reordered one visible. A third kind of message acknowledges bytes. Where the carrier proves that nothing was changed
+// (TLS), trailing messages, which are nearly all bytes, have no checksum.
 //
-//   0 checksum of all after it, trailing message included   4 sequence number   8 magic   9 lane (3: acknowledgement)   10 flags   11 zero
-//   12 bytes of the trailing message   16 the frame's bytes (an acknowledgement: count and time as doubles)
+//   0 checksum of all after it in this message   4 sequence number   8 magic   9 lane (3: acknowledgement)   10 flags   11 zero
+//   12 bytes of the trailing message   16 its checksum, or zero   20 the frame's bytes (an acknowledgement: count and time as doubles)
 
 import { crc32 } from 'node:zlib';
 import { ProtocolError } from '../errors.ts';
@@ -18,11 +19,13 @@ export const maxTrailingBytes: number = 2 ** 20;
 /** The longest message with a header. */
 export const maxMessageBytes = 65_536;
 
-const headerBytes = 16;
+const headerBytes = 20;
 const magic = 0xa5;
 const acknowledgementLane = 3;
 const firstFlag = 1;
 const lastFlag = 2;
+/** The trailing message has no checksum. */
+const uncheckedFlag = 4;
 
 /** A part of a frame, ready to be sent. */
 export interface Piece {
@@ -55,50 +58,57 @@ export type Announcement =
       /** A view into the message. */
       readonly inline: Uint8Array;
       readonly trailingBytes: number;
-      /** Checksum that the header announces, and that of the bytes so far. */
-      readonly checksum: number;
-      readonly checksumSoFar: number;
+      /** Of the trailing message, where it has one. */
+      readonly trailingChecksum: number | undefined;
     };
 
+/** What the carrier of messages proves by itself. */
+export interface Carrier {
+  /** That nothing was changed on the way. Both ends of a link know it of themselves; one that does not refuses messages without checksums. */
+  readonly isProven: boolean;
+}
+
 /** Encodes a piece as one or two messages. The trailing one is the tensor's own memory. */
-export function encodePiece(piece: Piece, sequence: number): Uint8Array[] {
+export function encodePiece(piece: Piece, sequence: number, { isProven }: Carrier): Uint8Array[] {
   let length = headerBytes;
   for (const part of piece.inline) length += part.length;
   const message = Buffer.allocUnsafe(length);
-  const trailingBytes = piece.trailing?.length ?? 0;
-  writeHeader(message, sequence, lanes.indexOf(piece.lane), (piece.first ? firstFlag : 0) | (piece.last ? lastFlag : 0), trailingBytes);
+  const { lane, first, last, inline, trailing } = piece;
+  const isChecked = trailing !== undefined && !isProven;
+  const flags = (first ? firstFlag : 0) | (last ? lastFlag : 0) | (trailing !== undefined && isProven ? uncheckedFlag : 0);
+  writeHeader(message, sequence, lanes.indexOf(lane), flags);
+  message.writeUInt32LE(trailing?.length ?? 0, 12);
+  message.writeUInt32LE(isChecked ? crc32(trailing) : 0, 16);
   let offset = headerBytes;
-  for (const part of piece.inline) {
+  for (const part of inline) {
     message.set(part, offset);
     offset += part.length;
   }
-  let checksum = crc32(message.subarray(4));
-  if (piece.trailing !== undefined) checksum = crc32(piece.trailing, checksum);
-  message.writeUInt32LE(checksum, 0);
-  return piece.trailing === undefined ? [message] : [message, piece.trailing];
+  message.writeUInt32LE(crc32(message.subarray(4)), 0);
+  return trailing === undefined ? [message] : [message, trailing];
 }
 
 /** Encodes an acknowledgement. */
 export function encodeAcknowledgement({ byteCount, atMs }: Acknowledgement, sequence: number): Uint8Array {
   const message = Buffer.allocUnsafe(headerBytes + 16);
-  writeHeader(message, sequence, acknowledgementLane, 0, 0);
+  writeHeader(message, sequence, acknowledgementLane, 0);
+  message.fill(0, 12, headerBytes);
   message.writeDoubleLE(byteCount, headerBytes);
   message.writeDoubleLE(atMs, headerBytes + 8);
   message.writeUInt32LE(crc32(message.subarray(4)), 0);
   return message;
 }
 
-function writeHeader(message: Buffer, sequence: number, lane: number, flags: number, trailingBytes: number): void {
+function writeHeader(message: Buffer, sequence: number, lane: number, flags: number): void {
   message.writeUInt32LE(sequence, 4);
   message[8] = magic;
   message[9] = lane;
   message[10] = flags;
   message[11] = 0;
-  message.writeUInt32LE(trailingBytes, 12);
 }
 
 /** Reads a message with a header, the `sequence`-th of its link. Throws ProtocolError. */
-export function decodeMessage(message: Uint8Array, sequence: number): Announcement {
+export function decodeMessage(message: Uint8Array, sequence: number, { isProven }: Carrier): Announcement {
   if (message.length < headerBytes) throw new ProtocolError(`a message of ${message.length} bytes is shorter than its header`);
   const view = new DataView(message.buffer, message.byteOffset, message.byteLength);
   const [lane, flags] = [message[9] as number, message[10] as number];
@@ -108,9 +118,7 @@ export function decodeMessage(message: Uint8Array, sequence: number): Announceme
   const trailingBytes = view.getUint32(12, true);
   if (trailingBytes > maxTrailingBytes)
     throw new ProtocolError(`a message announces ${trailingBytes} more bytes, above the limit of ${maxTrailingBytes}`);
-  const checksum = view.getUint32(0, true);
-  const checksumSoFar = crc32(message.subarray(4));
-  if (trailingBytes === 0 && checksum !== checksumSoFar) throw wrongChecksum();
+  if (view.getUint32(0, true) !== crc32(message.subarray(4))) throw wrongChecksum();
   if (lane === acknowledgementLane) {
     const isWhole = message.length === headerBytes + 16 && flags === 0 && trailingBytes === 0;
     const byteCount = isWhole ? view.getFloat64(headerBytes, true) : Number.NaN;
@@ -118,10 +126,13 @@ export function decodeMessage(message: Uint8Array, sequence: number): Announceme
     return { kind: 'acknowledgement', byteCount, atMs: view.getFloat64(headerBytes + 8, true) };
   }
   const priority = lanes[lane];
-  if (priority === undefined || flags > (firstFlag | lastFlag))
+  if (priority === undefined || flags > (firstFlag | lastFlag | uncheckedFlag))
     throw new ProtocolError(`a message has lane ${lane} and flags ${flags}, which do not exist`);
+  const isUnchecked = (flags & uncheckedFlag) !== 0;
+  if (isUnchecked && !isProven) throw new ProtocolError('a message has no checksum, on a link that needs one');
+  const trailingChecksum = isUnchecked ? undefined : view.getUint32(16, true);
   const [first, last] = [(flags & firstFlag) !== 0, (flags & lastFlag) !== 0];
-  return { kind: 'piece', lane: priority, first, last, inline: message.subarray(headerBytes), trailingBytes, checksum, checksumSoFar };
+  return { kind: 'piece', lane: priority, first, last, inline: message.subarray(headerBytes), trailingBytes, trailingChecksum };
 }
 
 /** Checks the message that follows an announcement. Throws ProtocolError. */
@@ -129,7 +140,8 @@ export function checkTrailing(announcement: Announcement & { kind: 'piece' }, tr
   if (trailing.length !== announcement.trailingBytes) {
     throw new ProtocolError(`a message of ${trailing.length} bytes came where ${announcement.trailingBytes} were announced`);
   }
-  if (crc32(trailing, announcement.checksumSoFar) !== announcement.checksum) throw wrongChecksum();
+  const { trailingChecksum } = announcement;
+  if (trailingChecksum !== undefined && crc32(trailing) !== trailingChecksum) throw wrongChecksum();
 }
 
 function wrongChecksum(): ProtocolError {

@@ -1,10 +1,11 @@
 // A Link over an established WebSocket of `ws`: the wire under wire-link.ts, signs of life, and closing in bounded time.
 
-import type { Duplex } from 'node:stream';
+import { TLSSocket } from 'node:tls';
 import { type RawData, WebSocket } from 'ws';
 import { type Clock, systemClock } from '../clock.ts';
 import type { LinkEnd } from './link.ts';
 import { maxMessageBytes, maxTrailingBytes } from './piece.ts';
+import type { WebSocketBytes } from './websocket-bytes.ts';
 import { type LinkLimits, type Wire, WireLink } from './wire-link.ts';
 
 /** When a silent peer is given up. */
@@ -35,25 +36,16 @@ const faultCode = 4400;
 const closeMs = 3_000;
 const faultCloseMs = 500;
 
-/** Makes a link of an open socket; `stream` is what it runs on. The socket's message handlers belong to the link from here on. */
-export function createWebSocketLink(socket: WebSocket, stream: Duplex, options: WebSocketLinkOptions): WireLink {
+/** Makes a link of an open socket, whose messages belong to the link from here on. */
+export function createWebSocketLink(socket: WebSocket, bytes: WebSocketBytes, options: WebSocketLinkOptions): WireLink {
   const { clock = systemClock, heartbeat = defaultHeartbeat } = options;
   let cancelClose = (): void => {};
   let failure: string | undefined;
   let closing: LinkEnd | undefined;
 
   const wire: Wire = {
-    send(messages, done) {
-      const last = messages.length - 1;
-      // Together in one system call; ws turns off Nagle's algorithm, so that nothing waits in the kernel for more.
-      stream.cork();
-      for (const [index, message] of messages.entries()) {
-        if (index < last) socket.send(message);
-        // After an error the memory is free as well; the socket has closed then, and says so itself.
-        else socket.send(message, () => done());
-      }
-      stream.uncork();
-    },
+    isProven: bytes.stream instanceof TLSSocket,
+    send: (messages, done) => bytes.send(messages, done),
     close(end) {
       closing = end;
       socket.close(end.clean ? cleanCode : faultCode, shortened(end.reason));
@@ -66,8 +58,8 @@ export function createWebSocketLink(socket: WebSocket, stream: Duplex, options: 
     closing = { clean: false, reason: `no sign of life from ${options.peer} for ${(silentMs / 1000).toFixed(1)} s` };
     socket.terminate();
   });
+  bytes.divert({ room: (byteCount) => link.room(byteCount), message: (message) => link.message(message), seen: life.seen });
   socket.on('message', (data: RawData, isBinary: boolean) => {
-    life.seen();
     // A text is no message of this protocol: it is passed on as what it is, bytes that begin with no header.
     link.message(isBinary ? bytesOf(data) : new Uint8Array(0));
   });

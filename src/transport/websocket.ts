@@ -2,18 +2,20 @@
 // little: one message of 4 KiB, five seconds, one of a few places. Certificates (tls/) and credentials are the caller's business; policy
 // comes in as options.
 
-import { randomFillSync, type X509Certificate } from 'node:crypto';
+import type { X509Certificate } from 'node:crypto';
 import { createServer as createHttpServer, type IncomingMessage, type Server, STATUS_CODES } from 'node:http';
 import { createServer as createHttpsServer } from 'node:https';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
 import { type PeerCertificate, TLSSocket } from 'node:tls';
 import { type RawData, WebSocket, WebSocketServer } from 'ws';
+import { defined } from '../assert.ts';
 import { type Clock, systemClock } from '../clock.ts';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
-import { createFailureLimiter, isLoopback, judgeUpgrade, plainAddress } from './admission.ts';
+import { createFailureLimiter, judgeUpgrade, plainAddress } from './admission.ts';
 import { encodeHandshake, type Hello, maxHandshakeBytes, parseAnswer, parseHello, type Refused, type Welcome } from './handshake.ts';
 import type { Link } from './link.ts';
+import { WebSocketBytes } from './websocket-bytes.ts';
 import { createWebSocketLink, type Heartbeat, maxPayloadBytes } from './websocket-link.ts';
 import type { LinkLimits, WireLink } from './wire-link.ts';
 
@@ -98,6 +100,9 @@ export interface LinkServer {
   close(reason: string): Promise<void>;
 }
 
+/** TLS 1.3's ciphers; its mandatory one first, which costs a fifth less than the default, AES with keys of 256 bits. */
+const ciphers = 'TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384:TLS_CHACHA20_POLY1305_SHA256';
+
 const refusedCode = 4401;
 const tooManyFailures = 'too many wrong codes: try again in a minute';
 const maxErrorBodyBytes = 1024;
@@ -113,14 +118,13 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
     const address = parseUrl(url);
     const { clock = systemClock, timeoutMs = 10_000, abortSignal } = options;
     let stream: Socket | undefined;
-    let zeroMask = false;
+    let bytes: WebSocketBytes | undefined;
     const socket = new WebSocket(address, {
       perMessageDeflate: false,
       maxPayload: maxPayloadBytes,
-      // The mask protects old proxies from scripts in browsers; a fixed one saves most of the time on both sides (RFC 6455, 10.3).
-      generateMask: (mask) => (zeroMask ? mask.fill(0) : randomFillSync(mask)),
       ...clientTls(options.tls),
       minVersion: 'TLSv1.3',
+      ciphers,
     });
     const finish = (): void => {
       cancelTimeout();
@@ -143,9 +147,14 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
     });
     socket.on('upgrade', (response) => {
       stream = response.socket;
-      zeroMask = address.protocol === 'wss:' || isLoopback(stream.remoteAddress ?? '');
     });
-    socket.on('open', () => socket.send(encodeHandshake(options.hello)));
+    socket.on('open', () => {
+      bytes = new WebSocketBytes(socket, defined(stream, 'the socket of an upgrade'), {
+        isServer: false,
+        maxMessageBytes: maxPayloadBytes,
+      });
+      socket.send(encodeHandshake(options.hello));
+    });
     socket.on('close', (_code, reason) =>
       fail(new RunError(`${url} ended the connection before its answer${reason.length > 0 ? `: ${reason}` : ''}`)),
     );
@@ -154,7 +163,10 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
         const answer = parseAnswer(data as Buffer);
         if (answer.kind === 'refused') throw answer.retry ? new RunError(answer.reason) : new InputError(answer.reason);
         finish();
-        resolve({ link: createWebSocketLink(socket, stream as Socket, { peer: answer.server, ...options }), welcome: answer });
+        resolve({
+          link: createWebSocketLink(socket, defined(bytes, 'an open WebSocket'), { peer: answer.server, ...options }),
+          welcome: answer,
+        });
       } catch (error) {
         fail(error instanceof ProtocolError ? new RunError(`${url} is no Asteroid of this release: ${error.message}`) : (error as Error));
       }
@@ -233,7 +245,7 @@ export async function listen(options: ListenOptions): Promise<LinkServer> {
 function createSecureServer(tls: TlsOptions): Server {
   const { cert, key, ca, unknownCallers = false } = tls;
   const clients = ca === undefined ? {} : { ca, requestCert: true, rejectUnauthorized: !unknownCallers };
-  return createHttpsServer({ ...(cert && { cert }), ...(key && { key }), ...clients, minVersion: 'TLSv1.3', maxHeaderSize: 8192 });
+  return createHttpsServer({ ...(cert && { cert }), ...(key && { key }), ...clients, minVersion: 'TLSv1.3', ciphers, maxHeaderSize: 8192 });
 }
 
 function listenError({ host, port }: ListenOptions, error: Error & { readonly code?: string }): Error {
@@ -331,11 +343,15 @@ class Front {
       stream.end(`${lines.join('\r\n')}\r\n\r\n${rejection.reason}`, () => stream.destroy());
       return;
     }
-    this.#webSockets.handleUpgrade(request, stream, head, (webSocket) => this.#greet(webSocket, socket));
+    this.#webSockets.handleUpgrade(request, stream, head, (webSocket) => {
+      const bytes = new WebSocketBytes(webSocket, socket, { isServer: true, maxMessageBytes: maxPayloadBytes });
+      this.#greet(webSocket, bytes);
+    });
   }
 
   /** Waits for the hello; anything but one message of at most 4 KiB ends the connection. */
-  #greet(webSocket: WebSocket, socket: Socket): void {
+  #greet(webSocket: WebSocket, bytes: WebSocketBytes): void {
+    const socket = bytes.stream;
     let byteCount = 0;
     const onData = (chunk: Buffer): void => {
       byteCount += chunk.length;
@@ -353,7 +369,7 @@ class Front {
       void this.#judge(data as Buffer, socket).then(({ verdict, hello }) => {
         socket.off('data', onData);
         if (webSocket.readyState !== WebSocket.OPEN) return;
-        if (verdict.kind === 'accepted') this.#accept(webSocket, socket, verdict, hello as Hello);
+        if (verdict.kind === 'accepted') this.#accept(webSocket, bytes, verdict, hello as Hello);
         else this.#turnAway(webSocket, socket, verdict);
       });
     });
@@ -382,12 +398,12 @@ class Front {
     webSocket.close(refusedCode); // in the time that the connection has left
   }
 
-  #accept(webSocket: WebSocket, socket: Socket, { name, facts }: Accepted, hello: Hello): void {
-    this.#leave(keyOf(socket));
+  #accept(webSocket: WebSocket, bytes: WebSocketBytes, { name, facts }: Accepted, hello: Hello): void {
+    this.#leave(keyOf(bytes.stream));
     webSocket.removeAllListeners('message');
     webSocket.send(encodeHandshake({ kind: 'welcome', name, server: this.#options.name, ...(facts && { facts }) }));
     const { limits, heartbeat, clock } = this.#options;
-    const link = createWebSocketLink(webSocket, socket, {
+    const link = createWebSocketLink(webSocket, bytes, {
       peer: name,
       ...(limits && { limits }),
       ...(heartbeat && { heartbeat }),
@@ -399,7 +415,7 @@ class Front {
       this.#options.onLink(link, hello);
     } catch (error) {
       if (!(error instanceof ProtocolError)) throw error;
-      this.#refused(socket, error.message);
+      this.#refused(bytes.stream, error.message);
       void link.close(error.message);
     }
   }

@@ -8,11 +8,11 @@ import { Assembler } from './assembler.ts';
 import { defaultFrameLimits, encodeFrame, type FrameLimits } from './frame.ts';
 import type { Frame, Link, LinkEnd, Priority } from './link.ts';
 import { acknowledging, controlReserveBytes, maxWindowBytes, Pacer } from './pacer.ts';
-import { type Announcement, checkTrailing, decodeMessage, encodeAcknowledgement, encodePiece } from './piece.ts';
+import { type Announcement, type Carrier, checkTrailing, decodeMessage, encodeAcknowledgement, encodePiece } from './piece.ts';
 import { SendQueue } from './queue.ts';
 
 /** An ordered, reliable carrier of messages to one peer. */
-export interface Wire {
+export interface Wire extends Partial<Carrier> {
   /** Takes messages to be sent in this order; `done` is called later, when their memory is no longer needed. Never throws. */
   send(messages: readonly Uint8Array[], done: () => void): void;
   /** Ends the wire after what was sent, telling the peer; the link's `wireEnded` follows in bounded time. */
@@ -48,6 +48,12 @@ const maxUnflushedBytes = 2 ** 21;
 /** How long `close` waits for the queue to become shorter. */
 const flushMs = 10_000;
 
+/** A frame of which pieces have come. */
+interface Arriving {
+  readonly assembler: Assembler;
+  byteCount: number;
+}
+
 interface Backlogged {
   readonly frame: Frame;
   readonly byteCount: number;
@@ -58,11 +64,12 @@ export class WireLink implements Link {
   readonly peer: string;
   readonly ended: Promise<LinkEnd>;
   readonly #wire: Wire;
+  readonly #carrier: Carrier;
   readonly #limits: LinkLimits;
   readonly #clock: Clock;
   readonly #queue = new SendQueue();
   readonly #pacer = new Pacer();
-  readonly #assemblers = new Map<Priority, { readonly assembler: Assembler; byteCount: number }>();
+  readonly #assemblers = new Map<Priority, Arriving>();
   #settle: (end: LinkEnd) => void = () => {};
   #state: 'open' | 'closing' | 'ended' = 'open';
   #closeReason = '';
@@ -77,13 +84,16 @@ export class WireLink implements Link {
   #acknowledgedBytes = 0;
   #acknowledgedAtMs = Number.NEGATIVE_INFINITY;
   #cancelAcknowledge: (() => void) | undefined;
-  #announced: (Announcement & { kind: 'piece' }) | undefined;
+  #announced: { readonly piece: Announcement & { kind: 'piece' }; readonly arriving: Arriving } | undefined;
+  /** Where messages with a header are read. */
+  #headerRoom = Buffer.alloc(0);
   #handler: ((frame: Frame) => void) | undefined;
   #backlog: Backlogged[] = [];
   #backlogBytes = 0;
 
   constructor(wire: Wire, options: WireLinkOptions) {
     this.#wire = wire;
+    this.#carrier = { isProven: wire.isProven ?? false };
     this.peer = options.peer;
     this.#limits = options.limits ?? defaultLinkLimits;
     this.#clock = options.clock ?? systemClock;
@@ -136,6 +146,18 @@ export class WireLink implements Link {
       if (this.#queue.bytes < byteCount) this.#watchFlush();
       else this.#fail(`${this.peer} took nothing of the rest of the queue for ${flushMs / 1000} s`);
     });
+  }
+
+  /**
+   * Memory for the next message, which then comes to `message`: where it is (part of) a tensor, the tensor's own. It is good until the message after
+   * begins. Undefined where the message is not wanted any more.
+   */
+  room(byteCount: number): Uint8Array | undefined {
+    if (this.#state === 'ended') return undefined;
+    if (this.#announced?.piece.trailingBytes === byteCount)
+      return this.#announced.arriving.assembler.room(byteCount) ?? Buffer.allocUnsafe(byteCount);
+    if (this.#headerRoom.length < byteCount) this.#headerRoom = Buffer.allocUnsafeSlow(Math.max(1024, 2 * byteCount));
+    return this.#headerRoom.subarray(0, byteCount);
   }
 
   /** A message has come over the wire. */
@@ -197,7 +219,7 @@ export class WireLink implements Link {
       }
       if (this.#unflushedBytes >= maxUnflushedBytes + (lane === 'control' ? controlReserveBytes : 0)) return;
       const outgoing = this.#queue.take(lane, this.#pacer.pieceBytes(lane));
-      const messages = encodePiece(outgoing.piece, this.#nextSequence());
+      const messages = encodePiece(outgoing.piece, this.#nextSequence(), this.#carrier);
       const byteCount = messages.reduce((sum, message) => sum + message.length, 0);
       this.#pacer.sent(byteCount, this.#clock.now());
       this.#unflushedBytes += byteCount;
@@ -225,40 +247,46 @@ export class WireLink implements Link {
     const announced = this.#announced;
     if (announced !== undefined) {
       this.#announced = undefined;
-      checkTrailing(announced, message);
-      this.#takePiece(announced, message);
+      checkTrailing(announced.piece, message);
+      this.#addToFrame(announced.arriving, announced.piece, message);
       return;
     }
-    const decoded = decodeMessage(message, this.#receivedCount);
+    const decoded = decodeMessage(message, this.#receivedCount, this.#carrier);
     this.#receivedCount = (this.#receivedCount + 1) >>> 0;
     if (decoded.kind === 'acknowledgement') {
       this.#pacer.acknowledge(decoded, this.#clock.now());
       this.#pump();
-    } else if (decoded.trailingBytes > 0) {
-      this.#announced = decoded;
     } else {
-      this.#takePiece(decoded);
+      const arriving = this.#arrivingFrame(decoded);
+      if (decoded.trailingBytes === 0) {
+        this.#addToFrame(arriving, decoded, decoded.inline);
+      } else {
+        arriving.assembler.write(decoded.inline);
+        this.#announced = { piece: decoded, arriving };
+      }
     }
     if (decoded.kind === 'piece') this.#receivedBytes += message.length + decoded.trailingBytes;
     if (this.#receivedBytes - this.#acknowledgedBytes > maxUnacknowledgedBytes)
       throw new ProtocolError(`${this.peer} sends more than it was allowed to`);
   }
 
-  #takePiece(piece: Announcement & { kind: 'piece' }, trailing?: Uint8Array): void {
+  /** The frame that a piece belongs to: a new one, or the one under way in its lane. */
+  #arrivingFrame({ lane, first, inline, trailingBytes }: Announcement & { kind: 'piece' }): Arriving {
+    const current = this.#assemblers.get(lane);
+    if (first !== (current === undefined)) throw new ProtocolError(`a piece of the ${lane} lane does not continue the one before`);
+    const arriving = current ?? { assembler: new Assembler(this.#limits.frame), byteCount: 0 };
+    this.#assemblers.set(lane, arriving);
+    arriving.byteCount += inline.length + trailingBytes;
+    return arriving;
+  }
+
+  /** The last bytes of a piece, which may be the frame's. */
+  #addToFrame({ assembler, byteCount }: Arriving, { lane, last }: Announcement & { kind: 'piece' }, bytes: Uint8Array): void {
     this.#receivedAtMs = this.#clock.now();
-    let current = this.#assemblers.get(piece.lane);
-    if (piece.first !== (current === undefined))
-      throw new ProtocolError(`a piece of the ${piece.lane} lane does not continue the one before`);
-    if (current === undefined) {
-      current = { assembler: new Assembler(this.#limits.frame), byteCount: 0 };
-      this.#assemblers.set(piece.lane, current);
-    }
-    current.assembler.write(piece.inline);
-    if (trailing !== undefined) current.assembler.write(trailing);
-    current.byteCount += piece.inline.length + piece.trailingBytes;
-    if (!piece.last) return;
-    this.#assemblers.delete(piece.lane);
-    this.#deliver(current.assembler.finish(), current.byteCount);
+    assembler.write(bytes);
+    if (!last) return;
+    this.#assemblers.delete(lane);
+    this.#deliver(assembler.finish(), byteCount);
   }
 
   #deliver(frame: Frame, byteCount: number): void {

@@ -11,7 +11,9 @@ import { assert } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
+import { giveMemory } from '../../transport/tensor-memory.ts';
 import type { PieceCodec } from './codec.ts';
+import { addTo } from './float-sum.ts';
 
 /** Elements of one piece: 256 KiB, about 50 µs of summing. Smaller chunks are cut into at least `leastPieces`, so that their steps overlap too. */
 const pieceElements = 65_536;
@@ -23,6 +25,7 @@ const leastPieceElements = 4_096;
 export interface RingPort {
   /** Resolves when the tensors' memory is no longer needed. They may be views of the vector. */
   send(piece: number, tensors: readonly Tensor[]): Promise<void>;
+  /** The tensors are the caller's from here on: their memory is used again. */
   receive(piece: number): Promise<Frame>;
 }
 
@@ -46,8 +49,8 @@ export async function ringAllReduce(values: Float32Array, ring: Ring, port: Ring
   const rangeOf = (step: number, piece: number): readonly [number, number] =>
     pieceRange(values.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
   const sends: Promise<void>[] = [];
-  const send = (step: number, piece: number, tensors: readonly Tensor[]): void => {
-    const sending = port.send(firstPiece + step * pieceCount + piece, tensors);
+  const send = (step: number, piece: number, tensors: readonly Tensor[], onSent: () => void = () => {}): void => {
+    const sending = port.send(firstPiece + step * pieceCount + piece, tensors).then(onSent);
     sending.catch(() => {}); // seen below, or the receiving side fails before
     sends.push(sending);
   };
@@ -63,16 +66,17 @@ export async function ringAllReduce(values: Float32Array, ring: Ring, port: Ring
       const [first, end] = rangeOf(step + 1, piece);
       const { tensors = [] } = await port.receive(firstPiece + step * pieceCount + piece);
       const received = codec.decode(tensors, end - first);
-      if (step < sumCount) add(values, first, received);
+      if (step < sumCount) addTo(values.subarray(first, end), received);
       else values.set(received, first);
-      if (step + 1 === stepCount) continue;
-      if (step + 1 > sumCount) {
-        send(step + 1, piece, tensors); // a final sum goes round as it is
+      if (step + 1 > sumCount && step + 1 < stepCount) {
+        send(step + 1, piece, tensors, () => giveAll(tensors)); // a final sum goes round as it is
         continue;
       }
+      giveAll(tensors);
+      if (step + 1 === stepCount) continue;
       const next = encoded(step + 1, piece);
       // The one that has the whole sum keeps what all others will read.
-      if (step + 1 === sumCount) values.set(codec.decode(next, end - first), first);
+      if (step + 1 === sumCount) keep(values, first, codec.decode(next, end - first));
       send(step + 1, piece, next);
     }
   }
@@ -108,10 +112,14 @@ function pieceRange(length: number, memberCount: number, chunk: number, piece: n
   ];
 }
 
-function add(target: Float32Array, first: number, source: Float32Array): void {
-  for (let index = 0; index < source.length; index++) {
-    target[first + index] = (target[first + index] as number) + (source[index] as number);
-  }
+/** Copies a piece to its place, unless it lies there. */
+function keep(values: Float32Array, first: number, piece: Float32Array): void {
+  if (piece.buffer !== values.buffer) values.set(piece, first);
+}
+
+/** Lets go of received pieces, which are this device's own. */
+function giveAll(tensors: readonly Tensor[]): void {
+  for (const { data } of tensors) giveMemory(data);
 }
 
 function modulo(value: number, divisor: number): number {

@@ -10,7 +10,9 @@
 
 import { assert } from '../../assert.ts';
 import type { Tensor } from '../../graph/tensor.ts';
+import { giveMemory } from '../../transport/tensor-memory.ts';
 import { pieceData, type RingPort } from './all-reduce.ts';
+import { addTo } from './float-sum.ts';
 
 /** Elements of one piece: 256 KiB. */
 const pieceElements = 65_536;
@@ -43,9 +45,12 @@ export async function orderedAllReduce(
   const range = (piece: number): [number, number] => [piece * pieceElements, Math.min(length, (piece + 1) * pieceElements)];
   for (let piece = 0; piece < pieceCount; piece++) {
     const [first, end] = range(piece);
-    if (memberIndex > 0) addBefore(total, first, pieceData(await port.receive(piece), end - first));
-    for (const part of parts.slice(1))
-      for (let index = first; index < end; index++) total[index] = (total[index] as number) + (part[index] as number);
+    if (memberIndex > 0) {
+      const before = pieceData(await port.receive(piece), end - first);
+      addTo(total.subarray(first, end), before); // the order of two does not matter
+      giveMemory(before);
+    }
+    for (const part of parts.slice(1)) addTo(total.subarray(first, end), part.subarray(first, end));
     if (memberCount > 1) send(isLast ? pieceCount + piece : piece, first, end);
   }
   if (isLast) {
@@ -56,7 +61,9 @@ export async function orderedAllReduce(
   const result = new Float32Array(length);
   for (let piece = 0; piece < pieceCount; piece++) {
     const [first, end] = range(piece);
-    result.set(pieceData(await port.receive(pieceCount + piece), end - first), first);
+    const received = pieceData(await port.receive(pieceCount + piece), end - first);
+    result.set(received, first);
+    giveMemory(received);
     if (memberIndex < memberCount - 2) {
       const sending = port.send(pieceCount + piece, [floats(result.subarray(first, end))]);
       sending.catch(() => {}); // seen below
@@ -65,11 +72,6 @@ export async function orderedAllReduce(
   }
   await Promise.all(sends);
   return result;
-}
-
-/** target ← before + target. */
-function addBefore(target: Float32Array, first: number, before: Float32Array): void {
-  for (let index = 0; index < before.length; index++) target[first + index] = (before[index] as number) + (target[first + index] as number);
 }
 
 function floats(data: Float32Array): Tensor {
