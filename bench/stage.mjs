@@ -2,8 +2,8 @@
 // memory that they take. Each case runs in a process of its own, with a worker's settings. Times are processor times of the whole process (garbage
 // collection and handing over included), medians of rounds. Linux only (/proc). After `npm run build`:
 //   node bench/stage.mjs [--json] [--rounds 9] [--before FOLDER] [--repeats 2] [MODEL/STAGE:MICRO_BATCHES x SAMPLES ...]
-// STAGE: `middle` (the layers between a third and two thirds), `first` (those before) or `whole` (one stage; forward pass, loss and backward pass are one
-// graph). `--before`: another build of this package (a dist folder), run in alternation.
+// STAGE: `middle` (the layers between a third and two thirds), `first` (those before), `whole` (one stage; forward pass, loss and backward pass are one
+// graph) or `split` (the same in separate graphs, as stages that are not last have them). `--before`: another build of this package (a dist folder), run in alternation.
 
 import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
@@ -69,8 +69,8 @@ async function runCase(spec, folder) {
 
 /** One case, in this process. */
 async function measure(spec) {
-  const [, model, part, microBatches, samples] = /^(.*)\/(first|middle|whole):(\d+)x(\d+)$/.exec(spec);
-  const [microBatchCount, sampleCount, isWhole] = [Number(microBatches), Number(samples), part === 'whole'];
+  const [, model, part, microBatches, samples] = /^(.*)\/(first|middle|whole|split):(\d+)x(\d+)$/.exec(spec);
+  const [microBatchCount, sampleCount, isWhole] = [Number(microBatches), Number(samples), part === 'whole' || part === 'split'];
   const { searchForGarbageLess } = await load('engine/host-node.js');
   const { createComputeThread } = await load('engine/compute-thread.js');
   const { createStage } = await load('runtime/device/create-stage.js');
@@ -144,7 +144,7 @@ async function optionsOf(model, part, { microBatchCount, sampleCount }) {
   const { assumedLabel, assumedTraining } = await load('runtime/profile-here.js');
   const sequence = layers(buildModel(model, { seed: 1, initialize: false }).graph);
   const at = (fraction) => Math.round(fraction * sequence.layers.length);
-  const range = { first: [0, at(1 / 3)], middle: [at(1 / 3), at(2 / 3)], whole: [0, sequence.layers.length] }[part];
+  const range = { first: [0, at(1 / 3)], middle: [at(1 / 3), at(2 / 3)], whole: [0, sequence.layers.length] }[part === 'split' ? 'whole' : part];
   return {
     options: {
       sequence,

@@ -216,7 +216,7 @@ test('a device too small for the whole model is measured by the parts that fit',
   }
 });
 
-test('an update takes what its graphs take beyond the sum of gradients, by the weights that it changes', async () => {
+test('an update takes what its graphs take, by the weights that it changes', async () => {
   const engine = createFakeEngine();
   const { times, layers: found } = await profileLayers(engine, chain(2), options({ frozen: ['layer1.weight', 'layer1.bias'] }));
   const updateMs = times.updateMs as readonly number[];

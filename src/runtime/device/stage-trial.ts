@@ -18,7 +18,7 @@ export interface TrialTimes {
 
 /** A stage under trial. */
 export interface StageTrial {
-  /** Computes one more micro-batch. All but the first after an update add their gradients to the sum. */
+  /** Computes one more micro-batch, whose gradients are added to the sum; before the first after an update the sum is made. */
   microBatch(): Promise<TrialTimes>;
   /** Milliseconds of a round's end: the gradients' norm and the update. */
   update(): Promise<number>;
@@ -152,15 +152,14 @@ export async function timeMicroBatches(trial: StageTrial, { ms, runLimit }: Span
   return defined(spans[Math.floor(spans.length / 2)], 'a span');
 }
 
-/** What an update adds to a round of micro-batches that all add to the gradients' sum: its own time without that of the sum, which the first has no need of. */
+/** What an update adds to a round of micro-batches. */
 export async function timeUpdate(trial: StageTrial): Promise<number> {
-  const [first, later, updates]: [number[], number[], number[]] = [[], [], []];
+  const updates: number[] = [];
   for (let round = 0; round < updateRounds; round++) {
-    first.push(total(await trial.microBatch()));
-    later.push(total(await trial.microBatch()));
+    await trial.microBatch();
     updates.push(await trial.update());
   }
-  return Math.max(0, median(updates) - Math.max(0, median(later) - median(first)));
+  return median(updates);
 }
 
 const updateRounds = 5;
