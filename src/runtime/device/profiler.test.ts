@@ -41,7 +41,7 @@ function createFakeEngine(): FakeEngine {
     async compile(graph): Promise<Executable> {
       assert.ok('nodes' in graph, 'a translation');
       compiled.push(graph);
-      const batchSize = graph.inputs[0]?.shape[0] as number;
+      const batchSize = (graph.inputs[0]?.shape[0] ?? 1) as number; // a scalar has none
       return {
         inputs: graph.inputs.map(({ name }) => name),
         outputs: graph.outputs.map(({ name }) => name),
