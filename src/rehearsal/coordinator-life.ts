@@ -33,6 +33,7 @@ export class CoordinatorLife {
   /** Called when devices can call for the first time. */
   readonly #onFirstListening: () => void;
   #process: VirtualProcess;
+  #coordinator: Coordinator | undefined;
   #lifeCount = 0;
   #phase: Phase = 'gathering';
   /** When it last said or did something. */
@@ -56,11 +57,17 @@ export class CoordinatorLife {
     return this.#process;
   }
 
+  /** `asteroid drain` for a device. */
+  drain(device: string): void {
+    this.#process.run(() => this.#coordinator?.drain(device));
+  }
+
   /** A life begins: from the last checkpoint, if there is one. */
   start(): void {
     const { world } = { world: this.#world };
     const process = startProcess(world, coordinatorName);
     this.#process = process;
+    this.#coordinator = undefined;
     this.#lifeCount++;
     this.#phase = 'gathering';
     this.#present.clear();
@@ -107,6 +114,7 @@ export class CoordinatorLife {
       ...(bug?.step === undefined ? {} : { step: bug.step }),
     });
     const stopListening = network.listen(coordinatorUrl, process, (link) => coordinator.join(link.peer, link, facts));
+    this.#coordinator = coordinator;
     this.#stopWhenAlone(process, coordinator);
     // As the server of a real one does.
     const released = async (): Promise<void> => {

@@ -28,8 +28,9 @@ export function startDevice(world: World, name: string): void {
   const known = world.devices.get(name);
   if (known !== undefined && known.process.state !== 'dead') return;
   const process = startProcess(world, name);
-  const device: Device = known ?? { name, process, slowness: defined(world.scenario.slowness[name], name), epoch: 0 };
-  device.process = process;
+  const leave = new AbortController();
+  const device: Device = known ?? { name, process, leave, slowness: defined(world.scenario.slowness[name], name), epoch: 0 };
+  Object.assign(device, { process, leave });
   world.devices.set(name, device);
   world.witness.note(name, 'starts');
   const ended = (reason: string): void => {
@@ -40,7 +41,7 @@ export function startDevice(world: World, name: string): void {
     clock: process.clock,
     reconnectMs: world.scenario.reconnectMs,
     pause: (milliseconds) => new Promise((resolve) => void process.after(milliseconds, resolve)),
-    isStopped: () => false,
+    isStopped: () => leave.signal.aborted,
     onLost: (reason) => world.witness.note(name, 'is alone:', reason),
   }).then(
     ({ reason }) => ended(reason),
@@ -51,15 +52,36 @@ export function startDevice(world: World, name: string): void {
   );
 }
 
+/** The owner of a device stops its worker (SIGINT). */
+export function stopDevice(world: World, name: string): void {
+  const device = world.devices.get(name);
+  device?.process.run(() => device.leave.abort());
+}
+
+const drainMs = 15_000;
+const stoppedReason = 'the worker was stopped by its owner';
+
 async function serve(world: World, device: Device, process: VirtualProcess): Promise<Served> {
   const { network, scenario, witness, bug } = world;
   const link = await network.dial(process, coordinatorName, coordinatorUrl);
+  const { signal } = device.leave;
+  // As the command does: a device that nobody lets go goes all the same.
+  let cancel = (): void => {};
+  const leave = (): void => {
+    cancel = process.after(drainMs, () => void link.close(stoppedReason));
+  };
+  signal.addEventListener('abort', leave, { once: true });
+  if (signal.aborted) {
+    await link.close(stoppedReason);
+    throw new RunError(stoppedReason);
+  }
   const engine = createExactEngine(process);
   const end = await runWorker({
     name: device.name,
     coordinator: link,
     clock: process.clock,
     engine,
+    leave: signal,
     meters: noMeters,
     profileCache: { read: async () => profileOf(world, device), write: async () => {} },
     createNetwork: async (_name, _token, onLink) => peerNetwork(world, process, onLink),
@@ -74,6 +96,8 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
     },
     readModel: ({ layerNames }) => exactSequence(layerNames.length),
   });
+  signal.removeEventListener('abort', leave);
+  cancel();
   await engine.close();
   await new Promise<void>((resolve) => process.takes(0, resolve)); // what waited for the engine lets go first
   if (engine.valueCount() > 0) witness.violate(`${device.name} ended with ${engine.valueCount()} values in its engine`);

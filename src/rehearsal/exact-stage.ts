@@ -34,6 +34,8 @@ interface Kept {
   readonly labels: readonly number[];
   /** By layer, then sample: the gradients of the layer's output. */
   gradients: readonly (readonly number[])[] | undefined;
+  /** What goes to the stage before. */
+  inputGradients: readonly Tensor[];
 }
 
 /** In the all-reduced vector, behind the layers' sums: members, samples, rounds, epochs. */
@@ -59,6 +61,8 @@ export class ExactStage implements StagePort {
   #gradientSums: number[] = [];
   #outputSums: number[] = [];
   #sampleCount = 0;
+  /** Samples in the group's sums, once there are any. */
+  #summedCount: number | undefined;
   #lossSum = 0;
   #correctCount = 0;
 
@@ -133,6 +137,7 @@ export class ExactStage implements StagePort {
     this.#gradientSums = this.#layers.map(() => 0);
     this.#outputSums = this.#layers.map(() => 0);
     this.#sampleCount = 0;
+    this.#summedCount = undefined;
     this.#lossSum = 0;
     this.#correctCount = 0;
     for (const layer of this.#layers) this.#checkVersions(layer);
@@ -158,16 +163,19 @@ export class ExactStage implements StagePort {
           this.#violate(`the label of sample ${labelRows[2 * index + 1]} came with sample ${sample}`);
       }
     }
-    this.#kept.set(microBatch, { samples, values, labels: samples.map((_, index) => labelRows[2 * index] ?? 0), gradients: undefined });
+    const ownLabels = samples.map((_, index) => labelRows[2 * index] ?? 0);
+    this.#kept.set(microBatch, { samples, values, labels: ownLabels, gradients: undefined, inputGradients: [] });
     if (this.#kept.size > this.#options.training.batchSize / this.#options.microBatchSize)
       this.#violate(`${this.#kept.size} micro-batches are in flight`);
     return this.#computed(1).then(() => (this.isLast ? [] : [this.#rows(samples, outputs)]));
   }
 
-  backward(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
-    const gradients = this.#inputGradients(microBatch, outputGradients);
-    this.#accumulate(microBatch);
-    return this.#computed(2).then(() => gradients);
+  backward(microBatch: number, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
+    if (bucket === undefined || bucket === 0) this.#inputGradients(microBatch, outputGradients);
+    const { inputGradients } = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
+    this.#accumulate(microBatch, bucket);
+    const isWhole = bucket === undefined || bucket === this.#bucketCount - 1;
+    return this.#computed(2, bucket).then(() => (isWhole ? inputGradients : []));
   }
 
   backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
@@ -175,37 +183,42 @@ export class ExactStage implements StagePort {
     return this.#computed(1).then(() => gradients);
   }
 
-  backwardWeight(microBatch: number): void {
-    this.#accumulate(microBatch);
-    void this.#computed(1);
+  backwardWeight(microBatch: number, bucket?: number): void {
+    this.#accumulate(microBatch, bucket);
+    void this.#computed(1, bucket);
   }
 
-  async takeGradients(): Promise<Float32Array> {
+  async takeGradients(bucket?: number): Promise<Float32Array> {
+    const [first, end] = this.#placesOf(bucket);
+    const vector = new Float32Array(2 * (end - first) + witnessCount);
+    vector.set(this.#gradientSums.slice(first, end));
+    vector.set(this.#outputSums.slice(first, end), end - first);
+    vector.set([1, this.#sampleCount, this.#round, this.#world.epoch()], 2 * (end - first));
     await this.#computed(0);
-    const vector = new Float32Array(this.#vectorLength());
-    vector.set(this.#gradientSums);
-    vector.set(this.#outputSums, this.#layers.length);
-    vector.set([1, this.#sampleCount, this.#round, this.#world.epoch()], 2 * this.#layers.length);
     return vector;
   }
 
-  async putGradients(values: Float32Array): Promise<void> {
-    const count = this.#layers.length;
+  async putGradients(values: Float32Array, bucket?: number): Promise<void> {
+    const [first, end] = this.#placesOf(bucket);
+    const count = end - first;
     for (let index = 0; index < count; index++) {
-      this.#gradientSums[index] = values[index] as number;
-      this.#outputSums[index] = values[count + index] as number;
+      this.#gradientSums[first + index] = values[index] as number;
+      this.#outputSums[first + index] = values[count + index] as number;
     }
     const [members, samples, rounds, epochs] = values.subarray(2 * count) as unknown as readonly [number, number, number, number];
     if (rounds !== members * this.#round) this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
     if (epochs !== members * this.#world.epoch())
       this.#violate(`sums of gradients of another epoch came in: ${epochs} of ${members} members`);
-    this.#sampleCount = samples;
+    if (this.#summedCount !== undefined && samples !== this.#summedCount)
+      this.#violate(`the sums of one bucket are of ${this.#summedCount} samples, those of another of ${samples}`);
+    this.#summedCount = samples;
     this.#addToStatistics();
   }
 
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
     const { batchSize } = this.#options.training;
-    if (this.#sampleCount !== batchSize) this.#violate(`${this.#sampleCount} samples of ${batchSize} are in the sums`);
+    const sampleCount = this.#summedCount ?? this.#sampleCount;
+    if (sampleCount !== batchSize) this.#violate(`${sampleCount} samples of ${batchSize} are in the sums`);
     const norm = countNorm ? sum(this.#gradientSums.map(layerRules.norm)) : 0;
     const totals = { lossSum: this.#lossSum, correctCount: this.#correctCount, squaredNorm: norm, finite: true };
     await this.#computed(0);
@@ -302,7 +315,8 @@ export class ExactStage implements StagePort {
       gradients = gradients.map((gradient, sample) => layerRules.inputGradient(gradient, weight, inputs[sample] as number));
     }
     kept.gradients = byLayer;
-    return this.#layers[0] === 0 ? [] : [this.#rows(samples, gradients)];
+    kept.inputGradients = this.#layers[0] === 0 ? [] : [this.#rows(samples, gradients)];
+    return kept.inputGradients;
   }
 
   #received(outputGradients: readonly Tensor[], samples: readonly number[], microBatch: number): readonly number[] {
@@ -317,11 +331,14 @@ export class ExactStage implements StagePort {
     return layerRules.lossGradient(output, labelValue);
   }
 
-  #accumulate(microBatch: number): void {
+  /** Adds the weight gradients of a micro-batch, or of a bucket's layers; its samples count with the first bucket, the last one ends it. */
+  #accumulate(microBatch: number, bucket: number | undefined): void {
     const { samples, values, gradients } = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
-    this.#kept.delete(microBatch);
-    this.#sampleCount += samples.length;
-    for (const [index, outputGradients] of defined(gradients, 'the gradients of the outputs').entries()) {
+    if (bucket === undefined || bucket === this.#bucketCount - 1) this.#kept.delete(microBatch);
+    if (bucket === undefined || bucket === 0) this.#sampleCount += samples.length;
+    const [first, end] = this.#placesOf(bucket);
+    for (let index = first; index < end; index++) {
+      const outputGradients = defined(gradients, 'the gradients of the outputs')[index] as readonly number[];
       const inputs = values[index] as readonly number[];
       const own = outputGradients.map((gradient, sample) =>
         layerRules.weightGradient(gradient, inputs[sample] as number, samples[sample] as number),
@@ -341,9 +358,22 @@ export class ExactStage implements StagePort {
     return 2 * this.#layers.length + witnessCount;
   }
 
-  /** Resolves when the device has computed this, after all that was queued before; `passes` in units of a forward pass. */
-  #computed(passes: number): Promise<void> {
-    return this.#world.engine.computed(passes * this.#layers.length * this.#options.sampleCount * this.#world.msPerSample());
+  get #bucketCount(): number {
+    return this.#options.reduction?.buckets.length ?? 1;
+  }
+
+  /** Where a bucket's layers, or all, lie among this stage's. */
+  #placesOf(bucket: number | undefined): readonly [first: number, end: number] {
+    if (bucket === undefined) return [0, this.#layers.length];
+    const [first, end] = defined(this.#options.reduction?.buckets[bucket], 'a bucket');
+    const offset = this.#layers[0] as number;
+    return [first - offset, end - offset];
+  }
+
+  /** Resolves when the device has computed this, after all that was queued before; `passes` in units of a forward pass, of a bucket's layers or of all. */
+  #computed(passes: number, bucket?: number): Promise<void> {
+    const [first, end] = this.#placesOf(bucket);
+    return this.#world.engine.computed(passes * (end - first) * this.#options.sampleCount * this.#world.msPerSample());
   }
 
   #violate(what: string): void {

@@ -2,7 +2,7 @@
 
 import { unreachable } from '../assert.ts';
 import type { CoordinatorLife } from './coordinator-life.ts';
-import { startDevice } from './device-life.ts';
+import { startDevice, stopDevice } from './device-life.ts';
 import { coordinatorName, type Fault } from './scenario.ts';
 import type { PathConditions } from './virtual-pipe.ts';
 import type { VirtualProcess } from './virtual-process.ts';
@@ -23,6 +23,10 @@ export function happen(world: World, coordinator: CoordinatorLife, fault: Fault)
       return partition(world, fault);
     case 'reset':
       return world.network.reset(...fault.between);
+    case 'damage':
+      return world.network.damage(fault.from, fault.to);
+    case 'drain':
+      return fault.isByOwner ? stopDevice(world, fault.device) : coordinator.drain(fault.device);
     case 'impair':
       return impair(world, fault);
     case 'slow':

@@ -25,6 +25,10 @@ export type FaultKind =
   /** Nothing passes between these hosts and all others; with `isOneWay` only nothing from them. */
   | { readonly kind: 'partition'; readonly hosts: readonly string[]; readonly isOneWay: boolean; readonly ms: number }
   | { readonly kind: 'reset'; readonly between: readonly [string, string] }
+  /** The next frames that arrive at one host from another are damaged: the receiver, who sees it by their checksum, ends the connections. */
+  | { readonly kind: 'damage'; readonly from: string; readonly to: string }
+  /** A device is to leave: `asteroid drain` says so, or with `isByOwner` whoever stops its worker (SIGINT). */
+  | { readonly kind: 'drain'; readonly device: string; readonly isByOwner: boolean }
   /** All paths from and to a host are worse. */
   | { readonly kind: 'impair'; readonly host: string; readonly conditions: PathConditions; readonly ms: number }
   /** A device computes so many times slower. */
@@ -111,13 +115,15 @@ export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): 
 /** What a run's plans have in common. */
 type Batching = Pick<PlanLayout, 'microBatchSize' | 'microBatchCount' | 'schedule'>;
 
+const schedules = ['1f1b', '1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'];
+
 /** A plan over these devices, each of them used: any number of stages, any groups, any shares. */
 export function randomPlan(devices: readonly string[], layerCount: number, random: Random, given?: Batching): PlanLayout {
   const order = [...permutation(devices.length, random)].map((index) => devices[index] as string);
   const stageCount = 1 + random.integer(Math.min(devices.length, layerCount));
   const microBatchCount = given?.microBatchCount ?? 1 + random.integer(4);
   const microBatchSize = given?.microBatchSize ?? 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
-  const schedule = given?.schedule ?? (['1f1b', '1f1b', 'gpipe', 'zb-h1'][random.integer(4)] as string);
+  const schedule = given?.schedule ?? (schedules[random.integer(schedules.length)] as string);
   const groupEnds = cuts(devices.length, stageCount, random);
   const layerEnds = cuts(layerCount, stageCount, random);
   const stages = groupEnds.map((end, stage): StagePlan => {
@@ -190,6 +196,14 @@ function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?:
     freeze: [3, () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() })],
     partition: [3, () => ({ kind: 'partition', hosts: randomSide(scenario, random), isOneWay: random.uniform() < 0.4, ms: durationMs() })],
     reset: [2, () => ({ kind: 'reset', between: randomPair([...devices, coordinatorName], random) })],
+    damage: [
+      1,
+      () => {
+        const [from, to] = randomPair([...devices, coordinatorName], random);
+        return { kind: 'damage', from, to };
+      },
+    ],
+    drain: [2, () => ({ kind: 'drain', device: pick(devices), isByOwner: random.uniform() < 0.5 })],
     impair: [
       2,
       () => ({

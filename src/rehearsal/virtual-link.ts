@@ -1,5 +1,5 @@
 // A Link over the virtual network. Frames are copied as if they had been encoded, and travel as objects: ten thousand runs have no time for checksums.
-// What the encoding does is tested on the wire (transport/), and in some runs here too.
+// What the encoding does is tested on the wire (transport/). A frame that was damaged there is, here, one at which its receiver ends the link.
 
 import { RunError } from '../errors.ts';
 import type { Tensor } from '../graph/tensor.ts';
@@ -31,6 +31,7 @@ export class VirtualLink implements Link {
   #settle: (end: LinkEnd) => void = () => {};
   #state: 'open' | 'closing' | 'ended' = 'open';
   #end: LinkEnd | undefined;
+  #isNextDamaged = false;
   #cancelClose: () => void = () => {};
   #handler: ((frame: Frame) => void) | undefined;
   #backlog: Frame[] = [];
@@ -108,9 +109,15 @@ export class VirtualLink implements Link {
     this.finish(end);
   }
 
+  /** The next frame arrives damaged. */
+  damageNext(): void {
+    this.#isNextDamaged = true;
+  }
+
   /** Takes in a frame from the peer. */
   take(frame: Frame): void {
     if (this.#state === 'ended') return;
+    if (this.#isNextDamaged) return this.abort('a frame with a wrong checksum has come');
     this.#backlog.push(...this.#options.taken(frame));
     this.#drain();
   }

@@ -88,6 +88,13 @@ export class VirtualNetwork {
     }
   }
 
+  /** Of what is on its way from one host to another, and of what is sent next, the first frame on each connection arrives damaged. */
+  damage(from: string, to: string): void {
+    for (const connection of this.#connections) {
+      if (connection.from.host === from && connection.to.host === to) (connection.link as VirtualLink).other?.damageNext();
+    }
+  }
+
   /** A process was stopped: its peers hear nothing from it. */
   frozen(process: VirtualProcess): void {
     for (const connection of this.#connections) if (connection.from === process) this.#watchSilence(connection);

@@ -34,6 +34,8 @@ export interface FrameWay {
 export interface Device {
   readonly name: string;
   process: VirtualProcess;
+  /** Aborted: its owner wants it to leave. */
+  leave: AbortController;
   /** How many times slower it computes than a device of speed 1. */
   slowness: number;
   /** The epoch of the last layout that it has heard of. */
