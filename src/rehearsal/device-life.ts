@@ -63,7 +63,7 @@ const stoppedReason = 'the worker was stopped by its owner';
 
 async function serve(world: World, device: Device, process: VirtualProcess): Promise<Served> {
   const { network, scenario, witness, bug } = world;
-  const link = await network.dial(process, coordinatorName, coordinatorUrl);
+  const link = await network.dial(process, coordinatorName, { url: coordinatorUrl });
   const { signal } = device.leave;
   // As the command does: a device that nobody lets go goes all the same.
   let cancel = (): void => {};
@@ -120,10 +120,12 @@ function profileOf({ scenario }: World, { slowness }: Device): MeasuredProfile {
 function peerNetwork({ network }: World, process: VirtualProcess, onLink: Parameters<VirtualListen>[2]): PeerNetwork {
   const url = `virtual://${process.name}`;
   const stop = network.listen(url, process, onLink);
+  const ending = new AbortController();
   return {
     url,
-    connect: (peer) => network.dial(process, peer.name, peer.url),
+    connect: (peer) => network.dial(process, peer.name, { url: peer.url, abortSignal: ending.signal }),
     close: async () => {
+      ending.abort();
       stop();
       await network.closeAll(process, 'the worker has ended');
     },

@@ -165,12 +165,14 @@ function handled(sending: Promise<void>): Promise<void> {
   return sending;
 }
 
-function copied({ kind, epoch, round, microBatch, control, tensors }: Frame): Frame {
-  const copy =
-    control === undefined ? { kind, epoch, round, microBatch } : { kind, epoch, round, microBatch, control: copiedControl(control) };
-  if (tensors === undefined || tensors.length === 0) return copy;
+function copied({ kind, epoch, round, microBatch, control, tensors = [] }: Frame): Frame {
+  const head = { kind, epoch, round, microBatch };
+  if (tensors.length === 0) return control === undefined ? head : { kind, epoch, round, microBatch, control: copiedControl(control) };
   // Nobody reads ballast: it is only as long as it says.
-  return { ...copy, tensors: kind === 'ballast' ? tensors : tensors.map(copiedTensor) };
+  const copies = kind === 'ballast' ? tensors : tensors.map(copiedTensor);
+  return control === undefined
+    ? { kind, epoch, round, microBatch, tensors: copies }
+    : { kind, epoch, round, microBatch, control: copiedControl(control), tensors: copies };
 }
 
 /** As JSON would carry it: without what is undefined, and numbers that JSON has no words for as null. */

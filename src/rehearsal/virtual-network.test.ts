@@ -41,7 +41,7 @@ async function createPair(windowBytes = 2 ** 20): Promise<Pair> {
     toA = link;
   });
   let toB: Link | undefined;
-  void network.dial(a, 'b', 'b').then((link) => {
+  void network.dial(a, 'b', { url: 'b' }).then((link) => {
     toB = link;
   });
   await runUntil(time, () => toB !== undefined);
@@ -204,11 +204,11 @@ test('a handler that throws ends the link with its reason', async () => {
 test('a call that nobody takes fails: at once where the host is there, after 10 s where it is not', async () => {
   const { time, network, a } = await createPair();
   const startMs = time.nowMs;
-  const refused = assert.rejects(network.dial(a, 'b', 'nobody'), /nothing listens at nobody/);
+  const refused = assert.rejects(network.dial(a, 'b', { url: 'nobody' }), /nothing listens at nobody/);
   await runUntil(time, () => time.nowMs > startMs + 100);
   await refused;
   network.cut('b', 'a');
-  const silent = assert.rejects(network.dial(a, 'b', 'b'), /b does not answer/);
+  const silent = assert.rejects(network.dial(a, 'b', { url: 'b' }), /b does not answer/);
   await rest(time);
   await silent;
   assert.ok(time.nowMs >= startMs + 10_000);

@@ -140,8 +140,12 @@ export class VirtualNetwork {
     };
   }
 
-  /** Calls `url`, of a process on `host`. Rejects with RunError when nobody answers. */
-  dial(caller: VirtualProcess, host: string, url: string): Promise<Link> {
+  /** Calls `url`, of a process on `host`. Rejects with RunError when nobody answers, or the call is given up. */
+  dial(
+    caller: VirtualProcess,
+    host: string,
+    { url, abortSignal }: { readonly url: string; readonly abortSignal?: AbortSignal },
+  ): Promise<Link> {
     const [there, back] = [this.path(caller.host, host), this.path(host, caller.host)];
     return new Promise((resolve, reject) => {
       let isSettled = false;
@@ -151,12 +155,13 @@ export class VirtualNetwork {
         action();
       };
       let made: VirtualLink | undefined;
-      caller.takes(dialMs, () =>
+      const giveUp = (): void =>
         settle(() => {
           made?.abort('the caller has given up');
           reject(new RunError(`${url} does not answer`));
-        }),
-      );
+        });
+      caller.takes(dialMs, giveUp);
+      abortSignal?.addEventListener('abort', giveUp, { once: true });
       const answer = (action: () => void): void => {
         this.time.at(this.time.nowMs + back.latencyMs, () => {
           if (back.cutSinceMs === undefined) caller.run(() => settle(action));

@@ -296,7 +296,12 @@ export function parseMessage<Messages>(schemas: Schemas<Messages>, frame: Frame,
   return { kind, control: parsed.data, frame };
 }
 
-/** A control frame of the given kind. */
-export function message<Kind extends string>(kind: Kind, control: unknown, tensors: Frame['tensors'] = []): Frame {
-  return { kind, epoch: 0, round: -1, microBatch: -1, control, tensors };
+/** A control frame of the given kind, by default of no round. */
+export function message<Kind extends string>(
+  kind: Kind,
+  control: unknown,
+  tensors: Frame['tensors'] = [],
+  { epoch = 0, round = -1 }: { readonly epoch?: number; readonly round?: number } = {},
+): Frame {
+  return { kind, epoch, round, microBatch: -1, control, tensors };
 }

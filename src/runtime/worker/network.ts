@@ -37,19 +37,27 @@ export async function createPeerNetwork(
     onLink,
     ...(identity && { tls: peerServerTls(identity) }),
   });
+  const ending = new AbortController();
   return {
     url: server.url,
     async connect(peer) {
       const hello = { protocol: protocolVersion, purpose: 'peer', name, credential: token } as const;
       if (identity !== undefined && !peer.url.startsWith('wss:')) throw new ProtocolError(`${peer.name} does not encrypt its links.`);
-      const { link } = await connect(peer.url, { hello, ...(identity && { tls: peerTls(identity, { role: 'worker', name: peer.name }) }) });
+      const { link } = await connect(peer.url, {
+        hello,
+        abortSignal: ending.signal,
+        ...(identity && { tls: peerTls(identity, { role: 'worker', name: peer.name }) }),
+      });
       if (link.peer !== peer.name) {
         await link.close('another worker answered');
         throw new RunError(`${link.peer} answered at ${peer.url} instead of ${peer.name}.`);
       }
       return link;
     },
-    close: () => server.close('the worker has ended'),
+    close() {
+      ending.abort();
+      return server.close('the worker has ended');
+    },
   };
 }
 

@@ -13,6 +13,7 @@ export interface PeerNetwork {
   readonly url: string;
   /** Opens a link to a peer. Rejects with RunError when it cannot be reached. */
   connect(peer: PeerAddress): Promise<Link>;
+  /** Gives up the links that are still being opened. */
   close(): Promise<void>;
 }
 

@@ -284,7 +284,7 @@ class Worker {
   }
 
   #send<Kind extends keyof ToCoordinator>(kind: Kind, control: ToCoordinator[Kind], tensors: Frame['tensors'] = []): Promise<void> {
-    return this.#options.coordinator.send({ ...message(kind, control, tensors), epoch: this.#session.epoch }, 'control');
+    return this.#options.coordinator.send(message(kind, control, tensors, { epoch: this.#session.epoch }), 'control');
   }
 
   async #handle(received: Message<ToWorker>): Promise<void> {
@@ -489,10 +489,10 @@ class Worker {
       moves.map(async ({ layers, to }) => {
         let count = 0;
         for await (const { role, name, value } of layouts.held(catalog.names(layers), round, failure)) {
-          await this.#guard(this.#peers.send(to, { ...message('state', { role, name }, [value]), epoch, round }, 'pipeline'));
+          await this.#guard(this.#peers.send(to, message('state', { role, name }, [value], { epoch, round }), 'pipeline'));
           count++;
         }
-        await this.#guard(this.#peers.send(to, { ...message('state-end', { layers, count }), epoch, round }, 'pipeline'));
+        await this.#guard(this.#peers.send(to, message('state-end', { layers, count }, [], { epoch, round }), 'pipeline'));
       }),
     );
   }
@@ -604,11 +604,11 @@ class Worker {
     let count = 0;
     const entries = layout.stage.state({ round, ...(base === undefined ? {} : { since: base }) });
     for await (const { role, name, value } of guarded(entries, failure)) {
-      await failure.guard(this.#peers.send(to, { ...message('replica', { role, name }, [value]), epoch, round }, 'bulk'));
+      await failure.guard(this.#peers.send(to, message('replica', { role, name }, [value], { epoch, round }), 'bulk'));
       count++;
     }
     const control = { layers: layout.program.layers, count, base: base ?? -1 };
-    await failure.guard(this.#peers.send(to, { ...message('replica-end', control), epoch, round }, 'bulk'));
+    await failure.guard(this.#peers.send(to, message('replica-end', control, [], { epoch, round }), 'bulk'));
   }
 
   /**
