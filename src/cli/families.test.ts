@@ -9,7 +9,7 @@ import { defined } from '../assert.ts';
 import { importModel } from '../graph/onnx/import.ts';
 import { jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
 import { familyFixtures } from '../testing/pytorch-fixtures.ts';
-import { checkLosses, checkWeights, flagsOf, trainInProcess } from '../testing/pytorch-training.ts';
+import { checkLosses, checkWeights, flagsOf, trainInProcess, writePlan } from '../testing/pytorch-training.ts';
 
 const fixtures = familyFixtures();
 /** What is accepted. Seen: 6e-7; 2e-5 where rounding alone moves PyTorch's own losses by as much (mnasnet, unet-transpose). */
@@ -27,17 +27,22 @@ for (const fixture of fixtures) {
 }
 
 const cwd = temporaryFolder();
-/** By the command, over worker processes that share the work. */
-const overWorkers = ['mobilenet-v3/opset17-dynamic', 'bert/opset18-dynamic-dynamo'];
+/** By the command, over worker processes: what part of a batch the devices of each stage have. */
+const overWorkers: Readonly<Record<string, readonly (readonly number[])[]>> = {
+  'mobilenet-v3/opset17-dynamic': [[1], [1]],
+  'bert/opset18-dynamic-dynamo': [[0.25, 0.75]],
+};
 
-for (const name of overWorkers) {
+for (const [name, parts] of Object.entries(overWorkers)) {
   test(`asteroid train --workers 2, ${name}: PyTorch's losses over 100 steps`, async () => {
     const fixture = defined(
       fixtures.find((candidate) => candidate.name === name),
       name,
     );
     const out = join(cwd, name.replace('/', '-'));
+    const plan = parts.map((shares) => shares.map((part) => part * fixture.batchSize));
     const flags = Object.entries(flagsOf(fixture)).flatMap(([flag, value]) => [`--${flag}`, value]);
+    flags.push('--plan', await writePlan(fixture, plan, cwd));
     const end = await runCommand(['train', ...flags, '--no-shuffle', '--use-all', '--workers', '2', '--out', out], { cwd });
     assert.equal(end.code, 0, end.stderr);
     const metrics = await jsonLines(join(out, 'metrics.jsonl'));

@@ -2,20 +2,16 @@
 // command over one and three worker processes; the file that comes out is the user's own but for the weights.
 
 import assert from 'node:assert/strict';
-import { readFile, writeFile } from 'node:fs/promises';
+import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { defined } from '../assert.ts';
-import { layers } from '../graph/layers.ts';
 import { opsetOf, parseModel } from '../graph/onnx/decode.ts';
-import { loadModel } from '../runtime/models.ts';
-import { sizedByData } from '../runtime/subject.ts';
 import { loadDataset } from '../storage/datasets.ts';
 import { jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
-import { handPlan } from '../testing/hand-plans.ts';
 import { type PytorchFixture, pytorchFixtures } from '../testing/pytorch-fixtures.ts';
-import { checkLosses, checkWeights, flagsOf, trainInProcess } from '../testing/pytorch-training.ts';
+import { checkLosses, checkWeights, flagsOf, trainInProcess, writePlan } from '../testing/pytorch-training.ts';
 
 const cwd = temporaryFolder();
 const fixtures = pytorchFixtures();
@@ -53,17 +49,6 @@ const overWorkers: Readonly<Record<number, Readonly<Record<string, readonly (rea
   },
 };
 
-/** A file with the plan of a fixture's layers in equal stages. */
-async function planFile(fixture: PytorchFixture, shares: readonly (readonly number[])[]): Promise<string> {
-  const { graph } = await loadModel(fixture.modelPath, 0);
-  const { train } = await loadDataset(`npy:${fixture.inputsPath},${fixture.labelsPath}`);
-  const layerCount = layers(sizedByData(graph, train)).layers.length;
-  const cuts = shares.slice(1).map((_, index) => Math.round(((index + 1) * layerCount) / shares.length));
-  const file = join(cwd, `${fixture.name.replace('/', '-')}.json`);
-  await writeFile(file, JSON.stringify(handPlan({ schedule: '1f1b', cuts, shares, microBatchCount: 1 }, layerCount)));
-  return file;
-}
-
 for (const [workers, forms] of Object.entries(overWorkers)) {
   for (const [name, shares] of Object.entries(forms)) {
     test(`asteroid train --workers ${workers}, ${name}: PyTorch's losses and weights`, async () => {
@@ -73,7 +58,7 @@ for (const [workers, forms] of Object.entries(overWorkers)) {
       );
       const out = join(cwd, `${workers}-${name.replace('/', '-')}`);
       const flags = Object.entries(flagsOf(fixture)).flatMap(([flag, value]) => [`--${flag}`, value]);
-      if (shares !== null) flags.push('--plan', await planFile(fixture, shares));
+      if (shares !== null) flags.push('--plan', await writePlan(fixture, shares, cwd));
       const end = await runCommand(['train', ...flags, '--no-shuffle', '--use-all', '--workers', workers, '--out', out], { cwd });
       assert.equal(end.code, 0, end.stderr);
       const metrics = await jsonLines(join(out, 'metrics.jsonl'));

@@ -1,15 +1,19 @@
 // How tests train the models of test/fixtures/pytorch and hold the result against PyTorch's: the flags of the run, its losses, its weights.
 
 import assert from 'node:assert/strict';
-
+import { writeFile } from 'node:fs/promises';
+import { join } from 'node:path';
 import { defined } from '../assert.ts';
 import { resolveSettings } from '../cli/settings.ts';
 import { systemClock } from '../clock.ts';
+import { layers } from '../graph/layers.ts';
 import { decodeModel, parseModel } from '../graph/onnx/decode.ts';
 import type { Tensor } from '../graph/tensor.ts';
 import { loadModel } from '../runtime/models.ts';
 import { runSession } from '../runtime/session.ts';
+import { sizedByData } from '../runtime/subject.ts';
 import { loadDataset } from '../storage/datasets.ts';
+import { handPlan } from './hand-plans.ts';
 import type { PytorchFixture } from './pytorch-fixtures.ts';
 
 /** The flags of `asteroid train` that train a fixture as PyTorch did, but for `--no-shuffle`. */
@@ -36,6 +40,17 @@ export async function trainInProcess(fixture: PytorchFixture): Promise<{ readonl
   const environment = { clock: systemClock, observe: () => {}, signal: new AbortController().signal };
   const { losses, state } = await runSession({ settings, model, train, test: undefined }, environment);
   return { losses, file: model.write(new Map([...state.parameter, ...state.buffer])) };
+}
+
+/** Writes a file into `folder` with the plan of a fixture's layers in equal stages, by their shares of a batch. Resolves with its path. */
+export async function writePlan(fixture: PytorchFixture, shares: readonly (readonly number[])[], folder: string): Promise<string> {
+  const { graph } = await loadModel(fixture.modelPath, 0);
+  const { train } = await loadDataset(`npy:${fixture.inputsPath},${fixture.labelsPath}`);
+  const layerCount = layers(sizedByData(graph, train)).layers.length;
+  const cuts = shares.slice(1).map((_, index) => Math.round(((index + 1) * layerCount) / shares.length));
+  const path = join(folder, `${fixture.name.replace('/', '-')}.json`);
+  await writeFile(path, JSON.stringify(handPlan({ schedule: '1f1b', cuts, shares, microBatchCount: 1 }, layerCount)));
+  return path;
 }
 
 /** Fails where a step's loss is further than `tolerance`, relative, from PyTorch's. Returns the largest relative difference. */
