@@ -15,14 +15,19 @@ const fixtures = familyFixtures();
 /** What is accepted. Seen: 6e-7; 2e-5 where rounding alone moves PyTorch's own losses by as much (mnasnet, unet-transpose). */
 const tolerance = 1e-3;
 
-for (const fixture of fixtures) {
-  test(`${fixture.name}: PyTorch's losses over 100 steps`, async (context) => {
+/** Of a net that was exported in several ways, the first file is trained for all steps; the others, which hold the same net in other operators, for these. */
+const fewSteps = 20;
+
+for (const [index, whole] of fixtures.entries()) {
+  const isFirst = whole.net !== fixtures[index - 1]?.net;
+  const fixture = isFirst ? whole : { ...whole, stepCount: fewSteps, losses: whole.losses.slice(0, fewSteps) };
+  test(`${fixture.name}: PyTorch's losses over ${fixture.stepCount} steps`, async (context) => {
     const { losses, file } = await trainInProcess(fixture);
     const expected = new Set(Object.values(fixture.finalWeights).map(({ initializer }) => initializer));
     assert.deepEqual(new Set(importModel(file).graph.parameters), expected, 'what is trained is what PyTorch trains');
     const comparison = { how: 'in this process', tolerance };
     context.diagnostic(`largest relative difference ${checkLosses(losses, fixture, comparison).toExponential(1)}`);
-    checkWeights(file, fixture, comparison);
+    if (isFirst) checkWeights(file, fixture, comparison);
   });
 }
 

@@ -23,7 +23,7 @@ const text = (name: string): Promise<string> => readFile(inRun(name), 'utf8');
 
 before(async () => {
   const startMs = performance.now();
-  end = await runCommand(['quickstart', '--json'], { cwd });
+  end = await runCommand(['quickstart', '--json'], { cwd, environment: { ASTEROID_CACHE: join(cwd, '.cache') } });
   tookMs = performance.now() - startMs;
   assert.equal(end.code, 0, end.stderr);
   result = JSON.parse(defined(end.stdout.trimEnd().split('\n').at(-1), 'a line'));

@@ -9,6 +9,9 @@ import { fileURLToPath } from 'node:url';
 
 const main = fileURLToPath(new URL('../cli/main.js', import.meta.url));
 
+/** Names the cache that all commands of a run of tests share; where it is not set, each test's folder has one. */
+export const sharedCacheVariable = 'ASTEROID_TEST_CACHE';
+
 /** How a command ended. */
 export interface CommandEnd {
   readonly code: number | null;
@@ -46,7 +49,7 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
   const { cwd, environment = {}, detached = false, through = [] } = options;
   const env: NodeJS.ProcessEnv = {
     ...process.env,
-    ASTEROID_CACHE: join(cwd, '.cache'),
+    ASTEROID_CACHE: process.env[sharedCacheVariable] ?? join(cwd, '.cache'),
     ASTEROID_STATE: join(cwd, '.state'),
     ...environment,
   };

@@ -25,9 +25,9 @@ export const controlReserveBytes: number = 2 ** 20;
 
 /**
  * Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; far less for bulk, since a micro-batch may come any
- * moment and waits for what is queued and for one piece (at 100 Mbps about 50 KB).
+ * moment and waits for what is queued and for one piece (at 100 Mbps about 45 KB).
  */
-const queueMs = { pipeline: 100, bulk: 3 } as const;
+const queueMs = { pipeline: 100, bulk: 2.5 } as const;
 const leastQueueBytes = { pipeline: 65_536, bulk: 8_192 } as const;
 /** A piece takes about this long, so that it delays an urgent frame no longer. */
 const pieceMs = { pipeline: 5, bulk: 1 } as const;
