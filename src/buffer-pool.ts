@@ -3,6 +3,59 @@
 
 import { assert } from './assert.ts';
 
+/** Buffers that nobody uses, by size and by how long they have been here. */
+export class FreeBuffers {
+  readonly #bySize = new Map<number, ArrayBuffer[]>();
+  /** The longest unused first. */
+  readonly #order = new Set<ArrayBuffer>();
+  #bytes = 0;
+
+  /** Of all of them. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  has(buffer: ArrayBuffer): boolean {
+    return this.#order.has(buffer);
+  }
+
+  /** The buffer of exactly so many bytes that came last; undefined where there is none. It is not here any more. */
+  take(byteLength: number): ArrayBuffer | undefined {
+    const buffer = this.#bySize.get(byteLength)?.pop();
+    if (buffer === undefined) return undefined;
+    this.#forget(buffer, byteLength);
+    assert(buffer.byteLength === byteLength, 'memory was moved elsewhere after it had been given back');
+    return buffer;
+  }
+
+  /** A buffer that is not here comes. */
+  give(buffer: ArrayBuffer): void {
+    const sameSize = this.#bySize.get(buffer.byteLength) ?? [];
+    this.#bySize.set(buffer.byteLength, sameSize);
+    sameSize.push(buffer);
+    this.#order.add(buffer);
+    this.#bytes += buffer.byteLength;
+  }
+
+  /** Lets the longest unused go until no more than so many bytes are left; `discard` is called with each. */
+  shrink(mostBytes: number, discard: (buffer: ArrayBuffer) => void = () => {}): void {
+    for (const buffer of this.#order) {
+      if (this.#bytes <= mostBytes) return;
+      const { byteLength } = buffer;
+      const sameSize = this.#bySize.get(byteLength) ?? [];
+      sameSize.splice(sameSize.indexOf(buffer), 1);
+      if (sameSize.length === 0) this.#bySize.delete(byteLength);
+      this.#forget(buffer, byteLength);
+      discard(buffer);
+    }
+  }
+
+  #forget(buffer: ArrayBuffer, byteLength: number): void {
+    this.#order.delete(buffer);
+    this.#bytes -= byteLength;
+  }
+}
+
 /** Where buffers come from. */
 export interface BufferSource {
   /** A buffer of exactly so many bytes, which hold anything. */
@@ -14,11 +67,8 @@ export interface BufferSource {
  * fit goes, the longest unused first.
  */
 export class BufferPool implements BufferSource {
-  readonly #free = new Map<number, ArrayBuffer[]>();
-  /** The free buffers, the longest unused first. */
-  readonly #order = new Set<ArrayBuffer>();
+  readonly #free = new FreeBuffers();
   readonly #discard: (buffer: ArrayBuffer) => void;
-  #freeBytes = 0;
   #outBytes = 0;
   #peakBytes = 0;
 
@@ -29,12 +79,11 @@ export class BufferPool implements BufferSource {
 
   /** Bytes of the free buffers. */
   get freeBytes(): number {
-    return this.#freeBytes;
+    return this.#free.bytes;
   }
 
   take(byteLength: number): ArrayBuffer {
-    const found = this.#free.get(byteLength)?.pop();
-    if (found !== undefined) this.#forget(found);
+    const found = this.#free.take(byteLength);
     this.adopt(byteLength);
     return found ?? new ArrayBuffer(byteLength);
   }
@@ -54,14 +103,10 @@ export class BufferPool implements BufferSource {
 
   /** Takes a buffer back. */
   give(buffer: ArrayBuffer): void {
-    assert(!this.#order.has(buffer), 'a buffer was given back twice');
+    assert(!this.#free.has(buffer), 'a buffer was given back twice');
     this.leave(buffer.byteLength);
     if (buffer.byteLength === 0) return;
-    const sameSize = this.#free.get(buffer.byteLength) ?? [];
-    this.#free.set(buffer.byteLength, sameSize);
-    sameSize.push(buffer);
-    this.#order.add(buffer);
-    this.#freeBytes += buffer.byteLength;
+    this.#free.give(buffer);
     this.#makeRoom();
   }
 
@@ -72,19 +117,6 @@ export class BufferPool implements BufferSource {
   }
 
   #makeRoom(): void {
-    for (const buffer of this.#order) {
-      if (this.#outBytes + this.#freeBytes <= this.#peakBytes) return;
-      const { byteLength } = buffer;
-      const sameSize = this.#free.get(byteLength) ?? [];
-      sameSize.splice(sameSize.indexOf(buffer), 1);
-      if (sameSize.length === 0) this.#free.delete(byteLength);
-      this.#forget(buffer);
-      this.#discard(buffer);
-    }
-  }
-
-  #forget(buffer: ArrayBuffer): void {
-    this.#order.delete(buffer);
-    this.#freeBytes -= buffer.byteLength;
+    this.#free.shrink(this.#peakBytes - this.#outBytes, this.#discard);
   }
 }

@@ -1,6 +1,6 @@
 // Measures each layer's forward and backward time on this device at several batch sizes. Layers alone add up to more than a stage compiled whole
 // (calls, layout changes), and a stage whose passes are two graphs costs more than one whose passes are one: the layers alone only share out what
-// real stages take (stage-trial.ts), some of which are measured at every batch size (calibration.ts).
+// real stages take (stage-trial.ts), some of which are measured at some of the batch sizes (calibration.ts).
 
 import { defined } from '../../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../../autodiff/differentiate.ts';
