@@ -1,10 +1,11 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,peers] [--only WORD] [--rounds N] [--priority high] [--python FILE] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery] [--only WORD] [--rounds N] [--priority high] [--python FILE] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (about eight minutes); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
 //   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
 //   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
+//   recovery each device lost in turn: time until training goes on, and its speed then beside the best plan for the devices left; what copies cost
 //   --only   cases whose name contains the word; --rounds: measured rounds of each case; -o: the tables as Markdown
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -14,10 +15,11 @@ import { parseArgs } from 'node:util';
 import { plan } from '../dist/planner/plan.js';
 import { program } from '../dist/schedule/generate.js';
 import { createSimulator } from '../dist/simulator/simulate.js';
-import { environment, forms, links, models, peers, table4 } from './lab/cases.mjs';
+import { environment, forms, links, models, peers, recovery, table4 } from './lab/cases.mjs';
 import { formOf, layoutOf } from './lab/forms.mjs';
 import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.mjs';
-import { casesTable, linksTable, memoryTable, peersTable, table4Table } from './lab/tables.mjs';
+import { measureRecovery } from './lab/recovery.mjs';
+import { casesTable, linksTable, memoryTable, peersTable, recoveryTable, table4Table } from './lab/tables.mjs';
 import { openTestbed } from './lab/testbed.mjs';
 
 const { values: flags } = parseArgs({
@@ -47,11 +49,12 @@ process.once('exit', () => rmSync(caches, { recursive: true, force: true }));
 for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => void Promise.resolve(open?.close()).finally(() => process.exit(130)));
 
 /** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
-async function openGroup({ name, environment: [letter, mbps], model: modelName, microBatch, count }) {
+async function openGroup({ name, environment: [letter, mbps], model: modelName, microBatch, count, copies = false }) {
   const batch = microBatch * count;
   const { model, data } = models[modelName];
   const settings = ['--model', model, '--data', data, '--batch', String(batch), '--micro-batch', String(microBatch), '--lr', '0.01', '--momentum', '0.9'];
-  settings.push('--replicate-batch-norm', '--no-shuffle', '--checkpoint-every', '1000000', '--replicate-every', '0', '--eval-every', '0');
+  settings.push('--replicate-batch-norm', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0');
+  if (!copies) settings.push('--replicate-every', '0');
   const bed = await openTestbed(environment(letter, mbps), { name: `bench-${process.pid}`, priority: flags.priority, caches });
   open = bed;
   log(`${name}: ${bed.lab.layout.devices.map(({ name: device, cores }) => `${device} ${cores}`).join(', ')} cores`);
@@ -65,6 +68,7 @@ async function openGroup({ name, environment: [letter, mbps], model: modelName, 
     sizes: { microBatchSize: microBatch, microBatchCount: count },
     fastest: bed.lab.layout.devices.toSorted((a, b) => b.cores - a.cores)[0].name,
     predict: (layout) => simulate(program(layout), layout, { optimizerState, events: false }),
+    train: (args, options) => bed.train([...settings, ...args], options),
     run: (layout) => bed.train([...settings, '--steps', String(warmUp + rounds), '--plan', bed.writePlan(layout)], { warmUp, batch }),
   };
 }
@@ -162,8 +166,19 @@ async function runPeers(group) {
   }
 }
 
+/** Devices that are lost in the middle of training. */
+async function runRecovery(group) {
+  if (!group.name.includes(flags.only)) return [];
+  const ready = await openGroup({ ...group, copies: true });
+  try {
+    return [{ cluster: group.name, model: models[group.model].model, batch: ready.batch, ...(await measureRecovery(ready, { optimizerState, rounds, log })) }];
+  } finally {
+    await ready.bed.close();
+  }
+}
+
 const sections = flags.section.split(',');
-const results = { cases: [], peers: [] };
+const results = { cases: [], peers: [], recovery: [] };
 const tables = [];
 for (const [name, groups] of Object.entries({ forms, links, table4 })) {
   if (!sections.includes(name)) continue;
@@ -176,6 +191,10 @@ for (const [name, groups] of Object.entries({ forms, links, table4 })) {
 if (sections.includes('peers')) {
   for (const group of peers) results.peers.push(...(await runPeers(group)));
   tables.push(peersTable(results.peers));
+}
+if (sections.includes('recovery')) {
+  for (const group of recovery) results.recovery.push(...(await runRecovery(group)));
+  tables.push(...results.recovery.map(recoveryTable));
 }
 const text = tables.filter((table) => table !== '').join('\n\n');
 if (flags.output !== undefined) writeFileSync(flags.output, `${text}\n`);

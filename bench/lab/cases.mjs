@@ -48,6 +48,15 @@ export const forms = [
       best: planned('best'),
     },
   },
+  // Shares of 16 samples a device, as large as they are on the device alone: what the shares of 2 above cost is not the cluster's doing.
+  {
+    name: 'A-1000-large',
+    environment: ['A', 1000],
+    model: 'mobilenet',
+    microBatch: 80,
+    count: 4,
+    cases: { 'pure DP': grouped([line.flat()], '1f1b'), best: planned('best') },
+  },
   {
     name: 'A-100',
     environment: ['A', 100],
@@ -122,6 +131,9 @@ export const links = [
     cases: { pipeline: grouped([['a'], ['b']], '1f1b', { cuts: [2] }), 'AllReduce of 2': grouped([['a', 'b']], '1f1b') },
   },
 ];
+
+/** Each device lost in turn: the paper's figures 16 and 17. */
+export const recovery = [{ name: 'recovery-D-100', environment: ['D', 100], model: 'efficientnet', microBatch: 10, count: 8 }];
 
 /** Against PyTorch. */
 export const peers = [

@@ -69,3 +69,21 @@ export function peersTable(peers) {
     peers.map((one) => [one.cluster, one.form, one.plan, one.asteroidMs, one.pyTorchMs, `${(one.pyTorchMs / one.asteroidMs).toFixed(2)}x`]),
   );
 }
+
+/** Devices lost in turn, and what copies cost. */
+export function recoveryTable({ cluster, batch, copies, losses }) {
+  const rate = (ms) => ((1000 * batch) / ms).toFixed(1);
+  const rows = losses.map((one) => [
+    one.device,
+    `${(one.recoveryMs / 1000).toFixed(2)} s`,
+    `${one.movedMiB.toFixed(1)} MiB`,
+    one.source,
+    one.repeatedRounds,
+    rate(one.beforeMs),
+    rate(one.afterMs),
+    rate(one.heavyMs),
+    percent(one.heavyMs / one.afterMs),
+  ]);
+  const head = [`${cluster}: lost`, 'R', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after, light', 'heavy', 'light over heavy'];
+  return `${table(head, rows)}\n\nCopies: ${copies.withMs.toFixed(0)} ms a round with them, ${copies.withoutMs.toFixed(0)} without: ${percent(copies.cost)}.`;
+}

@@ -34,6 +34,8 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     lab,
     /** `asteroid train ...args`: see below. */
     train: (args, options) => train({ lab, state, folder: join(folder, `run-${++runCount}`) }, args, options),
+    /** Ends all processes of a device at once, as if it had lost its power. */
+    killDevice: (device) => processesOf(lab, device).forEach((id) => process.kill(id, 'SIGKILL')),
     writePlan(plan) {
       const file = join(folder, 'plan.json');
       writeFileSync(file, JSON.stringify(plan));
@@ -52,9 +54,9 @@ export async function openTestbed(cluster, { name, priority, caches }) {
 /**
  * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times; what each link carried and each device
  * computed between the end of the warm-up and the end of the last round; the most memory of each device above what its worker had when it joined; and the run
- * folder's documents.
+ * folder's documents. `onEvent` sees each event of the run, with the time at which it came.
  */
-function train({ lab, state, folder }, args, { warmUp = 0, batch }) {
+function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {} }) {
   const words = ['lab', 'run', '--name', lab.layout.name, '--json', '--', 'train', ...args, '--out', folder];
   const child = spawn(process.execPath, [main, ...words], { env: { ...process.env, ASTEROID_STATE: state }, stdio: ['ignore', 'pipe', 'pipe'] });
   const ports = samplePorts(lab);
@@ -65,6 +67,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch }) {
   child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
   createInterface({ input: child.stdout }).on('line', (line) => {
     const event = JSON.parse(line);
+    onEvent(event, performance.now());
     if (event.event === 'joined') memory.begin(event.device);
     if (event.event !== 'round') return;
     const mark = { ...counters(lab), sample: ports.samples.length };
@@ -120,7 +123,8 @@ function samplePorts({ layout }) {
 }
 
 /** Bytes that have left each device for each other, and processor time of each, with the time of looking. */
-function counters({ layout, cgroups }) {
+function counters(lab) {
+  const { layout } = lab;
   const bytes = {};
   for (const { name, namespace } of layout.devices) {
     const text = execFileSync('tc', ['-s', '-n', namespace, 'class', 'show', 'dev', 'eth0'], { encoding: 'utf8' });
@@ -128,12 +132,17 @@ function counters({ layout, cgroups }) {
       bytes[`${name}->${layout.devices[Number.parseInt(id, 16) - 1].name}`] = Number(sent);
     }
   }
-  return { bytes, usedMs: Object.fromEntries(Object.entries(cgroups.devices).map(([device, files]) => [device, usedTimeMs(files)])), atMs: performance.now() };
+  return { bytes, usedMs: Object.fromEntries(layout.devices.map(({ name }) => [name, usedTimeMs(processesOf(lab, name))])), atMs: performance.now() };
+}
+
+/** The ids of a device's processes. */
+function processesOf({ cgroups }, device) {
+  const [processes] = cgroups.devices[device];
+  return readFileSync(processes, 'utf8').split('\n').filter((id) => id !== '').map(Number);
 }
 
 /** Processor time that a device's processes have used, to 10 ms; not a number when they have ended, as after the last round. */
-function usedTimeMs([processes]) {
-  const ids = readFileSync(processes, 'utf8').split('\n').filter((id) => id !== '');
+function usedTimeMs(ids) {
   if (ids.length === 0) return Number.NaN;
   return ids.reduce((sum, id) => {
     const status = existsSync(`/proc/${id}/stat`) ? readFileSync(`/proc/${id}/stat`, 'utf8') : '';

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { before, test } from 'node:test';
+import { after, before, test } from 'node:test';
 import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { defined } from '../assert.ts';
 import type { Plan, Profile } from '../cluster/cluster.ts';
@@ -11,6 +11,7 @@ import { parsePlan, parseProfile } from '../cluster/validate.ts';
 import { tensor } from '../graph/tensor.ts';
 import { createRegistry } from '../runtime/security/registry.ts';
 import { type CommandEnd, jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
+import { type HostedEnd, startCommandHost } from '../testing/command-host.ts';
 import { onnxModel } from '../testing/onnx-models.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 import { readNpy, writeNpy } from '../training/data/npy.ts';
@@ -54,8 +55,11 @@ const cluster = {
   links: { default: { bandwidthMbps: 100 } },
 };
 
-async function run(...args: readonly string[]): Promise<CommandEnd> {
-  const end = await runCommand(args, { cwd });
+const host = startCommandHost(cwd);
+after(() => host.close());
+
+async function run(...args: readonly string[]): Promise<HostedEnd> {
+  const end = await host.run({ args, cwd });
   assert.equal(end.code, 0, end.stderr);
   return end;
 }
@@ -382,6 +386,6 @@ test('verify: a pipeline and data parallelism over three workers equal one devic
   assert.ok(Number(lossDifference) <= 1e-5 && Number(weightDifference) <= 1e-5);
 });
 
-function lastEvent({ stdout }: CommandEnd): Record<string, unknown> {
+function lastEvent({ stdout }: HostedEnd): Record<string, unknown> {
   return JSON.parse(defined(stdout.trimEnd().split('\n').at(-1), 'a line')) as Record<string, unknown>;
 }

@@ -3,10 +3,11 @@
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { test } from 'node:test';
+import { after, test } from 'node:test';
 import type { Plan, Profile } from '../cluster/cluster.ts';
 import { importModel } from '../graph/onnx/import.ts';
-import { type CommandEnd, jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
+import { jsonLines, temporaryFolder } from '../testing/command.ts';
+import { type HostedEnd, startCommandHost } from '../testing/command-host.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 
 const cwd = temporaryFolder();
@@ -19,8 +20,11 @@ function train(fixture: string): readonly string[] {
   return ['train', '--model', join(folder, 'opset17-dynamic.onnx'), '--data', `npy:${join(folder, 'X.npy')},${join(folder, 'Y.npy')}`];
 }
 
-async function run(...args: readonly string[]): Promise<CommandEnd> {
-  const end = await runCommand(args, { cwd });
+const host = startCommandHost(cwd);
+after(() => host.close());
+
+async function run(...args: readonly string[]): Promise<HostedEnd> {
+  const end = await host.run({ args, cwd });
   assert.equal(end.code, 0, end.stderr);
   return end;
 }
@@ -84,7 +88,7 @@ test('a new head goes with the run: trained, resumed, tested by its folder and e
   assert.deepEqual(JSON.parse(byRun.stdout), JSON.parse(byFile.stdout));
   await run('export', '--run', 'head', '-o', 'exported.onnx');
   assert.deepEqual(await weights(at('exported.onnx')), await weights(at('head', 'model.onnx')));
-  const other = await runCommand(['train', '--resume', 'head', '--head-classes', '5', '--steps', '6'], { cwd });
+  const other = await host.run({ args: ['train', '--resume', 'head', '--head-classes', '5', '--steps', '6'], cwd });
   assert.deepEqual(
     [other.code, other.stderr],
     [2, 'asteroid: --head-classes cannot change when a run is resumed: leave it away, or start a new run.\n'],

@@ -3,15 +3,18 @@
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { before, test } from 'node:test';
+import { after, before, test } from 'node:test';
 import type { Plan } from '../cluster/cluster.ts';
 import type { LossPrediction } from '../planner/replan/predict-loss.ts';
 import type { WhatIf } from '../planner/what-if.ts';
 import type { Simulation } from '../simulator/simulate.ts';
-import { type CommandEnd, runCommand, temporaryFolder } from '../testing/command.ts';
+import { temporaryFolder } from '../testing/command.ts';
+import { startCommandHost } from '../testing/command-host.ts';
 
 const cwd = temporaryFolder();
 const at = (name: string): string => join(cwd, name);
+const host = startCommandHost(cwd);
+after(() => host.close());
 
 const nanos = `# three boards
 devices:
@@ -23,13 +26,13 @@ links: { default: { bandwidthMbps: 100 } }
 const flags = ['--model', 'digits', '--cluster', 'nanos.yaml'];
 
 async function json<T>(...args: readonly string[]): Promise<T> {
-  const { code, stdout, stderr } = await runCommand([...args, '--json'], { cwd });
+  const { code, stdout, stderr } = await host.run({ args: [...args, '--json'], cwd });
   assert.equal(code, 0, stderr);
   return JSON.parse(stdout) as T;
 }
 
 async function refused(...args: readonly string[]): Promise<string> {
-  const { code, stderr }: CommandEnd = await runCommand(args, { cwd });
+  const { code, stderr } = await host.run({ args, cwd });
   assert.equal(code, 2, stderr);
   return stderr.trim();
 }
@@ -85,7 +88,7 @@ test('what-if: a slower device, then one that leaves and one that joins', async 
   );
   // digits has 237,514 parameters of 4 bytes, and the only device that had them is gone.
   assert.deepEqual([moved.move.bytes, moved.move.lostBytes], [950_056, 950_056]);
-  const { stdout } = await runCommand(['what-if', ...flags, '--batch', '64', '--link', 'nano-1,tx2=10:5', '--planner', 'dp'], { cwd });
+  const { stdout } = await host.run({ args: ['what-if', ...flags, '--batch', '64', '--link', 'nano-1,tx2=10:5', '--planner', 'dp'], cwd });
   assert.match(stdout, /^Before {5}.*samples\/s .*\nAfter {6}.*by the same plan\n {11}.*by a new plan\nMemory /m);
 });
 
@@ -103,7 +106,7 @@ test('what-if --kill: what is lost, who takes over, what travels, light beside h
   assert.deepEqual([found.light.detectionMs, found.light.planningMs], [500, 0]);
   assert.equal(found.light.totalMs, 500 + found.light.migrationMs);
   assert.ok(found.heavy.planningMs > 0 && found.heavy.bytes > found.light.bytes && found.speedup > 1);
-  const { stdout } = await runCommand(kill, { cwd });
+  const { stdout } = await host.run({ args: kill, cwd });
   assert.match(stdout, /^Before {5}.*samples\/s .*\nLost {7}nano-2, stage 1, .*copied on tx2\nCopies {5}.* after every round/m);
   assert.match(stdout, /\nLight {6}.*: seen in 3\.0 s, planned before, .*\n {11}layers 0–\d+: nano-1\n/);
   assert.match(

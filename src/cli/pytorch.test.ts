@@ -34,7 +34,7 @@ for (const fixture of fixtures) {
 const overWorkers: Readonly<Record<number, Readonly<Record<string, readonly (readonly number[])[] | null>>>> = {
   0: { 'residual/opset13-fixed': null, 'transformer/opset17-dynamic-eval': null },
   1: {
-    'depthwise/opset16-fixed': null,
+    'depthwise/opset16-fixed': [[16]],
     'gpt-tied/opset17-dynamic': [[16]],
     'residual/opset14-dynamic': [[16]],
     'vit/opset18-dynamic-dynamo': [[16]],

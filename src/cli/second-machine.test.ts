@@ -2,13 +2,14 @@
 // encrypted links. Needs root and iproute2; elsewhere it is skipped and says so.
 
 import assert from 'node:assert/strict';
-import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { mkdir, readdir, readFile, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { defined } from '../assert.ts';
 import { type RunningCommand, startCommand, temporaryFolder } from '../testing/command.ts';
+import { ip, missingNamespaces } from '../testing/network-namespaces.ts';
+import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 
 const cwd = temporaryFolder();
 const timeout = 120_000;
@@ -17,23 +18,7 @@ type Machine = keyof typeof addresses;
 const spaceOf = (machine: Machine): string => `ast-${process.pid}-${machine}`;
 const homeOf = (machine: Machine): string => join(cwd, machine);
 
-function ip(...args: readonly string[]): string | undefined {
-  const { status, stderr, error } = spawnSync('ip', args, { encoding: 'utf8' });
-  return status === 0 ? undefined : `ip ${args.join(' ')}: ${(error?.message ?? stderr).trim()}`;
-}
-
-/** Why namespaces cannot be had here, or false. */
-function missing(): string | false {
-  if (process.platform !== 'linux') return 'network namespaces need Linux';
-  if (process.getuid?.() !== 0) return 'network namespaces need root';
-  const probe = spaceOf('here');
-  const reason = ip('netns', 'add', probe);
-  if (reason !== undefined) return `network namespaces need iproute2 and the right to make them (${reason})`;
-  ip('netns', 'delete', probe);
-  return false;
-}
-
-const skip = missing();
+const skip = missingNamespaces();
 
 before(async () => {
   if (skip) return;
@@ -75,11 +60,11 @@ function on(machine: Machine, args: readonly string[], environment: Readonly<Rec
   });
 }
 
-/** The README's run over both machines, three rounds of it. */
-async function startRun(name: string): Promise<RunningCommand> {
-  const line = await readmeLine('train --model digits');
+/** The README's run over both machines, three rounds of it, with some words replaced and some more behind them. */
+async function startRun(name: string, changes: Readonly<Record<string, string>> = {}, ...more: readonly string[]): Promise<RunningCommand> {
+  const line = (await readmeLine('train --model digits')).map((word) => changes[word] ?? word);
   const few = line.toSpliced(line.indexOf('--epochs'), 2, '--steps', '3');
-  return on('here', [...few, '--use-all', '--out', name, '--json']);
+  return on('here', [...few, '--use-all', '--out', name, '--json', ...more]);
 }
 
 async function finished(run: RunningCommand, worker: RunningCommand): Promise<void> {
@@ -110,8 +95,10 @@ test("a run over two machines by the README's lines; the second time without a c
   await again.event('listening');
   await finished(again, on('there', [...words, '--name', 'laptop']));
 
-  // Without an address, too: found by multicast on the cable.
-  const found = await startRun('third');
+  // Without an address, too: found by multicast on the cable. With half of a processor all layers are measured anew: fewer are enough.
+  const fixture = join(fixtureFolder('pytorch'), 'mlp');
+  const small = { digits: join(fixture, 'opset17-dynamic.onnx'), mnist: `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}` };
+  const found = await startRun('third', small, '--batch', '48');
   const { url: announced } = await found.event('listening');
   const finder = on('there', ['worker', '--name', 'laptop', '--max-cpu', '50%', '--max-memory', '1024', '--courteous', '--json']);
   assert.equal((await finder.event('found'))['url'], announced);

@@ -85,8 +85,10 @@ async function gradientsOf(stages: readonly StageGraph[], given: ReadonlyMap<str
   return gradients;
 }
 
-function norm(values: ArrayLike<number>): number {
-  return Math.sqrt(Array.from(values).reduce((sum, value) => sum + value * value, 0));
+function norm(values: Float32Array): number {
+  let sum = 0;
+  for (const value of values) sum += value * value;
+  return Math.sqrt(sum);
 }
 
 function checkGradients(found: Values, expected: Values, where: string): void {

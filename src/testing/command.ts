@@ -44,16 +44,16 @@ export interface CommandOptions {
   readonly through?: readonly string[];
 }
 
+/** The environment of a command: this process's, with a cache and a state folder of the tests' own. */
+export function commandEnvironment(folder: string): NodeJS.ProcessEnv {
+  const { NODE_TEST_CONTEXT: _, ...own } = process.env;
+  return { ...own, ASTEROID_CACHE: process.env[sharedCacheVariable] ?? join(folder, '.cache'), ASTEROID_STATE: join(folder, '.state') };
+}
+
 /** Starts `asteroid ...args`. */
 export function startCommand(args: readonly string[], options: CommandOptions): RunningCommand {
   const { cwd, environment = {}, detached = false, through = [] } = options;
-  const env: NodeJS.ProcessEnv = {
-    ...process.env,
-    ASTEROID_CACHE: process.env[sharedCacheVariable] ?? join(cwd, '.cache'),
-    ASTEROID_STATE: join(cwd, '.state'),
-    ...environment,
-  };
-  delete env['NODE_TEST_CONTEXT'];
+  const env = { ...commandEnvironment(cwd), ...environment };
   const [command = process.execPath, ...rest] = [...through, process.execPath, main, ...args];
   const child = spawn(command, rest, { cwd, env, detached, stdio: ['ignore', 'pipe', 'pipe'] });
   let [stdout, stderr] = ['', ''];

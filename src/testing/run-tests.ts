@@ -11,8 +11,8 @@ import { sharedCacheVariable } from './command.ts';
 const timeoutMs = 600_000;
 /** Two files at a time, on a machine with two cores. */
 const concurrency = 2;
-/** Files whose tests keep both cores busy with processes of their own, and say how long that may take: one at a time. */
-const alone = /\/(?:cli\/(?:quickstart|faults|processes)|lab\/\w+)\.test\.js$/;
+/** Files whose tests measure what processes of their own take or get, with both cores: one at a time. */
+const alone = /\/(?:cli\/quickstart|lab\/\w+)\.test\.js$/;
 
 /** The compiled test files below `folder` whose path contains one of `words`, or all. A file whose source is gone is left out: a stale build. */
 function testFiles(folder: string, words: readonly string[]): string[] {
