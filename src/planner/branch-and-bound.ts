@@ -5,6 +5,7 @@
 // cut in two, the gradients go back after the last input gradient, up to `delay` + 1 weight gradients before the device is done; where AllReduce
 // overlaps, only its last bucket follows for sure.
 
+import type { StageDemand } from '../cluster/memory.ts';
 import { forwardsAhead, inFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 import { type Bounds, createBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
@@ -128,7 +129,7 @@ class Tree {
       for (let share = isLast ? left : 1; share <= limit; share++) {
         if (--this.#budget.left <= 0) break;
         const from = microBatchSize - left;
-        const member = this.#member(level, place, from, from + share);
+        const member = this.#member(level, demand, place, [from, from + share]);
         if (member === undefined) continue;
         members.push(member);
         if (share === left) this.#close(level);
@@ -140,11 +141,15 @@ class Tree {
   }
 
   /** A device with its samples; undefined when that alone passes the bar. */
-  #member({ stage, first, end, before }: Level, place: number, from: number, stop: number): Member | undefined {
+  #member(
+    { stage, first, end, before }: Level,
+    demand: StageDemand,
+    place: number,
+    [from, stop]: readonly [number, number],
+  ): Member | undefined {
     const { table, profile, microBatchCount: M } = this.#problem;
     const forwardMs = this.#times.forwardMs(place, first, end, stop - from);
-    const ahead = this.#inFlight[this.#stageCount - stage] ?? 1;
-    const again = onGrid(againMs(this.#problem, place, [first, end], ahead, stop - from));
+    const again = onGrid(againMs(this.#problem, place, [first, end], demand, stop - from));
     const backwardMs = this.#times.backwardMs(place, first, end, stop - from) + again;
     const busyMs = M * (forwardMs + backwardMs);
     if (busyMs >= this.barMs) return undefined;

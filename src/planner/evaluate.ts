@@ -3,10 +3,11 @@
 // fixed order. Where the data's holder sends two kinds of messages over one link (inputs or labels beside gradients or activations), each
 // kind gets a link of its own here: the result is then a lower bound, `isExact` is false, and the simulator must be asked.
 
+import type { StageDemand } from '../cluster/memory.ts';
 import { overlapsAllReduce, type Pace, program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { bucketsOfStage, isSplitStage, layoutPlan, paceOfStage } from './layout.ts';
-import { gradientsCross, type Problem, type StageLayout } from './problem.ts';
+import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import { againMs } from './recomputation.ts';
 import { groupReduceMs, onGrid, type ShareTimes, shareTimes } from './share-times.ts';
 
@@ -97,9 +98,10 @@ export class Evaluator {
       const pace = paceOfStage(this.#problem, layout, stage, layouts.length);
       const isForwardOnly = layout.layers[1] <= this.#problem.forwardOnlyLayers;
       const isGroup = layout.devices.length > 1 && !isForwardOnly;
+      const demand = stageDemand(this.#problem, ...layout.layers, pace.ahead);
       const buckets = isGroup && isOverlapped ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
       for (const [index, place] of layout.devices.entries())
-        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, buckets, pace.ahead));
+        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, buckets, demand));
       const reduceMs = isGroup ? buckets.map((range) => groupReduceMs(this.#problem, layout.devices, ...range)) : [];
       const pieces = this.#pieces(layout, layouts[stage + 1], first, nodes.length);
       const isGradientWanted = gradientsCross(this.#problem, layout.layers[0]);
@@ -107,14 +109,14 @@ export class Evaluator {
     });
   }
 
-  #node(place: number, layout: StageLayout, share: number, buckets: readonly (readonly [number, number])[], ahead: number): Node {
+  #node(place: number, layout: StageLayout, share: number, buckets: readonly (readonly [number, number])[], demand: StageDemand): Node {
     const times = this.#times;
     const { layers } = layout;
     const isSplit = isSplitStage(this.#problem, layout);
     const wholeMs = times.backwardMs(place, ...layers, share);
     const firstMs = isSplit ? times.backwardInputMs(place, ...layers, share) : wholeMs;
     // What is computed again is part of the first half, or of the first piece.
-    const again = onGrid(againMs(this.#problem, place, layers, ahead, share));
+    const again = onGrid(againMs(this.#problem, place, layers, demand, share));
     const pieceMs = (range: readonly [number, number]): number =>
       times.backwardMs(place, ...range, share) - (isSplit ? times.backwardInputMs(place, ...range, share) : 0);
     return {

@@ -161,11 +161,12 @@ export interface StageLayout {
 /** The demand of layers [first, end) with K_p = inFlightCount. */
 export function stageDemand(problem: Problem, first: number, end: number, inFlightCount: number): StageDemand {
   const { sums, optimizerState, recomputes, kept } = problem;
+  const savedBytes = sums.savedBytes(first, end);
   return {
-    ...(recomputes ? { leastSavedBytes: kept.leastBytes(first, end) } : {}),
     weightBytes: sums.weightBytes(first, end),
     frozenBytes: sums.frozenBytes(first, end),
-    savedBytes: sums.savedBytes(first, end),
+    savedBytes,
+    leastSavedBytes: recomputes ? kept.leastBytes(first, end) : savedBytes,
     inFlight: inFlightCount,
     optimizerState,
   };

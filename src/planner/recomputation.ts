@@ -1,20 +1,21 @@
 // Recomputation as the planners see it: a device keeps as much as its memory holds and computes the rest again, so that layers, devices and shares
 // settle it. Only problems that say so (Problem.recomputes) have it; elsewhere everything is kept.
 
+import type { StageDemand } from '../cluster/memory.ts';
 import { againFraction, keptBytes } from '../cluster/recomputation.ts';
 import { interpolation, rangeOf } from '../cluster/times.ts';
-import { type Problem, stageDemand } from './problem.ts';
+import type { Problem } from './problem.ts';
 
 /** The same problem with recomputation, where its profile knows what that saves. */
 export function withRecomputation(problem: Problem): Problem {
   return { ...problem, recomputes: problem.profile.layers.some(({ recomputed }) => recomputed !== undefined) };
 }
 
-/** Milliseconds by which that makes a backward pass of layers [first, end) longer. */
-export function againMs(problem: Problem, place: number, layers: readonly [number, number], inFlight: number, samples: number): number {
+/** Milliseconds by which that makes a backward pass of layers [first, end) longer, whose demand is `demand`. */
+export function againMs(problem: Problem, place: number, layers: readonly [number, number], demand: StageDemand, samples: number): number {
   const device = problem.devices[place];
   if (!problem.recomputes || device === undefined || samples === 0) return 0;
-  const kept = keptBytes(stageDemand(problem, ...layers, inFlight), device.memoryBytes, samples);
+  const kept = keptBytes(demand, device.memoryBytes, samples);
   const fraction = againFraction(problem.kept, ...layers, kept);
   return fraction === 0 ? 0 : fraction * allAgainMs(problem, device.classIndex, layers, samples);
 }

@@ -204,7 +204,7 @@ export class StageTable {
 
   /** What a device computes again with such a share of the chosen layers. */
   #againMs({ place }: PlannerDevice, demand: StageDemand, samples: number): number {
-    return againMs(this.#problem, place, [this.#first, this.#end], demand.inFlight, samples);
+    return againMs(this.#problem, place, [this.#first, this.#end], demand, samples);
   }
 
   /** A large group's optimum of eq. 7, which is quicker to find than Algorithm 1's when most devices are alike. */
