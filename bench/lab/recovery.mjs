@@ -2,6 +2,7 @@
 // the devices left could have.
 
 import { plan } from '../../dist/planner/plan.js';
+import { formOf } from './forms.mjs';
 
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
@@ -50,9 +51,10 @@ async function loseDevice({ bed, train, batch, rounds }, layout, device) {
  */
 export async function measureRecovery(ready, { optimizerState, rounds, log }) {
   const { bed, profile, cluster, batch, sizes, train } = ready;
-  const planFor = (devices) =>
-    plan({ profile, cluster: { ...cluster, devices }, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: 'best', optimizerState, replicateBatchDependent: true });
-  const whole = planFor(cluster.devices);
+  const planWithout = (...exclude) =>
+    plan({ profile, cluster, exclude, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: 'best', optimizerState, replicateBatchDependent: true });
+  const whole = planWithout();
+  log(`  ${formOf(whole)}`);
   const undisturbed = async (...more) => (await train(['--steps', String(2 + roundsBefore + rounds), '--plan', bed.writePlan(whole), ...more], { batch, warmUp: 2 })).roundMs;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const [withoutCopies, withCopies] = [await undisturbed('--replicate-every', '0'), await undisturbed()];
@@ -61,7 +63,7 @@ export async function measureRecovery(ready, { optimizerState, rounds, log }) {
   const losses = [];
   for (const { name } of cluster.devices) {
     const loss = await loseDevice({ ...ready, rounds }, whole, name);
-    const heavy = planFor(cluster.devices.filter((device) => device.name !== name));
+    const heavy = planWithout(name);
     const heavyMs = median((await train(['--steps', String(2 + rounds), '--plan', bed.writePlan(heavy)], { batch, warmUp: 2 })).roundMs);
     losses.push({ ...loss, heavyMs });
     log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms, ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}`);

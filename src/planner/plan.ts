@@ -6,10 +6,11 @@ import type { OptimizerState } from '../cluster/memory.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { inFlight } from '../schedule/generate.ts';
+import { lowerBoundMs } from './bounds.ts';
 import { type Pin, settleConstraints } from './constraints.ts';
 import { plannerOf } from './planners.ts';
-import { createProblem } from './problem.ts';
-import { type Answer, problemsOf, type Question } from './question.ts';
+import { createProblem, withMicroBatchSize } from './problem.ts';
+import type { Answer, Question } from './question.ts';
 import type { Steps } from './steps.ts';
 
 export interface PlanInput {
@@ -86,8 +87,9 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     ...{ profile, cluster, schedule: schedule ?? '1f1b', batchSize, microBatchSize, optimizerState, replicateBatchDependent },
     ...rules,
   });
-  const question: Question = { planner, base, microBatchSizes, schedule, mayRecompute };
-  const boundMs = problemsOf(question, ['1f1b'])[0]?.boundMs ?? 0;
+  const boundsMs = microBatchSizes.map((size) => lowerBoundMs(withMicroBatchSize(base, size)));
+  const question: Question = { planner, base, microBatchSizes, boundsMs, schedule, mayRecompute };
+  const boundMs = Math.min(...boundsMs);
   const finished = ({ layout, predicted, roundMs, isOptimal, boundMs: betterMs = 0 }: Answer): Plan => ({
     ...layout,
     predicted: { ...predicted, lowerBoundMs: isOptimal === true ? roundMs : Math.max(boundMs, betterMs) },

@@ -14,8 +14,8 @@ import { pipeedge } from './pipeedge.ts';
 import type { Problem } from './problem.ts';
 import {
   type Answer,
+  answerBelow,
   answerOf,
-  mayBeBelow,
   type Overload,
   overloadOf,
   type Planner,
@@ -112,8 +112,8 @@ function byLayouts(layoutsOf: Layouts, schedule: string): Planner {
       if (layouts.length === 0) continue;
       const overload = overloadOf(problem, layoutPlan(problem, question.planner, layouts).stages);
       if (overload === undefined) {
-        if (mayBeBelow(problem, layouts, found?.roundMs ?? Number.POSITIVE_INFINITY))
-          found = better(found, answerOf(problem, question.planner, layouts), options);
+        const answer = answerBelow(found?.roundMs ?? Number.POSITIVE_INFINITY, problem, question.planner, layouts);
+        if (answer !== undefined) found = better(found, answer, options);
       } else if (nearest === undefined || overload.neededMiB - overload.hasMiB < nearest.neededMiB - nearest.hasMiB)
         nearest = { ...overload, microBatchSize: problem.microBatchSize };
     }

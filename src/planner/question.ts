@@ -3,7 +3,6 @@
 
 import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
-import { lowerBoundMs } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
 import { type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
@@ -17,6 +16,8 @@ export interface Question {
   readonly base: Problem;
   /** Ascending. One where the caller chose it. */
   readonly microBatchSizes: readonly number[];
+  /** For each of them, a round that no plan is below (bounds.ts). */
+  readonly boundsMs: readonly number[];
   /** Absent where the caller leaves it to the planner. */
   readonly schedule?: string | undefined;
   /** Whether planners that can may let devices compute activations again. */
@@ -54,20 +55,33 @@ export type Planner = (question: Question, options: PlannerOptions) => Steps<Ans
 
 /** The question's problems with bounds, the most promising first: one for each micro-batch size and each schedule. */
 export function problemsOf(
-  { base, microBatchSizes, schedule }: Question,
+  { base, microBatchSizes, boundsMs, schedule }: Question,
   schedules: readonly string[],
 ): { problem: Problem; boundMs: number }[] {
-  const found = microBatchSizes.flatMap((size) => {
-    const boundMs = lowerBoundMs(withMicroBatchSize(base, size));
-    return (schedule === undefined ? schedules : [schedule]).map((name) => ({ problem: withMicroBatchSize(base, size, name), boundMs }));
-  });
+  const asked = schedule === undefined ? schedules : [schedule];
+  const found = microBatchSizes.flatMap((size, index) =>
+    asked.map((name) => ({ problem: withMicroBatchSize(base, size, name), boundMs: boundsMs[index] ?? 0 })),
+  );
   return found.sort((a, b) => a.boundMs - b.boundMs);
 }
 
 /** A pipeline with what the simulator says of it: by the evaluator where that is the same, which is sooner. */
 export function answerOf(problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer {
   const evaluator = new Evaluator(problem);
-  const roundMs = evaluator.isExactFor(layouts) ? evaluator.roundMs(layouts) : simulatedMs(problem, layouts);
+  return answerIn(evaluator.isExactFor(layouts) ? evaluator.roundMs(layouts) : simulatedMs(problem, layouts), problem, planner, layouts);
+}
+
+/** The same where its round is shorter than the bar: what is not needs no simulator. */
+export function answerBelow(barMs: number, problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer | undefined {
+  const evaluator = new Evaluator(problem);
+  if (barMs === Number.POSITIVE_INFINITY && !evaluator.isExactFor(layouts)) return answerOf(problem, planner, layouts);
+  const leastMs = evaluator.roundMs(layouts, barMs);
+  if (leastMs >= barMs) return undefined;
+  const roundMs = evaluator.isExact ? leastMs : simulatedMs(problem, layouts);
+  return roundMs < barMs ? answerIn(roundMs, problem, planner, layouts) : undefined;
+}
+
+function answerIn(roundMs: number, problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer {
   const layout = layoutPlan(problem, planner, layouts);
   const samplesPerS = (layout.batchSize / roundMs) * 1000;
   const peakMemoryMiB: Record<string, number> = {};
@@ -79,11 +93,6 @@ export function answerOf(problem: Problem, planner: string, layouts: readonly St
     }
   }
   return { layout, layouts, problem, roundMs, predicted: { roundMs, samplesPerS, peakMemoryMiB } };
-}
-
-/** Whether a pipeline's round may be shorter than the bar: not always known without the simulator. */
-export function mayBeBelow(problem: Problem, layouts: readonly StageLayout[], barMs: number): boolean {
-  return barMs === Number.POSITIVE_INFINITY || new Evaluator(problem).roundMs(layouts, barMs) < barMs;
 }
 
 /** A device that a plan asks too much of. */

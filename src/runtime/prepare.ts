@@ -5,7 +5,7 @@ import { defined } from '../assert.ts';
 import { differentiate } from '../autodiff/differentiate.ts';
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
-import type { LayerSequence } from '../graph/layers.ts';
+import { bufferBytes, type LayerSequence, parameterBytes } from '../graph/layers.ts';
 import { extractStage } from '../graph/stage.ts';
 import { sameShape, type Tensor } from '../graph/tensor.ts';
 import { plannerOf } from '../planner/planners.ts';
@@ -97,6 +97,7 @@ function machineConfig(
     ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
     batchSize: settings.batch,
     batchSizesToProfile: profilePoints(settings.microBatch ?? Math.min(settings.batch, 64), sequence.fixedBatch),
+    layerBytes: sequence.layers.map((layer) => parameterBytes(sequence, layer) + bufferBytes(sequence, layer)),
     planGiven: plan !== undefined,
     waitForDevices: settings.remote > 0,
     learningRate: (round) => learningRate(schedule, settings.lr, round, endRound),

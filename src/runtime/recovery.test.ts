@@ -3,9 +3,8 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createRandom } from '../random.ts';
 import { type HandPlan, handPlan } from '../testing/hand-plans.ts';
-import { cut, difference, type MemoryCluster, type MemoryRun, type Outcome, runAlone, startCluster } from '../testing/memory-cluster.ts';
+import { difference, type MemoryCluster, type MemoryRun, type Outcome, runAlone, startCluster } from '../testing/memory-cluster.ts';
 import { batches, dropoutNet, regressionNet, residualNet, subjectOf, type TestNet, transformerNet } from '../testing/training-subjects.ts';
 import { clipScale } from '../training/clipping.ts';
 import type { RunEvent } from './events.ts';
@@ -30,7 +29,7 @@ function runOf(net: TestNet, plan: HandPlan, training: Partial<TrainingSpec> = {
   };
 }
 
-async function expectAsAlone(run: MemoryRun, cluster: MemoryCluster, what: string): Promise<void> {
+async function expectAsAlone(run: MemoryRun, cluster: MemoryCluster, what: string, tolerance = 1e-5): Promise<void> {
   const single = await runAlone({ ...run, microBatchSize: run.plan?.microBatchSize ?? 1 });
   let outcome: Outcome;
   try {
@@ -42,8 +41,8 @@ async function expectAsAlone(run: MemoryRun, cluster: MemoryCluster, what: strin
   }
   assert.equal(outcome.losses.length, endRound, what);
   const { loss, weight, worst } = difference(outcome, single);
-  assert.ok(loss <= 1e-5, `${what}: losses differ by ${loss}: ${outcome.losses} and ${single.losses}`);
-  assert.ok(weight <= 1e-5, `${what}: ${worst} differs by ${weight}`);
+  assert.ok(loss <= tolerance, `${what}: losses differ by ${loss}: ${outcome.losses} and ${single.losses}`);
+  assert.ok(weight <= tolerance, `${what}: ${worst} differs by ${weight}`);
 }
 
 const straight: HandPlan = { schedule: '1f1b', cuts: [1, 3], shares: [[4], [4], [4]], microBatchCount: 2 };
@@ -56,6 +55,21 @@ const subjects: readonly (readonly [string, TestNet, Partial<TrainingSpec>])[] =
   ['residual, clipped', residualNet(), { clipNorm: 0.5 }],
 ];
 
+/** Starts a run that loses a device in its third round: when copies of that state have been made, or where the stage has replicas, in the middle of it. */
+function startAndLose(run: MemoryRun, device: string, isReplicated: boolean): Promise<MemoryCluster> {
+  return startCluster({
+    ...run,
+    observe: (event: RunEvent, cluster: MemoryCluster) => {
+      if (event.kind === 'replicated' && event.round === 2 && cluster.workers.has(device)) queueMicrotask(() => cluster.kill(device));
+      if (isReplicated && event.kind === 'trace' && event.round === 2 && event.device === device) cluster.kill(device);
+    },
+  });
+}
+
+function recoveryCount({ events }: MemoryCluster): number {
+  return events.filter((event) => event.kind === 'recovered').length;
+}
+
 for (const [form, plan] of [
   ['straight', straight],
   ['hybrid', hybrid],
@@ -65,21 +79,33 @@ for (const [form, plan] of [
     for (const device of ['a', 'b', 'c']) {
       test(`${form} plan, ${name}: ${device} is lost, and nothing shows in losses and weights`, { timeout }, async () => {
         const run = runOf(net, plan, training);
-        const cluster = await startCluster({
-          ...run,
-          observe: (event: RunEvent, { losses, kill, workers }: MemoryCluster) => {
-            if (event.kind === 'replicated' && event.round === 2 && workers.has(device)) queueMicrotask(() => kill.call(cluster, device));
-            if (form === 'replicated' && event.kind === 'trace' && event.round === 2 && event.device === device) kill.call(cluster, device);
-            void losses;
-          },
-        });
+        const cluster = await startAndLose(run, device, form === 'replicated');
         await expectAsAlone(run, cluster, `${form}, ${name}, without ${device}`);
-        const recovered = cluster.events.filter((event) => event.kind === 'recovered');
-        assert.equal(recovered.length, 1);
+        assert.equal(recoveryCount(cluster), 1);
       });
     }
   }
 }
-void cut;
-void createRandom;
-void transformerNet;
+
+/** By grain: plans whose shares are whole grains; the re-plan's must be, too. */
+const strict: readonly (readonly [grain: number, HandPlan])[] = [
+  [1, hybrid],
+  [2, { schedule: '1f1b', cuts: [2], shares: [[6, 2], [8]], microBatchCount: 2 }],
+  [2, { schedule: 'zb-h1', cuts: [], shares: [[2, 4, 2]], microBatchCount: 2 }],
+];
+
+for (const [grain, plan] of strict) {
+  for (const device of ['a', 'b', 'c']) {
+    test(`strict, ${plan.schedule}, ${plan.cuts.length + 1} stages, grains of ${grain}: ${device} is lost, and not a bit shows`, {
+      timeout,
+    }, async () => {
+      const run = runOf(transformerNet(), plan, { grain });
+      const cluster = await startAndLose(run, device, plan.cuts.length === 0);
+      await expectAsAlone(run, cluster, `without ${device}`, 0);
+      assert.equal(recoveryCount(cluster), 1);
+      const recovering = cluster.events.find((event) => event.kind === 'recovering');
+      const shares = recovering?.kind === 'recovering' ? recovering.plan.stages.flatMap(({ samples }) => samples) : [];
+      assert.ok(shares.length > 0 && shares.every((share) => share % grain === 0), String(shares));
+    });
+  }
+}

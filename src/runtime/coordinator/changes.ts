@@ -123,7 +123,9 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   const found = lastCompleteRound(held, layerCount);
   const round = found ?? state.checkpointRound ?? config.firstRound;
   // What nobody holds comes from the checkpoint of that round.
-  const travels = moves({ holders: holdersAt(held, round, layerCount), target: plan });
+  const { layerBytes } = config;
+  const bytes = layerBytes === undefined ? {} : { bytes: (layer: number): number => layerBytes[layer] ?? 0 };
+  const travels = moves({ holders: holdersAt(held, round, layerCount), target: plan, ...bytes });
   const next: MachineState = {
     ...state,
     ...nothingStands,

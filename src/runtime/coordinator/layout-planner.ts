@@ -3,8 +3,7 @@
 
 import { defined } from '../../assert.ts';
 import type { Cluster, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
-import { cutBytes } from '../../graph/layers.ts';
-import { elementCount } from '../../graph/tensor.ts';
+import { bufferBytes, cutBytes, parameterBytes } from '../../graph/layers.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
@@ -172,11 +171,8 @@ export class LayoutPlanner {
   /** Bytes of a layer's weights and statistics. */
   layerBytes(layer: number): number {
     const { sequence } = this.#options.subject;
-    const { parameters = [], buffers = [] } = sequence.layers[layer] ?? {};
-    return [...parameters, ...buffers].reduce(
-      (sum, name) => sum + 4 * elementCount(defined(sequence.graph.initializers.get(name), name).shape),
-      0,
-    );
+    const found = sequence.layers[layer];
+    return found === undefined ? 0 : parameterBytes(sequence, found) + bufferBytes(sequence, found);
   }
 
   #planFromProfiles(devices: readonly string[]): Plan {

@@ -30,6 +30,8 @@ export interface MachineConfig {
   readonly evaluateEvery?: number;
   readonly batchSize: number;
   readonly batchSizesToProfile: readonly number[];
+  /** Bytes of each layer's state, by which devices that hold the same layers share what they send. Absent: all layers are alike. */
+  readonly layerBytes?: readonly number[];
   /** True when the plan is given: nothing is measured. */
   readonly planGiven: boolean;
   /** Stages on one device are copied to another one every so many rounds at most; 0: never. Default: as often as the plan says that it costs little. */
