@@ -6,13 +6,15 @@ import { formOf } from './forms.mjs';
 
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
+/** Rounds in which the run finds out how often to make copies, and rounds that are measured then. */
+const copyRounds = 50;
 /** Rounds before the loss: enough that copies have been made. */
 const roundsBefore = 12;
 
 /**
  * One run that loses a device. R is the time from its loss to the next round that commits; `series` holds [seconds since the loss, samples/s] of each round.
  */
-async function loseDevice({ bed, train, batch, rounds }, layout, device) {
+async function loseDevice({ bed, train, batch, rounds }, device) {
   const heard = { lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
   const onEvent = (event, nowMs) => {
     if (event.event === 'recovering') heard.event = event;
@@ -30,7 +32,8 @@ async function loseDevice({ bed, train, batch, rounds }, layout, device) {
       bed.killDevice(device);
     }
   };
-  await train(['--steps', String(roundsBefore + 1 + rounds), '--plan', bed.writePlan(layout)], { batch, onEvent });
+  // By its own plan, from profiles that its devices have: a run with a given plan knows nothing of how fast they are.
+  await train(['--steps', String(roundsBefore + 1 + rounds), '--planner', 'best'], { batch, onEvent });
   if (heard.firstMs === undefined) throw new Error(`The run went on without ${device} without a recovery.`);
   return {
     device,
@@ -55,14 +58,14 @@ export async function measureRecovery(ready, { optimizerState, rounds, log }) {
     plan({ profile, cluster, exclude, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: 'best', optimizerState, replicateBatchDependent: true });
   const whole = planWithout();
   log(`  ${formOf(whole)}`);
-  const undisturbed = async (...more) => (await train(['--steps', String(2 + roundsBefore + rounds), '--plan', bed.writePlan(whole), ...more], { batch, warmUp: 2 })).roundMs;
+  const undisturbed = async (...more) => (await train(['--steps', String(2 * copyRounds), '--plan', bed.writePlan(whole), ...more], { batch, warmUp: copyRounds })).roundMs;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const [withoutCopies, withCopies] = [await undisturbed('--replicate-every', '0'), await undisturbed()];
   const copies = { withoutMs: mean(withoutCopies), withMs: mean(withCopies), cost: mean(withCopies) / mean(withoutCopies) - 1 };
   log(`  copies: ${copies.withMs.toFixed(0)} ms a round with, ${copies.withoutMs.toFixed(0)} without`);
   const losses = [];
   for (const { name } of cluster.devices) {
-    const loss = await loseDevice({ ...ready, rounds }, whole, name);
+    const loss = await loseDevice({ ...ready, rounds }, name);
     const heavy = planWithout(name);
     const heavyMs = median((await train(['--steps', String(2 + rounds), '--plan', bed.writePlan(heavy)], { batch, warmUp: 2 })).roundMs);
     losses.push({ ...loss, heavyMs });

@@ -342,9 +342,11 @@ class CoordinatorShell implements Coordinator {
       case 'feed':
         return this.#feed(effect.round);
       case 'committed':
+        this.#watchCopies();
         this.#watchDrift(effect.results);
         return this.#options.hooks.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
       case 'repeated':
+        this.#watchCopies();
         return this.#options.hooks.observe({ kind: 'repeated', round: effect.round });
       case 'changing':
         return this.#changing(effect);
@@ -443,6 +445,14 @@ class CoordinatorShell implements Coordinator {
     if (this.#state.phase !== 'ended') this.#consider({ devices: fullMembers(this.#state).map(({ name }) => name) });
   }
 
+  /** Copies that nobody has said how often to make are made as often as they cost little. */
+  #watchCopies(): void {
+    if (this.#options.machine.replicateEvery !== undefined) return;
+    const { replication, round } = this.#state;
+    const copyEvery = this.#planner.committed(replication !== undefined && replication.round <= round);
+    if (copyEvery !== undefined) this.#input({ kind: 'copies-paced', copyEvery });
+  }
+
   #watchDrift(results: Readonly<Record<string, RoundResult>>): void {
     const { plan } = this.#state;
     const factors = plan && this.#planner.computed(results, plan);
@@ -490,7 +500,7 @@ class CoordinatorShell implements Coordinator {
     this.#epoch = epoch;
     this.#program = program(plan);
     this.#feeding = Promise.resolve();
-    this.#planner.begin();
+    this.#planner.begin(plan);
     this.#options.hooks.observe({ kind: 'deployment', plan });
     const { sequence } = this.#options.subject;
     const owned = new Map<string, ReadonlySet<string>>();

@@ -10,6 +10,7 @@ import { replicationInterval } from '../../planner/replan/replication.ts';
 import { DriftWatch } from '../drift.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
+import { CopyPace } from './copy-pace.ts';
 import type { Proposal } from './machine-types.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
 import { atLeisure, CoolDown, isWorthwhile } from './reconsider.ts';
@@ -33,10 +34,12 @@ export class LayoutPlanner {
   readonly #profiles = new Map<string, ToCoordinator['profiled']>();
   readonly #coolDown = new CoolDown();
   readonly #driftWatch: DriftWatch;
+  readonly #copyPace: CopyPace;
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
     this.#driftWatch = new DriftWatch(options.clock);
+    this.#copyPace = new CopyPace(options.clock);
   }
 
   joined(device: string, facts: DeviceFacts): void {
@@ -55,9 +58,16 @@ export class LayoutPlanner {
     this.#profiles.set(device, profile);
   }
 
-  /** A new layout begins: what devices took before says nothing of it. */
-  begin(): void {
+  /** A new layout begins: what devices and copies took before says nothing of it. */
+  begin(plan: Plan): void {
     this.#driftWatch.begin();
+    const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+    this.#copyPace.begin(this.#linksEvery(plan, devices) ?? 1, this.copyEvery(plan, devices));
+  }
+
+  /** A round has committed. Returns the rounds between copies, where they are to be others than before. */
+  committed(isCopying: boolean): number | undefined {
+    return this.#copyPace.committed(isCopying);
   }
 
   /** A plan for the devices that are there. Throws InputError where nothing fits. */
@@ -67,9 +77,14 @@ export class LayoutPlanner {
     return givenPlan === undefined ? this.#planFromProfiles(devices) : this.#fitted(givenPlan, devices);
   }
 
-  /** Rounds between copies of the plan's single-device stages that cost little, where that can be told. */
+  /** Rounds between a layout's first copies of single-device stages: what its links have to spare, with rounds between them that show what a copy costs. */
   copyEvery(plan: Plan, devices: readonly string[]): number {
-    if (!this.#isProfiled(devices)) return unprofiledCopyEvery;
+    return Math.max(2, this.#linksEvery(plan, devices) ?? unprofiledCopyEvery);
+  }
+
+  /** Rounds between copies that cost little by the links, where a profile tells it. */
+  #linksEvery(plan: Plan, devices: readonly string[]): number | undefined {
+    if (!this.#isProfiled(devices)) return undefined;
     const optimizerState = optimizerStateCount(this.#options.subject.training);
     return replicationInterval({ plan, profile: this.#profile(devices), cluster: this.#cluster(devices), optimizerState }).everyRounds;
   }

@@ -123,6 +123,8 @@ export type MachineInput =
   | { readonly kind: 'planned'; readonly plan: Plan; readonly copyEvery: number }
   /** A plan that is better than the one that runs, or does without a device that wants to leave. */
   | ({ readonly kind: 'proposed' } & Proposal)
+  /** What copies cost has been seen. */
+  | { readonly kind: 'copies-paced'; readonly copyEvery: number }
   | { readonly kind: 'checkpointed'; readonly round: number }
   | { readonly kind: 'stop' }
   /** Nobody has come for as long as the run waits for devices. */

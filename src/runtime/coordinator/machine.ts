@@ -66,6 +66,8 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
       return planned(config, state, input);
     case 'proposed':
       return proposed(config, state, input);
+    case 'copies-paced':
+      return [{ ...state, copyEvery: input.copyEvery }, []];
     case 'checkpointed':
       return afterCheckpoint(config, state, input.round);
     case 'stop':

@@ -13,6 +13,7 @@ import { type CutTensor, cutBytes, type Layer, type LayerSequence, parameterByte
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
 import { isFloat } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
+import { median } from '../../statistics.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import {
   type Calibration,
@@ -26,7 +27,7 @@ import {
 } from './calibration.ts';
 import { leastKept, recomputedSizes } from './recomputation.ts';
 import { differentiableNames } from './stage-graphs.ts';
-import { madeUp, median, type Span } from './stage-trial.ts';
+import { madeUp, type Span } from './stage-trial.ts';
 
 /** A measured profile of one device. */
 export interface MeasuredProfile {

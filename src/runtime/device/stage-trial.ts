@@ -6,6 +6,7 @@ import type { Engine } from '../../engine/engine.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { allocate, type ElementArray, type ElementType, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
+import { median } from '../../statistics.ts';
 import { createStage } from './create-stage.ts';
 import type { StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
@@ -167,9 +168,4 @@ const updateRounds = 5;
 /** Both passes together. */
 export function total({ forwardMs, backwardMs }: TrialTimes): number {
   return forwardMs + backwardMs;
-}
-
-/** The middle value, the larger of two. */
-export function median(values: readonly number[]): number {
-  return defined(values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)], 'a value');
 }
