@@ -1,11 +1,12 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery] [--only WORD] [--rounds N] [--priority high] [--python FILE] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (about eight minutes); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
 //   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
 //   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
 //   recovery each device lost in turn: time until training goes on, and its speed then beside the best plan for the devices left; what copies cost
+//   --caches a folder in which measured profiles stay for the next call
 //   --only   cases whose name contains the word; --rounds: measured rounds of each case; -o: the tables as Markdown
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -30,6 +31,7 @@ const { values: flags } = parseArgs({
     rounds: { type: 'string', default: '8' },
     priority: { type: 'string', default: 'normal' },
     python: { type: 'string' },
+    caches: { type: 'string' },
     output: { type: 'string', short: 'o' },
   },
 });
@@ -43,9 +45,9 @@ const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.le
 const round = (value, digits = 3) => Number(value.toPrecision(digits));
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
-const caches = mkdtempSync(join(tmpdir(), 'asteroid-profiles-'));
+const caches = flags.caches ?? mkdtempSync(join(tmpdir(), 'asteroid-profiles-'));
 let open;
-process.once('exit', () => rmSync(caches, { recursive: true, force: true }));
+if (flags.caches === undefined) process.once('exit', () => rmSync(caches, { recursive: true, force: true }));
 for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => void Promise.resolve(open?.close()).finally(() => process.exit(130)));
 
 /** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
