@@ -12,11 +12,14 @@ const copyRounds = 50;
 const roundsBefore = 12;
 
 /**
- * One run that loses a device. R is the time from its loss to the next round that commits; `series` holds [seconds since the loss, samples/s] of each round.
+ * One run that loses a device. R is the time from its loss to the next round that commits; `layoutMs` that until another layout stands, `wholeMs` what the whole
+ * planner and giving everything out took when the run began; `series` holds [seconds since the loss, samples/s] of each round.
  */
 async function loseDevice({ bed, train, batch, rounds }, device) {
+  const phaseMs = {};
   const heard = { lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
   const onEvent = (event, nowMs) => {
+    if (event.event === 'phase') phaseMs[event.phase] ??= nowMs;
     if (event.event === 'recovering') heard.event = event;
     if (event.event === 'recovered') heard.recoverySeconds = event.seconds;
     if (event.event !== 'round' && event.event !== 'repeated') return;
@@ -39,6 +42,7 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
     device,
     recoveryMs: heard.firstMs - heard.lostMs,
     layoutMs: heard.recoverySeconds * 1000,
+    wholeMs: phaseMs.training - phaseMs.planning,
     movedMiB: heard.event.movedMiB,
     source: heard.event.source,
     repeatedRounds: heard.event.repeatedRounds,
@@ -48,9 +52,29 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
   };
 }
 
+/** What copies cost in a run that nothing happens to: by how much rounds with a copy under way are longer than the others, as a part of all time. */
+async function costOfCopies({ bed, train, batch }, layout) {
+  const roundMs = [];
+  const copied = new Set();
+  const versions = [];
+  const onEvent = (event) => {
+    if (event.event === 'round') roundMs.push((batch / event.samplesPerS) * 1000);
+    if (event.event !== 'replicated') return;
+    versions.push(event.round);
+    // The state after n rounds is copied from round n on, until now.
+    for (let round = event.round; round <= roundMs.length; round++) copied.add(round);
+  };
+  await train(['--steps', String(2 * copyRounds), '--plan', bed.writePlan(layout)], { batch, onEvent });
+  const measured = roundMs.map((ms, round) => ({ ms, isCopied: copied.has(round) })).slice(copyRounds);
+  const baseMs = median(measured.filter(({ isCopied }) => !isCopied).map(({ ms }) => ms));
+  const sum = (rounds) => rounds.reduce((total, { ms }) => total + ms, 0);
+  const withCopy = measured.filter(({ isCopied }) => isCopied);
+  return { baseMs, versions, roundCount: withCopy.length, cost: (sum(withCopy) - withCopy.length * baseMs) / sum(measured) };
+}
+
 /**
  * Each device of a group lost in turn (light: what the run itself does), and the same devices without it under the plan that the whole planner makes for them
- * (heavy), from the start. Also what copies cost: mean rounds of the undisturbed run with and without them.
+ * (heavy), from the start. Also what copies cost.
  */
 export async function measureRecovery(ready, { optimizerState, rounds, log }) {
   const { bed, profile, cluster, batch, sizes, train } = ready;
@@ -58,18 +82,15 @@ export async function measureRecovery(ready, { optimizerState, rounds, log }) {
     plan({ profile, cluster, exclude, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: 'best', optimizerState, replicateBatchDependent: true });
   const whole = planWithout();
   log(`  ${formOf(whole)}`);
-  const undisturbed = async (...more) => (await train(['--steps', String(2 * copyRounds), '--plan', bed.writePlan(whole), ...more], { batch, warmUp: copyRounds })).roundMs;
-  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-  const [withoutCopies, withCopies] = [await undisturbed('--replicate-every', '0'), await undisturbed()];
-  const copies = { withoutMs: mean(withoutCopies), withMs: mean(withCopies), cost: mean(withCopies) / mean(withoutCopies) - 1 };
-  log(`  copies: ${copies.withMs.toFixed(0)} ms a round with, ${copies.withoutMs.toFixed(0)} without`);
+  const copies = await costOfCopies(ready, whole);
+  log(`  copies after ${copies.versions.join(', ')} rounds: ${(100 * copies.cost).toFixed(1)} % in the second half`);
   const losses = [];
   for (const { name } of cluster.devices) {
     const loss = await loseDevice({ ...ready, rounds }, name);
     const heavy = planWithout(name);
     const heavyMs = median((await train(['--steps', String(2 + rounds), '--plan', bed.writePlan(heavy)], { batch, warmUp: 2 })).roundMs);
     losses.push({ ...loss, heavyMs });
-    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms, ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}`);
+    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}`);
   }
   return { copies, losses };
 }

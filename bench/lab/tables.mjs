@@ -76,6 +76,8 @@ export function recoveryTable({ cluster, batch, copies, losses }) {
   const rows = losses.map((one) => [
     one.device,
     `${(one.recoveryMs / 1000).toFixed(2)} s`,
+    `${(one.layoutMs / 1000).toFixed(2)} s`,
+    `${(one.wholeMs / 1000).toFixed(2)} s`,
     `${one.movedMiB.toFixed(1)} MiB`,
     one.source,
     one.repeatedRounds,
@@ -84,6 +86,6 @@ export function recoveryTable({ cluster, batch, copies, losses }) {
     rate(one.heavyMs),
     percent(one.heavyMs / one.afterMs),
   ]);
-  const head = [`${cluster}: lost`, 'R', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after, light', 'heavy', 'light over heavy'];
-  return `${table(head, rows)}\n\nCopies: ${copies.withMs.toFixed(0)} ms a round with them, ${copies.withoutMs.toFixed(0)} without: ${percent(copies.cost)}.`;
+  const head = [`${cluster}: lost`, 'R', 'until the layout stands', 'planned and given out anew', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after, light', 'heavy', 'light over heavy'];
+  return `${table(head, rows)}\n\nCopies were made after ${copies.versions.join(', ')} rounds; in the second half they cost ${percent(copies.cost)} (rounds without: ${copies.baseMs.toFixed(0)} ms).`;
 }

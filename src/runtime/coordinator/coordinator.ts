@@ -500,7 +500,7 @@ class CoordinatorShell implements Coordinator {
     this.#epoch = epoch;
     this.#program = program(plan);
     this.#feeding = Promise.resolve();
-    this.#planner.begin(plan);
+    this.#planner.begin(plan, this.#state.copyEvery);
     this.#options.hooks.observe({ kind: 'deployment', plan });
     const { sequence } = this.#options.subject;
     const owned = new Map<string, ReadonlySet<string>>();

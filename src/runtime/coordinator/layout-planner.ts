@@ -58,11 +58,10 @@ export class LayoutPlanner {
     this.#profiles.set(device, profile);
   }
 
-  /** A new layout begins: what devices and copies took before says nothing of it. */
-  begin(plan: Plan): void {
+  /** A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it. */
+  begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
-    const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-    this.#copyPace.begin(this.#linksEvery(plan, devices) ?? 1, this.copyEvery(plan, devices));
+    this.#copyPace.begin(this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1, copyEvery);
   }
 
   /** A round has committed. Returns the rounds between copies, where they are to be others than before. */
