@@ -9,7 +9,8 @@ export interface Announcement {
   stop(): Promise<void>;
 }
 
-const serviceType = 'asteroid';
+/** Coordinators, or what `asteroid doctor` says to hear itself: nobody should call there. */
+type ServiceType = 'asteroid' | 'asteroid-check';
 const maxInterfaces = 8;
 const goodbyeMs = 500;
 
@@ -27,15 +28,17 @@ export async function announce(options: {
   readonly host: string;
   readonly port: number;
   readonly url: string;
+  /** Default: a coordinator. */
+  readonly type?: ServiceType;
   onError(message: string): void;
 }): Promise<Announcement> {
-  const { host, port, url, onError } = options;
+  const { host, port, url, type = 'asteroid', onError } = options;
   let failed = false;
   const bonjour = await speaker(host, (error) => {
     if (!failed) onError(error.message);
     failed = true;
   });
-  bonjour.publish({ name: `asteroid ${host}:${port}`, type: serviceType, port, txt: { url, v: '1' }, probe: false, disableIPv6: true });
+  bonjour.publish({ name: `${type} ${host}:${port}`, type, port, txt: { url, v: '1' }, probe: false, disableIPv6: true });
   return {
     async stop() {
       await new Promise<void>((resolve) => {
@@ -54,8 +57,10 @@ export async function discover(options: {
   readonly signal?: AbortSignal;
   /** Addresses of the interfaces to ask on. Default: all of this machine's. */
   readonly interfaces?: readonly string[];
+  /** Default: coordinators. */
+  readonly type?: ServiceType;
 }): Promise<readonly string[]> {
-  const { timeoutMs, settleMs = 300, signal, interfaces = ownAddresses() } = options;
+  const { timeoutMs, settleMs = 300, signal, interfaces = ownAddresses(), type = 'asteroid' } = options;
   const found = new Set<string>();
   const speakers = await Promise.all(interfaces.slice(0, maxInterfaces).map((address) => speaker(address, () => {}))); // silence is an answer too
   try {
@@ -63,7 +68,7 @@ export async function discover(options: {
       const timer = setTimeout(resolve, timeoutMs);
       signal?.addEventListener('abort', () => resolve(), { once: true });
       for (const bonjour of speakers) {
-        bonjour.find({ type: serviceType }, ({ txt }: { readonly txt?: Readonly<Record<string, unknown>> }) => {
+        bonjour.find({ type }, ({ txt }: { readonly txt?: Readonly<Record<string, unknown>> }) => {
           const url = txt?.['url'];
           if (typeof url !== 'string' || url.length > 300 || !/^wss?:\/\/[\w.:[\]-]+$/.test(url)) return;
           found.add(url);

@@ -148,9 +148,10 @@ async function multicast(addresses: readonly string[]): Promise<Finding> {
   if (host === undefined) return { check: 'mdns', state: 'warning', text: 'not tried without a network: use --join with an address' };
   const url = `wss://${host}:9`;
   let problem = '';
-  const announcement = await announce({ host, port: 9, url, onError: (message) => (problem = message) });
+  const type = 'asteroid-check';
+  const announcement = await announce({ host, port: 9, url, type, onError: (message) => (problem = message) });
   try {
-    const found = await discover({ timeoutMs: multicastMs, settleMs: 0, interfaces: [host] });
+    const found = await discover({ timeoutMs: multicastMs, settleMs: 0, interfaces: [host], type });
     if (found.includes(url)) return { check: 'mdns', state: 'fine', text: `multicast is heard on ${host}` };
     const why = problem === '' ? '' : ` (${problem})`;
     return { check: 'mdns', state: 'warning', text: `multicast is not heard on ${host}${why}: use --join with the coordinator's address` };
