@@ -1,5 +1,5 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--plot FILE] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (about eight minutes); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
@@ -7,6 +7,7 @@
 //   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
 //   recovery each device lost in turn: time until training goes on, and its speed then beside the best plan for the devices left; what copies cost
 //   --caches a folder in which measured profiles stay for the next call
+//   --plot   throughput around the first loss of section recovery, as SVG
 //   --only   cases whose name contains the word; --rounds: measured rounds of each case; -o: the tables as Markdown
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -19,7 +20,7 @@ import { createSimulator } from '../dist/simulator/simulate.js';
 import { environment, forms, links, models, peers, recovery, table4 } from './lab/cases.mjs';
 import { formOf, layoutOf } from './lab/forms.mjs';
 import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.mjs';
-import { measureRecovery } from './lab/recovery.mjs';
+import { measureRecovery, recoveryChart } from './lab/recovery.mjs';
 import { casesTable, linksTable, memoryTable, peersTable, recoveryTable, table4Table } from './lab/tables.mjs';
 import { openTestbed } from './lab/testbed.mjs';
 
@@ -32,6 +33,7 @@ const { values: flags } = parseArgs({
     priority: { type: 'string', default: 'normal' },
     python: { type: 'string' },
     caches: { type: 'string' },
+    plot: { type: 'string' },
     output: { type: 'string', short: 'o' },
   },
 });
@@ -197,6 +199,7 @@ if (sections.includes('peers')) {
 if (sections.includes('recovery')) {
   for (const group of recovery) results.recovery.push(...(await runRecovery(group)));
   tables.push(...results.recovery.map(recoveryTable));
+  if (flags.plot !== undefined && results.recovery.length > 0) writeFileSync(flags.plot, recoveryChart(results.recovery[0]));
 }
 const text = tables.filter((table) => table !== '').join('\n\n');
 if (flags.output !== undefined) writeFileSync(flags.output, `${text}\n`);

@@ -2,6 +2,7 @@
 // the devices left could have.
 
 import { plan } from '../../dist/planner/plan.js';
+import { lineChart } from '../../dist/testing/reproduction/charts.js';
 import { formOf } from './forms.mjs';
 
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
@@ -93,4 +94,24 @@ export async function measureRecovery(ready, { optimizerState, rounds, log }) {
     log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}`);
   }
   return { copies, losses };
+}
+
+/** Throughput over the seconds around a loss, as SVG: that of the round in which a second lies, beside the plan that the devices left could have had. */
+export function recoveryChart({ cluster, batch, losses: [loss] }) {
+  const { device, series, recoveryMs, heavyMs } = loss;
+  const [first, last] = [Math.ceil(series[0][0]), Math.floor(series.at(-1)[0])];
+  const xs = Array.from({ length: last - first + 1 }, (_, index) => first + index);
+  const at = (second) => (second > 0 && second < recoveryMs / 1000 ? 0 : (series.find(([end]) => end >= second)?.[1] ?? 0));
+  const heavy = (batch / heavyMs) * 1000;
+  return lineChart({
+    title: `${cluster}: ${device} is lost at 0`,
+    unit: 'samples/s',
+    xName: 'seconds since the loss',
+    xs,
+    ticks: xs.filter((second) => second % 10 === 0),
+    series: [
+      { name: 'training', values: xs.map(at) },
+      { name: 'the best plan of the others', values: xs.map((second) => (second > 0 ? heavy : undefined)), dashed: true },
+    ],
+  });
 }
