@@ -10,6 +10,9 @@ import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { backups } from './backups.ts';
 
+/** Part of the time of training that copies may cost. */
+export const copyCostLimit = 0.03;
+
 export interface ReplicationInput {
   readonly plan: PlanLayout;
   readonly profile: Profile;
@@ -33,7 +36,7 @@ export interface ReplicationInterval {
 
 /** The shortest interval whose predicted cost is within the limit, on the links' idle time in a simulated round. */
 export function replicationInterval(input: ReplicationInput): ReplicationInterval {
-  const { plan, profile, cluster, optimizerState = 0, limit = 0.03, copies = backups(plan) } = input;
+  const { plan, profile, cluster, optimizerState = 0, limit = copyCostLimit, copies = backups(plan) } = input;
   if (!(limit > 0)) throw new InputError(`The limit of replication's cost is ${limit}; give a share above 0, such as 0.03.`);
   const table = links(cluster);
   const sums = layerSums(profile);

@@ -2,10 +2,9 @@
 // be at most; the devices' processors, which read, encrypt and check every byte, are heard of only in the time that rounds take.
 
 import type { Clock } from '../../clock.ts';
+import { copyCostLimit } from '../../planner/replan/replication.ts';
 import { median } from '../../statistics.ts';
 
-/** Part of the time of training that copies may cost. */
-const limit = 0.03;
 /** Rounds of each kind, with and without a copy under way, that are compared. */
 const comparedCount = 8;
 /** Where nearly all rounds have a copy under way, after so many they are made half as often. */
@@ -58,7 +57,7 @@ export class CopyPace {
     if (this.#with.length < comparedCount) return undefined;
     const baseMs = median(this.#without);
     const copyMs = (Math.max(0, median(this.#with) - baseMs) * this.#with.length) / Math.max(1, this.#copyCount);
-    const wanted = baseMs === 0 ? 1 : Math.ceil(copyMs / (limit * baseMs));
+    const wanted = baseMs === 0 ? 1 : Math.ceil(copyMs / (copyCostLimit * baseMs));
     return Math.min(mostEvery, Math.max(this.#leastEvery, wanted, 1));
   }
 
