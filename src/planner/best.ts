@@ -6,6 +6,7 @@
 // What it does is bounded by counted work, so that the same question has the same answer everywhere; who cannot wait for it says when the
 // time is up (PlannerOptions), and then has the best plan so far, at least as good as that of the first planner, asteroid.
 
+import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
 import { coarseSearch } from './asteroid.ts';
 import { type Budget, branchAndBound } from './branch-and-bound.ts';
@@ -22,16 +23,21 @@ import type { Steps } from './steps.ts';
 const smallCount = 3e8;
 /** Units of branch and bound, for small questions and for a try at others. */
 const exactUnits = { small: 1e8, large: 3e5 };
-/** Units of improvement, a device for a micro-batch each: with up to so many devices, above which a change costs more and there are more. */
-const improvementUnits = 6e6;
+/** Units of improvement, a device for a micro-batch each, in all and of one start: with up to so many devices, above which a change costs more and there are more. */
+const improvementUnits = { all: 12e6, one: 1e6 };
 const improvementDeviceCount = 64;
 /** Units of work on a lower bound where there is no proof. */
 const boundUnits = 8e6;
 /** Most devices of a small question, for which other orders are searched, and for which a proof is tried. */
 const deviceLimits = { small: 10, orders: 24, proof: 6 };
-/** How many pipelines are improved in each turn, and how many turns there are at most. */
-const improvedCount = 3;
+/**
+ * Improvement ends in the pipeline that is nearest to its start: many different starts count for more than long searches. How many pipelines of the pool are
+ * adapted to each problem; how many of the results are improved, one of each problem in the first turn; and how many turns there are at most.
+ */
+const startLimits = { pool: 20, first: 24, later: 12 };
 const turnLimit = 4;
+/** Up to this many kinds of devices are put in every order. */
+const orderedKindCount = 4;
 
 /**
  * Schedules whose pipelines are searched, where the caller leaves that open. A schedule that overlaps is never longer than the same without: one bucket is
@@ -117,17 +123,17 @@ function* askOthers(state: State, others: readonly Planner[]): Steps<void> {
   }
 }
 
-/** Algorithm 2 on a coarse grid of layers for other orders, with the micro-batch sizes that did best so far. */
+/** Algorithm 2 on a coarse grid of layers, for other orders and every micro-batch size: with the shortest round so far as the bar most searches end at once. */
 function* tryOrders(state: State, problems: readonly { readonly problem: Problem }[]): Steps<void> {
   const { base, planner } = state.question;
   if (base.available.length > deviceLimits.orders || base.pins.size > 0) return;
-  const known = [...state.pool].sort((a, b) => a.roundMs - b.roundMs).map(({ problem }) => problem);
-  const tried = known.length > 0 ? known : problems.map(({ problem }) => problem);
-  const sizes = [...new Set(tried.map(({ microBatchSize }) => microBatchSize))].slice(0, 2);
-  for (const size of sizes) {
-    const like = tried.find(({ microBatchSize }) => microBatchSize === size) as Problem;
-    const problem = { ...like, recomputes: problems.some(({ problem: { recomputes } }) => recomputes) };
-    for (const order of ordersOf(problem)) {
+  const orders = ordersOf(base);
+  for (const size of new Set(problems.map(({ problem }) => problem.microBatchSize))) {
+    const { problem } = defined(
+      problems.find((each) => each.problem.microBatchSize === size),
+      `micro-batches of ${size}`,
+    );
+    for (const order of orders) {
       const found = yield* coarseSearch(
         problem,
         { order, groupLimit: order.length, stageLimit: order.length },
@@ -138,7 +144,10 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
   }
 }
 
-/** By memory and by speed, either way; the cluster's; along the fastest links; and without the slowest devices. */
+/**
+ * By memory and by speed, either way; the cluster's; along the fastest links; without the slowest devices; and kind by kind in every order. Of orders that differ
+ * only in like devices there is one.
+ */
 function ordersOf({ available, classes, profile, table }: Problem): number[][] {
   const speed = available.map(({ classIndex }) => -(classes[classIndex]?.forward[0]?.[profile.layers.length] ?? 0));
   const indices = available.map((_, index) => index);
@@ -162,14 +171,26 @@ function ordersOf({ available, classes, profile, table }: Problem): number[][] {
       chain.filter((index) => !slowest.includes(index)),
     );
   }
-  return orders.map((order) => order.map(place));
+  const likeness = (index: number): string =>
+    table.isUniform ? `${available[index]?.classIndex} ${available[index]?.memoryBytes}` : String(index);
+  const kinds = [...new Set(indices.map(likeness))];
+  if (kinds.length <= orderedKindCount)
+    for (const order of permutations(kinds)) orders.push(order.flatMap((kind) => indices.filter((index) => likeness(index) === kind)));
+  return firstOfEach(orders, (order) => order.map(likeness).join()).map((order) => order.map(place));
+}
+
+function permutations<Each>(all: readonly Each[]): Each[][] {
+  if (all.length === 0) return [[]];
+  return all.flatMap((first, index) => permutations(all.toSpliced(index, 1)).map((rest) => [first, ...rest]));
 }
 
 /** Improves the best pipelines of the pool, and what they become with other micro-batch sizes and schedules, while that helps. */
 function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
-  const { planner } = state.question;
+  const { planner, base } = state.question;
   const improvers = new Map(problems.map((problem) => [keyOf(problem), { problem, improver: new Improver(problem) }]));
   const done = new Set<string>();
+  const scale = Math.max(1, base.available.length / improvementDeviceCount) ** 2;
+  const budget = { left: scale * improvementUnits.all };
   for (let turn = 0; turn < turnLimit; turn++) {
     const before = state.best?.roundMs;
     const starts: { layouts: readonly StageLayout[]; roundMs: number; key: string }[] = [];
@@ -182,12 +203,17 @@ function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
       }
     }
     starts.sort((a, b) => a.roundMs - b.roundMs);
-    const fresh = starts.filter(({ key, layouts }) => !done.has(key + JSON.stringify(layouts))).slice(0, improvedCount);
-    for (const { key, ...start } of fresh) {
+    const fresh = starts.filter(({ key, layouts }) => !done.has(key + JSON.stringify(layouts)));
+    for (const { key, ...start } of turn === 0
+      ? firstOfEach(fresh, ({ key }) => key).slice(0, startLimits.first)
+      : fresh.slice(0, startLimits.later)) {
+      if (budget.left <= 0) return;
       done.add(key + JSON.stringify(start.layouts));
       const { problem, improver } = improvers.get(key) as { problem: Problem; improver: Improver };
-      const scale = Math.max(1, problem.available.length / improvementDeviceCount) ** 2;
-      const improved = yield* improver.improve(start, { left: (scale * improvementUnits) / improvedCount / turnLimit });
+      const allowed = Math.min(budget.left, scale * improvementUnits.one);
+      const own = { left: allowed };
+      const improved = yield* improver.improve(start, own);
+      budget.left -= allowed - own.left;
       done.add(key + JSON.stringify(improved.layouts));
       offer(state, answerOf(problem, planner, improved.layouts));
     }
@@ -195,11 +221,16 @@ function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
   }
 }
 
+/** Different stages only: orders and planners find the same ones again. */
 function bestOf(pool: readonly Answer[]): Answer[] {
-  return pool
-    .filter(({ layouts }) => layouts !== undefined)
-    .sort((a, b) => a.roundMs - b.roundMs)
-    .slice(0, improvedCount);
+  const sorted = pool.filter(({ layouts }) => layouts !== undefined).sort((a, b) => a.roundMs - b.roundMs);
+  const stages = ({ layouts }: Answer): string => JSON.stringify(layouts?.map(({ layers, devices }) => [layers, devices]));
+  return firstOfEach(sorted, stages).slice(0, startLimits.pool);
+}
+
+function firstOfEach<Each>(all: readonly Each[], keyOf: (each: Each) => string): Each[] {
+  const seen = new Set<string>();
+  return all.filter((each) => !seen.has(keyOf(each)) && seen.add(keyOf(each)));
 }
 
 function keyOf({ microBatchSize, schedule }: Problem): string {
