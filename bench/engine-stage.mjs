@@ -25,10 +25,10 @@ export function stageForBench(spec, batch, { initialize = true } = {}) {
   return { graph, input, label, options };
 }
 
-/** Resolves with a function that does one step and waits for its end. */
-export async function compileStageForBench(spec, batch, threadCount) {
+/** Resolves with a function that does one step and waits for its end, on the compute thread unless another engine is given. */
+export async function compileStageForBench(spec, batch, threadCount, given) {
   const { graph, input, label, options } = stageForBench(spec, batch);
-  const engine = await createComputeThread({ threadCount });
+  const engine = given ?? (await createComputeThread({ threadCount }));
   const stage = await createStage(engine, options);
   for (const role of ['parameter', 'buffer']) {
     for (const name of graph[`${role}s`]) {

@@ -39,17 +39,21 @@ export function deviceFacts(): DeviceFacts {
 }
 
 /**
- * Environment variables for processes that compute, to be set before they start. With them the GNU C library keeps the pages that one run
- * freed for the next, and the compute thread shares the main thread's heap, which is never unmapped whole: a net of 100 layers took 85 ms
- * a run with them, and 86 or 107 by chance without. Huge pages, where the kernel leaves them to the program, save most page faults of large tensors: about
- * 15% of ResNet-50's time. Elsewhere they do nothing.
+ * Environment variables for processes that compute, to be set before they start; elsewhere than with the GNU C library they do nothing.
+ * - The pages that one run freed are there for the next, and the compute thread shares the main thread's heap, which is never unmapped whole: a net of 100
+ *   layers took 85 ms a run so, and 86 or 107 by chance without.
+ * - Huge pages, where the kernel leaves them to the program, save most page faults of large tensors: about 15% of ResNet-50's time.
+ * - No caches of small blocks. The runtime asks for aligned blocks, for which the library cuts up to 96 bytes off a larger one. In a cache these are not joined
+ *   again, and the hole that a freed tensor leaves is then too small for the next tensor of its size: a step took a quarter to a half more memory than predicted.
+ * - Blocks of 4 MiB and more are mappings of their own, which leave no holes at all. From 32 MiB on only, a step takes 5 to 10% more memory; from 1 MiB on,
+ *   noticeably longer (bench/results/2026-11-21-memory.md).
  */
 export function allocatorEnvironment(): Readonly<Record<string, string>> {
   return {
     MALLOC_ARENA_MAX: '1',
     MALLOC_TRIM_THRESHOLD_: String(2 ** 27),
-    MALLOC_MMAP_THRESHOLD_: String(2 ** 25),
-    GLIBC_TUNABLES: 'glibc.malloc.hugetlb=1',
+    MALLOC_MMAP_THRESHOLD_: String(2 ** 22),
+    GLIBC_TUNABLES: 'glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0',
   };
 }
 
