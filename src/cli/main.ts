@@ -1,12 +1,20 @@
 #!/usr/bin/env node
 // The command `asteroid`. Exits 0 when done, 1 when it failed, 2 when the input is wrong, 130 after Ctrl-C.
 
-import { runCommandLine } from './command-line.ts';
+import { endWithParent, needsComputeProcess, runComputeProcess } from './compute-process.ts';
 
-// Whoever reads our output has gone (`| head`): stop as if asked to, once.
-process.stdout.once('error', () => process.kill(process.pid, 'SIGTERM'));
-process.stdout.on('error', () => {});
+if (needsComputeProcess(process.argv.slice(2), process.env, process.platform)) process.exitCode = await runComputeProcess();
+else await runHere();
 
-const { exitCode, error } = await runCommandLine(process.argv.slice(2));
-if (error !== undefined) process.stderr.write(`${error}\n`);
-process.exitCode = exitCode;
+async function runHere(): Promise<void> {
+  endWithParent();
+  const { runCommandLine } = await import('./command-line.ts');
+
+  // Whoever reads our output has gone (`| head`): stop as if asked to, once.
+  process.stdout.once('error', () => process.kill(process.pid, 'SIGTERM'));
+  process.stdout.on('error', () => {});
+
+  const { exitCode, error } = await runCommandLine(process.argv.slice(2));
+  if (error !== undefined) process.stderr.write(`${error}\n`);
+  process.exitCode = exitCode;
+}

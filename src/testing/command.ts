@@ -6,6 +6,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { allocatorEnvironment } from '../engine/host-node.ts';
 
 const main = fileURLToPath(new URL('../cli/main.js', import.meta.url));
 
@@ -44,10 +45,15 @@ export interface CommandOptions {
   readonly through?: readonly string[];
 }
 
-/** The environment of a command: this process's, with a cache and a state folder of the tests' own. */
+/** The environment of a command: this process's, with a cache and a state folder of the tests' own, and such that the command computes in its own process (compute-process.ts). */
 export function commandEnvironment(folder: string): NodeJS.ProcessEnv {
   const { NODE_TEST_CONTEXT: _, ...own } = process.env;
-  return { ...own, ASTEROID_CACHE: process.env[sharedCacheVariable] ?? join(folder, '.cache'), ASTEROID_STATE: join(folder, '.state') };
+  return {
+    ...allocatorEnvironment(),
+    ...own,
+    ASTEROID_CACHE: process.env[sharedCacheVariable] ?? join(folder, '.cache'),
+    ASTEROID_STATE: join(folder, '.state'),
+  };
 }
 
 /** Starts `asteroid ...args`. */

@@ -79,33 +79,37 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const joinCode = codeOf(options);
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
-  const url = options.join ?? (await find(output, signal, options.host));
-  const end = await joinRun({
-    url,
-    maxMemoryMiB,
-    joinCode,
-    signal,
-    clock: systemClock,
-    insecure: options.insecure === true,
-    createEngine: () => createComputeThread({ engine, threadCount, maxCpu, isCourteous }),
-    ...(options.name === undefined ? {} : { name: options.name }),
-    ...(options.host === undefined ? {} : { host: options.host }),
-    profileCache: profileCache(`${options.name ?? ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`),
-    stageStore: createStageFiles(),
-    // Workers that a coordinator starts are new ones each time.
-    ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
-    onJoined: (name, { host, encrypted }) => {
-      output.json({ event: 'joined', name, host, encrypted });
-      if (output.isJson) return;
-      output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
-      if (isManaged || isLoopback(host)) return;
-      const links = encrypted ? 'encrypted' : 'INSECURE: anyone on the network can read and change what travels';
-      output.terminal.print(`Other devices reach this one at ${host} (another: --host); links are ${links}.`);
-    },
-    onLost: (reason) => {
-      output.json({ event: 'lost', reason });
-      if (!output.isJson) output.terminal.print(`Lost the coordinator (${reason}); trying again …`);
-    },
+  const join = async () =>
+    joinRun({
+      url: options.join ?? (await find(output, signal, options.host)),
+      maxMemoryMiB,
+      joinCode,
+      signal,
+      clock: systemClock,
+      insecure: options.insecure === true,
+      createEngine: () => createComputeThread({ engine, threadCount, maxCpu, isCourteous }),
+      ...(options.name === undefined ? {} : { name: options.name }),
+      ...(options.host === undefined ? {} : { host: options.host }),
+      profileCache: profileCache(`${options.name ?? ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`),
+      stageStore: createStageFiles(),
+      // Workers that a coordinator starts are new ones each time.
+      ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
+      onJoined: (name, { host, encrypted }) => {
+        output.json({ event: 'joined', name, host, encrypted });
+        if (output.isJson) return;
+        output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
+        if (isManaged || isLoopback(host)) return;
+        const links = encrypted ? 'encrypted' : 'INSECURE: anyone on the network can read and change what travels';
+        output.terminal.print(`Other devices reach this one at ${host} (another: --host); links are ${links}.`);
+      },
+      onLost: (reason) => {
+        output.json({ event: 'lost', reason });
+        if (!output.isJson) output.terminal.print(`Lost the coordinator (${reason}); trying again …`);
+      },
+    });
+  const end = await join().catch((error: unknown) => {
+    if (!signal.aborted) throw error;
+    return { clean: false, reason: 'interrupted' }; // while it looked for the coordinator, or connected
   });
   output.json({ event: 'ended', clean: end.clean, reason: end.reason });
   if (!output.isJson) output.terminal.print(`Ended: ${end.reason}.`);
