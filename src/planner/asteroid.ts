@@ -2,7 +2,7 @@
 // many devices the hierarchical one (grid.ts).
 
 import { Search } from './dynamic-program.ts';
-import { allCuts, evenCuts, hugeDeviceCount, refine } from './grid.ts';
+import { allCuts, evenCuts, hugeDeviceCount, refine, thinCuts } from './grid.ts';
 import type { Problem } from './problem.ts';
 import type { Found, Space } from './space.ts';
 import type { Steps } from './steps.ts';
@@ -10,28 +10,45 @@ import type { Steps } from './steps.ts';
 /**
  * The best pipeline of a space by Algorithm 2; undefined when none fits the devices' memory or is below the bar. With more than
  * `exactDeviceCount` devices, and groups of them, the borders between groups come from a grid that is refined around what was found (grid.ts).
+ * `rough`: what roughSearch found, where that is known.
  */
-export function* search(problem: Problem, space: Space, barMs: number = Number.POSITIVE_INFINITY): Steps<Found | undefined> {
-  const every = allCuts(problem.profile.layers.length);
-  const deviceCount = space.order.length;
-  const run = (layerCuts: readonly number[], deviceCuts: readonly number[], bar: number): Steps<readonly Found[]> =>
-    new Search(problem, space, { layerCuts, deviceCuts }, bar).run();
-  if (deviceCount > exactDeviceCount && space.groupLimit > 1) {
-    const slack = deviceCount >= hugeDeviceCount ? hierarchicalSlack.huge : hierarchicalSlack.normal;
+export function* search(problem: Problem, space: Space, barMs: number = Number.POSITIVE_INFINITY, rough?: Found): Steps<Found | undefined> {
+  if (isHierarchical(space)) {
+    const slack = space.order.length >= hugeDeviceCount ? hierarchicalSlack.huge : hierarchicalSlack.normal;
     return yield* refine(problem, space, (layerCuts, deviceCuts, groupLimit) =>
       new Search(problem, { ...space, groupLimit }, { layerCuts, deviceCuts }, barMs * slack).run(),
     );
   }
-  const devices = allCuts(deviceCount);
-  if (every.length - 1 <= 2 * coarseCount) return (yield* run(every, devices, barMs))[0];
-  const coarse = (yield* run(evenCuts(every.length - 1, coarseCount), devices, barMs))[0];
-  return (yield* run(every, devices, coarse?.roundMs ?? barMs))[0] ?? coarse;
+  const coarse = rough ?? (yield* roughSearch(problem, space, barMs));
+  const fineBarMs = Math.min(barMs, coarse?.roundMs ?? Number.POSITIVE_INFINITY);
+  const cuts = { layerCuts: allCuts(problem.profile.layers.length), deviceCuts: allCuts(space.order.length) };
+  return (yield* new Search(problem, space, cuts, fineBarMs).run())[0] ?? coarse;
 }
 
-/** The same with few places to cut the layers. */
-export function* coarseSearch(problem: Problem, space: Space, barMs: number): Steps<Found | undefined> {
-  const cuts = { layerCuts: evenCuts(problem.profile.layers.length, coarseCount), deviceCuts: allCuts(space.order.length) };
-  return (yield* new Search(problem, space, cuts, barMs).run())[0];
+/** The same with few places to cut the layers: by default where few bytes cross. */
+export function* coarseSearch(
+  problem: Problem,
+  space: Space,
+  barMs: number,
+  layerCuts: readonly number[] = thinCuts(problem.profile.layers, coarseCount),
+): Steps<Found | undefined> {
+  return (yield* new Search(problem, space, { layerCuts, deviceCuts: allCuts(space.order.length) }, barMs).run())[0];
+}
+
+/** Grids of cuts for different rough pipelines. */
+export function coarseGrids({ profile: { layers } }: Problem): readonly (readonly number[])[] {
+  return [evenCuts(layers.length, coarseCount), thinCuts(layers, coarseCount)];
+}
+
+/** The same where it is much less work than `search`, which begins with it; else undefined. */
+export function* roughSearch(problem: Problem, space: Space, barMs: number): Steps<Found | undefined> {
+  if (isHierarchical(space) || problem.profile.layers.length <= 2 * coarseCount) return undefined;
+  return yield* coarseSearch(problem, space, barMs);
+}
+
+/** Whether a search of the space has many devices, and is not exact. */
+function isHierarchical({ order, groupLimit }: Space): boolean {
+  return order.length > exactDeviceCount && groupLimit > 1;
 }
 
 /** Runs of layers that the first search does not cut. */

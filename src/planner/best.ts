@@ -8,7 +8,7 @@
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
-import { coarseSearch } from './asteroid.ts';
+import { coarseGrids, coarseSearch } from './asteroid.ts';
 import { type Budget, branchAndBound } from './branch-and-bound.ts';
 import { pipelineCount } from './exhaustive.ts';
 import { Improver } from './improve.ts';
@@ -36,6 +36,8 @@ const deviceLimits = { small: 10, orders: 24, proof: 6 };
  */
 const startLimits = { pool: 20, first: 24, later: 12 };
 const turnLimit = 4;
+/** How far a rough pipeline may be from the best so far to be improved. */
+const roughSlack = 1.3;
 /** Up to this many kinds of devices are put in every order. */
 const orderedKindCount = 4;
 
@@ -133,13 +135,12 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
       problems.find((each) => each.problem.microBatchSize === size),
       `micro-batches of ${size}`,
     );
-    for (const order of orders) {
-      const found = yield* coarseSearch(
-        problem,
-        { order, groupLimit: order.length, stageLimit: order.length },
-        (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * 1.1,
-      );
-      if (found !== undefined) offer(state, answerOf(problem, planner, found.layouts));
+    for (const cuts of coarseGrids(problem)) {
+      for (const order of orders) {
+        const space = { order, groupLimit: order.length, stageLimit: order.length };
+        const found = yield* coarseSearch(problem, space, (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * roughSlack, cuts);
+        if (found !== undefined) offer(state, answerOf(problem, planner, found.layouts));
+      }
     }
   }
 }

@@ -233,12 +233,12 @@ export class Search {
     return pinsAllow(this.#problem, this.#layer(this.#layerRuns - l), this.#layer(this.#layerRuns - rest), used);
   }
 
-  /** Q(L, N, p) for every p, the best first: min over p is the answer. */
+  /** Q(L, N, p) for every p below the bar, the best first: min over p is the answer. */
   #best(): Found[] {
     const found: Found[] = [];
     for (let p = this.#isStraight ? this.#deviceRuns : 1; p <= this.#stageLimit; p++) {
       const roundMs = this.#latency(this.#index(this.#layerRuns, this.#deviceRuns, p));
-      if (roundMs < Number.POSITIVE_INFINITY) found.push({ layouts: this.#follow(p), roundMs });
+      if (roundMs < this.#bar) found.push({ layouts: this.#follow(p), roundMs });
     }
     return found.sort((a, b) => a.roundMs - b.roundMs);
   }

@@ -3,6 +3,7 @@
 // the same dynamic program with the number of stages fixed; the steps are halved until they are 1, and that is repeated while it helps.
 // What it finds is a pipeline of the full space; that it is the best of it is not promised.
 
+import type { LayerProfile } from '../cluster/cluster.ts';
 import type { LinkTable } from '../cluster/links.ts';
 import { fedBytes, feedMs, transferMs } from './cost.ts';
 import { gradientsCross, type Problem, type StageLayout } from './problem.ts';
@@ -21,6 +22,22 @@ export function evenCuts(count: number, runCount: number): number[] {
   return Array.from({ length: runCount + 1 }, (_, index) => Math.round((index * count) / runCount));
 }
 
+/** The same over layers, each border at the nearest place where the fewest bytes cross: between even borders half of all cuts would be inside a block of the model, at its widest. */
+export function thinCuts(layers: readonly LayerProfile[], runCount: number): number[] {
+  const even = evenCuts(layers.length, runCount);
+  const bytesAt = (cut: number): number => layers[cut - 1]?.outputBytes ?? 0;
+  return even.map((cut, index) => {
+    const [before, after] = [even[index - 1], even[index + 1]];
+    if (before === undefined || after === undefined) return cut;
+    let thinnest = cut;
+    for (let other = Math.floor((before + cut) / 2) + 1; other <= Math.floor((cut + after) / 2); other++) {
+      const [bytes, least] = [bytesAt(other), bytesAt(thinnest)];
+      if (bytes < least || (bytes === least && Math.abs(other - cut) < Math.abs(thinnest - cut))) thinnest = other;
+    }
+    return thinnest;
+  });
+}
+
 /** Algorithm 2 on a grid, with groups of so many devices at most: the best pipeline of each length, best first. */
 type Run = (layerCuts: readonly number[], deviceCuts: readonly number[], groupLimit: number) => Steps<readonly Found[]>;
 
@@ -36,7 +53,7 @@ const roundLimit = 12;
 /** The hierarchical search. */
 export function* refine(problem: Problem, space: Space, run: Run): Steps<Found | undefined> {
   const [layerCount, deviceCount] = [problem.profile.layers.length, space.order.length];
-  const coarse = yield* run(evenCuts(layerCount, coarseLayerRuns), evenCuts(deviceCount, coarseDeviceRuns), space.groupLimit);
+  const coarse = yield* run(thinCuts(problem.profile.layers, coarseLayerRuns), evenCuts(deviceCount, coarseDeviceRuns), space.groupLimit);
   // The grid has no groups as small as one device; pipelines of single devices are few enough to try them all.
   const line = deviceCount <= layerCount ? yield* run(allCuts(layerCount), allCuts(deviceCount), 1) : [];
   let best: Found | undefined;

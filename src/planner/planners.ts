@@ -2,7 +2,7 @@
 
 import { InputError } from '../errors.ts';
 import { scheduleNames } from '../schedule/generate.ts';
-import { search } from './asteroid.ts';
+import { roughSearch, search } from './asteroid.ts';
 import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
 import { best } from './best.ts';
 import { fastestOfEvery, pipelineCount } from './exhaustive.ts';
@@ -24,11 +24,14 @@ import {
   type Question,
   recomputing,
 } from './question.ts';
+import type { Found, Space } from './space.ts';
 import { asteroidSpaces, dataParallelSpaces, everySpace, type Spaces, singleSpaces, straightSpaces } from './spaces.ts';
 import type { Steps } from './steps.ts';
 
 /** Most plans that `exhaustive` goes through. */
 const exhaustiveLimit = 2e6;
+/** How far a rough plan may be from the best one for its micro-batch size to be searched early. */
+const roughSlack = 1.3;
 
 export const planners: Readonly<Record<string, Planner>> = {
   /** The default: never worse than any other under the simulator; exact where it can prove it. In huge clusters pipedream would take minutes and is not asked. */
@@ -83,17 +86,29 @@ function bySearch(spaces: Spaces): Planner {
   };
 }
 
+/**
+ * The paper's planner, for every micro-batch size. First roughly: the size whose rough plan is best is then searched first, and with its round as the bar most
+ * others end at once.
+ */
 function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
   let found: { problem: Problem; layouts: Answer['layouts'] } | undefined;
   let barMs = Number.POSITIVE_INFINITY;
+  const searches: { problem: Problem; boundMs: number; space: Space; rough: Found | undefined }[] = [];
+  let roughMs = Number.POSITIVE_INFINITY;
   for (const { problem, boundMs } of problemsOf(question, ['1f1b'])) {
-    if (boundMs >= barMs) break;
     for (const space of asteroidSpaces(problem)) {
-      const pipeline = yield* search(problem, space, barMs);
-      if (pipeline === undefined || pipeline.roundMs >= barMs) continue;
-      found = { problem, layouts: pipeline.layouts };
-      barMs = pipeline.roundMs;
+      const rough = boundMs >= roughMs ? undefined : yield* roughSearch(problem, space, roughMs * roughSlack);
+      roughMs = Math.min(roughMs, rough?.roundMs ?? roughMs);
+      searches.push({ problem, boundMs, space, rough });
     }
+  }
+  const order = [...searches].sort((a, b) => (a.rough?.roundMs ?? Number.MAX_VALUE) - (b.rough?.roundMs ?? Number.MAX_VALUE));
+  for (const { problem, boundMs, space, rough } of order) {
+    if (boundMs >= barMs) continue;
+    const pipeline = yield* search(problem, space, barMs, rough);
+    if (pipeline === undefined || pipeline.roundMs >= barMs) continue;
+    found = { problem, layouts: pipeline.layouts };
+    barMs = pipeline.roundMs;
   }
   if (found?.layouts === undefined) return refuse(question, asteroidSpaces);
   return better(undefined, answerOf(found.problem, question.planner, found.layouts), options);
