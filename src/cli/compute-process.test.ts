@@ -17,6 +17,7 @@ const cwd = temporaryFolder();
 const skip = process.platform !== 'linux' && 'processes are looked for in /proc';
 /** Accepts links and says nothing: a worker that joins there waits. */
 const silent = createServer();
+const secret = 'open-sesame';
 const settings = Object.entries(allocatorEnvironment());
 
 before(() => once(silent.listen(0, '127.0.0.1'), 'listening'));
@@ -56,7 +57,7 @@ function startPlainly(...args: readonly string[]) {
 async function waitingWorker() {
   const linked = once(silent, 'connection');
   const { port } = silent.address() as AddressInfo;
-  const worker = startPlainly('worker', '--join', `ws://127.0.0.1:${port}`, '--code', 'x');
+  const worker = startPlainly('worker', '--join', `ws://127.0.0.1:${port}`, '--code', secret);
   await linked;
   const [child] = await childrenOf(worker.pid);
   return { ...worker, child: defined(child, 'a child') };
@@ -68,6 +69,8 @@ test('a worker computes with the settings, and ends when its first process is ki
   // The C library ends each of its tunables where it reads them.
   for (const [name, value] of settings)
     for (const entry of `${name}=${value}`.split(':')) assert.ok(environment.includes(entry), `${entry} of ${environment.join(' ')}`);
+  for (const each of [pid, child])
+    assert.ok(!readFileSync(`/proc/${each}/cmdline`, 'utf8').includes(secret), 'others do not see the join code');
   process.kill(pid, 'SIGKILL');
   assert.deepEqual(await exit, [null, 'SIGKILL']);
   await until(async () => !(await isAlive(child)), 5000, 'the worker is gone');

@@ -28,6 +28,8 @@ export function runComputeProcess(): Promise<number> {
     // The channel tells the child that this process is gone, however it ended.
     stdio: ['inherit', 'inherit', 'inherit', 'ipc'],
   });
+  // Arguments, a join code among them, stand in the list of processes for all users.
+  process.title = `asteroid ${args[1] ?? ''}`;
   // From a terminal both get it: signals that come together count once (interruptSignal).
   for (const signal of signals) process.on(signal, () => child.kill(signal));
   return new Promise((resolve, reject) => {

@@ -76,9 +76,9 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const { engine } = options;
   if (engine !== 'onnxruntime' && engine !== 'reference') throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
   const isManaged = options.managed === true;
-  const joinCode = codeOf(options);
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
+  const joinCode = codeOf(options, signal);
   const join = async () =>
     joinRun({
       url: options.join ?? (await find(output, signal, options.host)),
@@ -146,13 +146,13 @@ function fractionOf(text: string | undefined): number {
 }
 
 /** Where the join code comes from; the person is asked only when it is needed. */
-function codeOf({ code, codeFile }: WorkerCommandOptions): () => Promise<string> {
+function codeOf({ code, codeFile }: WorkerCommandOptions, signal: AbortSignal): () => Promise<string> {
   const given = code ?? process.env[joinCodeVariable];
   delete process.env[joinCodeVariable];
   // Arguments stand in the list of processes for all users; where the system allows it, not any longer.
   if (code !== undefined) process.title = 'asteroid worker';
   if (codeFile !== undefined) return () => readCode(codeFile);
-  return given === undefined ? askCode : () => Promise.resolve(given);
+  return given === undefined ? () => askCode(signal) : () => Promise.resolve(given);
 }
 
 async function readCode(file: string): Promise<string> {
@@ -163,11 +163,13 @@ async function readCode(file: string): Promise<string> {
   }
 }
 
-async function askCode(): Promise<string> {
+async function askCode(signal: AbortSignal): Promise<string> {
   if (!process.stdin.isTTY) throw new InputError(`The join code is missing: give --code-file, or set ${joinCodeVariable}.`);
   const lines = createInterface({ input: process.stdin, output: process.stderr });
+  // A reader of lines takes Ctrl-C for itself.
+  lines.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));
   try {
-    return await lines.question('Join code: ');
+    return await lines.question('Join code: ', { signal });
   } finally {
     lines.close();
   }
