@@ -3,6 +3,7 @@
 
 import { defined } from '../../assert.ts';
 import type { Cluster, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import { InputError } from '../../errors.ts';
 import { bufferBytes, cutBytes, parameterBytes } from '../../graph/layers.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
@@ -72,7 +73,7 @@ export class LayoutPlanner {
   /** A plan for the devices that are there. Throws InputError where nothing fits. */
   plan({ devices, from, lost }: PlanRequest): Plan {
     const { givenPlan } = this.#options;
-    if (from !== undefined) return this.#replan(devices, from, lost);
+    if (from !== undefined) return this.#replanOrAnew(devices, from, lost);
     return givenPlan === undefined ? this.#planFromProfiles(devices) : this.#fitted(givenPlan, devices);
   }
 
@@ -158,6 +159,16 @@ export class LayoutPlanner {
     if (named.every((name) => devices.includes(name))) return plan;
     const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
     return this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
+  }
+
+  /** Where the devices that are left cannot hold such a plan, other micro-batches or cuts may fit them. */
+  #replanOrAnew(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
+    try {
+      return this.#replan(devices, from, lost);
+    } catch (error) {
+      if (!(error instanceof InputError) || this.#options.givenPlan !== undefined || !this.#isProfiled(devices)) throw error;
+      return this.#options.plan(this.#profile(devices), this.#cluster(devices));
+    }
   }
 
   /** A plan close to the one before: a spare in the place of a lost device, else the lost work among those who are left. */
