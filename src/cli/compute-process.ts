@@ -1,5 +1,5 @@
 // Commands that compute want settings of the C library (allocatorEnvironment) that only count when a process starts. Where they are not there the command
-// starts once more as a child with them: same terminal, same signals, same end. A third of the time of a large net and a quarter of its memory depend on it.
+// starts once more as a child with them: same terminal, same signals, same end. That a step needs the memory predicted depends on it, and a fifth of a large net's time.
 // This file is loaded before all others, and alone: the process that waits should be small.
 
 import { spawn } from 'node:child_process';

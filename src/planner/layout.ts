@@ -42,7 +42,11 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
 }
 
 /** The field of a plan's stage that says what its devices keep; nothing where all keep everything. */
-function keptByDevices(problem: Problem, { layers, devices, samples }: StageLayout, inFlightCount: number): Pick<StagePlan, 'savedBytes'> {
+export function keptByDevices(
+  problem: Problem,
+  { layers, devices, samples }: StageLayout,
+  inFlightCount: number,
+): Pick<StagePlan, 'savedBytes'> {
   if (!problem.recomputes) return {};
   const demand = stageDemand(problem, ...layers, inFlightCount);
   const savedBytes = devices.map((place, index) => keptBytes(demand, problem.devices[place]?.memoryBytes ?? 0, samples[index] ?? 0));

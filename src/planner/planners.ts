@@ -31,7 +31,7 @@ import type { Steps } from './steps.ts';
 /** Most plans that `exhaustive` goes through. */
 const exhaustiveLimit = 2e6;
 /** How far a rough plan may be from the best one for its micro-batch size to be searched early. */
-const roughSlack = 1.3;
+const earlySlack = 1.3;
 
 export const planners: Readonly<Record<string, Planner>> = {
   /** The default: never worse than any other under the simulator; exact where it can prove it. In huge clusters pipedream would take minutes and is not asked. */
@@ -97,7 +97,7 @@ function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
   let roughMs = Number.POSITIVE_INFINITY;
   for (const { problem, boundMs } of problemsOf(question, ['1f1b'])) {
     for (const space of asteroidSpaces(problem)) {
-      const rough = boundMs >= roughMs ? undefined : yield* roughSearch(problem, space, roughMs * roughSlack);
+      const rough = boundMs >= roughMs ? undefined : yield* roughSearch(problem, space, roughMs * earlySlack);
       roughMs = Math.min(roughMs, rough?.roundMs ?? roughMs);
       searches.push({ problem, boundMs, space, rough });
     }

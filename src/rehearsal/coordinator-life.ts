@@ -1,6 +1,6 @@
 // The coordinator's life, or its lives: each begins from the last checkpoint that its disk has, and its every word is compared with the oracle.
 
-import type { Plan, PlanLayout } from '../cluster/cluster.ts';
+import type { Cluster, Plan, PlanLayout } from '../cluster/cluster.ts';
 import { RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
@@ -20,7 +20,9 @@ export const coordinatorUrl = 'virtual://coordinator';
 export const batchSizesToProfile: readonly number[] = [1, 2, 4];
 
 const peerToken = 'a secret of the rehearsal';
-const facts = { memoryMiB: 1024, cores: 1, engine: 'exact', machine: '' };
+const facts = { cores: 1, engine: 'exact', machine: '' };
+/** A plan that is long in coming. */
+const longestPlanningMs = 2_000;
 /** How long somebody waits for devices that do not come. */
 const patienceMs = 90_000;
 
@@ -42,6 +44,8 @@ export class CoordinatorLife {
   readonly #present = new Set<string>();
   /** Those of them that came during the run and have had no work yet. */
   readonly #newcomers = new Set<string>();
+  /** Ends the planners that are at work, or have been. */
+  readonly #planning = new Set<() => void>();
   /** Rounds that this life has told as committed, those of its checkpoint included. */
   #round = 0;
   /** The last round whose checkpoint was said to be safe. */
@@ -109,16 +113,21 @@ export class CoordinatorLife {
       hooks: this.#hooks(process, disk),
       clock: process.clock,
       peerToken,
-      plan: (_profile, cluster) => this.#plan(cluster.devices.map(({ name }) => name)),
+      plan: (_profile, cluster) => this.#plan(process, cluster),
+      planAgain: (_profile, cluster) => this.#plan(process, cluster),
       ...(scenario.isMeasured ? {} : { givenPlan: predicted(plan, 1) }),
       ...(bug?.step === undefined ? {} : { step: bug.step }),
     });
-    const stopListening = network.listen(coordinatorUrl, process, (link) => coordinator.join(link.peer, link, facts));
+    const stopListening = network.listen(coordinatorUrl, process, (link) =>
+      coordinator.join(link.peer, link, { ...facts, memoryMiB: scenario.memoryMiB }),
+    );
     this.#coordinator = coordinator;
     this.#stopWhenAlone(process, coordinator);
     // As the server of a real one does.
     const released = async (): Promise<void> => {
       stopListening();
+      for (const cancel of this.#planning) cancel();
+      this.#planning.clear();
       await network.closeAll(process, 'the run is over');
     };
     coordinator.end.then(
@@ -148,9 +157,12 @@ export class CoordinatorLife {
     };
   }
 
-  /** What a planner might find: any plan, as fast as chance will have it. */
-  #plan(devices: readonly string[]): Plan {
+  /** What a planner might find, at once or after a while: any plan, as fast as chance will have it. */
+  async #plan(process: VirtualProcess, cluster: Cluster): Promise<Plan> {
     const { scenario, random } = this.#world;
+    if (random.uniform() < 0.5)
+      await new Promise<void>((resolve) => this.#planning.add(process.after(longestPlanningMs * random.uniform(), resolve)));
+    const devices = cluster.devices.map(({ name }) => name);
     return predicted(randomPlan(devices, scenario.layerCount, random, scenario.plan), 1 + 1000 * random.uniform());
   }
 

@@ -51,6 +51,8 @@ export interface Scenario {
   readonly plan: PlanLayout;
   /** Links and devices are measured, and a planner decides; else the plan is given. */
   readonly isMeasured: boolean;
+  /** What each device says it has. Where there is none, no plan can be mended after a loss: each is made anew. */
+  readonly memoryMiB: number;
   readonly layerCount: number;
   readonly isClipped: boolean;
   readonly endRound: number;
@@ -86,12 +88,14 @@ export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): 
   const perName = (value: () => number): Record<string, number> =>
     Object.fromEntries([...names, coordinatorName].map((name) => [name, value()]));
   const bandwidthMbps = logarithmic(1, 1000, random);
+  // Fast links take many mebibytes to measure, slow ones long.
+  const isMeasured = bandwidthMbps > 30 && bandwidthMbps < 100 && random.uniform() < 0.7;
   const bare = {
     seed,
     devices,
     plan,
-    // Fast links take many mebibytes to measure, slow ones long.
-    isMeasured: bandwidthMbps > 30 && bandwidthMbps < 100 && random.uniform() < 0.7,
+    isMeasured,
+    memoryMiB: isMeasured && seed % 4 === 0 ? 0 : 1024,
     layerCount,
     isClipped: random.uniform() < 0.3,
     endRound,

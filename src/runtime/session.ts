@@ -6,11 +6,12 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { bytesInMiB } from '../cluster/memory.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
 import { deviceFacts } from '../engine/host-node.ts';
-import { RunError } from '../errors.ts';
+import { InputError, RunError } from '../errors.ts';
 import type { LayerSequence } from '../graph/layers.ts';
 import { importModel } from '../graph/onnx/import.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../planner/grains.ts';
-import { finish, type Steps } from '../planner/steps.ts';
+import { remaining } from '../planner/replan/survivors.ts';
+import { atLeisure, type Steps } from '../planner/steps.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
 import { saveCheckpoint } from '../storage/checkpoints.ts';
@@ -19,7 +20,7 @@ import { gather } from '../training/data/dataset.ts';
 import { batchIndices, epochOf, roundsPerEpoch } from '../training/data/order.ts';
 import { choosePlanSteps } from './choose-plan.ts';
 import { runCluster } from './coordinator/cluster-run.ts';
-import type { CoordinatorEnd, RunHooks } from './coordinator/options.ts';
+import type { CoordinatorEnd, PlanWish, RunHooks } from './coordinator/options.ts';
 import type { StageStore } from './device/compiled-stages.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import type { Observer, RunEvent } from './events.ts';
@@ -65,6 +66,9 @@ export function runPrepared(run: PreparedRun, environment: SessionEnvironment, f
 
 /** A search that is not over by then gives the best that it has found. */
 const longestPlanningMs = 45_000;
+
+/** The same while devices wait. What is found then may be bettered at leisure. */
+const urgentPlanningMs = 5_000;
 
 class Session {
   readonly #prepared: PreparedRun;
@@ -146,8 +150,9 @@ class Session {
         machine: this.#prepared.machine,
         subject: this.#prepared.subject,
         hooks,
-        plan: (profile, cluster) => this.#choosePlan(profile, cluster),
-        planSteps: (profile, cluster) => this.#planAgain(profile, cluster),
+        plan: (profile, cluster, isOver) => this.#choosePlan(profile, cluster, isOver),
+        planAgain: (profile, cluster, wish) => this.#planAgain(profile, cluster, wish),
+        mayRecompute: this.#mayRecompute,
         ...(plan === undefined ? {} : { givenPlan: plan }),
       },
       {
@@ -166,24 +171,52 @@ class Session {
     );
   }
 
-  #choosePlan(profile: Profile, measured: Cluster): Plan {
-    const startMs = this.#environment.clock.now();
-    const plan = finish(this.#planSteps(profile, measured));
-    return this.#usePlan(plan, this.#environment.clock.now() - startMs);
-  }
-
-  /** A plan for other devices than those that the run began with: with the same micro-batches, over which batches are normalized. */
-  *#planAgain(profile: Profile, measured: Cluster): Steps<Plan> {
-    const plan = withForwardOnly(yield* this.#planSteps(profile, measured, this.#plan?.microBatchSize), this.#sequence);
-    checkPlanFits(plan, this.#sequence, this.#prepared.settings);
-    checkProgram(program(plan), plan);
-    return plan;
-  }
-
-  *#planSteps(profile: Profile, measured: Cluster, microBatchSize?: number): Steps<Plan> {
-    const { settings, cluster = measured } = this.#prepared;
+  async #choosePlan(profile: Profile, measured: Cluster, isOver: () => boolean): Promise<Plan | undefined> {
+    const { cluster = measured } = this.#prepared;
     const { clock } = this.#environment;
-    const endMs = clock.now() + longestPlanningMs;
+    const startMs = clock.now();
+    const plan = await atLeisure(this.#planSteps(profile, cluster, longestPlanningMs), clock, isOver);
+    return plan && this.#usePlan(plan, clock.now() - startMs);
+  }
+
+  /**
+   * A plan for other devices than those that the run began with: with the same micro-batches, over which batches are normalized, unless nothing fits
+   * with these and devices wait for it.
+   */
+  async #planAgain(profile: Profile, measured: Cluster, { from, isUrgent, isOver }: PlanWish): Promise<Plan | undefined> {
+    const { cluster: given = measured } = this.#prepared;
+    const { clock } = this.#environment;
+    const cluster = remaining(
+      given,
+      given.devices.flatMap(({ name }) => (measured.devices.some((device) => device.name === name) ? [] : [name])),
+    );
+    const find = async (microBatchSize?: number): Promise<Plan | undefined> => {
+      const steps = this.#planSteps(profile, cluster, isUrgent ? urgentPlanningMs : longestPlanningMs, microBatchSize);
+      const found = await atLeisure(steps, clock, isOver);
+      return found && this.#checked(found);
+    };
+    try {
+      return await find(from.microBatchSize);
+    } catch (error) {
+      if (!(error instanceof InputError) || !isUrgent) throw error;
+      const plan = await find();
+      if (plan !== undefined && this.#sequence.layers.some(({ batchDependent }) => batchDependent)) {
+        const message = `The devices left have no memory for micro-batches of ${from.microBatchSize} samples: from now on, batches are normalized over ${plan.microBatchSize}.`;
+        this.#observe({ kind: 'warning', message });
+      }
+      return plan;
+    }
+  }
+
+  get #mayRecompute(): boolean {
+    const { recompute, strict } = this.#prepared.settings;
+    return recompute === 'auto' && !strict;
+  }
+
+  *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
+    const { settings } = this.#prepared;
+    const { clock } = this.#environment;
+    const endMs = clock.now() + limitMs;
     const microBatch = microBatchSize ?? settings.microBatch ?? this.#sequence.fixedBatch;
     const { grain = 1 } = this.#prepared.subject.training;
     const found = yield* choosePlanSteps(
@@ -197,7 +230,7 @@ class Session {
         compress: settings.compress,
         optimizerState: optimizerStateCount(this.#prepared.subject.training),
         replicateBatchDependent: settings.replicateBatchNorm,
-        mayRecompute: settings.recompute === 'auto' && !settings.strict,
+        mayRecompute: this.#mayRecompute,
         ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
       },
       settings.useAll,
@@ -206,12 +239,17 @@ class Session {
   }
 
   /** Every plan is checked by machine before it runs, given ones too. */
-  #usePlan(found: Plan, planningMs: number): Plan {
+  #checked(found: Plan): Plan {
     const plan = withForwardOnly(found, this.#sequence);
     const { grain } = this.#prepared.subject.training;
     checkPlanFits(plan, this.#sequence, this.#prepared.settings);
     if (grain !== undefined) checkGrains(plan, grain);
     checkProgram(program(plan), plan);
+    return plan;
+  }
+
+  #usePlan(found: Plan, planningMs: number): Plan {
+    const plan = this.#checked(found);
     this.#plan = plan;
     this.#observe({ kind: 'plan', plan, planningMs, layerNames: this.#sequence.layers.map((layer) => layer.name) });
     return plan;

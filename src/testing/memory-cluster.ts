@@ -9,7 +9,7 @@ import { createReferenceEngine } from '../engine/reference.ts';
 import { RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
-import type { Batch, CoordinatorEnd, DeviceFacts, RunHooks, RunSubject } from '../runtime/coordinator/options.ts';
+import type { Batch, CoordinatorEnd, CoordinatorOptions, DeviceFacts, RunHooks, RunSubject } from '../runtime/coordinator/options.ts';
 import type { ProfileCache } from '../runtime/device/profiler.ts';
 import type { RunEvent } from '../runtime/events.ts';
 import { localPlan, trainHere } from '../runtime/local.ts';
@@ -29,6 +29,10 @@ export interface MemoryRun {
   /** Used as it is. Absent: the workers are measured and `choosePlan` decides. */
   readonly plan?: PlanLayout;
   choosePlan?(profile: Profile, cluster: Cluster): Plan;
+  /** Absent: plans are not bettered, and not made anew. */
+  readonly planAgain?: CoordinatorOptions['planAgain'];
+  /** What each device says it has. Default: enough. */
+  readonly memoryMiB?: number;
   /** Default: the plan's devices. */
   readonly workerNames?: readonly string[];
   /** Rounds [firstRound, endRound), the learning rate, …; each has a default. */
@@ -237,7 +241,8 @@ class ClusterInMemory implements MemoryCluster {
       hooks: this.#record.hooks,
       clock: run.clock ?? systemClock,
       peerToken,
-      plan: (profile, cluster) => defined(run.choosePlan, 'a plan')(profile, cluster),
+      plan: async (profile, cluster) => defined(run.choosePlan, 'a plan')(profile, cluster),
+      ...(run.planAgain === undefined ? {} : { planAgain: run.planAgain }),
       ...(run.plan === undefined ? {} : { givenPlan: { ...run.plan, predicted } }),
     });
   }
@@ -267,7 +272,8 @@ class ClusterInMemory implements MemoryCluster {
     });
     end.catch(() => {}); // seen by workersEnd
     this.workers.set(name, { engine, link, coordinatorLink, end, cut: () => cut(link, coordinatorLink) });
-    this.coordinator.join(name, coordinatorLink, facts);
+    const { memoryMiB = facts.memoryMiB } = this.#run;
+    this.coordinator.join(name, coordinatorLink, { ...facts, memoryMiB });
   }
 
   joinAlone(name: string): Link {

@@ -7,7 +7,7 @@ import { counted, duration, memory, type Terminal } from '../terminal.ts';
 
 /** Prints a prediction: the loss, the recovery, what travels, and heavy rescheduling beside it. */
 export function printLoss(
-  { before, losses, replication, light, heavy, speedup, throughputRatio }: LossPrediction,
+  { before, losses, refusal, replication, light, heavy, speedup, throughputRatio }: LossPrediction,
   terminal: Terminal,
 ): void {
   terminal.section('Before', speed(before));
@@ -18,6 +18,7 @@ export function printLoss(
     const cost = predictedCost === 0 ? 'in the idle time of the links' : `for ${(100 * predictedCost).toFixed(1)} % of the throughput`;
     terminal.section('Copies', `${mebibytes(bytesPerRound)} ${interval}, ${cost}`);
   }
+  if (refusal !== undefined) terminal.section('Light', `not as before: ${refusal} A new plan is made:`);
   terminal.section('Light', outcome(light));
   for (const { layers, devices, samples } of light.plan.stages) {
     const shares = devices.map((device, index) => (devices.length === 1 ? device : `${device} (${samples[index]})`));

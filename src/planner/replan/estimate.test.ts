@@ -94,3 +94,26 @@ test('a predicted loss: the reserve plan costs no time, several losses are plann
     dataDevice: 'b',
   });
 });
+
+test('a loss after which the same micro-batches fit nowhere: why, and the plan that is made then, with the time that it takes', () => {
+  // A MiB of weights in a layer, with as much of gradients; of each sample a MiB is kept for the backward pass of each layer.
+  const mib = 2 ** 20;
+  const heavyLayers = profile.layers.map((layer) => ({ ...layer, weightBytes: mib, savedBytes: mib }));
+  const devices = cluster.devices.slice(0, 2).map((device) => ({ ...device, memoryMiB: 18 }));
+  const ask = { cluster: { ...cluster, devices }, profile: { ...profile, layers: heavyLayers }, batchSize: 4, optimizerState: 0 as const };
+  const four: PlanLayout = {
+    ...{ planner: 'test', schedule: '1f1b', batchSize: 4, microBatchSize: 4, microBatchCount: 1 },
+    stages: ['a', 'b'].map((device, stage) => ({ layers: [2 * stage, 2 * stage + 2], devices: [device], samples: [4], inFlight: 1 })),
+  };
+  let clockMs = 0;
+  const now = (): number => (clockMs += 7);
+  const found = predictLoss({ ...ask, current: four, replicateBatchDependent: false, lost: ['b'], detectionMs: 3, now });
+  // Alone, a needs 8 MiB and 4 for each sample.
+  assert.match(found.refusal ?? '', /device "a" has 18 MiB and lacks 6 MiB/);
+  assert.deepEqual([found.light.plan.microBatchSize, found.light.plan.stages.map((stage) => stage.devices)], [1, [['a']]]);
+  assert.ok((found.light.plan.predicted.peakMemoryMiB['a'] ?? 0) <= 18);
+  assert.equal(found.light.planningMs, 7, 'nothing was in reserve');
+  const roomy = { ...ask.cluster, devices: devices.map((device) => ({ ...device, memoryMiB: 24 })) };
+  const fits = predictLoss({ ...ask, cluster: roomy, current: four, replicateBatchDependent: false, lost: ['b'], detectionMs: 3, now });
+  assert.deepEqual([fits.refusal, fits.light.planningMs, fits.light.plan.microBatchSize], [undefined, 0, 4]);
+});

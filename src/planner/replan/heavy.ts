@@ -10,7 +10,7 @@ export interface HeavyInput extends ReplanInput {
   /** See plannerNames. Default 'best'. */
   readonly planner?: string;
   /** Default: the plan's, so that batch normalization goes on over as many samples. */
-  readonly microBatchSize?: number;
+  readonly microBatchSize?: number | 'any';
   readonly signal?: AbortSignal;
 }
 
@@ -21,12 +21,14 @@ export function heavyReplan(input: HeavyInput): Plan {
 
 /** The same in steps, for who trains on meanwhile. */
 export function* heavyReplanSteps(input: HeavyInput): Steps<Plan> {
-  const { plan, lost, planner = 'best', microBatchSize = plan.microBatchSize, signal } = input;
+  const { plan, lost, planner = 'best', microBatchSize = plan.microBatchSize, mayRecompute, signal } = input;
   survivingStages(plan, lost);
   const { profile, cluster, optimizerState, replicateBatchDependent } = remainingProblem(input);
   const { forwardOnlyLayers } = plan;
   const found = yield* planSteps({
-    ...{ profile, cluster, planner, batchSize: plan.batchSize, microBatchSize, optimizerState, replicateBatchDependent },
+    ...{ profile, cluster, planner, batchSize: plan.batchSize, optimizerState, replicateBatchDependent },
+    ...(microBatchSize === 'any' ? {} : { microBatchSize }),
+    ...(mayRecompute === undefined ? {} : { mayRecompute }),
     ...(signal === undefined ? {} : { signal }),
   });
   const layout = { ...found, ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }) };

@@ -8,6 +8,7 @@ import { checkProgram } from '../../schedule/check.ts';
 import { inFlight, program, scheduleNames } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
+import { withRecomputed } from '../../testing/random-problems.ts';
 import { lightReplan } from './light.ts';
 import type { ReplanInput } from './survivors.ts';
 
@@ -84,6 +85,42 @@ test('after 500 random losses: a sound plan within memory on the devices that ar
     else movedCount++;
   }
   assert.ok(refusedCount > 20 && keptCount > 60 && movedCount > 150, `${refusedCount} refused, ${keptCount} kept, ${movedCount} moved`);
+});
+
+test('recomputation after 200 random losses: within memory, never refused where all could be kept, and often a plan where it could not', () => {
+  let [savedCount, usedCount] = [0, 0];
+  for (let seed = 0; seed < 200; seed++) {
+    const input = randomLoss(seed);
+    const layers = input.profile.layers.map((layer) => ({ ...layer, savedBytes: 20 * layer.savedBytes }));
+    const profile = withRecomputed(seed, { ...input.profile, layers });
+    const { cluster, lost, optimizerState = 0 } = input;
+    const found = attempt({ ...input, profile, mayRecompute: true });
+    const without = attempt({ ...input, profile });
+    if (typeof found === 'string') {
+      assert.equal(typeof without, 'string', `seed ${seed}: ${found}`);
+      continue;
+    }
+    if (typeof without === 'string') savedCount++;
+    checkProgram(program(found), found);
+    checkTogether(parsePlan(found), profile, cluster);
+    const left = withoutLostData(cluster, lost);
+    const { devices, roundMs } = simulate(program(found), found, profile, left, { optimizerState, events: false });
+    assert.equal(found.predicted.roundMs, roundMs, `seed ${seed}`);
+    for (const { name, memoryMiB } of cluster.devices)
+      assert.ok((devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-9), `seed ${seed}: ${name}`);
+    if (!found.stages.some(({ savedBytes }) => savedBytes !== undefined)) continue;
+    usedCount++;
+    // A plan that computes again already may go on to do so, whatever is asked for: with what the new shares need, not with what the old ones kept.
+    const spare = found.stages.flatMap((stage) => stage.devices.slice(stage.devices.length > 1 ? 0 : 1)).at(-1);
+    if (spare === undefined) continue;
+    const again = attempt({ ...input, profile, plan: found, lost: [...lost, spare] });
+    if (typeof again === 'string') continue;
+    for (const stage of again.stages) assert.equal(stage.savedBytes?.length ?? stage.devices.length, stage.devices.length, `seed ${seed}`);
+    const peaks = simulate(program(again), again, profile, withoutLostData(cluster, [...lost, spare]), { optimizerState, events: false });
+    for (const { name, memoryMiB } of cluster.devices)
+      assert.ok((peaks.devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-9), `seed ${seed}: ${name}, again`);
+  }
+  assert.ok(savedCount >= 10 && usedCount >= 40, `${savedCount} plans where there was none, ${usedCount} compute again`);
 });
 
 /** Data that went with its holder is somebody else's matter. */

@@ -5,11 +5,12 @@
 // It looks at no other order or grouping of devices: that is heavy.ts.
 
 import type { Plan, PlanLayout, StagePlan } from '../../cluster/cluster.ts';
-import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
+import { bytesInMiB } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import { effectiveInFlight, inFlight } from '../../schedule/generate.ts';
 import { Evaluator } from '../evaluate.ts';
-import { largestShare } from '../memory.ts';
+import { keptByDevices } from '../layout.ts';
+import { largestShare, leastMemoryBytes } from '../memory.ts';
 import { straightPartition } from '../partition.ts';
 import { predictedPlan } from '../predict.ts';
 import { type PlannerDevice, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from '../problem.ts';
@@ -45,7 +46,7 @@ function keptCuts(
   const table = new StageTable(problem);
   const stages: StagePlan[] = [];
   for (const { stage, devices } of survivors) {
-    const before = plan.stages[stage] as StagePlan;
+    const { savedBytes: _, ...before } = plan.stages[stage] as StagePlan;
     const ahead = effectiveInFlight(plan, stage);
     const group = groupOf(problem, devices);
     let samples: readonly number[] = before.samples;
@@ -57,8 +58,9 @@ function keptCuts(
       samples = group.places.map((place) => shared.samples[shared.devices.indexOf(place)] ?? 0);
     }
     const demand = stageDemand(problem, ...before.layers, ahead);
-    if (group.devices.some(({ memoryBytes }, index) => stageMemoryBytes(demand, samples[index] ?? 0) > memoryBytes)) return undefined;
-    stages.push({ ...before, devices, samples });
+    if (group.devices.some(({ memoryBytes }, index) => leastMemoryBytes(demand, samples[index] ?? 0) > memoryBytes)) return undefined;
+    const kept = keptByDevices(problem, { layers: before.layers, devices: group.places, samples }, ahead);
+    stages.push({ ...before, devices, samples, ...kept });
   }
   return { schedule: plan.schedule, stages };
 }
@@ -89,7 +91,12 @@ function movedCuts(
     for (const rule of name === '1f1b' ? inFlightRules : inFlightRules.slice(0, 1)) {
       const settled = bestCuts(input, scheduled, survivors, rule);
       if (settled === undefined) continue;
-      return { schedule: name, stages: settled.map(({ devices, ...stage }) => ({ ...stage, devices: namesOf(scheduled, devices) })) };
+      const stages = settled.map((stage) => ({
+        ...stage,
+        devices: namesOf(scheduled, stage.devices),
+        ...keptByDevices(scheduled, stage, stage.inFlight),
+      }));
+      return { schedule: name, stages };
     }
   }
   throw refusal(input, problem, survivors);
@@ -272,10 +279,11 @@ function planned(
   schedule: string,
   stages: readonly StagePlan[],
 ): Plan {
-  const { batchSize, microBatchSize, microBatchCount, forwardOnlyLayers } = plan;
+  const { batchSize, microBatchSize, microBatchCount, forwardOnlyLayers, compression } = plan;
   const layout: PlanLayout = {
     ...{ planner: 'light', schedule, batchSize, microBatchSize, microBatchCount, stages },
     ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }),
+    ...(compression === undefined ? {} : { compression }),
   };
   if (profile === undefined) return { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
   return predictedPlan(layout, profile, cluster, optimizerState);
@@ -293,7 +301,7 @@ function refusal(input: ReplanInput, problem: Problem, survivors: readonly Survi
     const others = together ? devices.filter((other) => other !== device) : [];
     const held = others.reduce((sum, { memoryBytes }) => sum + largestShare(demand, memoryBytes, lean.microBatchSize), 0);
     const share = Math.max(0, lean.microBatchSize - held);
-    return { device, bytes: share === 0 ? 0 : Math.max(0, stageMemoryBytes(demand, share) - device.memoryBytes) };
+    return { device, bytes: share === 0 ? 0 : Math.max(0, leastMemoryBytes(demand, share) - device.memoryBytes) };
   };
   const ends = straightPartition(lean.profile.layers.length, groups.length, {
     stageMs: (group, first, end) => lacking(group, first, end).bytes,

@@ -8,7 +8,7 @@ import { InputError } from '../../errors.ts';
 import { plan } from '../plan.ts';
 import { predictedPlan } from '../predict.ts';
 import { type PlannedRecovery, type RecoveryEstimate, recoveryEstimate } from './estimate.ts';
-import { heavyReplan } from './heavy.ts';
+import { type HeavyInput, heavyReplan } from './heavy.ts';
 import { lightReplan } from './light.ts';
 import { type ReplicationInterval, replicationInterval } from './replication.ts';
 
@@ -34,6 +34,8 @@ export interface PredictLossInput {
 }
 
 export interface LossPrediction extends RecoveryEstimate {
+  /** Why the devices left cannot hold a plan like the one before; `light.plan` is then a new one, made when they are lost. Absent: they can. */
+  readonly refusal?: string;
   readonly before: Plan;
   /** What it costs to be prepared. */
   readonly replication: ReplicationInterval;
@@ -68,18 +70,36 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
     lost,
     optimizerState,
     ...(replicateBatchDependent ? { replicateBatchDependent } : {}),
+    mayRecompute: true,
   };
-  const light = timed(() => lightReplan(question));
-  const heavy = timed(() => heavyReplan({ ...question, planner }));
+  const { found: light, refusal } = orRefusal(() => timed(() => lightReplan(question)));
+  const heavy = timed(() => anew({ ...question, planner }));
   const { detectionMs, compileMs = 0 } = input;
+  const isReserved = light !== undefined && lost.length === 1;
   return {
     before,
+    ...(refusal === undefined ? {} : { refusal: refusal.message }),
     replication: replicationInterval({ plan: before, profile, cluster, optimizerState }),
     ...recoveryEstimate({
       ...{ plan: before, profile, cluster, lost, optimizerState, detectionMs, compileMs, heavy },
-      light: lost.length === 1 ? { ...light, planningMs: 0 } : light,
+      light: isReserved ? { ...light, planningMs: 0 } : (light ?? heavy),
     }),
   };
+}
+
+/** A plan for the devices left as if there had been none, with the same micro-batches if it can be: batches are normalized over them. */
+function anew(question: HeavyInput): Plan {
+  return orRefusal(() => heavyReplan(question)).found ?? heavyReplan({ ...question, microBatchSize: 'any' });
+}
+
+/** What is found, or the InputError that says why there is nothing. */
+function orRefusal<Found>(find: () => Found): { readonly found?: Found; readonly refusal?: InputError } {
+  try {
+    return { found: find() };
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    return { refusal: error };
+  }
 }
 
 function checkLost({ devices, dataDevice }: Cluster, lost: readonly string[]): void {

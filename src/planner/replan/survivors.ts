@@ -5,6 +5,7 @@ import type { Cluster, DeviceTimes, LayerProfile, PlanLayout, Profile } from '..
 import { layerSums, type OptimizerState } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import { createProblem, type Problem } from '../problem.ts';
+import { withRecomputation } from '../recomputation.ts';
 
 /** A plan that lost devices, and what is known of model and cluster. */
 export interface ReplanInput {
@@ -20,6 +21,8 @@ export interface ReplanInput {
   readonly optimizerState?: OptimizerState;
   /** Allows replicas of layers that depend on the whole batch. Default: what the plan does already. */
   readonly replicateBatchDependent?: boolean;
+  /** Lets devices compute activations again where they do not fit, if the profile says what that costs. Default: what the plan does already. */
+  readonly mayRecompute?: boolean;
   /** By stage of the plan: the device that keeps its copy. Default: `backups(plan)`. */
   readonly copies?: ReadonlyMap<number, string>;
   /** Without a profile: the bytes of a layer's weights, so that memory is looked at and few of them move. Default: nothing is known. */
@@ -80,11 +83,16 @@ function replicatesBatchDependent({ stages }: PlanLayout, profile: Profile): boo
   return stages.some(({ layers, samples }) => samples.filter((share) => share > 0).length > 1 && sums.batchDependentCount(...layers) > 0);
 }
 
+/** Whether a device of the plan computes activations again. */
+function recomputes({ stages }: PlanLayout): boolean {
+  return stages.some(({ savedBytes }) => savedBytes !== undefined);
+}
+
 /** The planning problem on the devices that are left, with the plan's micro-batches. InputError when a device has no times. */
 export function remainingProblem(input: ReplanInput, schedule: string = input.plan.schedule): Problem {
-  const { plan, cluster, lost, optimizerState = 0 } = input;
+  const { plan, cluster, lost, optimizerState = 0, mayRecompute = recomputes(plan) } = input;
   const profile = assumedProfile(input);
-  return createProblem({
+  const problem = createProblem({
     profile,
     cluster: remaining(cluster, lost),
     schedule,
@@ -93,4 +101,5 @@ export function remainingProblem(input: ReplanInput, schedule: string = input.pl
     optimizerState,
     replicateBatchDependent: input.replicateBatchDependent ?? replicatesBatchDependent(plan, profile),
   });
+  return mayRecompute ? withRecomputation(problem) : problem;
 }

@@ -89,6 +89,8 @@ class CoordinatorShell implements Coordinator {
   #owned: ReadonlyMap<string, ReadonlySet<string>> = new Map();
   readonly #inputs: MachineInput[] = [];
   #epoch = 0;
+  /** The plan that is being made. */
+  #request: PlanRequest | undefined;
   #program: Program | undefined;
   /** Sending of data, in order; each round after the one before. */
   #feeding: Promise<void> = Promise.resolve();
@@ -97,6 +99,7 @@ class CoordinatorShell implements Coordinator {
   #stopJudging: () => void = () => {};
   #stopWaiting: () => void = () => {};
   #stopReconsidering: () => void = () => {};
+  #stopPreparing: () => void = () => {};
   /** The last checkpoint that is safe. */
   #durableRound: number | undefined;
   #resolve: (end: CoordinatorEnd) => void = () => {};
@@ -334,7 +337,7 @@ class CoordinatorShell implements Coordinator {
         });
         return;
       case 'plan':
-        return this.#plan(effect);
+        return void this.#plan(effect);
       case 'consider':
         return this.#consider(effect);
       case 'deploy':
@@ -342,6 +345,7 @@ class CoordinatorShell implements Coordinator {
       case 'feed':
         return this.#feed(effect.round);
       case 'committed':
+        this.#prepare();
         this.#watchCopies();
         this.#watchDrift(effect.results);
         return this.#options.hooks.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
@@ -406,12 +410,17 @@ class CoordinatorShell implements Coordinator {
     this.#send(device, message('model', control, [bytes]));
   }
 
-  #plan(request: PlanRequest): void {
+  /** What concerns the layout before, and is on its way still, is of no interest any more. */
+  async #plan(request: PlanRequest): Promise<void> {
+    this.#epoch = this.#state.epoch;
+    this.#request = request;
+    const isOver = (): boolean => this.#request !== request || this.#state.phase !== 'planning';
     try {
-      const plan = this.#planner.plan(request);
+      const plan = await this.#planner.plan(request, isOver);
+      if (plan === undefined || isOver()) return;
       this.#input({ kind: 'planned', plan, copyEvery: this.#planner.copyEvery(plan, request.devices) });
     } catch (error) {
-      this.#abort(error);
+      if (!isOver()) this.#abort(error);
     }
   }
 
@@ -420,25 +429,52 @@ class CoordinatorShell implements Coordinator {
     const from = this.#state.plan;
     if (from === undefined) return;
     if (without === undefined) return void this.#improve(devices, from).catch((error: unknown) => this.#abort(error));
+    void this.#spare(without, devices, from).catch((error: unknown) => this.#abort(error));
+  }
+
+  async #spare(device: string, others: readonly string[], from: Plan): Promise<void> {
     try {
-      this.#propose(this.#planner.without(without, devices, from));
+      const found = await this.#planner.without(device, others, from, () => !this.#isTrainingWith(from));
+      if (found !== undefined) this.#propose(found);
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
-      this.#options.hooks.observe({ kind: 'warning', message: `${without} cannot be spared: ${error.message}` });
+      this.#options.hooks.observe({ kind: 'warning', message: `${device} cannot be spared: ${error.message}` });
     }
+  }
+
+  /** Whether this layout stands. */
+  #isTrainingWith(plan: Plan): boolean {
+    return this.#state.plan === plan && (this.#state.phase === 'training' || this.#state.phase === 'snapshotting');
   }
 
   async #improve(devices: readonly string[], from: Plan): Promise<void> {
     this.#stopReconsidering();
     const waitMs = this.#planner.coolDownMs(devices, from);
     if (waitMs > 0) this.#stopReconsidering = this.#options.clock.after(waitMs, () => this.#reconsider());
-    const isOver = (): boolean => this.#state.plan !== from;
+    const isOver = (): boolean => !this.#isTrainingWith(from);
     try {
       const found = await this.#planner.better(devices, from, { round: this.#state.round, isOver });
       if (found !== undefined) this.#propose(found);
     } catch (error) {
       if (!(error instanceof InputError)) throw error; // nothing better fits: what runs goes on
     }
+  }
+
+  /** Between two rounds: what to do about the next loss. */
+  #prepare(): void {
+    this.#stopPreparing();
+    this.#stopPreparing = this.#options.clock.after(0, () => {
+      const { plan } = this.#state;
+      if (plan === undefined || !this.#isTrainingWith(plan)) return;
+      try {
+        this.#planner.prepare(
+          fullMembers(this.#state).map(({ name }) => name),
+          plan,
+        );
+      } catch (error) {
+        this.#abort(error);
+      }
+    });
   }
 
   #reconsider(): void {
@@ -604,6 +640,7 @@ class CoordinatorShell implements Coordinator {
     this.#stopJudging();
     this.#stopWaiting();
     this.#stopReconsidering();
+    this.#stopPreparing();
     const links = [...this.#links.values()];
     void Promise.all(links.map((link) => link.close('the run is over'))).then(settle, settle);
   }

@@ -118,7 +118,7 @@ test('when the last device is lost, the run ends and says from where it can go o
   const { message } = await failure(cluster);
   assert.match(
     message,
-    /^Training ended: [abc] left (in round [23]|while deploying) \(the connection was lost\); the last checkpoint is after round 2; continue with --resume\.$/,
+    /^Training ended: [abc] left (in round [23]|while (planning|deploying)) \(the connection was lost\); the last checkpoint is after round 2; continue with --resume\.$/,
   );
   assert.deepEqual([...cluster.checkpoints.keys()], [2]);
 });

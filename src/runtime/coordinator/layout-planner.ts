@@ -14,7 +14,8 @@ import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
 import type { Proposal } from './machine-types.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
-import { atLeisure, CoolDown, isWorthwhile } from './reconsider.ts';
+import { CoolDown, isWorthwhile } from './reconsider.ts';
+import { Reserve } from './reserve.ts';
 
 /** Rounds between copies where no profile tells what they cost. */
 const unprofiledCopyEvery = 10;
@@ -36,6 +37,7 @@ export class LayoutPlanner {
   readonly #coolDown = new CoolDown();
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
+  readonly #reserve = new Reserve();
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
@@ -45,6 +47,7 @@ export class LayoutPlanner {
 
   joined(device: string, facts: DeviceFacts): void {
     this.#facts.set(device, facts);
+    this.#reserve.clear();
   }
 
   left(device: string): void {
@@ -53,10 +56,12 @@ export class LayoutPlanner {
 
   measured(device: string, links: readonly LinkMeasurement[]): void {
     this.#measurements.set(device, links);
+    this.#reserve.clear();
   }
 
   profiled(device: string, profile: ToCoordinator['profiled']): void {
     this.#profiles.set(device, profile);
+    this.#reserve.clear();
   }
 
   /** A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it. */
@@ -70,11 +75,11 @@ export class LayoutPlanner {
     return this.#copyPace.committed(isCopying);
   }
 
-  /** A plan for the devices that are there. Throws InputError where nothing fits. */
-  plan({ devices, from, lost }: PlanRequest): Plan {
+  /** A plan for the devices that are there; undefined when `isOver` says that nobody wants it any more. InputError where nothing fits. */
+  async plan({ devices, from, lost }: PlanRequest, isOver: () => boolean): Promise<Plan | undefined> {
     const { givenPlan } = this.#options;
-    if (from !== undefined) return this.#replanOrAnew(devices, from, lost);
-    return givenPlan === undefined ? this.#planFromProfiles(devices) : this.#fitted(givenPlan, devices);
+    if (from !== undefined) return this.#replanOrAnew(devices, from, lost, isOver);
+    return givenPlan === undefined ? this.#planFromProfiles(devices, isOver) : this.#fitted(givenPlan, devices);
   }
 
   /** Rounds between a layout's first copies of single-device stages: what its links have to spare, with rounds between them that show what a copy costs. */
@@ -89,10 +94,10 @@ export class LayoutPlanner {
     return replicationInterval({ plan, profile: this.#profile(devices), cluster: this.#cluster(devices), optimizerState }).everyRounds;
   }
 
-  /** The layout without a device that wants to leave. Throws InputError where the others cannot do its work. */
-  without(device: string, others: readonly string[], from: Plan): Proposal {
-    const plan = this.#replan(others, from, [device]);
-    return { plan, change: { cause: `${device} leaves`, lost: [], drained: device }, copyEvery: this.copyEvery(plan, others) };
+  /** The layout without a device that wants to leave; undefined as for `plan`. InputError where the others cannot do its work. */
+  async without(device: string, others: readonly string[], from: Plan, isOver: () => boolean): Promise<Proposal | undefined> {
+    const plan = await this.#replanOrAnew(others, from, [device], isOver);
+    return plan && { plan, change: { cause: `${device} leaves`, lost: [], drained: device }, copyEvery: this.copyEvery(plan, others) };
   }
 
   /** Milliseconds until a device that came back is counted on; 0: all are. */
@@ -108,9 +113,9 @@ export class LayoutPlanner {
     return isUsed || this.#coolDown.remainingMs(device, this.#options.clock.now()) === 0;
   }
 
-  /** Looks for a layout that pays in what is left of the run, in slices; undefined where there is none, or `isOver` says that nobody wants it any more. */
+  /** Looks for a layout that pays in what is left of the run; undefined where there is none, and as for `plan`. */
   async better(all: readonly string[], from: Plan, { round, isOver }: { round: number; isOver(): boolean }): Promise<Proposal | undefined> {
-    const { clock, givenPlan, planSteps, machine } = this.#options;
+    const { givenPlan, planAgain, machine } = this.#options;
     const devices = all.filter((device) => this.#isCountedOn(device, from));
     if (givenPlan !== undefined) {
       const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
@@ -118,9 +123,9 @@ export class LayoutPlanner {
       const change = { cause: 'all devices of the given plan are here again', lost: [] };
       return { plan: givenPlan, change, copyEvery: this.copyEvery(givenPlan, devices) };
     }
-    if (planSteps === undefined || !this.#isProfiled(devices)) return undefined;
+    if (planAgain === undefined || !this.#isProfiled(devices)) return undefined;
     const [profile, cluster] = [this.#profile(devices), this.#cluster(devices)];
-    const plan = await atLeisure(planSteps(profile, cluster), clock, isOver);
+    const plan = await planAgain(profile, cluster, { from, isUrgent: false, isOver });
     if (plan === undefined || isOver()) return undefined;
     const copies = 1 + optimizerStateCount(this.#options.subject.training);
     const bytes = (layer: number): number => copies * this.layerBytes(layer);
@@ -138,13 +143,13 @@ export class LayoutPlanner {
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Readonly<Record<string, number>> | undefined {
     if (!this.#driftWatch.add(results)) return undefined;
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-    if (this.#options.planSteps === undefined || !this.#isProfiled(devices)) return undefined;
+    if (this.#options.planAgain === undefined || !this.#isProfiled(devices)) return undefined;
     const { profile, drift } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
     if (Object.keys(drift).length === 0) return undefined;
     for (const device of Object.keys(drift)) {
       const times = profile.devices[device];
       const before = this.#profiles.get(device);
-      if (times !== undefined && before !== undefined) this.#profiles.set(device, { ...before, times });
+      if (times !== undefined && before !== undefined) this.profiled(device, { ...before, times });
     }
     return drift;
   }
@@ -161,13 +166,14 @@ export class LayoutPlanner {
     return this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
   }
 
-  /** Where the devices that are left cannot hold such a plan, other micro-batches or cuts may fit them. */
-  #replanOrAnew(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
+  /** Where the devices that are left cannot hold such a plan, another order of them, or other micro-batches, may fit. */
+  async #replanOrAnew(devices: readonly string[], from: Plan, lost: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {
     try {
       return this.#replan(devices, from, lost);
     } catch (error) {
-      if (!(error instanceof InputError) || this.#options.givenPlan !== undefined || !this.#isProfiled(devices)) throw error;
-      return this.#options.plan(this.#profile(devices), this.#cluster(devices));
+      const { planAgain } = this.#options;
+      if (!(error instanceof InputError) || planAgain === undefined || !this.#isProfiled(devices)) throw error;
+      return planAgain(this.#profile(devices), this.#cluster(devices), { from, isUrgent: true, isOver });
     }
   }
 
@@ -180,14 +186,33 @@ export class LayoutPlanner {
     const substitutes = new Map(gone.flatMap((device, index) => (spares[index] === undefined ? [] : [[device, spares[index]] as const])));
     const substituted = withNames(from, substitutes);
     if (substitutes.size === gone.length) return substituted;
+    return (
+      this.#reserve.take(from, { lost: gone, devices }) ??
+      this.#light(
+        devices,
+        substituted,
+        gone.filter((device) => !substitutes.has(device)),
+      )
+    );
+  }
+
+  /** Finds what to do if one more of the layout's devices were lost, in idle time. Where another would take its place there is nothing to find. */
+  prepare(devices: readonly string[], from: Plan): void {
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    if (devices.length < 2 || !this.#isProfiled(devices) || devices.some((device) => !used.has(device))) return;
+    this.#reserve.add(from, devices, (lost, others) => this.#light(others, from, [lost]));
+  }
+
+  #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
     const { grain = 1 } = this.#options.subject.training;
     const profile = this.#isProfiled(devices) ? this.#profile(devices) : undefined;
     const found = lightReplan({
-      plan: grain === 1 ? substituted : planInGrains(substituted, grain),
-      lost: gone.filter((device) => !substitutes.has(device)),
+      plan: grain === 1 ? from : planInGrains(from, grain),
+      lost,
       profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
       cluster: this.#cluster(devices),
       optimizerState: optimizerStateCount(this.#options.subject.training),
+      ...(this.#options.mayRecompute === true ? { mayRecompute: true } : {}),
       weightBytes: (layer) => this.layerBytes(layer),
     });
     return grain === 1 ? found : planInSamples(found, grain);
@@ -200,12 +225,12 @@ export class LayoutPlanner {
     return found === undefined ? 0 : parameterBytes(sequence, found) + bufferBytes(sequence, found);
   }
 
-  #planFromProfiles(devices: readonly string[]): Plan {
+  async #planFromProfiles(devices: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {
     const cluster = this.#cluster(devices);
     this.#options.hooks.observe({ kind: 'cluster', cluster });
     const profile = this.#profile(devices);
     this.#options.hooks.observe({ kind: 'profile', profile });
-    return this.#options.plan(profile, cluster);
+    return this.#options.plan(profile, cluster, isOver);
   }
 
   #cluster(devices: readonly string[]): Cluster {

@@ -95,10 +95,11 @@ function joined(config: MachineConfig, state: MachineState, device: string): Ste
   if (state.phase === 'gathering' && members.length < config.workerCount) return [next, []];
   // By name, not by arrival: the same devices then always get the same plan.
   members.sort((a, b) => a.name.localeCompare(b.name, 'en', { numeric: true }));
+  // Who came while the last others left is a newcomer still, and goes on as such.
   return enter(
     next,
     'preparing',
-    members.map(({ name }) => ({ kind: 'send-model', device: name })),
+    fullMembers(next).map(({ name }) => ({ kind: 'send-model', device: name })),
   );
 }
 

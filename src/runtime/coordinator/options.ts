@@ -4,7 +4,6 @@ import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
-import type { Steps } from '../../planner/steps.ts';
 import type { RunEvent } from '../events.ts';
 import type { RoundResult } from '../messages.ts';
 import type { RunState } from '../run-state.ts';
@@ -56,6 +55,16 @@ export interface RunHooks {
   onCheckpoint(round: number, state: RunState): Promise<boolean>;
 }
 
+/** What another plan is wanted for. */
+export interface PlanWish {
+  /** The plan before. */
+  readonly from: Plan;
+  /** Devices stand still until it is there; where nothing fits with the micro-batches before, it may have others. */
+  readonly isUrgent: boolean;
+  /** Whether nobody wants it any more. */
+  isOver(): boolean;
+}
+
 export interface CoordinatorOptions {
   readonly machine: MachineConfig;
   readonly subject: RunSubject;
@@ -63,10 +72,12 @@ export interface CoordinatorOptions {
   readonly clock: Clock;
   /** The secret by which peers know each other. */
   readonly peerToken: string;
-  /** Chooses the plan. May throw InputError (nothing fits). */
-  plan(profile: Profile, cluster: Cluster): Plan;
-  /** The same in steps, for who trains on meanwhile. Absent: a plan is not bettered during the run. */
-  planSteps?(profile: Profile, cluster: Cluster): Steps<Plan>;
+  /** Chooses the first plan; undefined when `isOver` says that nobody wants it any more. InputError: nothing fits. */
+  plan(profile: Profile, cluster: Cluster, isOver: () => boolean): Promise<Plan | undefined>;
+  /** Chooses another plan for a run that has one. Absent: a plan is not bettered during the run. */
+  planAgain?(profile: Profile, cluster: Cluster, wish: PlanWish): Promise<Plan | undefined>;
+  /** Lets devices compute activations again after a loss, where they have too little memory. Default false. */
+  readonly mayRecompute?: boolean;
   /** The plan to use as it is, its devices in the order of joining; no profiling then. */
   readonly givenPlan?: Plan;
   /** The protocol. Default: `step` of machine.ts; the rehearsal wraps it in mistakes, to see them caught. */

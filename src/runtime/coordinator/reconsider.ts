@@ -1,11 +1,8 @@
-// Whether another layout would pay, looked for while training goes on: when a device has come, when a loss left a makeshift plan. Planning runs in slices
-// between which messages are answered. A device that comes and goes is counted on ever more slowly.
+// Whether another layout would pay, looked for while training goes on: when a device has come, when a loss left a makeshift plan. A device that comes and goes is counted on ever more slowly.
 
-import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { holdersAfter } from '../../planner/replan/backups.ts';
 import { linkLoads, moves, transferTimeMs } from '../../planner/replan/moves.ts';
-import type { Steps } from '../../planner/steps.ts';
 import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 
@@ -14,9 +11,6 @@ const leastGain = 0.05;
 
 /** What a change of the layout costs beside the transfer: compiling, and the round that is waited for. */
 const changeMs = 2_000;
-
-/** Planning between two looks at what else there is to do. */
-const sliceMs = 10;
 
 const firstCoolDownMs = 5_000;
 const longestCoolDownMs = 300_000;
@@ -43,19 +37,6 @@ export function isWorthwhile(from: Plan, { plan, profile, cluster, remainingRoun
 
 function roundMs(plan: Plan, profile: Profile, cluster: Cluster): number {
   return simulate(program(plan), plan, profile, cluster, { events: false }).roundMs;
-}
-
-/** Runs a long computation in slices; undefined when `isOver` says that nobody wants it any more. */
-export async function atLeisure<Result>(steps: Steps<Result>, clock: Clock, isOver: () => boolean): Promise<Result | undefined> {
-  for (;;) {
-    const endMs = clock.now() + sliceMs;
-    while (clock.now() < endMs) {
-      const step = steps.next();
-      if (step.done === true) return step.value;
-    }
-    await new Promise<void>((resolve) => clock.after(0, resolve));
-    if (isOver()) return undefined;
-  }
 }
 
 /** How long devices that left have to stay before they are counted on. */

@@ -73,3 +73,26 @@ test('a newcomer that was to wait for the first layout gets the model when nobod
     ['b'],
   );
 });
+
+test('newcomers that are on their way when another device ends the waiting are not asked to begin again', () => {
+  const { state, effects } = after([
+    ...toTraining,
+    { kind: 'joined', device: 'b' },
+    { kind: 'answer', device: 'b', answer: { kind: 'ready', listenUrl: 'ws://b' } },
+    { kind: 'left', device: 'a', reason: 'gone' },
+    { kind: 'joined', device: 'c' },
+  ]);
+  assert.equal(state.phase, 'preparing');
+  assert.deepEqual(
+    effects.flatMap((effect) => (effect.kind === 'send-model' ? [effect.device] : [])),
+    ['c'],
+  );
+  const [next] = step(config, state, { kind: 'answer', device: 'b', answer: { kind: 'connected' } });
+  assert.deepEqual(
+    next.members.map(({ name, joining }) => [name, joining]),
+    [
+      ['c', undefined],
+      ['b', undefined],
+    ],
+  );
+});
