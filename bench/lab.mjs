@@ -62,7 +62,10 @@ async function openGroup({ name, environment: [letter, mbps], model: modelName, 
   const bed = await openTestbed(environment(letter, mbps), { name: `bench-${process.pid}`, priority: flags.priority, caches });
   open = bed;
   log(`${name}: ${bed.lab.layout.devices.map(({ name: device, cores }) => `${device} ${cores}`).join(', ')} cores`);
-  const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { batch });
+  const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { batch }).catch(async (error) => {
+    await bed.close();
+    throw error;
+  });
   const simulate = createSimulator(profile, cluster);
   return {
     bed,

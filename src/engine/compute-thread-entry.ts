@@ -8,14 +8,17 @@ import { type Reply, type Request, type ThreadOptions, toFailure } from './compu
 import type { Engine, Executable, Value } from './engine.ts';
 import { createOnnxRuntimeHereEngine } from './onnxruntime-web.ts';
 import { createReferenceEngine } from './reference.ts';
+import { createWorkClock } from './work-clock.ts';
 
 /** A third of the weight of a normal thread while both want a core, or the least that there is; nothing is lost while one is free. */
 const [computePriority, courteousPriority] = [5, 19] as const;
 
 const port = defined(parentPort, 'the parent of the compute thread');
 
-async function createEngine({ engine, threadCount, maxCpu, isCourteous }: ThreadOptions): Promise<Engine> {
-  if (engine === 'onnxruntime') return createOnnxRuntimeHereEngine({ threadCount, pacing: { maxCpu, isCourteous } });
+async function createEngine(options: ThreadOptions): Promise<Engine> {
+  const { engine, threadCount, maxCpu, isCourteous } = options;
+  if (engine === 'onnxruntime')
+    return createOnnxRuntimeHereEngine({ threadCount, pacing: { maxCpu, isCourteous }, now: createWorkClock(options) });
   if (engine === 'reference') return createReferenceEngine();
   const module: unknown = await import(engine.module);
   return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });

@@ -11,6 +11,8 @@ export interface OnnxRuntimeNodeOptions {
   readonly threadCount?: number;
   /** Default: no limits. */
   readonly pacing?: PacingOptions;
+  /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
+  readonly now?: () => number;
   /** Loads the package; tests pass their own. Default: `import('onnxruntime-node')`. */
   readonly load?: () => Promise<unknown>;
 }
@@ -33,6 +35,7 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
   return createOnnxRuntimeEngine(options.pacing === undefined ? runtime : paced(runtime, options.pacing), {
     name: `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim(),
     threadCount,
+    now: options.now,
   });
 }
 

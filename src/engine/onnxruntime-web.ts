@@ -37,6 +37,7 @@ export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeNodeOptions
     name: `onnxruntime-web ${env.versions.web ?? ''}`.trim(),
     provider: 'wasm',
     threadCount,
+    now: options.now,
   });
 }
 

@@ -40,6 +40,8 @@ export interface OnnxRuntimeOptions {
    * it out may cost up to 107 ms, as the C library hands pages back after each run and faults them in again.
    */
   readonly arena?: boolean;
+  /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
+  readonly now?: (() => number) | undefined;
 }
 
 /** An engine over the given ONNX Runtime, in the calling thread. `compile` throws InputError for graphs that it refuses. */
@@ -85,6 +87,7 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
   };
   return createQueuedEngine({
     name,
+    now: options.now,
     blockSize,
     writesInPlace: inPlace !== undefined,
     compile: async (graph) => compile(translate(graph)),

@@ -3,7 +3,6 @@
 import type { Clock } from '../clock.ts';
 import type { Profile } from '../cluster/cluster.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
-import { deviceFacts } from '../engine/host-node.ts';
 import { type CutTensor, cutBefore, cutBytes, type LayerSequence } from '../graph/layers.ts';
 import { profileLayers } from './device/profiler.ts';
 import { trainedLayers } from './fine-tuning.ts';
@@ -51,7 +50,6 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       batchSizes,
       training: assumedTraining(options.largestBatch, frozen),
       label: assumedLabel(sequence),
-      quotaPeriodMs: deviceFacts().cpuQuota?.periodMs,
       clock: options.clock,
       onProgress: options.onProgress,
     });

@@ -52,8 +52,6 @@ export interface ProfileOptions {
   readonly label: CutTensor;
   /** What this device may use; stages that do not fit are not tried. Default: not known. */
   readonly memoryBytes?: number | undefined;
-  /** Of this process's processor quota. Default: there is none. */
-  readonly quotaPeriodMs?: number | undefined;
   readonly clock: Clock;
   readonly cache?: ProfileCache;
   onProgress(done: number, total: number): void;
@@ -63,9 +61,8 @@ export interface ProfileOptions {
 const timedMs = 12;
 const minRunCount = 3;
 const maxRunCount = 15;
-/** A stage's time is a mean over this span, or over this many periods of a processor quota. */
-const freeSpan: Span = { ms: 12, runLimit: 4 };
-const quotaPeriods = 3;
+/** A stage's time is a mean over this span. */
+const span: Span = { ms: 12, runLimit: 4 };
 
 /** Stages are compiled and measured at sizes that are so many times apart, and at the largest; in between, their factors are interpolated. */
 const sizesApart = 5;
@@ -82,13 +79,11 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   const key = cacheKey(engine, sequence, options);
   const known = await options.cache?.read(key);
   if (known !== undefined) return { ...known, layers: renamed(known.layers, sequence), cached: true };
-  const { batchSizes, training, label, memoryBytes, clock, quotaPeriodMs = 0 } = options;
+  const { batchSizes, training, label, memoryBytes, clock } = options;
   const kinds = layerKinds(sequence, training.frozen);
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const anchors = calibratedSizes(batchSizes);
   const total = batchSizes.length * representatives.size + anchors.length;
-  const span =
-    quotaPeriodMs > 0 ? { ms: Math.max(freeSpan.ms, quotaPeriods * quotaPeriodMs), runLimit: Number.POSITIVE_INFINITY } : freeSpan;
   let done = 0;
   const trials: (readonly LayerTrial[])[] = [];
   const calibrations = new Map<number, Calibration>();
@@ -169,7 +164,7 @@ function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], upda
 /** All that the times depend on, but for the device itself. */
 function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training, label }: ProfileOptions): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([6, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([7, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */

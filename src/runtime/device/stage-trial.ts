@@ -128,8 +128,7 @@ const warmMs = 10;
 const longRunMs = 400;
 
 /**
- * The mean time of a micro-batch over a span; the median of several spans. A mean, because a processor quota lets short runs pass at
- * full speed and then stands still: a span must hold several of its periods.
+ * The mean time of a micro-batch over a span; the median of several spans.
  */
 export async function timeMicroBatches(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {
   let warm = 0;

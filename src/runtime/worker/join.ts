@@ -111,7 +111,6 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     engine,
     leave: signal,
     memoryBytes: memoryMiB * 2 ** 20,
-    quotaPeriodMs: facts.cpuQuota?.periodMs,
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
     ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),

@@ -60,8 +60,6 @@ export interface WorkerOptions {
   readonly leave?: AbortSignal;
   /** What this device may use. Default: not known. */
   readonly memoryBytes?: number;
-  /** The period of this process's processor quota. Default: there is none. */
-  readonly quotaPeriodMs?: number | undefined;
   /** Compiles the stage that computes. Default: on `engine`. */
   createStage?(options: StageOptions): Promise<StagePort>;
   /** Reads the model that the coordinator sent. Default: its graph, cut into layers. Throws ProtocolError or InputError. */
@@ -361,7 +359,6 @@ class Worker {
         training: model.message.training,
         label: labelOf(model.message),
         memoryBytes: this.#options.memoryBytes,
-        quotaPeriodMs: this.#options.quotaPeriodMs,
         clock: this.#options.clock,
         ...(this.#options.profileCache === undefined ? {} : { cache: this.#options.profileCache }),
         onProgress: (done, total) => void this.#send('profile-progress', { done, total }).catch(() => {}), // a lost link ends the run by itself

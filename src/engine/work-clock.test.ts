@@ -1,0 +1,47 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { createWorkClock, type ProcessorFacts, processorFacts } from './work-clock.ts';
+
+const free = { threadCount: 1, maxCpu: 1, isCourteous: false };
+
+/** Clocks of a thread that has run for 30 ms, in a process that has for 80. */
+const facts = (quotaCores?: number): ProcessorFacts => ({ quotaCores, threadMs: () => 30, processMs: () => 80 });
+
+const isWall = (clock: () => number): boolean => Math.abs(clock() - performance.now()) < 1000;
+
+test('under a quota work counts for the processor time of its threads over what the process may use', () => {
+  assert.equal(createWorkClock(free, facts(0.25))(), 120);
+  assert.equal(createWorkClock({ ...free, threadCount: 2 }, facts(0.5))(), 160, 'of several threads, that of the process');
+  assert.equal(createWorkClock({ ...free, maxCpu: 0.1 }, facts(0.25))(), 300, 'the tighter limit counts');
+  assert.equal(createWorkClock({ ...free, maxCpu: 0.5 }, facts(0.25))(), 120);
+});
+
+test('elsewhere time is time: no quota, one that is no limit, other limits that change, nobody who counts', () => {
+  while (performance.now() < 1) {} // so that no processor time above is near
+  for (const clock of [
+    createWorkClock(free, facts()),
+    createWorkClock(free, facts(1)),
+    createWorkClock({ ...free, isCourteous: true }, facts(0.25)),
+    createWorkClock(free, { ...facts(0.25), threadMs: undefined }),
+  ])
+    assert.ok(isWall(clock));
+});
+
+test('what this machine says of a thread is its processor time', { skip: process.platform !== 'linux' && 'Linux counts it' }, () => {
+  const cpu = (): number => {
+    const { user, system } = process.cpuUsage();
+    return (user + system) / 1000;
+  };
+  const clock = createWorkClock(free, { ...processorFacts(), quotaCores: 0.5 });
+  const [before, cpuBefore] = [clock(), cpu()];
+  for (let until = performance.now() + 100; performance.now() < until; ) Math.sqrt(until);
+  const [workMs, cpuMs] = [clock() - before, cpu() - cpuBefore];
+  // The other threads of a test's process do next to nothing meanwhile.
+  assert.ok(workMs > 2 * 0.5 * cpuMs && workMs <= 2 * cpuMs + 1, `${workMs} ms of work, ${cpuMs} ms of the process`);
+  // To the microsecond, not to the tick: of a hundred short pieces none takes nothing.
+  for (let piece = 0; piece < 100; piece++) {
+    const startMs = clock();
+    for (let index = 0; index < 1000; index++) Math.sqrt(index);
+    assert.ok(clock() > startMs, `piece ${piece}`);
+  }
+});
