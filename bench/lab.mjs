@@ -38,7 +38,8 @@ const { values: flags } = parseArgs({
   },
 });
 const rounds = Number(flags.rounds);
-const warmUp = 2;
+/** Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. */
+const warmUp = 12;
 /** SGD with momentum keeps one copy of each weight. */
 const optimizerState = 1;
 

@@ -25,6 +25,7 @@ export type RunEvent =
       readonly cores: number;
       readonly memoryMiB: number;
       readonly engine: string;
+      readonly cpuModel?: string;
       /** Processor time a second that the device's process may take, where it is limited. */
       readonly cpuQuotaCores?: number;
       readonly batteryPercent?: number;

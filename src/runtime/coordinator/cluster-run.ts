@@ -41,6 +41,7 @@ const factsSchema: z.ZodType<DeviceFacts> = z.object({
   cores: z.number().int().positive().max(1e5),
   engine: z.string().max(200),
   machine: z.string().max(200),
+  cpuModel: z.string().max(200).exactOptional(),
   cpuQuotaCores: z.number().positive().max(1e5).exactOptional(),
   batteryPercent: z.number().min(0).max(100).exactOptional(),
   isDischarging: z.boolean().exactOptional(),

@@ -2,7 +2,7 @@
 // one. It knows what devices said of themselves: their facts, links and profiles, and how long they took of late.
 
 import { defined } from '../../assert.ts';
-import type { Cluster, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { bufferBytes, cutBytes, parameterBytes } from '../../graph/layers.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
@@ -12,6 +12,7 @@ import { DriftWatch } from '../drift.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
+import { timesByKind } from './kinds.ts';
 import type { Proposal } from './machine-types.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
@@ -34,6 +35,8 @@ export class LayoutPlanner {
   readonly #facts = new Map<string, DeviceFacts>();
   readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
   readonly #profiles = new Map<string, ToCoordinator['profiled']>();
+  /** Devices whose times were corrected by what they took in training. */
+  readonly #drifted = new Set<string>();
   readonly #coolDown = new CoolDown();
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
@@ -61,6 +64,7 @@ export class LayoutPlanner {
 
   profiled(device: string, profile: ToCoordinator['profiled']): void {
     this.#profiles.set(device, profile);
+    this.#drifted.delete(device);
     this.#reserve.clear();
   }
 
@@ -149,7 +153,9 @@ export class LayoutPlanner {
     for (const device of Object.keys(drift)) {
       const times = profile.devices[device];
       const before = this.#profiles.get(device);
-      if (times !== undefined && before !== undefined) this.profiled(device, { ...before, times });
+      if (times === undefined || before === undefined) continue;
+      this.profiled(device, { ...before, times });
+      this.#drifted.add(device);
     }
     return drift;
   }
@@ -253,6 +259,16 @@ export class LayoutPlanner {
     };
   }
 
+  #times(devices: readonly string[]): ReadonlyMap<string, DeviceTimes> {
+    const measured = devices.map((name) => ({
+      name,
+      facts: defined(this.#facts.get(name), name),
+      times: defined(this.#profiles.get(name), name).times,
+    }));
+    const alike = timesByKind(measured.filter(({ name }) => !this.#drifted.has(name)));
+    return new Map(measured.map(({ name, times }) => [name, alike.get(name) ?? times]));
+  }
+
   #profile(devices: readonly string[]): Profile {
     const { machine } = this.#options;
     const { modelName, sequence, label } = this.#options.subject;
@@ -263,7 +279,7 @@ export class LayoutPlanner {
       labelBytes: cutBytes([label]),
       layers: first.layers as readonly LayerProfile[],
       batchSizes: machine.batchSizesToProfile,
-      devices: Object.fromEntries(devices.map((name) => [name, defined(this.#profiles.get(name), name).times])),
+      devices: Object.fromEntries(this.#times(devices)),
     };
   }
 }

@@ -25,6 +25,7 @@ export interface DeviceFacts {
   /** Devices with the same machine share its memory. */
   readonly machine: string;
   /** What else is known of it, where it says so. */
+  readonly cpuModel?: string;
   readonly cpuQuotaCores?: number;
   readonly batteryPercent?: number;
   readonly isDischarging?: boolean;

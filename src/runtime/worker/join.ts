@@ -73,8 +73,9 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
 }
 
 /** What is known of the machine beside its size. */
-function stateOf({ cpuQuota, battery, temperatureC }: DeviceFacts): Record<string, number | boolean> {
+function stateOf({ cpuModel, cpuQuota, battery, temperatureC }: DeviceFacts): Record<string, string | number | boolean> {
   return {
+    cpuModel: cpuModel.slice(0, 200),
     ...(cpuQuota === undefined ? {} : { cpuQuotaCores: cpuQuota.cores }),
     ...(battery === undefined ? {} : { batteryPercent: battery.percent, isDischarging: battery.isDischarging }),
     ...(temperatureC === undefined ? {} : { temperatureC }),

@@ -1,0 +1,64 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { DeviceTimes } from '../../cluster/cluster.ts';
+import { type Measured, timesByKind } from './kinds.ts';
+import type { DeviceFacts } from './options.ts';
+
+const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
+
+/** A device of two layers, measured at two sizes; `noise` on the first layer. */
+function measured(name: string, noise: number, facts: Partial<DeviceFacts> = {}, more: Partial<DeviceTimes> = {}): Measured {
+  const rows = (ms: number): number[][] => [
+    [ms + noise, ms],
+    [2 * ms + noise, 2 * ms],
+  ];
+  return { name, facts: { ...board, ...facts }, times: { forwardMs: rows(10), backwardMs: rows(20), updateMs: [1 + noise, 1], ...more } };
+}
+
+test('devices of one kind share the middle of what they measured, layer by layer', () => {
+  const found = timesByKind([measured('a', 0), measured('b', 6), measured('c', 1)]);
+  assert.deepEqual(found.get('a'), measured('', 1).times);
+  assert.equal(found.get('a'), found.get('b'));
+  assert.equal(found.get('a'), found.get('c'));
+  assert.deepEqual(timesByKind([measured('a', 0), measured('b', 6)]).get('a'), measured('', 3).times, 'of two, the mean');
+});
+
+test('another processor, quota or engine is another kind, and so is a device of which no processor is known', () => {
+  const { cpuModel: _, ...unknown } = board;
+  const devices = [
+    measured('a', 0),
+    measured('b', 1, { cpuModel: 'Cortex-A76' }),
+    measured('c', 2, { cpuQuotaCores: 0.5 }),
+    measured('d', 3, { engine: 'reference' }),
+    { ...measured('e', 4), facts: unknown },
+    { ...measured('f', 5), facts: unknown },
+  ];
+  const found = timesByKind(devices);
+  for (const { name, times } of devices) assert.equal(found.get(name), times, name);
+});
+
+test('a device of the kind that is slower than noise makes it keeps its own times, and leaves the others theirs', () => {
+  const slow = measured(
+    'slow',
+    0,
+    {},
+    {
+      backwardMs: [
+        [40, 40],
+        [80, 80],
+      ],
+    },
+  );
+  const found = timesByKind([measured('a', 0), slow, measured('b', 2)]);
+  assert.equal(found.get('slow'), slow.times);
+  assert.deepEqual(found.get('a'), measured('', 1).times);
+});
+
+test('a table that one of them does not have is left out', () => {
+  const stepMs = [
+    [30, 30],
+    [60, 60],
+  ];
+  assert.equal(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0)]).get('a')?.stepMs, undefined);
+  assert.deepEqual(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0, {}, { stepMs })]).get('a')?.stepMs, stepMs);
+});

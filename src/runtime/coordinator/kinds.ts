@@ -1,0 +1,77 @@
+// Devices of one kind measure themselves alike, but for noise: what else their processors did for a moment, and where a cache line fell. Together they know
+// their times better than each alone, and a plan that finds them equal is the simpler one.
+
+import type { DeviceTimes } from '../../cluster/cluster.ts';
+import type { DeviceFacts } from './options.ts';
+
+/** A device's own measurement. */
+export interface Measured {
+  readonly name: string;
+  readonly facts: DeviceFacts;
+  readonly times: DeviceTimes;
+}
+
+/** A device whose whole model takes so many times as long as its kind's median, or so many times less, is slower or faster, not unlucky. */
+const leastDifference = 1.35;
+
+/** By device, its times: those of one kind share an object that holds the middle of what they measured, layer by layer; all others have their own. */
+export function timesByKind(devices: readonly Measured[]): ReadonlyMap<string, DeviceTimes> {
+  const found = new Map(devices.map(({ name, times }) => [name, times]));
+  const kinds = new Map<string, Measured[]>();
+  for (const device of devices) {
+    const kind = kindOf(device);
+    kinds.set(kind, [...(kinds.get(kind) ?? []), device]);
+  }
+  for (const alike of kinds.values()) {
+    const usualMs = middle(alike.map(totalMs));
+    const equal = alike.filter((device) => {
+      const ratio = totalMs(device) / usualMs;
+      return ratio < leastDifference && ratio > 1 / leastDifference;
+    });
+    if (equal.length < 2) continue;
+    const times = together(equal.map((device) => device.times));
+    for (const { name } of equal) found.set(name, times);
+  }
+  return found;
+}
+
+/** The same for devices that nothing is known to tell apart. Where the processor is not known, the device is of no kind but its own. */
+function kindOf({ name, facts }: Measured): string {
+  const { cpuModel, cores, cpuQuotaCores, engine } = facts;
+  return cpuModel === undefined ? `the device ${name}` : JSON.stringify([cpuModel, cores, cpuQuotaCores?.toFixed(3), engine]);
+}
+
+/** Forward and backward of the whole model at the largest size. */
+function totalMs({ times: { forwardMs, backwardMs } }: Measured): number {
+  return [...(forwardMs.at(-1) ?? []), ...(backwardMs.at(-1) ?? [])].reduce((sum, ms) => sum + ms, 0);
+}
+
+type Table = readonly (readonly number[])[];
+
+/** The middle of each entry. Tables that not all have are left out. */
+function together(all: readonly DeviceTimes[]): DeviceTimes {
+  const table = (tables: readonly Table[]): Table =>
+    (tables[0] ?? []).map((row, size) => row.map((_, layer) => middle(tables.map((one) => one[size]?.[layer] ?? 0))));
+  const optional = (tables: readonly (Table | undefined)[]): Table | undefined => {
+    const present = tables.filter((one) => one !== undefined);
+    return present.length === tables.length ? table(present) : undefined;
+  };
+  const backwardInputMs = optional(all.map((times) => times.backwardInputMs));
+  const stepMs = optional(all.map((times) => times.stepMs));
+  const updateMs = optional(all.map((times) => times.updateMs && [times.updateMs]))?.[0];
+  return {
+    forwardMs: table(all.map(({ forwardMs }) => forwardMs)),
+    backwardMs: table(all.map(({ backwardMs }) => backwardMs)),
+    ...(backwardInputMs === undefined ? {} : { backwardInputMs }),
+    ...(stepMs === undefined ? {} : { stepMs }),
+    ...(updateMs === undefined ? {} : { updateMs }),
+  };
+}
+
+/** The middle value, or the mean of the two in the middle. */
+function middle(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const half = sorted.length >> 1;
+  const upper = sorted[half] ?? 0;
+  return sorted.length % 2 === 1 ? upper : (upper + (sorted[half - 1] ?? 0)) / 2;
+}
