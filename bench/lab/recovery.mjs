@@ -11,6 +11,8 @@ const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.le
 const copyRounds = 50;
 /** Rounds before the loss: enough that copies have been made. */
 const roundsBefore = 12;
+/** Rounds of a new layout before its speed is measured, the light one's as the best one's: stages that are new become faster. */
+const settlingRounds = 12;
 
 /**
  * One run that loses a device. R is the time from its loss to the next round that commits; `layoutMs` that until another layout stands, `wholeMs` what the whole
@@ -29,7 +31,6 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
     heard.series.push([nowMs, event.samplesPerS]);
     const roundMs = (batch / event.samplesPerS) * 1000;
     if (heard.lostMs === undefined && event.round >= 2) heard.before.push(roundMs);
-    // The first round after it fills caches again.
     if (heard.firstMs !== undefined && nowMs > heard.firstMs) heard.after.push(roundMs);
     if (event.round === roundsBefore) {
       heard.lostMs = nowMs;
@@ -37,7 +38,7 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
     }
   };
   // By its own plan, from profiles that its devices have: a run with a given plan knows nothing of how fast they are.
-  await train(['--steps', String(roundsBefore + 1 + rounds), '--planner', 'best'], { batch, onEvent });
+  await train(['--steps', String(roundsBefore + 1 + settlingRounds + rounds), '--planner', 'best', '--schedule', 'auto'], { batch, onEvent });
   if (heard.firstMs === undefined) throw new Error(`The run went on without ${device} without a recovery.`);
   return {
     device,
@@ -48,7 +49,7 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
     source: heard.event.source,
     repeatedRounds: heard.event.repeatedRounds,
     beforeMs: median(heard.before),
-    afterMs: median(heard.after),
+    afterMs: median(heard.after.slice(settlingRounds)),
     series: heard.series.map(([ms, samplesPerS]) => [(ms - heard.lostMs) / 1000, samplesPerS]),
   };
 }
@@ -89,7 +90,8 @@ export async function measureRecovery(ready, { optimizerState, rounds, log }) {
   for (const { name } of cluster.devices) {
     const loss = await loseDevice({ ...ready, rounds }, name);
     const heavy = planWithout(name);
-    const heavyMs = median((await train(['--steps', String(2 + rounds), '--plan', bed.writePlan(heavy)], { batch, warmUp: 2 })).roundMs);
+    const run = await train(['--steps', String(settlingRounds + rounds), '--plan', bed.writePlan(heavy)], { batch, warmUp: settlingRounds });
+    const heavyMs = median(run.roundMs);
     losses.push({ ...loss, heavyMs });
     log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}`);
   }
