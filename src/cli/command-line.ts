@@ -14,9 +14,9 @@ export interface CommandOutcome {
 
 /** Runs `asteroid ...words`, which prints on stdout and, with --json, on stderr. Never rejects. */
 export async function runCommandLine(words: readonly string[]): Promise<CommandOutcome> {
-  const program = createProgram();
   process.exitCode = undefined;
   try {
+    const program = await createProgram(words[0]);
     if (words.length === 0) program.outputHelp();
     else await program.parseAsync(words, { from: 'user' });
     return { exitCode: Number(process.exitCode ?? 0) };

@@ -91,7 +91,7 @@ test('every command has help with an example, and every example parses', async (
       help += text;
     },
   };
-  const program = createProgram();
+  const program = await createProgram();
   const seen: string[] = [];
   for (const command of program.commands) {
     if (command.name() === 'help') continue;
@@ -122,6 +122,17 @@ test('every command has help with an example, and every example parses', async (
     'lab',
   ];
   assert.deepEqual([...new Set(seen)], names);
+  // One that is named is loaded alone, and is the same.
+  for (const name of names) {
+    const [only, ...others] = (await createProgram(name)).commands;
+    assert.deepEqual([only?.name(), others.length], [name, 0]);
+    assert.equal(only?.helpInformation(), program.commands.find((command) => command.name() === name)?.helpInformation());
+  }
+  assert.deepEqual(
+    (await createProgram('magic')).commands.map((command) => command.name()),
+    names,
+    'a name that is none: for the one that was meant',
+  );
 });
 
 test('devices: lists who has a certificate, and puts out by name or key', async () => {

@@ -1,25 +1,33 @@
 // The command line's grammar: all commands with their flags, help and actions. Errors are thrown, not printed.
 
 import { Command } from 'commander';
-import { addCurve } from './commands/curve.ts';
-import { addDevices } from './commands/devices.ts';
-import { addDoctor } from './commands/doctor.ts';
-import { addDrain } from './commands/drain.ts';
-import { addEval } from './commands/eval.ts';
-import { addExport } from './commands/export.ts';
-import { addLab } from './commands/lab.ts';
-import { addPlan } from './commands/plan.ts';
-import { addProfile } from './commands/profile.ts';
-import { addQuickstart } from './commands/quickstart.ts';
-import { addSimulate } from './commands/simulate.ts';
-import { addTrain } from './commands/train.ts';
-import { addVerify } from './commands/verify.ts';
-import { addWhatIf } from './commands/what-if.ts';
-import { addWorker } from './commands/worker.ts';
 import { version } from './version.ts';
 
-/** The program `asteroid`, ready to parse. */
-export function createProgram(): Command {
+type AddCommand = (program: Command) => Command;
+
+/** By name, in the order of the help: each is loaded with all that it needs, which is most of the time that a short command takes. */
+const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
+  quickstart: async () => (await import('./commands/quickstart.ts')).addQuickstart,
+  train: async () => (await import('./commands/train.ts')).addTrain,
+  worker: async () => (await import('./commands/worker.ts')).addWorker,
+  doctor: async () => (await import('./commands/doctor.ts')).addDoctor,
+  devices: async () => (await import('./commands/devices.ts')).addDevices,
+  profile: async () => (await import('./commands/profile.ts')).addProfile,
+  plan: async () => (await import('./commands/plan.ts')).addPlan,
+  simulate: async () => (await import('./commands/simulate.ts')).addSimulate,
+  'what-if': async () => (await import('./commands/what-if.ts')).addWhatIf,
+  curve: async () => (await import('./commands/curve.ts')).addCurve,
+  drain: async () => (await import('./commands/drain.ts')).addDrain,
+  eval: async () => (await import('./commands/eval.ts')).addEval,
+  export: async () => (await import('./commands/export.ts')).addExport,
+  verify: async () => (await import('./commands/verify.ts')).addVerify,
+  lab: async () => (await import('./commands/lab.ts')).addLab,
+};
+
+/** The program `asteroid`, ready to parse: with the one command of this name, or with all where there is none. */
+export async function createProgram(name?: string): Promise<Command> {
+  const named = Object.entries(commands).filter(([known]) => known === name);
+  const wanted = await Promise.all((named.length > 0 ? named : Object.entries(commands)).map(([, load]) => load()));
   const program = new Command('asteroid')
     .description('Trains one neural network on the devices you already own, as one machine.')
     .version(version)
@@ -29,23 +37,7 @@ export function createProgram(): Command {
     .exitOverride()
     .addHelpText('after', '\nThe first five minutes:\n  $ asteroid quickstart\n\nEvery command has --help with an example.');
 
-  for (const add of [
-    addQuickstart,
-    addTrain,
-    addWorker,
-    addDoctor,
-    addDevices,
-    addProfile,
-    addPlan,
-    addSimulate,
-    addWhatIf,
-    addCurve,
-    addDrain,
-    addEval,
-    addExport,
-    addVerify,
-    addLab,
-  ]) {
+  for (const add of wanted) {
     add(program)
       .option('--json', 'print JSON on stdout; everything else goes to stderr')
       .option('--verbose', 'show where an error comes from');
