@@ -23,8 +23,9 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
   const heard = { lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
   const onEvent = (event, nowMs) => {
     if (event.event === 'phase') phaseMs[event.phase] ??= nowMs;
-    if (event.event === 'recovering') heard.event = event;
-    if (event.event === 'recovered') heard.recoverySeconds = event.seconds;
+    // A better plan before the loss changes the layout, too; what follows the loss first is its recovery.
+    if (event.event === 'recovering' && heard.lostMs !== undefined) heard.event ??= event;
+    if (event.event === 'recovered' && heard.lostMs !== undefined) heard.recoverySeconds ??= event.seconds;
     if (event.event !== 'round' && event.event !== 'repeated') return;
     if (heard.recoverySeconds !== undefined) heard.firstMs ??= nowMs;
     if (event.event !== 'round') return;
