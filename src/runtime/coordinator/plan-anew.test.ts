@@ -7,6 +7,7 @@ import { InputError } from '../../errors.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { difference, type MemoryCluster, type MemoryRun, runAlone, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
+import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import type { PlanWish } from './options.ts';
 
 const timeout = 60_000;
@@ -52,23 +53,26 @@ const layoutsOf = ({ events }: MemoryCluster): string[] =>
 test('a loss that light re-planning cannot mend: the planner is asked, with what it is for, and its plan goes on where the run was', {
   timeout,
 }, async () => {
+  const clock = createVirtualClock();
   const wishes: (Pick<PlanWish, 'from' | 'isUrgent'> & { readonly devices: readonly string[] })[] = [];
   const run = runWith(
     async (_profile, cluster, { from, isUrgent }) => {
       const devices = cluster.devices.map(({ name }) => name);
       wishes.push({ from, isUrgent, devices });
-      // Longer than it takes the others to say that they have lost a peer, and to prepare what they had begun.
-      await new Promise((resolve) => setTimeout(resolve, 50));
+      // Not before the others have said that they have lost a peer, and have prepared what they had begun: this clock goes on when all have come to rest.
+      await new Promise<void>((resolve) => clock.after(50, resolve));
       return smaller(devices);
     },
     {
+      clock,
+      links: { clock, bandwidthMbps: 10_000 },
       observe: (event, cluster) => {
         if (event.kind === 'replicated' && event.round === 2 && cluster.workers.has('c')) queueMicrotask(() => cluster.kill('c'));
       },
     },
   );
   const cluster = await startCluster(run);
-  await expectAsAlone(run, cluster);
+  await clock.runUntil(expectAsAlone(run, cluster));
   assert.deepEqual(
     wishes.filter(({ isUrgent }) => isUrgent),
     [{ from: first, isUrgent: true, devices: ['a', 'b'] }],
