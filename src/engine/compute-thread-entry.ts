@@ -4,7 +4,7 @@ import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, defined, unreachable } from '../assert.ts';
 import { movable } from './buffers.ts';
-import { type Reply, type Request, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
+import { type Reply, type Request, sharedNow, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
 import type { Engine, Executable, Value } from './engine.ts';
 import { createOnnxRuntimeHereEngine } from './onnxruntime-web.ts';
 import { createReferenceEngine } from './reference.ts';
@@ -28,7 +28,7 @@ function serve(engine: Engine): void {
   const values = new Map<number, Value>();
   const executables = new Map<number, Executable>();
 
-  const answer = (id: number, work: Promise<Pick<Reply, 'tensor' | 'translation'>>): void => {
+  const answer = (id: number, work: Promise<Pick<Reply, 'tensor' | 'translation' | 'atMs'>>): void => {
     work.then(
       (result) => send({ id, busyMs: engine.busyMs(), ...result }),
       (error: unknown) => send({ id, busyMs: engine.busyMs(), failure: toFailure(error) }),
@@ -89,6 +89,11 @@ function serve(engine: Engine): void {
         return answer(
           request.id,
           engine.settled().then(() => ({})),
+        );
+      case 'computed':
+        return answer(
+          request.id,
+          engine.computed().then((agoMs) => ({ atMs: sharedNow() - agoMs })),
         );
       case 'close':
         return answer(

@@ -32,7 +32,7 @@ export type Request =
   | { readonly kind: 'release'; readonly handle: number }
   | { readonly kind: 'trim' }
   | { readonly kind: 'release-executable'; readonly executable: number }
-  | { readonly kind: 'settled' | 'close'; readonly id: number };
+  | { readonly kind: 'settled' | 'computed' | 'close'; readonly id: number };
 
 /** The thread's first message has id 0: it is ready (or could not be made). */
 export interface Reply {
@@ -45,8 +45,15 @@ export interface Reply {
   /** With id 0: whether it translates. */
   readonly translates?: boolean;
   readonly tensor?: Tensor;
+  /** When it was reached: milliseconds since 1970 on the monotonic clock that all threads share. */
+  readonly atMs?: number;
   readonly translation?: Translation;
   readonly failure?: Failure;
+}
+
+/** Milliseconds on the clock of `Reply.atMs`. */
+export function sharedNow(): number {
+  return performance.timeOrigin + performance.now();
 }
 
 /** An error that travels. */

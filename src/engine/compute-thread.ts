@@ -7,7 +7,7 @@ import { RunError } from '../errors.ts';
 import type { Graph, Node } from '../graph/graph.ts';
 import type { ElementArray, Tensor } from '../graph/tensor.ts';
 import { movable } from './buffers.ts';
-import { type EngineChoice, fromFailure, type Reply, type Request, type ThreadOptions } from './compute-thread-messages.ts';
+import { type EngineChoice, fromFailure, type Reply, type Request, sharedNow, type ThreadOptions } from './compute-thread-messages.ts';
 import type { Engine, Executable, Translation, Value } from './engine.ts';
 import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
@@ -223,6 +223,12 @@ class ComputeThread implements Engine {
   async settled(): Promise<void> {
     this.#checkOpen();
     await this.#calls.ask({ kind: 'settled', id: this.#calls.nextId() });
+  }
+
+  async computed(): Promise<number> {
+    this.#checkOpen();
+    const { atMs } = await this.#calls.ask({ kind: 'computed', id: this.#calls.nextId() });
+    return Math.max(0, sharedNow() - defined(atMs, 'the time of a reply'));
   }
 
   valueBytes(): number {

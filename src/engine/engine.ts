@@ -69,6 +69,8 @@ export interface Engine {
   trim(): void;
   /** Resolves when everything queued so far is done; rejects with the first failure since the last call. */
   settled(): Promise<void>;
+  /** Resolves when everything queued so far is done, failed or not, with how many milliseconds ago that was. */
+  computed(): Promise<number>;
   /** Bytes of the values alive in the engine. */
   valueBytes(): number;
   /** Milliseconds of work since the engine was made (runs, and freeing what they left), as of the last settled result. */

@@ -143,6 +143,11 @@ class QueuedEngine implements Engine {
     });
   }
 
+  async computed(): Promise<number> {
+    this.#checkOpen();
+    return new Promise((resolve) => this.#enqueue(async () => resolve(0)));
+  }
+
   valueBytes(): number {
     return this.#values.bytes;
   }

@@ -8,7 +8,7 @@ import type { VirtualProcess } from './virtual-process.ts';
 /** An engine that holds values only. */
 export interface ExactEngine extends Engine {
   /** Resolves when so many milliseconds of work are done, after all that was queued before. */
-  computed(takesMs: number): Promise<void>;
+  work(takesMs: number): Promise<void>;
   /** A value's tensor, at once. */
   peek(value: Value): Tensor;
   /** Values that have not been released. */
@@ -45,10 +45,11 @@ export function createExactEngine(process: VirtualProcess): ExactEngine {
     release,
     trim: () => {},
     settled: () => Promise.resolve(),
+    computed: () => last.then(() => 0),
     valueBytes: () => bytes,
     busyMs: () => busyMs,
     close: () => last,
-    computed(takesMs) {
+    work(takesMs) {
       const nowMs = process.clock.now();
       busyMs += takesMs;
       freeAtMs = Math.max(freeAtMs, nowMs) + takesMs;

@@ -373,7 +373,7 @@ export class ExactStage implements StagePort {
   /** Resolves when the device has computed this, after all that was queued before; `passes` in units of a forward pass, of a bucket's layers or of all. */
   #computed(passes: number, bucket?: number): Promise<void> {
     const [first, end] = this.#placesOf(bucket);
-    return this.#world.engine.computed(passes * (end - first) * this.#options.sampleCount * this.#world.msPerSample());
+    return this.#world.engine.work(passes * (end - first) * this.#options.sampleCount * this.#world.msPerSample());
   }
 
   #violate(what: string): void {

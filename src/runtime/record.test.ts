@@ -129,6 +129,25 @@ test('the trace puts each round behind the one before, with the instructions of 
   ]);
 });
 
+test('the trace shows pieces on their links, and no waiting', async () => {
+  const { folder, files } = createFolder();
+  const recorder = recordRun(folder);
+  recorder.observe({ kind: 'deployment', plan });
+  // a: receive input, forward, send, receive gradient, backward, update.
+  const times = [
+    { instruction: 0, startMs: 0, endMs: 1 },
+    { instruction: 1, startMs: 1, endMs: 3 },
+    { instruction: 2, startMs: 3, endMs: 4 },
+    { instruction: 3, startMs: 1, endMs: 9 },
+  ];
+  recorder.observe({ kind: 'trace', device: 'a', round: 0, times });
+  await recorder.finish();
+  assert.deepEqual(slices(files.get('trace.json')), ['0 forward 0 1–3', '0 activation 0 3–4']);
+  const { traceEvents } = JSON.parse(files.get('trace.json') ?? '') as { traceEvents: { ph: string; pid: number; args: object }[] };
+  const rows = traceEvents.filter(({ ph, pid }) => ph === 'M' && pid === 0).map(({ args }) => (args as { name: string }).name);
+  assert.deepEqual(rows, ['a', 'compute', 'to b']);
+});
+
 test('the trace keeps the first twenty rounds', async () => {
   const { folder, files } = createFolder();
   const recorder = recordRun(folder);

@@ -84,18 +84,14 @@ function addTrace(traces: Map<number, ProgramEvent[]>, plan: Plan, { device, rou
   const events = traces.get(round) ?? [];
   for (const { instruction, startMs, endMs } of times) {
     const found = entry.instructions[instruction];
-    if (found === undefined) continue;
+    // Waiting for a piece is where nothing else is.
+    if (found === undefined || found.kind === 'receive') continue;
     const microBatch = 'microBatch' in found ? { microBatch: found.microBatch } : {};
     const payload = 'payload' in found ? { payload: found.payload } : {};
-    events.push({
-      device,
-      kind: found.kind,
-      stage: entry.stage,
-      ...microBatch,
-      ...payload,
-      startMs: startMs + offsetMs,
-      endMs: endMs + offsetMs,
-    });
+    const layers = 'layers' in found && found.layers !== undefined ? { layers: found.layers } : {};
+    const kind = found.kind === 'send' ? { kind: 'transfer' as const, to: found.to } : { kind: found.kind };
+    const place = { device, stage: entry.stage, startMs: startMs + offsetMs, endMs: endMs + offsetMs };
+    events.push({ ...kind, ...microBatch, ...layers, ...payload, ...place });
   }
   traces.set(round, events);
 }

@@ -30,6 +30,7 @@ function bound(engine: Engine): Engine {
     release: (value) => engine.release(value),
     trim: () => engine.trim(),
     settled: () => engine.settled(),
+    computed: () => engine.computed(),
     valueBytes: () => engine.valueBytes(),
     busyMs: () => engine.busyMs(),
     close: () => engine.close(),

@@ -145,6 +145,24 @@ function valueTests(createEngine: () => Promise<Engine>): void {
     assert.deepEqual(await engine.take(engine.upload(copyOf(value))), value);
   });
 
+  test('computed says when everything queued so far was done, not what came after, and passes over failures', async () => {
+    const executable = await engine.compile(addGraph(1, 50_000));
+    const run = (): Promise<number> => {
+      const results = executable.run({ x: engine.upload(wrap('float32', [50_000], new Float32Array(50_000))) });
+      engine.release(defined(results['y'], 'y'));
+      return engine.computed().then((agoMs) => performance.now() - agoMs);
+    };
+    const startMs = performance.now();
+    const moments = await Promise.all([run(), run(), run()]);
+    const endMs = performance.now();
+    assert.deepEqual(
+      moments.toSorted((a, b) => a - b),
+      moments,
+    );
+    assert.ok(startMs < (moments[0] as number) && (moments[2] as number) <= endMs, `${moments} within ${startMs}–${endMs}`);
+    executable.release();
+  });
+
   test('busyMs counts the time of runs', async () => {
     const executable = await engine.compile(addGraph(1, 50_000));
     const before = engine.busyMs();

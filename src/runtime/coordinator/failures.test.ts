@@ -368,6 +368,7 @@ function brokenEngine(): Engine {
     name: engine.name,
     compile: () => Promise.reject(new RunError('out of memory')),
     settled: () => engine.settled(),
+    computed: () => engine.computed(),
     valueBytes: () => engine.valueBytes(),
     busyMs: () => engine.busyMs(),
     upload: (value: Tensor) => engine.upload(value),

@@ -128,6 +128,10 @@ export class GrainedStage implements StagePort {
     return this.#inner.busyMs();
   }
 
+  computed(): Promise<number> {
+    return this.#inner.computed();
+  }
+
   beginRound(round: number, plannedUpdate?: UpdateOptions): void {
     this.#inner.beginRound(round, plannedUpdate);
   }

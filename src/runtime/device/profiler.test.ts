@@ -62,6 +62,7 @@ function createFakeEngine(): FakeEngine {
     },
     release: ({ handle }) => assert.ok(alive.delete(handle), 'released twice'),
     trim: () => {},
+    computed: () => Promise.resolve(0),
     settled: async () => {},
     valueBytes: () => 0,
     busyMs: () => busyMs,

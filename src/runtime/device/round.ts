@@ -21,6 +21,7 @@ import type { RoundResult, RoundTimes } from '../messages.ts';
 import { type RingPort, ringAllReduce, ringFrameCount } from './all-reduce.ts';
 import { decodeTensors, encodeTensors, pieceCodec } from './codec.ts';
 import type { PartialGradients } from './gradient-sums.ts';
+import { InstructionTimes } from './instruction-times.ts';
 import type { MailKey } from './mailbox.ts';
 import { orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
@@ -73,15 +74,15 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
     send: (to, frame, priority) => failure.guard(ports.send(to, frame, priority)),
     receive: (key) => failure.guard(ports.receive(key)),
   });
-  const times: RoundTimes[] = [];
+  const times = isTraced(round) ? new InstructionTimes(clock, startMs) : undefined;
   stage.beginRound(round, ports.plannedUpdate);
   for (const [index, instruction] of program.instructions.entries()) {
     if (instruction.kind === 'update') break;
-    const beganMs = clock.now() - startMs;
-    await failure.guard(
-      state.execute(instruction, (from) => times.push({ instruction: index, startMs: from - startMs, endMs: clock.now() - startMs })),
-    );
-    if (!isBeside(instruction)) times.push({ instruction: index, startMs: beganMs, endMs: clock.now() - startMs });
+    const passedMs = times?.now() ?? 0;
+    await failure.guard(state.execute(instruction, (beganMs) => times?.done(index, beganMs - startMs)));
+    if (times === undefined || endsLater(instruction)) continue;
+    if (isComputing(instruction) && stage.computed !== undefined) times.queued(index, passedMs, stage.computed());
+    else times.done(index, passedMs);
   }
   await failure.guard(state.reduced());
   const totals = failure.guard(stage.finishRound(isNormCounted(program)));
@@ -91,7 +92,7 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
   const finish = async (): Promise<RoundOutcome> => {
     await failure.guard(state.finished());
     const result = { round, ...(await totals), roundMs: clock.now() - startMs, busyMs: stage.busyMs() - busyBeforeMs };
-    return { result, times };
+    return { result, times: times === undefined ? [] : await failure.guard(times.all()) };
   };
   const outcome = finish();
   outcome.catch(() => {}); // the caller's, when it gets there
@@ -133,8 +134,8 @@ class RoundState {
     this.#buckets = bucketReductionOf(program)?.buckets ?? [];
   }
 
-  /** `onReduced`: called when an AllReduce that runs beside the computing is done, with the time at which it began. */
-  async execute(instruction: Instruction, onReduced: (beganMs: number) => void = () => {}): Promise<void> {
+  /** `onDone`: called when an instruction that ends later is done, with the time at which it began. */
+  async execute(instruction: Instruction, onDone: (beganMs: number) => void = () => {}): Promise<void> {
     switch (instruction.kind) {
       case 'receive':
         return this.#receive(instruction);
@@ -153,14 +154,14 @@ class RoundState {
         this.#stage.backwardWeight(instruction.microBatch, this.#bucketOf(instruction.layers));
         return;
       case 'send': {
-        const sending = this.#send(instruction);
+        const sending = this.#send(instruction, onDone);
         sending.catch(() => {}); // seen by finished()
         this.#sends.push(sending);
         return;
       }
       case 'all-reduce':
         if (!isBeside(instruction)) return this.#allReduce(instruction, undefined, this.#take());
-        return this.#allReduceBeside(instruction, defined(this.#bucketOf(instruction.layers), 'a bucket'), onReduced);
+        return this.#allReduceBeside(instruction, defined(this.#bucketOf(instruction.layers), 'a bucket'), onDone);
       case 'update':
         return;
       default:
@@ -242,11 +243,12 @@ class RoundState {
     store.set(microBatch, result);
   }
 
-  async #send(instruction: Extract<Instruction, { kind: 'send' }>): Promise<void> {
+  async #send(instruction: Extract<Instruction, { kind: 'send' }>, onDone: (beganMs: number) => void): Promise<void> {
     const { payload, microBatch, samples, to, encoding } = instruction;
     const isForward = payload === 'activation';
     const computed = defined((isForward ? this.#activations : this.#gradients).get(microBatch), `${payload} ${microBatch}`);
     const results = await this.#ports.failure.guard(computed);
+    const beganMs = this.#ports.clock.now();
     const cuts = isForward ? this.#stage.outputs : this.#stage.inputs.filter((input) => input.differentiable);
     const offset = this.#program.samples[0];
     const slices = results.map((result, index) =>
@@ -254,6 +256,7 @@ class RoundState {
     );
     const tensors = encoding === undefined ? slices : encodeTensors(slices);
     await this.#ports.send(to, { kind: payload, round: this.#round, microBatch, tensors }, 'pipeline');
+    onDone(beganMs);
   }
 
   #backward(microBatch: number, bucket: number | undefined): void {
@@ -346,6 +349,16 @@ interface RingPlace {
   readonly memberCount: number;
   readonly bucket: number | undefined;
   readonly encoding: Reduction['encoding'];
+}
+
+/** Whether an instruction is passed before it is done, and tells when it is. */
+function endsLater(instruction: Instruction): boolean {
+  return instruction.kind === 'send' || isBeside(instruction);
+}
+
+/** Whether an instruction is only queued when it is passed. */
+function isComputing({ kind }: Instruction): boolean {
+  return kind === 'forward' || kind === 'backward' || kind === 'backward-input' || kind === 'backward-weight';
 }
 
 /** Whether an instruction runs beside those behind it. */

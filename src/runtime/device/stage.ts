@@ -62,7 +62,7 @@ export type StagePort = Pick<
 > & {
   /** Of a strict stage, in place of takeGradients. */
   takePartials?(bucket?: number): Promise<PartialGradients>;
-} & Partial<Pick<Stage, 'statisticCount' | 'residuals'>>;
+} & Partial<Pick<Stage, 'statisticCount' | 'residuals' | 'computed'>>;
 
 type Values = Record<string, Value>;
 
@@ -165,6 +165,11 @@ export class Stage {
   /** Milliseconds of computing so far. */
   busyMs(): number {
     return this.#engine.busyMs();
+  }
+
+  /** Resolves when everything queued so far is computed, with how many milliseconds ago that was. */
+  computed(): Promise<number> {
+    return this.#engine.computed();
   }
 
   /** Bytes of received tensors that may wait on this device: its share of two rounds, and the pieces of an AllReduce. */
