@@ -59,12 +59,22 @@ export interface DeviceTimes {
    */
   readonly backwardInputMs?: readonly (readonly number[])[];
   /**
+   * The other part as a pass of its own, which may take longer than what the whole leaves: what both parts need is computed or read twice. Extension to the
+   * contract; absent means what the whole leaves, and so does less than that.
+   */
+  readonly backwardWeightMs?: readonly (readonly number[])[];
+  /**
    * Forward and backward together in a last stage that runs each backward right after its forward: one graph then, which keeps nothing between them.
    * Extension to the contract; absent means the sum of the two.
    */
   readonly stepMs?: readonly (readonly number[])[];
   /** Milliseconds of one optimizer update, by layer; absent: 0. */
   readonly updateMs?: readonly number[];
+  /**
+   * Milliseconds of computing that a MiB costs, sent or received, on a device whose processor does both (`handlingMs` in times.ts). Extension to the contract;
+   * absent means 0: sending and receiving are somebody else's work.
+   */
+  readonly handlingMsPerMiB?: number;
 }
 
 export interface Profile {

@@ -25,6 +25,7 @@ export function withoutBackward(profile: Profile, layerCount: number): Profile {
             stepMs: times.stepMs.map((row, point) => row.map((ms, layer) => (layer < layerCount ? forwardPart(times, point, layer) : ms))),
           }),
       ...(times.backwardInputMs === undefined ? {} : { backwardInputMs: times.backwardInputMs.map(trainedOnly) }),
+      ...(times.backwardWeightMs === undefined ? {} : { backwardWeightMs: times.backwardWeightMs.map(trainedOnly) }),
     },
   ]);
   const layers = profile.layers.map((layer, index) => {

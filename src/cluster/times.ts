@@ -61,6 +61,8 @@ export interface LayerTimes {
   backwardMs(first: number, end: number, samples: number): number;
   /** The part of backwardMs that gives the input gradients; never more than the whole. */
   backwardInputMs(first: number, end: number, samples: number): number;
+  /** The weight gradients as a pass of their own; 0 where the profile says nothing. What the whole leaves is the least. */
+  backwardWeightMs(first: number, end: number, samples: number): number;
   /** One optimizer update; 0 where the profile says nothing. */
   updateMs(first: number, end: number): number;
 }
@@ -88,11 +90,13 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
   const forwardMs = rangeTimes(tables.forwardMs, batchSizes);
   const backwardMs = rangeTimes(tables.backwardMs, batchSizes);
   const inputMs = rangeTimes(backwardInputTable(times), batchSizes);
+  const weightMs = times.backwardWeightMs && rangeTimes(times.backwardWeightMs, batchSizes);
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
   return {
     forwardMs,
     backwardMs,
     backwardInputMs: (first, end, samples) => Math.min(inputMs(first, end, samples), backwardMs(first, end, samples)),
+    backwardWeightMs: (first, end, samples) => weightMs?.(first, end, samples) ?? 0,
     updateMs: (first, end) => (update === undefined ? 0 : Math.max(0, rangeOf(update, first, end))),
   };
 }
@@ -103,15 +107,26 @@ export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes)
 }
 
 /** The times of a device that takes `factor` times as long for everything. */
-export function scaledTimes({ forwardMs, backwardMs, backwardInputMs, stepMs, updateMs }: DeviceTimes, factor: number): DeviceTimes {
+export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
+  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, handlingMsPerMiB } = times;
   const row = (values: readonly number[]): number[] => values.map((ms) => ms * factor);
   return {
     forwardMs: forwardMs.map(row),
     backwardMs: backwardMs.map(row),
     ...(backwardInputMs === undefined ? {} : { backwardInputMs: backwardInputMs.map(row) }),
+    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: backwardWeightMs.map(row) }),
     ...(stepMs === undefined ? {} : { stepMs: stepMs.map(row) }),
     ...(updateMs === undefined ? {} : { updateMs: row(updateMs) }),
+    ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * factor }),
   };
+}
+
+/**
+ * Milliseconds of computing that a device loses to bytes that it sends or receives. A forward pass pays for what it is given and what it hands on, and so does a
+ * backward pass (its first part, where it has several); the data's holder pays with its forward passes for what it hands out; AllReduces take no less than this.
+ */
+export function handlingMs({ handlingMsPerMiB = 0 }: DeviceTimes, bytes: number): number {
+  return (handlingMsPerMiB * bytes) / 2 ** 20;
 }
 
 /** sums[i] is the sum of the first i values. */

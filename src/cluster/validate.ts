@@ -131,8 +131,10 @@ const profileSchema = z.object(
           forwardMs: table,
           backwardMs: table,
           backwardInputMs: table.exactOptional(),
+          backwardWeightMs: table.exactOptional(),
           stepMs: table.exactOptional(),
           updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional(),
+          handlingMsPerMiB: zeroOrMore('milliseconds of computing that a MiB costs').exactOptional(),
         },
         'an object with forwardMs and backwardMs',
       ),
@@ -153,7 +155,7 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
     }
   }
   for (const [name, times] of Object.entries(profile.devices)) {
-    for (const key of ['forwardMs', 'backwardMs', 'backwardInputMs', 'stepMs'] as const) {
+    for (const key of ['forwardMs', 'backwardMs', 'backwardInputMs', 'backwardWeightMs', 'stepMs'] as const) {
       const rows = times[key];
       if (rows === undefined) continue;
       checkLength(source, ['devices', name, key], rows, profile.batchSizes.length, 'batchSizes');

@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createWorkClock, type ProcessorFacts, processorFacts } from './work-clock.ts';
+import { createLossClock, createWorkClock, type ProcessorFacts, processorFacts } from './work-clock.ts';
 
 const free = { threadCount: 1, maxCpu: 1, isCourteous: false };
 
 /** Clocks of a thread that has run for 30 ms, in a process that has for 80. */
-const facts = (quotaCores?: number): ProcessorFacts => ({ quotaCores, threadMs: () => 30, processMs: () => 80 });
+const facts = (quotaCores?: number): ProcessorFacts => ({ quotaCores, coreCount: 4, threadMs: () => 30, processMs: () => 80 });
 
 const isWall = (clock: () => number): boolean => Math.abs(clock() - performance.now()) < 1000;
 
@@ -14,6 +14,18 @@ test('under a quota work counts for the processor time of its threads over what 
   assert.equal(createWorkClock({ ...free, threadCount: 2 }, facts(0.5))(), 160, 'of several threads, that of the process');
   assert.equal(createWorkClock({ ...free, maxCpu: 0.1 }, facts(0.25))(), 300, 'the tighter limit counts');
   assert.equal(createWorkClock({ ...free, maxCpu: 0.5 }, facts(0.25))(), 120);
+});
+
+test('what a process does besides takes time from an engine that uses all that there is, and from no other', () => {
+  assert.equal(createLossClock(free, facts(0.25))(), 320);
+  assert.equal(createLossClock({ ...free, threadCount: 4 }, facts())(), 20, 'all cores compute');
+  assert.equal(createLossClock({ ...free, threadCount: 4 }, facts(8))(), 20, 'a quota above the machine is none');
+  for (const clock of [
+    createLossClock(free, facts()),
+    createLossClock(free, facts(1.5)),
+    createLossClock({ ...free, maxCpu: 0.5 }, facts(0.25)),
+  ])
+    assert.equal(clock(), 0);
 });
 
 test('elsewhere time is time: no quota, one that is no limit, other limits that change, nobody who counts', () => {

@@ -2,6 +2,7 @@
 // waits for it. What work takes in the long run is its processor time over the quota, which is what planning needs and what shares out rounds. Node only.
 
 import { openSync, readSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { linuxFacts } from './host-linux.ts';
 
 export interface WorkClockOptions {
@@ -15,6 +16,8 @@ export interface WorkClockOptions {
 export interface ProcessorFacts {
   /** Cores that this process may use. Default: all. */
   readonly quotaCores?: number | undefined;
+  /** Cores of the machine. */
+  readonly coreCount: number;
   /** Processor time of the calling thread, in milliseconds; undefined where nobody counts it. */
   readonly threadMs?: (() => number) | undefined;
   /** Of the whole process. */
@@ -35,14 +38,25 @@ export function createWorkClock(options: WorkClockOptions, facts: ProcessorFacts
   return () => usedMs() / cores;
 }
 
+/**
+ * A clock of the processor time that this process takes from an engine that uses all the cores it may use, as milliseconds of the engine's work. It does not run
+ * where the process has more cores than that, or the engine pauses of its own accord. To be read while the engine rests: its work counts too.
+ */
+export function createLossClock({ threadCount, maxCpu }: WorkClockOptions, facts: ProcessorFacts = processorFacts()): () => number {
+  const { quotaCores = Number.POSITIVE_INFINITY, coreCount, processMs } = facts;
+  const cores = Math.min(quotaCores, coreCount);
+  return cores > threadCount || maxCpu < 1 ? () => 0 : () => processMs() / cores;
+}
+
 /** What the operating system says of this process and thread. */
 export function processorFacts(): ProcessorFacts {
   const processMs = (): number => {
     const { user, system } = process.cpuUsage();
     return (user + system) / 1000;
   };
-  if (process.platform !== 'linux') return { processMs };
-  return { quotaCores: linuxFacts().cpuQuota?.cores, threadMs: threadClock(), processMs };
+  const coreCount = availableParallelism();
+  if (process.platform !== 'linux') return { coreCount, processMs };
+  return { quotaCores: linuxFacts().cpuQuota?.cores, coreCount, threadMs: threadClock(), processMs };
 }
 
 /**

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
 import { createRandom } from '../random.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { everyPipeline } from './exhaustive.ts';
@@ -113,7 +113,7 @@ test('pipedream: devices count as equal, and every micro-batch pays for the weig
   assert.match(picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'board'], 10000) })), /^\[0,[24]\)/);
 });
 
-test('dapple is asteroid where devices are alike, memory is no matter and every device has the data: 30 random problems', () => {
+test('dapple is asteroid where devices are alike, memory is no matter, every device has the data and bytes cost no processor time: 30 random problems', () => {
   for (let seed = 0; seed < 30; seed++) {
     const random = createRandom(seed, 43);
     const { profile: of, cluster } = randomInstance(seed, { deviceCount: 1 + random.integer(5), layerCount: 1 + random.integer(8) });
@@ -121,7 +121,14 @@ test('dapple is asteroid where devices are alike, memory is no matter and every 
       devices: cluster.devices.map(({ name }) => ({ name, kind: 'fast', memoryMiB: 1e6 })),
       links: { default: cluster.links.default },
     };
-    const question = { profile: of, cluster: alike, batchSize: 32, microBatchSize: 4, optimizerState: 0 } as const;
+    const { handlingMsPerMiB: _, ...fast } = of.devices['fast'] as DeviceTimes;
+    const question = {
+      profile: { ...of, devices: { fast } },
+      cluster: alike,
+      batchSize: 32,
+      microBatchSize: 4,
+      optimizerState: 0,
+    } as const;
     const [dapple, asteroid] = [plan({ ...question, planner: 'dapple' }), plan({ ...question, planner: 'asteroid' })];
     const ms = asteroid.predicted.roundMs;
     assert.ok(Math.abs(dapple.predicted.roundMs - ms) <= 1e-6 * ms, `seed ${seed}: ${picture(dapple)}, ${picture(asteroid)}`);

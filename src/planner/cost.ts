@@ -6,7 +6,7 @@ import type { Cluster, LinkSpeed, PlanLayout, Profile, StagePlan } from '../clus
 import { withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
-import { deviceTimes, layerTimes } from '../cluster/times.ts';
+import { deviceTimes, handlingMs, layerTimes } from '../cluster/times.ts';
 import { effectiveInFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** One step of the pipeline, execution or communication. */
@@ -148,16 +148,26 @@ function isStepped(plan: PlanLayout): boolean {
   return effectiveInFlight(plan, stages.length - 1) === 1;
 }
 
-/** Eq. 8: the slowest device's forward, the slowest device's backward. */
+/** Bytes of a sample that a stage is given and hands on: as many forward as backward. */
+export function passedBytes({ layers }: Profile, [first, end]: readonly [number, number]): number {
+  const inBytes = first === 0 ? 0 : (layers[first - 1]?.outputBytes ?? 0);
+  const outBytes = end === layers.length ? 0 : (layers[end - 1]?.outputBytes ?? 0);
+  return inBytes + outBytes;
+}
+
+/** Eq. 8: the slowest device's forward, the slowest device's backward; with what bytes cost processors, which the paper leaves out. */
 function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes, isStep }: StageContext): Step {
   let forwardMs = 0;
   let backwardMs = 0;
   for (const [index, place] of shares.devices.entries()) {
     const device = cluster.devices[place];
     if (device === undefined) continue;
-    const times = layerTimes(deviceTimes(profile, device), profile.batchSizes, isStep);
-    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, stage.samples[index] ?? 0));
-    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, stage.samples[index] ?? 0));
+    const measured = deviceTimes(profile, device);
+    const times = layerTimes(measured, profile.batchSizes, isStep);
+    const share = stage.samples[index] ?? 0;
+    const passMs = handlingMs(measured, share * passedBytes(profile, stage.layers));
+    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + passMs);
+    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + passMs);
   }
   return { forwardMs, backwardMs, allReduceMs: allReduceMs(table, shares.devices, weightBytes) };
 }

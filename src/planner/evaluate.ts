@@ -9,7 +9,7 @@ import { simulate } from '../simulator/simulate.ts';
 import { bucketsOfStage, isSplitStage, layoutPlan, paceOfStage } from './layout.ts';
 import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import { againMs } from './recomputation.ts';
-import { groupReduceMs, onGrid, type ShareTimes, shareTimes } from './share-times.ts';
+import { groupReduceMs, onGrid, reduceCostMs, ringBytes, type ShareTimes, shareTimes } from './share-times.ts';
 
 /** One piece across the border between two stages: places in the flat list of devices, and times of the link. */
 interface Piece {
@@ -30,6 +30,26 @@ interface Node {
   /** By bucket, of the last micro-batch's pass that makes weight gradients final. One where nothing is cut. */
   readonly lastMs: readonly number[];
   readonly updateMs: number;
+  /** What its AllReduces beside the computing cost. */
+  readonly besideMs: number;
+}
+
+/** What a device's times depend on besides its share. */
+interface NodeContext {
+  readonly buckets: readonly (readonly [number, number])[];
+  /** Whether they are reduced beside the computing. */
+  readonly isBeside: boolean;
+  readonly demand: StageDemand;
+  readonly passed: PassedBytes;
+}
+
+/** Bytes that a device sends and receives for a micro-batch: a sample's, but for what the data's holder hands out. */
+interface PassedBytes {
+  readonly forward: number;
+  readonly backward: number;
+  /** Inputs and labels that come to it. */
+  readonly fed: number;
+  readonly handedOut: number;
 }
 
 interface FlatStage {
@@ -100,8 +120,10 @@ export class Evaluator {
       const isGroup = layout.devices.length > 1 && !isForwardOnly;
       const demand = stageDemand(this.#problem, ...layout.layers, pace.ahead);
       const buckets = isGroup && isOverlapped ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
+      const isBeside = isGroup && isOverlapped;
+      const passed = this.#passedBytes(layouts, stage);
       for (const [index, place] of layout.devices.entries())
-        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, buckets, demand));
+        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed }));
       const reduceMs = isGroup ? buckets.map((range) => groupReduceMs(this.#problem, layout.devices, ...range)) : [];
       const pieces = this.#pieces(layout, layouts[stage + 1], first, nodes.length);
       const isGradientWanted = gradientsCross(this.#problem, layout.layers[0]);
@@ -109,24 +131,47 @@ export class Evaluator {
     });
   }
 
-  #node(place: number, layout: StageLayout, share: number, buckets: readonly (readonly [number, number])[], demand: StageDemand): Node {
+  #node(place: number, layout: StageLayout, share: number, { buckets, isBeside, demand, passed }: NodeContext): Node {
     const times = this.#times;
-    const { layers } = layout;
+    const { layers, devices } = layout;
     const isSplit = isSplitStage(this.#problem, layout);
-    const wholeMs = times.backwardMs(place, ...layers, share);
-    const firstMs = isSplit ? times.backwardInputMs(place, ...layers, share) : wholeMs;
-    // What is computed again is part of the first half, or of the first piece.
-    const again = onGrid(againMs(this.#problem, place, layers, demand, share));
+    const fedBytes = place === this.#holder ? passed.handedOut : passed.fed * share;
+    // What is computed again, sent and received is part of the first half, or of the first piece.
+    const again = onGrid(againMs(this.#problem, place, layers, demand, share)) + times.handlingMs(place, passed.backward * share);
     const pieceMs = (range: readonly [number, number]): number =>
-      times.backwardMs(place, ...range, share) - (isSplit ? times.backwardInputMs(place, ...range, share) : 0);
+      isSplit ? times.backwardWeightMs(place, ...range, share) : times.backwardMs(place, ...range, share);
+    const costMs = (range: readonly [number, number]): number =>
+      reduceCostMs(this.#problem, place, ringBytes(this.#problem, devices.length, ...range));
     return {
       place,
-      forwardMs: times.forwardMs(place, ...layers, share),
-      backwardMs: again + firstMs,
-      weightMs: wholeMs - firstMs,
+      forwardMs: times.forwardMs(place, ...layers, share) + times.handlingMs(place, passed.forward * share + fedBytes),
+      backwardMs: again + (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
+      weightMs: isSplit ? pieceMs(layers) : 0,
       lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : again)),
       updateMs: times.updateMs(place, ...layers),
+      besideMs: isBeside ? buckets.reduce((sum, range) => sum + costMs(range), 0) : 0,
     };
+  }
+
+  /** What devices of a stage send and receive. */
+  #passedBytes(layouts: readonly StageLayout[], stage: number): PassedBytes {
+    const { layers, inputBytes, labelBytes } = this.#problem.profile;
+    const last = layouts.length - 1;
+    const [first, end] = (layouts[stage] as StageLayout).layers;
+    const inBytes = stage === 0 ? 0 : (layers[first - 1]?.outputBytes ?? 0);
+    const outBytes = stage === last ? 0 : (layers[end - 1]?.outputBytes ?? 0);
+    const backward = (gradientsCross(this.#problem, first) ? inBytes : 0) + (gradientsCross(this.#problem, end) ? outBytes : 0);
+    const isFed = this.#holder !== -1;
+    const fed = isFed ? (stage === 0 ? inputBytes : 0) + (stage === last ? labelBytes : 0) : 0;
+    return { forward: inBytes + outBytes, backward, fed, handedOut: isFed ? this.#handedOut(layouts) : 0 };
+  }
+
+  /** Bytes of inputs and labels that the data's holder hands to others for a micro-batch. */
+  #handedOut(layouts: readonly StageLayout[]): number {
+    const { inputBytes, labelBytes } = this.#problem.profile;
+    const others = ({ devices, samples }: StageLayout): number =>
+      devices.reduce((sum, place, index) => sum + (place === this.#holder ? 0 : (samples[index] ?? 0)), 0);
+    return inputBytes * others(layouts[0] as StageLayout) + labelBytes * others(layouts.at(-1) as StageLayout);
   }
 
   /** Rule 3: overlapping sample ranges of neighbouring stages. */
@@ -288,7 +333,7 @@ function roundEnd(stages: readonly FlatStage[], nodes: readonly Node[], free: Fl
       reducedMs = readyMs + ms;
     }
     for (let index = first; index < end; index++)
-      round = Math.max(round, Math.max(reducedMs, free[index] ?? 0) + (nodes[index]?.updateMs ?? 0));
+      round = Math.max(round, Math.max(reducedMs, (free[index] ?? 0) + (nodes[index]?.besideMs ?? 0)) + (nodes[index]?.updateMs ?? 0));
   }
   return round;
 }

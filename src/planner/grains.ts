@@ -12,11 +12,12 @@ export function profileInGrains(profile: Profile, grain: number): Profile {
     const timeMs = rangeTimes(rows, batchSizes);
     return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
   };
-  const inGrains = ({ forwardMs, backwardMs, backwardInputMs, ...rest }: DeviceTimes): DeviceTimes => ({
+  const inGrains = ({ forwardMs, backwardMs, backwardInputMs, backwardWeightMs, ...rest }: DeviceTimes): DeviceTimes => ({
     ...rest,
     forwardMs: rowOf(forwardMs),
     backwardMs: rowOf(backwardMs),
     ...(backwardInputMs === undefined ? {} : { backwardInputMs: rowOf(backwardInputMs) }),
+    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: rowOf(backwardWeightMs) }),
   });
   const larger = ({ outputBytes, savedBytes, flops, recomputed, ...rest }: LayerProfile): LayerProfile => ({
     ...rest,

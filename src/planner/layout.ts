@@ -146,5 +146,5 @@ function ringTimes({ table, sums }: Problem, devices: readonly number[]): (first
 
 /** The pass that makes weight gradients final. */
 function passMs(times: ShareTimes, place: number, [first, end]: Range, samples: number, isSplit: boolean): number {
-  return times.backwardMs(place, first, end, samples) - (isSplit ? times.backwardInputMs(place, first, end, samples) : 0);
+  return isSplit ? times.backwardWeightMs(place, first, end, samples) : times.backwardMs(place, first, end, samples);
 }

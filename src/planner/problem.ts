@@ -5,7 +5,7 @@ import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
 import { againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
-import { backwardInputTable, deviceTimes, type PassTables, prefixSums, stepTables } from '../cluster/times.ts';
+import { backwardInputTable, deviceTimes, handlingMs, type PassTables, prefixSums, stepTables } from '../cluster/times.ts';
 import { forwardsAhead, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** A device as the planners see it. */
@@ -24,8 +24,12 @@ export interface ClassTimes extends PassSums {
   readonly steps: PassSums;
   /** The part of `backward` that gives the input gradients. */
   readonly backwardInput: readonly Float64Array[];
+  /** The weight gradients as a pass of their own; undefined: what that leaves of `backward`. */
+  readonly backwardWeight: readonly Float64Array[] | undefined;
   /** Of computing all activations again that can be. */
   readonly again: readonly Float64Array[];
+  /** What a byte costs that is sent or received (`handlingMs`). */
+  readonly msPerByte: number;
 }
 
 export interface PassSums {
@@ -92,6 +96,8 @@ export function createProblem(input: ProblemInput): Problem {
         classes.push({
           ...passSums(times),
           backwardInput: backwardInputTable(times).map(prefixSums),
+          backwardWeight: times.backwardWeightMs?.map(prefixSums),
+          msPerByte: handlingMs(times, 1),
           again: again.map(prefixSums),
         }) - 1;
       known.set(times, classIndex);

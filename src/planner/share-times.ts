@@ -17,7 +17,11 @@ export interface ShareTimes {
   backwardMs(place: number, first: number, end: number, samples: number): number;
   /** The part of backwardMs that gives the input gradients. */
   backwardInputMs(place: number, first: number, end: number, samples: number): number;
+  /** The weight gradients as a pass of their own. */
+  backwardWeightMs(place: number, first: number, end: number, samples: number): number;
   updateMs(place: number, first: number, end: number): number;
+  /** What bytes cost that the device sends or receives. */
+  handlingMs(place: number, bytes: number): number;
 }
 
 /** Times of a problem's devices. */
@@ -40,22 +44,41 @@ export function shareTimes(problem: Problem): ShareTimes {
     const times = classes[devices[place]?.classIndex ?? -1];
     return times && sumsFor(problem, times, first, end);
   };
+  const backwardInputMs: ShareTimes['backwardInputMs'] = (place, first, end, samples) => {
+    const times = classes[devices[place]?.classIndex ?? -1];
+    return Math.min(rangeMs(times?.backwardInput, first, end, samples), rangeMs(times?.backward, first, end, samples));
+  };
   return {
     forwardMs: (place, first, end, samples) => rangeMs(sumsOf(place, first, end)?.forward, first, end, samples),
     backwardMs: (place, first, end, samples) => rangeMs(sumsOf(place, first, end)?.backward, first, end, samples),
-    backwardInputMs: (place, first, end, samples) => {
+    backwardInputMs,
+    backwardWeightMs: (place, first, end, samples) => {
       const times = classes[devices[place]?.classIndex ?? -1];
-      return Math.min(rangeMs(times?.backwardInput, first, end, samples), rangeMs(times?.backward, first, end, samples));
+      const leftMs = rangeMs(times?.backward, first, end, samples) - backwardInputMs(place, first, end, samples);
+      return Math.max(leftMs, rangeMs(times?.backwardWeight, first, end, samples));
     },
     updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
+    handlingMs: (place, bytes) => onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * bytes),
   };
 }
 
-/** Rule 5's AllReduce of a group. */
-export function groupReduceMs({ table, sums, forwardOnlyLayers }: Problem, devices: readonly number[], first: number, end: number): number {
+/** Rule 5's AllReduce of a group: no sooner than its members can send and receive it. */
+export function groupReduceMs(problem: Problem, devices: readonly number[], first: number, end: number): number {
+  const { table, forwardOnlyLayers } = problem;
   const count = devices.length;
   if (count < 2 || end <= forwardOnlyLayers) return 0;
   const { bandwidthMbps, latencyMs } = slowestInGroup(table, devices);
-  const bytes = (2 * (count - 1) * sums.weightBytes(first, end)) / count;
-  return onGrid((bytes * 8) / (bandwidthMbps * 1000) + 2 * (count - 1) * latencyMs);
+  const bytes = ringBytes(problem, count, first, end);
+  const costMs = Math.max(...devices.map((place) => reduceCostMs(problem, place, bytes)));
+  return onGrid(Math.max((bytes * 8) / (bandwidthMbps * 1000), costMs) + 2 * (count - 1) * latencyMs);
+}
+
+/** What every member of a group sends, and receives, in an AllReduce. */
+export function ringBytes({ sums }: Problem, count: number, first: number, end: number): number {
+  return (2 * (count - 1) * sums.weightBytes(first, end)) / count;
+}
+
+/** What an AllReduce costs a member that sends and receives so many bytes each. */
+export function reduceCostMs({ devices, classes }: Problem, place: number, bytes: number): number {
+  return onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * 2 * bytes);
 }

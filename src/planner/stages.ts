@@ -6,7 +6,7 @@ import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
 import { interpolation } from '../cluster/times.ts';
 import { forwardsAhead } from '../schedule/generate.ts';
 import { type Allocation, allocate, allocateByKind } from './allocation.ts';
-import { allReduceMs, ringMs, type Shares } from './cost.ts';
+import { allReduceMs, passedBytes, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand, sumsFor } from './problem.ts';
 import { againMs } from './recomputation.ts';
@@ -311,12 +311,15 @@ export class StageTable {
     if (times === undefined) return;
     const count = this.#problem.profile.batchSizes.length;
     const sums = sumsFor(this.#problem, times, this.#first, this.#end);
+    // What is sent and received costs as much for each sample.
+    const passMs = times.msPerByte * passedBytes(this.#problem.profile, [this.#first, this.#end]);
     for (let index = 0; index < count; index++) {
       const [forward, backward] = [sums.forward[index], sums.backward[index]];
       if (forward === undefined || backward === undefined) continue;
-      const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0);
+      const ownMs = passMs * (this.#problem.profile.batchSizes[index] ?? 0);
+      const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs;
       this.#forward[classIndex * count + index] = forwardMs;
-      this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0);
+      this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs;
     }
   }
 }

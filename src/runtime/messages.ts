@@ -61,6 +61,9 @@ export interface LinkMeasurement {
   readonly peer: string;
   readonly bandwidthMbps: number;
   readonly latencyMs: number;
+  /** Milliseconds of computing that a MiB cost the device that sent it, and its peer, which received it. Absent where a device does not know. */
+  readonly sendingMsPerMiB?: number;
+  readonly receivingMsPerMiB?: number;
 }
 
 export type StateRole = 'parameter' | 'buffer' | 'optimizer';
@@ -127,6 +130,7 @@ const deviceTimes: z.ZodType<DeviceTimes> = z.object({
   forwardMs: z.array(z.array(milliseconds)),
   backwardMs: z.array(z.array(milliseconds)),
   backwardInputMs: z.array(z.array(milliseconds)).exactOptional(),
+  backwardWeightMs: z.array(z.array(milliseconds)).exactOptional(),
   stepMs: z.array(z.array(milliseconds)).exactOptional(),
   updateMs: z.array(milliseconds).exactOptional(),
 });
@@ -240,11 +244,19 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   end: z.object({ reason: z.string().max(1000) }),
 };
 
+const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
+  peer: name,
+  bandwidthMbps: z.number().positive(),
+  latencyMs: milliseconds,
+  sendingMsPerMiB: milliseconds.exactOptional(),
+  receivingMsPerMiB: milliseconds.exactOptional(),
+});
+
 export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
   ready: z.object({ listenUrl: z.string().max(300) }),
   connected: z.object({}),
   measured: z.object({
-    links: z.array(z.object({ peer: name, bandwidthMbps: z.number().positive(), latencyMs: milliseconds })).max(2000),
+    links: z.array(linkMeasurement).max(2000),
   }),
   'profile-progress': z.object({ done: count, total: count }),
   profiled: z.object({ layers: layerProfiles, times: deviceTimes, cached: z.boolean() }),

@@ -8,7 +8,7 @@ import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
 import { againFraction, againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
-import { deviceTimes, type LayerTimes, layerTimes, type RangeTimes, rangeTimes } from '../cluster/times.ts';
+import { deviceTimes, handlingMs, type LayerTimes, layerTimes, type RangeTimes, rangeTimes } from '../cluster/times.ts';
 import { effectiveInFlight, overlapsAllReduce } from '../schedule/generate.ts';
 import { type DeviceProgram, type Instruction, isBackwardImmediate, type Payload, type Program } from '../schedule/program.ts';
 
@@ -23,6 +23,8 @@ export interface Ground {
   times(place: number, isStep: boolean): LayerTimes;
   /** Of computing all again that can be, on the device at a place: by layers and samples. */
   againMs(place: number): RangeTimes;
+  /** What bytes cost the device at a place that sends or receives them. */
+  handlingMs(place: number, bytes: number): number;
 }
 
 export function prepareGround(profile: Profile, cluster: Cluster): Ground {
@@ -36,7 +38,17 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
   };
   const againMs = (place: number): RangeTimes =>
     rangeTimes(againTable(profile, deviceTimes(profile, defined(cluster.devices[place], 'a device'))), profile.batchSizes);
-  return { profile, cluster, table: links(cluster), sums: layerSums(profile), kept: keptSums(profile), times, againMs };
+  const timesAt = cluster.devices.map((device) => deviceTimes(profile, device));
+  return {
+    profile,
+    cluster,
+    table: links(cluster),
+    sums: layerSums(profile),
+    kept: keptSums(profile),
+    times,
+    againMs,
+    handlingMs: (place, bytes) => handlingMs(defined(timesAt[place], 'a device'), bytes),
+  };
 }
 
 /** Instruction kinds as small numbers. */
@@ -64,6 +76,10 @@ export interface Runner {
   readonly durations: Float64Array;
   /** Part of a backward's duration: of its first piece, where it is cut. */
   readonly againMs: number;
+  /** Bytes that a pass of a micro-batch sends and receives, by its kind; 'feed': that the data's holder hands out, as part of its forward passes. */
+  readonly bytes: { forward: number; backward: number; feed: number };
+  /** What its AllReduces beside the computing cost. */
+  besideMs: number;
   /** The first of its layers that has a backward pass, and keeps something for it. */
   readonly trainedFrom: number;
   /** K_p of its stage. */
@@ -104,6 +120,8 @@ export interface Group {
   readonly layers: readonly [number, number];
   /** The places of its members in `runners`. */
   readonly members: readonly number[];
+  /** What sending and receiving costs each of them. */
+  readonly costsMs: readonly number[];
 }
 
 export interface Compiled {
@@ -117,6 +135,8 @@ export interface Compiled {
   readonly argument: Int32Array;
   /** By instruction: milliseconds of computing. */
   readonly durationMs: Float64Array;
+  /** By instruction: milliseconds that what it sends and receives costs besides. */
+  readonly handlingMs: Float64Array;
   readonly flows: readonly Flow[];
   readonly channels: readonly Channel[];
   readonly groups: readonly Group[];
@@ -142,6 +162,7 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
     ...times,
     backwardMs: (first, end, samples) => times.backwardMs(from(first, end), end, samples),
     backwardInputMs: (first, end, samples) => times.backwardInputMs(from(first, end), end, samples),
+    backwardWeightMs: (first, end, samples) => times.backwardWeightMs(from(first, end), end, samples),
   };
 }
 
@@ -180,6 +201,7 @@ class Compiler {
     const opcode = new Uint8Array(count);
     const argument = new Int32Array(count);
     const durationMs = new Float64Array(count);
+    const handlingMs = new Float64Array(count);
     let next = 0;
     for (const [index, runner] of this.#runners.entries()) {
       firstInstruction[index] = next;
@@ -190,6 +212,7 @@ class Compiler {
       }
     }
     firstInstruction[this.#runners.length] = next;
+    this.#addTransfers(firstInstruction, opcode, handlingMs);
     const { microBatchCount } = this.#program;
     return {
       microBatchCount,
@@ -198,6 +221,7 @@ class Compiler {
       opcode,
       argument,
       durationMs,
+      handlingMs,
       flows: this.#flows,
       channels: this.#channels,
       groups: this.#groups,
@@ -221,9 +245,37 @@ class Compiler {
     durations[opcodes.backward] = againMs + backwardMs;
     const inputMs = onGrid(times.backwardInputMs(first, end, samples));
     durations[opcodes['backward-input']] = againMs + inputMs;
-    durations[opcodes['backward-weight']] = backwardMs - inputMs;
+    durations[opcodes['backward-weight']] = weightMs(times, [first, end], samples);
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
-    return { program, place, times, durations, againMs, trainedFrom, inFlight: effectiveInFlight(this.#plan, program.stage), feeds: [] };
+    const inFlight = effectiveInFlight(this.#plan, program.stage);
+    const bytes = { forward: 0, backward: 0, feed: 0 };
+    return { program, place, times, durations, againMs, bytes, besideMs: 0, trainedFrom, inFlight, feeds: [] };
+  }
+
+  /** What the flows and AllReduces cost those who send and receive. */
+  #addTransfers(firstInstruction: Int32Array, opcode: Uint8Array, into: Float64Array): void {
+    const sender = new Map(this.#runners.map((runner) => [runner.place, runner]));
+    for (const { channel, payload, receiver, bytes } of this.#flows) {
+      if (channel === -1) continue;
+      const kind = payload === 'gradient' ? 'backward' : 'forward';
+      (this.#runners[receiver] as Runner).bytes[kind] += bytes;
+      const from = sender.get((this.#channels[channel] as Channel).from);
+      if (from !== undefined) from.bytes[payload === 'input' || payload === 'label' ? 'feed' : kind] += bytes;
+    }
+    for (const { row, members, costsMs } of this.#groups)
+      if (row >= 0) for (const [index, member] of members.entries()) (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
+    for (const [index, { place, bytes, program }] of this.#runners.entries()) {
+      const cost = (amount: number): number => onGrid(this.#ground.handlingMs(place, amount));
+      const [forwardMs, backwardMs] = [cost(bytes.forward + bytes.feed), cost(bytes.backward)];
+      if (forwardMs === 0 && backwardMs === 0) continue;
+      const start = firstInstruction[index] as number;
+      for (const [offset, step] of program.instructions.entries()) {
+        const code = opcode[start + offset] as number;
+        if (code === opcodes.forward) into[start + offset] = forwardMs;
+        else if (code === opcodes['backward-input'] || (step.kind === 'backward' && isFirstPiece(step, program)))
+          into[start + offset] = backwardMs;
+      }
+    }
   }
 
   /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
@@ -327,10 +379,15 @@ class Compiler {
       names.map((name) => table.deviceIndex(name)),
     );
     const bytes = (2 * (size - 1) * sums.weightBytes(...layers)) / size;
-    // Pieces are encoded while others travel.
-    const travelMs = Math.max((bytes * encodedFraction(encoding) * 8) / (slowest.bandwidthMbps * 1000), codecMs(encoding, bytes));
+    const sentBytes = bytes * encodedFraction(encoding);
+    const members = names.map((name) => defined(this.#byName.get(name), name));
+    const costsMs = members.map((member) =>
+      onGrid(this.#ground.handlingMs(defined(this.#runners[member], 'a member').place, 2 * sentBytes)),
+    );
+    // Pieces are encoded, sent and received while others travel.
+    const travelMs = Math.max((sentBytes * 8) / (slowest.bandwidthMbps * 1000), codecMs(encoding, bytes), ...costsMs);
     const durationMs = size < 2 ? 0 : onGrid(travelMs + 2 * (size - 1) * slowest.latencyMs);
-    return { size, durationMs, row, layers, members: names.map((name) => defined(this.#byName.get(name), name)) };
+    return { size, durationMs, row, layers, members, costsMs };
   }
 }
 
@@ -339,7 +396,18 @@ function durationOf(step: Instruction, { program, times, durations, againMs }: R
   if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce') return durations[opcodes[step.kind]] as number;
   const [first, end] = step.layers;
   const samples = program.samples[1] - program.samples[0];
+  if (step.kind === 'backward-weight') return weightMs(times, [first, end], samples);
   const backwardMs = onGrid(times.backwardMs(first, end, samples));
-  if (step.kind === 'backward') return end === program.layers[1] ? againMs + backwardMs : backwardMs;
-  return backwardMs - onGrid(times.backwardInputMs(first, end, samples));
+  return isFirstPiece(step, program) ? againMs + backwardMs : backwardMs;
+}
+
+/** Weight gradients as a pass of their own. */
+function weightMs(times: LayerTimes, [first, end]: readonly [number, number], samples: number): number {
+  const leftMs = onGrid(times.backwardMs(first, end, samples)) - onGrid(times.backwardInputMs(first, end, samples));
+  return Math.max(leftMs, onGrid(times.backwardWeightMs(first, end, samples)));
+}
+
+/** Whether it is all of a backward pass, or the piece of the deepest layers. */
+function isFirstPiece({ layers }: { readonly layers?: readonly [number, number] }, program: DeviceProgram): boolean {
+  return layers === undefined || layers[1] === program.layers[1];
 }

@@ -3,7 +3,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Cluster, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { plan } from '../planner/plan.ts';
 import { plannerNames } from '../planner/planners.ts';
 import { program } from '../schedule/generate.ts';
@@ -45,13 +45,12 @@ function timeOf(
   profile: Profile,
   cluster: Cluster,
   name: string,
-  key: 'forwardMs' | 'backwardMs' | 'backwardInputMs',
+  key: 'forwardMs' | 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs',
   layers: readonly [number, number],
   samples: number,
 ): number {
-  if (samples === 0) return 0;
-  const kind = cluster.devices.find((device) => device.name === name)?.kind ?? '';
-  const device = profile.devices[name] ?? profile.devices[kind];
+  const device = timesOf(profile, cluster, name);
+  if (samples === 0 || (key === 'backwardWeightMs' && device?.[key] === undefined)) return 0;
   const times = device?.[key] ?? device?.backwardMs.map((row) => row.map((ms) => ms / 2)) ?? [];
   const sizes = profile.batchSizes;
   let total = 0;
@@ -67,6 +66,16 @@ function timeOf(
     }
   }
   return total;
+}
+
+function timesOf(profile: Profile, cluster: Cluster, name: string): DeviceTimes | undefined {
+  const kind = cluster.devices.find((device) => device.name === name)?.kind ?? '';
+  return profile.devices[name] ?? profile.devices[kind];
+}
+
+/** What bytes cost a device that sends or receives them, on the simulator's grid. */
+function costOf(profile: Profile, cluster: Cluster, name: string, bytes: number): number {
+  return Math.round(((timesOf(profile, cluster, name)?.handlingMsPerMiB ?? 0) / 2 ** 20) * bytes * 2 ** 30) / 2 ** 30;
 }
 
 function speedOf(cluster: Cluster, a: string, b: string): { bandwidth: number; latency: number } {
@@ -155,6 +164,25 @@ function slowRound(
   };
   for (const node of nodes) for (let m = 0; m < (K[node.stage] ?? 0); m++) feed(node, m, 0);
 
+  const borderBytes = (node: Node, layer: number, other: number): number =>
+    nodes
+      .filter(({ stage }) => stage === other)
+      .reduce((sum, neighbour) => sum + overlap(node, neighbour) * (profile.layers[layer]?.outputBytes ?? 0), 0);
+  const bothSides = (node: Node): number => {
+    const [first, end] = plan.stages[node.stage]?.layers ?? [0, 0];
+    return borderBytes(node, first - 1, node.stage - 1) + borderBytes(node, end - 1, node.stage + 1);
+  };
+  const { dataDevice } = cluster;
+  const fedBytes = (node: Node): number =>
+    (node.end - node.from) * ((node.stage === 0 ? profile.inputBytes : 0) + (node.stage === last ? profile.labelBytes : 0));
+  const forwardBytes = (node: Node): number => {
+    const own = bothSides(node) * (plan.compression?.activation === undefined ? 1 : 0.5);
+    if (dataDevice === undefined) return own;
+    if (node.name !== dataDevice) return own + fedBytes(node);
+    return nodes.filter(({ name }) => name !== dataDevice).reduce((sum, other) => sum + fedBytes(other), own);
+  };
+  const backwardBytes = (node: Node): number => bothSides(node) * (plan.compression?.gradient === undefined ? 1 : 0.5);
+
   const needs = (node: Node, { kind, microBatch }: Operation): string[] => {
     const ids: string[] = [];
     if (kind === 'F' && node.stage === 0) ids.push(`input ${microBatch} ${node.name}`);
@@ -181,16 +209,18 @@ function slowRound(
       const node = nodes.find((each) => startOf(each) === now) as Node;
       const { kind, microBatch, layers: part } = node.operations[node.next++] as Operation;
       const own: readonly [number, number] = plan.stages[node.stage]?.layers ?? [0, 0];
-      const time = (key: 'forwardMs' | 'backwardMs' | 'backwardInputMs'): number =>
+      const time = (key: 'forwardMs' | 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs'): number =>
         timeOf(profile, cluster, node.name, key, part ?? own, node.end - node.from);
       const durations = {
         F: () => time('forwardMs'),
         B: () => time('backwardMs'),
         I: () => time('backwardInputMs'),
-        W: () => time('backwardMs') - time('backwardInputMs'),
+        W: () => Math.max(time('backwardMs') - time('backwardInputMs'), time('backwardWeightMs')),
       };
       const duration = durations[kind]();
-      node.free = now + duration;
+      const isFirstPart = part === undefined || part[1] === own[1];
+      const passed = kind === 'W' || !isFirstPart ? 0 : kind === 'F' ? forwardBytes(node) : backwardBytes(node);
+      node.free = now + duration + costOf(profile, cluster, node.name, passed);
       node.busy += duration;
       if (part !== undefined) node.final.set(part[0], node.free);
       const isLastPart = part === undefined || part[0] === own[0];
@@ -228,6 +258,7 @@ function slowRound(
   for (const [index, { devices, layers }] of plan.stages.entries()) {
     const group = nodes.filter((node) => node.stage === index);
     let end = 0;
+    const besideMs = new Map<string, number>();
     const reduce = (readyMs: number, [first, stop]: readonly [number, number]): void => {
       const speeds = devices.flatMap((a, place) => devices.slice(place + 1).map((b) => speedOf(cluster, a, b)));
       const weights = profile.layers.slice(first, stop).reduce((sum, layer) => sum + layer.weightBytes, 0);
@@ -237,7 +268,11 @@ function slowRound(
       const bytes = (2 * (devices.length - 1) * weights) / devices.length;
       const encoding = plan.compression?.allReduce;
       const travelMs = (bytes * 8 * { none: 1, float16: 0.5, int8: 0.25 }[encoding ?? 'none']) / (bandwidth * 1000);
-      end += Math.round(Math.max(travelMs, encoding === undefined ? 0 : bytes / 2 ** 19) * 2 ** 30) / 2 ** 30;
+      const sentBytes = bytes * { none: 1, float16: 0.5, int8: 0.25 }[encoding ?? 'none'];
+      const costs = devices.map((name) => costOf(profile, cluster, name, 2 * sentBytes));
+      for (const [place, name] of devices.entries())
+        besideMs.set(name, (besideMs.get(name) ?? 0) + (isOverlapped ? (costs[place] ?? 0) : 0));
+      end += Math.round(Math.max(travelMs, encoding === undefined ? 0 : bytes / 2 ** 19, ...costs) * 2 ** 30) / 2 ** 30;
       end += 2 * (devices.length - 1) * Math.max(...speeds.map((speed) => speed.latency));
     };
     if (devices.length > 1 && isOverlapped)
@@ -249,7 +284,7 @@ function slowRound(
         .slice(layers[0], layers[1])
         .reduce((sum, ms) => sum + ms, 0);
       node.busy += update;
-      round = Math.max(round, Math.max(end, node.free) + update);
+      round = Math.max(round, Math.max(end, node.free + (besideMs.get(node.name) ?? 0)) + update);
     }
   }
   return {

@@ -4,7 +4,9 @@
 // - labels are pieces of the last stage's forward, which computes the loss;
 // - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no link's traffic either;
 // - the buckets of a group's AllReduce (schedules that overlap) are reduced one after the other, each for rule 5's time of its own bytes, from when
-//   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them.
+//   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them;
+// - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends (`handlingMs`): what runs beside the computing
+//   then puts off the update by its cost at least.
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
@@ -91,8 +93,8 @@ class World {
   readonly #awaited: Int32Array;
   /** Buckets that it has handed to its group and that are not reduced yet. */
   readonly #reducing: Int32Array;
-  /** Whether its update waits for them. */
-  readonly #isHeld: Uint8Array;
+  /** When its update began to wait for them; −1: it does not wait. */
+  readonly #heldMs: Float64Array;
   readonly #busyMs: Float64Array;
   readonly #endMs: Float64Array;
   // By piece.
@@ -120,7 +122,7 @@ class World {
     this.#position = firstInstruction.slice(0, runners.length);
     this.#awaited = new Int32Array(runners.length).fill(-1);
     this.#reducing = new Int32Array(runners.length);
-    this.#isHeld = new Uint8Array(runners.length);
+    this.#heldMs = new Float64Array(runners.length).fill(-1);
     this.#busyMs = new Float64Array(runners.length);
     this.#endMs = new Float64Array(runners.length);
     this.#arrived = new Uint8Array(flows.length * microBatchCount);
@@ -220,7 +222,8 @@ class World {
       if (code === opcodes.receive) this.#awaited[index] = about;
       else if (code === opcodes['all-reduce']) {
         if (this.#join(index, about, nowMs)) continue;
-      } else if (code === opcodes.update && this.#reducing[index] !== 0) this.#isHeld[index] = 1;
+      } else if (code === opcodes.update && this.#reducing[index] !== 0) this.#heldMs[index] = nowMs;
+      else if (code === opcodes.update) this.#update(index, position, nowMs);
       else this.#compute(index, position, nowMs);
       return;
     }
@@ -230,8 +233,17 @@ class World {
   #compute(index: number, position: number, nowMs: number): void {
     const durationMs = this.#compiled.durationMs[position] as number;
     this.#busyMs[index] = (this.#busyMs[index] as number) + durationMs;
-    if (this.#keepsEvents) this.#recordComputing(index, position, nowMs, nowMs + durationMs);
-    this.#agenda.add(4 * index + kinds.end, nowMs + durationMs, false);
+    const endMs = nowMs + durationMs;
+    if (this.#keepsEvents) this.#recordComputing(index, position, nowMs, endMs);
+    this.#agenda.add(4 * index + kinds.end, endMs + (this.#compiled.handlingMs[position] as number), false);
+  }
+
+  /** All gradients are there; what the AllReduces beside the computing cost may not all have been paid while they ran. */
+  #update(index: number, position: number, nowMs: number): void {
+    const heldMs = this.#heldMs[index] as number;
+    this.#heldMs[index] = -1;
+    const paidMs = (heldMs < 0 ? nowMs : heldMs) + (this.#compiled.runners[index] as Runner).besideMs;
+    this.#compute(index, position, Math.max(nowMs, paidMs));
   }
 
   /** Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next. */
@@ -257,9 +269,7 @@ class World {
     for (const member of defined(this.#compiled.groups[number], 'a group').members) {
       const left = (this.#reducing[member] as number) - 1;
       this.#reducing[member] = left;
-      if (left > 0 || this.#isHeld[member] === 0) continue;
-      this.#isHeld[member] = 0;
-      this.#advance(member, nowMs);
+      if (left === 0 && (this.#heldMs[member] as number) >= 0) this.#advance(member, nowMs);
     }
   }
 

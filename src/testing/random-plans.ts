@@ -98,16 +98,21 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     }
     return rows;
   };
-  /** Sometimes with input gradients of their own, a third or so of the whole. */
-  const backward = (): Pick<DeviceTimes, 'backwardMs' | 'backwardInputMs'> => {
+  /** Sometimes with input gradients of their own, a third or so of the whole, and then sometimes with weight gradients that take more or less than the rest. */
+  const backward = (): Pick<DeviceTimes, 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs'> => {
     const backwardMs = table();
     if (random.uniform() < 0.5) return { backwardMs };
-    return { backwardMs, backwardInputMs: backwardMs.map((row) => row.map((ms) => Math.floor((8 * ms * 2) / 5) / 8)) };
+    const part = (numerator: number): number[][] => backwardMs.map((row) => row.map((ms) => Math.floor((8 * ms * numerator) / 5) / 8));
+    const backwardInputMs = part(2);
+    return random.uniform() < 0.5
+      ? { backwardMs, backwardInputMs }
+      : { backwardMs, backwardInputMs, backwardWeightMs: part(2 + random.integer(4)) };
   };
   const times = (): DeviceTimes => ({
     forwardMs: table(),
     ...backward(),
     ...(random.uniform() < 0.3 ? { updateMs: Array.from({ length: layerCount }, () => random.integer(32) / 8) } : {}),
+    ...(random.uniform() < 0.5 ? { handlingMsPerMiB: random.integer(3000) } : {}),
   });
   const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
   return {
@@ -149,6 +154,7 @@ export function randomInstance(
     const table = (scale: number): number[][] =>
       batchSizes.map((size) => work.map((ms) => scale * ms * (setUp + size * between(0.9, 1.1))));
     devices[kind] = { forwardMs: table(1), backwardMs: table(between(1, 2.5)) };
+    if (seed % 3 === 0) devices[kind] = { ...devices[kind], backwardWeightMs: table(between(0.5, 1.5)), handlingMsPerMiB: between(0, 100) };
   }
   const kinds = Object.keys(devices);
   const wholeMiB = layers.reduce((sum, layer) => sum + 2 * layer.weightBytes + 16 * layer.savedBytes, 0) / 2 ** 20;

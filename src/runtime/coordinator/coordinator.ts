@@ -284,9 +284,13 @@ class CoordinatorShell implements Coordinator {
   #checkProfile(device: string, { layers, times }: ToCoordinator['profiled']): void {
     const layerCount = this.#options.subject.sequence.layers.length;
     const rowCount = this.#options.machine.batchSizesToProfile.length;
-    const tables = [times.forwardMs, times.backwardMs, times.backwardInputMs ?? [], times.stepMs ?? []].filter(
-      (rows, index) => index < 2 || rows.length > 0,
-    );
+    const tables = [
+      times.forwardMs,
+      times.backwardMs,
+      times.backwardInputMs ?? [],
+      times.backwardWeightMs ?? [],
+      times.stepMs ?? [],
+    ].filter((rows, index) => index < 2 || rows.length > 0);
     const hasUpdates = times.updateMs === undefined || times.updateMs.length === layerCount;
     if (
       hasUpdates &&

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { type Measured, timesByKind } from './kinds.ts';
+import { handlingByDevice, type Measured, timesByKind, withHandling } from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
 const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
@@ -61,4 +61,43 @@ test('a table that one of them does not have is left out', () => {
   ];
   assert.equal(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0)]).get('a')?.stepMs, undefined);
   assert.deepEqual(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0, {}, { stepMs })]).get('a')?.stepMs, stepMs);
+});
+
+test('what links cost a device is the middle of what it sent with, and of what it received with, half each', () => {
+  const link = (peer: string, sendingMsPerMiB: number, receivingMsPerMiB: number) => ({
+    peer,
+    bandwidthMbps: 1,
+    latencyMs: 0,
+    sendingMsPerMiB,
+    receivingMsPerMiB,
+  });
+  const costs = handlingByDevice(
+    new Map([
+      ['a', [link('b', 2, 10), link('c', 4, 20), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
+      ['b', [link('c', 6, 40)]],
+    ]),
+  );
+  assert.deepEqual(Object.fromEntries(costs), { a: 3, b: (6 + 10) / 2, c: 30 });
+});
+
+test('devices that share their times share what links cost them', () => {
+  const [kind, other, third] = [measured('a', 0).times, measured('c', 1).times, measured('d', 2).times];
+  const times = new Map([
+    ['a', kind],
+    ['b', kind],
+    ['c', other],
+    ['d', third],
+  ]);
+  const found = withHandling(
+    times,
+    new Map([
+      ['a', 10],
+      ['b', 20],
+      ['c', 4],
+    ]),
+  );
+  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15 });
+  assert.equal(found.get('a'), found.get('b'));
+  assert.deepEqual(found.get('c'), { ...other, handlingMsPerMiB: 4 });
+  assert.equal(found.get('d'), third);
 });

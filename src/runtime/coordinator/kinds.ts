@@ -2,6 +2,7 @@
 // their times better than each alone, and a plan that finds them equal is the simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
+import type { LinkMeasurement } from '../messages.ts';
 import type { DeviceFacts } from './options.ts';
 
 /** A device's own measurement. */
@@ -57,15 +58,52 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
     return present.length === tables.length ? table(present) : undefined;
   };
   const backwardInputMs = optional(all.map((times) => times.backwardInputMs));
+  const backwardWeightMs = optional(all.map((times) => times.backwardWeightMs));
   const stepMs = optional(all.map((times) => times.stepMs));
   const updateMs = optional(all.map((times) => times.updateMs && [times.updateMs]))?.[0];
   return {
     forwardMs: table(all.map(({ forwardMs }) => forwardMs)),
     backwardMs: table(all.map(({ backwardMs }) => backwardMs)),
     ...(backwardInputMs === undefined ? {} : { backwardInputMs }),
+    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs }),
     ...(stepMs === undefined ? {} : { stepMs }),
     ...(updateMs === undefined ? {} : { updateMs }),
   };
+}
+
+/** By device: what its links cost it, in milliseconds of computing a MiB. */
+export function handlingByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
+  const sending = new Map<string, number[]>();
+  const receiving = new Map<string, number[]>();
+  const note = (into: Map<string, number[]>, device: string, ms: number | undefined): void => {
+    if (ms !== undefined) into.set(device, [...(into.get(device) ?? []), ms]);
+  };
+  for (const [device, links] of measurements) {
+    for (const { peer, sendingMsPerMiB, receivingMsPerMiB } of links) {
+      note(sending, device, sendingMsPerMiB);
+      note(receiving, peer, receivingMsPerMiB);
+    }
+  }
+  // What is handed on was received as much again: gradients go the way of activations.
+  const costs = [...new Set([...sending.keys(), ...receiving.keys()])].map((device): [string, number] => {
+    const ways = [sending.get(device), receiving.get(device)].filter((values) => values !== undefined).map(middle);
+    return [device, ways.reduce((sum, ms) => sum + ms, 0) / ways.length];
+  });
+  return new Map(costs);
+}
+
+/** The times with what links cost. Devices that share an object share the middle of their costs. */
+export function withHandling(
+  times: ReadonlyMap<string, DeviceTimes>,
+  costs: ReadonlyMap<string, number>,
+): ReadonlyMap<string, DeviceTimes> {
+  const sharers = new Map<DeviceTimes, number[]>();
+  for (const [device, of] of times) {
+    const cost = costs.get(device);
+    if (cost !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), cost]);
+  }
+  const found = new Map([...sharers].map(([of, values]) => [of, { ...of, handlingMsPerMiB: middle(values) }] as const));
+  return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
 }
 
 /** The middle value, or the mean of the two in the middle. */

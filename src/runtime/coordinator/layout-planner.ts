@@ -12,7 +12,7 @@ import { DriftWatch } from '../drift.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
-import { timesByKind } from './kinds.ts';
+import { handlingByDevice, timesByKind, withHandling } from './kinds.ts';
 import type { Proposal } from './machine-types.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
@@ -266,7 +266,8 @@ export class LayoutPlanner {
       times: defined(this.#profiles.get(name), name).times,
     }));
     const alike = timesByKind(measured.filter(({ name }) => !this.#drifted.has(name)));
-    return new Map(measured.map(({ name, times }) => [name, alike.get(name) ?? times]));
+    const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
+    return withHandling(times, handlingByDevice(this.#measurements));
   }
 
   #profile(devices: readonly string[]): Profile {

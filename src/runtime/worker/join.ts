@@ -40,6 +40,8 @@ export interface JoinOptions {
   /** How long to try to come back when the link to the coordinator is lost. Default 0: not at all. */
   readonly reconnectMs?: number;
   createEngine(): Promise<Engine>;
+  /** See WorkerOptions. */
+  readonly lossMs?: () => number;
   onJoined(name: string, joined: { readonly host: string; readonly encrypted: boolean }): void;
   /** The link was lost; the device tries again. */
   onLost?(reason: string): void;
@@ -112,6 +114,7 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     engine,
     leave: signal,
     memoryBytes: memoryMiB * 2 ** 20,
+    ...(options.lossMs === undefined ? {} : { lossMs: options.lossMs }),
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
     ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),

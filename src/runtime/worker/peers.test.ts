@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { ProtocolError } from '../../errors.ts';
 import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { Peers } from './peers.ts';
@@ -27,16 +28,24 @@ function direction(clock: VirtualClock, { mbps, latencyMs, burstBytes }: Shape):
   };
 }
 
+/** What a worker has lost to its links when it has sent and received so many bytes. */
+type Loss = (sentBytes: number, receivedBytes: number) => number | undefined;
+
 /** Two workers' peers, linked by such directions. */
-function linked(clock: VirtualClock, shape: Shape): Peers {
+function linked(clock: VirtualClock, shape: Shape, losses: Readonly<Record<string, Loss>> = {}): Peers {
   const handlers: Record<string, (frame: Frame) => void> = {};
+  const passed: Record<string, { sent: number; received: number }> = { a: { sent: 0, received: 0 }, b: { sent: 0, received: 0 } };
   const link = (from: string, to: string): Link => {
     const send = direction(clock, shape);
     return {
       peer: to,
       async send(frame) {
         const bytes = 100 + (frame.tensors ?? []).reduce((sum, { data }) => sum + data.byteLength, 0);
-        send(bytes, () => handlers[to]?.(frame));
+        if (passed[from] !== undefined) passed[from].sent += bytes;
+        send(bytes, () => {
+          if (passed[to] !== undefined) passed[to].received += bytes;
+          handlers[to]?.(frame);
+        });
       },
       receive: (handler) => {
         handlers[from] = handler;
@@ -46,7 +55,10 @@ function linked(clock: VirtualClock, shape: Shape): Peers {
       ended: new Promise(() => {}),
     };
   };
-  const [a, b] = ['a', 'b'].map((name) => new Peers(name, clock, { onFrame: () => {}, onEnd: () => {} })) as [Peers, Peers];
+  const [a, b] = ['a', 'b'].map((name) => {
+    const lossMs = (): number | undefined => losses[name]?.(passed[name]?.sent ?? 0, passed[name]?.received ?? 0);
+    return new Peers(name, clock, { onFrame: () => {}, onEnd: () => {}, lossMs });
+  }) as [Peers, Peers];
   a.accept(link('a', 'b'));
   b.accept(link('b', 'a'));
   return a;
@@ -68,3 +80,34 @@ for (const [mbps, latencyMs, burstBytes] of [
     assert.ok(clock.now() < 2000, `${clock.now()} ms`);
   });
 }
+
+test('what a MiB costs its sender and its receiver is measured with the link', async () => {
+  const clock = createVirtualClock();
+  const perMiB = (ms: number) => (bytes: number) => (ms * bytes) / 2 ** 20;
+  const peers = linked(
+    clock,
+    { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 },
+    { a: (sent) => 5 + perMiB(3)(sent), b: (_, received) => perMiB(7)(received) },
+  );
+  const { sendingMsPerMiB = Number.NaN, receivingMsPerMiB = Number.NaN } = await clock.runUntil(peers.measure('b'));
+  // The sender has sent what is on its way besides.
+  assert.ok(Math.abs(sendingMsPerMiB / 3 - 1) < 0.05, `${sendingMsPerMiB} ms`);
+  assert.ok(Math.abs(receivingMsPerMiB / 7 - 1) < 0.01, `${receivingMsPerMiB} ms`);
+});
+
+test('a device that computes, or does not know its costs, leaves them out', async () => {
+  const clock = createVirtualClock();
+  const shape = { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 };
+  assert.deepEqual(Object.keys(await clock.runUntil(linked(clock, shape).measure('b'))).sort(), ['bandwidthMbps', 'latencyMs', 'peer']);
+  const found = await clock.runUntil(linked(clock, shape, { a: () => 0, b: () => undefined }).measure('b'));
+  assert.equal(found.sendingMsPerMiB, 0);
+  assert.equal('receivingMsPerMiB' in found, false);
+});
+
+test('a peer that answers with something that is no time is refused', async () => {
+  for (const value of [Number.NaN, -1, Number.POSITIVE_INFINITY]) {
+    const clock = createVirtualClock();
+    const peers = linked(clock, { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 }, { a: () => 0, b: () => value });
+    await assert.rejects(clock.runUntil(peers.measure('b')), ProtocolError);
+  }
+});

@@ -42,32 +42,41 @@ const smallestWindow = 4;
 const largestWindow = 32;
 const fastMs = 60;
 
+/** When a piece's answer came, and what both ends had lost by then (`lossMs`). */
+interface Echo {
+  readonly atMs: number;
+  readonly ownLossMs: number | undefined;
+  readonly peerLossMs: number | undefined;
+}
+
+export interface PeersHandlers {
+  /** Receives what is of a layout. */
+  onFrame(from: string, frame: Frame): void;
+  /** Told when a link ends that was not closed here. */
+  onEnd(peer: string, lost: LostLink): void;
+  /** Milliseconds of computing that this device has lost to its links so far; undefined while it computes, or where that is not known. */
+  lossMs?(): number | undefined;
+}
+
 /** The links of one worker to all others. */
 export class Peers {
   readonly #name: string;
   readonly #clock: Clock;
-  readonly #onFrame: (from: string, frame: Frame) => void;
-  readonly #onEnd: (peer: string, lost: LostLink) => void;
+  readonly #handlers: PeersHandlers;
   /** Peers that have sent what the protocol does not allow. */
   readonly #faulty = new Set<string>();
   readonly #links = new Map<string, Link>();
   /** Who waits for a peer to call; false: in vain. */
   readonly #arrivals = new Map<string, (isThere: boolean) => void>();
-  readonly #echoes = new Map<string, (frame: Frame) => void>();
+  readonly #echoes = new Map<string, (peerLossMs: number | undefined) => void>();
   #echoCounter = 0;
   /** Why this worker talks to nobody any more. */
   #closed: string | undefined;
 
-  /** `onFrame` receives what is of a layout, `onEnd` is told when a link ends that was not closed here. */
-  constructor(
-    name: string,
-    clock: Clock,
-    handlers: { onFrame(from: string, frame: Frame): void; onEnd(peer: string, lost: LostLink): void },
-  ) {
+  constructor(name: string, clock: Clock, handlers: PeersHandlers) {
     this.#name = name;
     this.#clock = clock;
-    this.#onFrame = handlers.onFrame;
-    this.#onEnd = handlers.onEnd;
+    this.#handlers = handlers;
   }
 
   /** Takes in a link that a peer opened, perhaps before this worker heard of its peers. A peer that calls again has lost the link before. */
@@ -132,17 +141,19 @@ export class Peers {
     void link.ended.then((end) => {
       if (this.#links.get(link.peer) !== link) return;
       this.#links.delete(link.peer);
-      this.#onEnd(link.peer, { reason: end.reason, isFault: this.#faulty.has(link.peer) });
+      this.#handlers.onEnd(link.peer, { reason: end.reason, isFault: this.#faulty.has(link.peer) });
     });
     this.#arrivals.get(link.peer)?.(true);
     this.#arrivals.delete(link.peer);
   }
 
   #received(link: Link, frame: Frame): void {
-    if (layoutKinds.has(frame.kind)) this.#onFrame(link.peer, frame);
-    else if (frame.kind === 'ping')
-      void link.send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch }, 'pipeline').catch(() => {}); // a lost link reports itself
-    else if (frame.kind === 'pong') this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(frame);
+    if (layoutKinds.has(frame.kind)) this.#handlers.onFrame(link.peer, frame);
+    else if (frame.kind === 'ping') {
+      const lossMs = this.#handlers.lossMs?.();
+      const tensors = lossMs === undefined ? [] : [wrap('float64', [1], Float64Array.of(lossMs))];
+      void link.send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch, tensors }, 'pipeline').catch(() => {}); // a lost link reports itself
+    } else if (frame.kind === 'pong') this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(lossOf(link.peer, frame));
     else if (frame.kind !== 'ballast') throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
   }
 
@@ -154,27 +165,29 @@ export class Peers {
   }
 
   /**
-   * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other. Counting
-   * begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` or `pieceLimit` pieces.
+   * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other, with what they
+   * cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` or
+   * `pieceLimit` pieces.
    */
   async measure(peer: string): Promise<LinkMeasurement> {
     const trips: number[] = [];
     for (let trip = 0; trip < 15; trip++) {
       const sentMs = this.#clock.now();
-      trips.push((await this.#echo(peer)) - sentMs);
+      trips.push((await this.#echo(peer)).atMs - sentMs);
     }
     trips.sort((a, b) => a - b);
-    return { peer, bandwidthMbps: await this.#rate(peer), latencyMs: (trips[7] as number) / 2 };
+    return { peer, latencyMs: (trips[7] as number) / 2, ...(await this.#rate(peer)) };
   }
 
   /**
    * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where pieces arrive fast, it doubles and
    * counting begins anew, so that a long way does not look like a slow one.
    */
-  async #rate(peer: string): Promise<number> {
-    const onTheirWay: Promise<number>[] = [];
+  async #rate(peer: string): Promise<Omit<LinkMeasurement, 'peer' | 'latencyMs'>> {
+    const onTheirWay: Promise<Echo>[] = [];
     const ballast = wrap('uint8', [pieceBytes], new Uint8Array(pieceBytes));
-    let [window, sentCount, countedFrom, firstMs] = [smallestWindow, 0, 1, Number.NaN];
+    let [window, sentCount, countedFrom] = [smallestWindow, 0, 1];
+    let first: Echo | undefined;
     for (let arrivedCount = 1; ; arrivedCount++) {
       while (onTheirWay.length < window && sentCount < pieceLimit) {
         const arrival = this.#echo(peer, ballast);
@@ -182,12 +195,12 @@ export class Peers {
         onTheirWay.push(arrival);
         sentCount++;
       }
-      const nowMs = await defined(onTheirWay.shift(), 'a piece on its way');
-      if (arrivedCount <= countedFrom) firstMs = nowMs;
-      const elapsedMs = nowMs - firstMs;
+      const latest = await defined(onTheirWay.shift(), 'a piece on its way');
+      if (first === undefined || arrivedCount <= countedFrom) first = latest;
+      const elapsedMs = latest.atMs - first.atMs;
       const count = arrivedCount - countedFrom;
       const isOver = arrivedCount === pieceLimit || (elapsedMs >= rateMs && count >= 2);
-      if (isOver) return (count * pieceBytes * 8) / (Math.max(elapsedMs, 1e-3) * 1e3);
+      if (isOver) return measurementOf(first, latest, count * pieceBytes);
       if (count < window || elapsedMs >= fastMs || window === largestWindow) continue;
       window *= 2;
       countedFrom = arrivedCount + window; // those before left when the window was small
@@ -195,7 +208,7 @@ export class Peers {
   }
 
   /** Sends ballast and, on the same queue behind it, a ping; resolves with the time of the answer. */
-  async #echo(peer: string, ballast?: Tensor): Promise<number> {
+  async #echo(peer: string, ballast?: Tensor): Promise<Echo> {
     const link = this.#links.get(peer);
     if (link === undefined) throw new RunError(`There is no link from ${this.#name} to ${peer}.`);
     const lost = link.ended.then(({ reason }): never => {
@@ -204,7 +217,9 @@ export class Peers {
     lost.catch(() => {}); // the answer may have come before
     const id = this.#echoCounter++;
     const key = `${peer}/${id}`;
-    const answered = new Promise<number>((resolve) => this.#echoes.set(key, () => resolve(this.#clock.now())));
+    const answered = new Promise<Echo>((resolve) =>
+      this.#echoes.set(key, (peerLossMs) => resolve({ atMs: this.#clock.now(), ownLossMs: this.#handlers.lossMs?.(), peerLossMs })),
+    );
     try {
       // Both are queued in this turn, so that no other piece comes between them.
       const sent = ballast && this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors: [ballast] }, 'pipeline');
@@ -221,4 +236,27 @@ export class Peers {
     for (const arrived of this.#arrivals.values()) arrived(false);
     await Promise.all([...this.#links.values()].map((link) => link.close(reason)));
   }
+}
+
+/** The rate of a link and what its bytes cost, between the arrivals of two pieces. */
+function measurementOf(first: Echo, last: Echo, bytes: number): Omit<LinkMeasurement, 'peer' | 'latencyMs'> {
+  const perMiB = (from: number | undefined, to: number | undefined): number | undefined =>
+    from === undefined || to === undefined ? undefined : Math.max(0, to - from) / (bytes / 2 ** 20);
+  const sendingMsPerMiB = perMiB(first.ownLossMs, last.ownLossMs);
+  const receivingMsPerMiB = perMiB(first.peerLossMs, last.peerLossMs);
+  return {
+    bandwidthMbps: (bytes * 8) / (Math.max(last.atMs - first.atMs, 1e-3) * 1e3),
+    ...(sendingMsPerMiB === undefined ? {} : { sendingMsPerMiB }),
+    ...(receivingMsPerMiB === undefined ? {} : { receivingMsPerMiB }),
+  };
+}
+
+/** What a peer says that it has lost. Throws ProtocolError. */
+function lossOf(peer: string, { tensors = [] }: Frame): number | undefined {
+  const [tensor, ...others] = tensors;
+  if (tensor === undefined) return undefined;
+  const lossMs = Number(tensor.data[0]);
+  if (others.length > 0 || tensor.type !== 'float64' || tensor.data.length !== 1 || !(lossMs >= 0 && Number.isFinite(lossMs)))
+    throw new ProtocolError(`${peer} answered with something that is no time.`);
+  return lossMs;
 }

@@ -66,6 +66,8 @@ export interface WorkerOptions {
   readModel?(message: ModelMessage, frame: Frame): LayerSequence;
   /** Default: those of this process. */
   readonly meters?: ProcessMeters;
+  /** Milliseconds of computing that this process has taken from its engine by other work; right while the engine rests. Default: not known. */
+  readonly lossMs?: () => number;
 }
 
 /** How a worker's part ended. */
@@ -125,6 +127,7 @@ class Worker {
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#fromPeer(from, frame),
       onEnd: (peer, lost) => this.#peerLost(peer, lost),
+      lossMs: () => (this.#model?.layouts.current === undefined ? options.lossMs?.() : undefined),
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>
