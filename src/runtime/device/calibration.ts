@@ -13,8 +13,9 @@ import { createStageTrial, type Span, type StageTrial, type TrialTimes, timeMicr
 export interface LayerTrial {
   readonly forwardMs: number;
   readonly backwardMs: number;
-  /** Of the backward pass, the part that gives input gradients. */
+  /** A pass that gives the input gradients alone, and one that gives those of the weights, of the backward pass. */
   readonly inputPart: number;
+  readonly weightPart: number;
   /** Kept for the backward pass, for the whole batch. */
   readonly savedBytes: number;
   /** Where all that can be is computed again. */
@@ -25,6 +26,8 @@ export interface LayerTrial {
 export interface CalibratedTimes {
   readonly forwardMs: readonly number[];
   readonly backwardMs: readonly number[];
+  readonly backwardInputMs: readonly number[];
+  readonly backwardWeightMs: readonly number[];
   /** Forward and backward pass together, in a last stage that computes both as one graph. */
   readonly stepMs: readonly number[];
 }
@@ -39,6 +42,13 @@ export interface Calibration {
   readonly border: number;
   /** Of forward and backward together, after calibration. */
   readonly step: readonly number[];
+  /** Of the passes of a split backward, after calibration. */
+  readonly split: SplitFactors;
+}
+
+interface SplitFactors {
+  readonly input: number;
+  readonly weight: number;
 }
 
 export interface CalibrationRequest {
@@ -68,7 +78,7 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const starts = before?.starts ?? partStarts(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs));
   const forwardMs = sums(starts, alone, ({ forwardMs }) => forwardMs);
   const backwardMs = sums(starts, alone, ({ backwardMs }) => backwardMs);
-  const parts = await inTurn(starts, (start, part) => timeStage(request, [start, starts[part + 1] ?? alone.length], false));
+  const parts = await inTurn(starts, (start, part) => timeStage(request, [start, starts[part + 1] ?? alone.length], 'apart'));
   const separate = [
     partFactors(
       forwardMs,
@@ -83,7 +93,32 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const border = isLong(request) && before !== undefined ? before.border : await borderFactor(request, sum(partsMs), starts.length);
   const [forward, backward] = separate.map((factors) => factors.map((factor) => factor * border)) as [number[], number[]];
   const totals = partsMs.map((ms) => ms * border);
-  return { starts, border, forward, backward, step: await stepFactors(request, starts, totals) };
+  const known = { starts, border, forward, backward };
+  const split = isLong(request) && before !== undefined ? before.split : await splitFactors(request, known);
+  return { ...known, step: await stepFactors(request, starts, totals), split };
+}
+
+/** What the two passes of a split backward take in a stage of all parts but the first, of what they take in layers alone. */
+async function splitFactors(
+  request: CalibrationRequest,
+  { starts, backward }: Pick<Calibration, 'starts' | 'backward'>,
+): Promise<SplitFactors> {
+  const { alone } = request;
+  const first = starts[1];
+  const trial = first === undefined ? undefined : await timeStage(request, [first, alone.length], 'split');
+  if (trial === undefined || first === undefined) return { input: 1, weight: 1 };
+  const expectedMs = (key: 'inputPart' | 'weightPart'): number =>
+    sum(alone.slice(first).map((layer, index) => layer.backwardMs * layer[key] * at(backward, partOf(starts, first + index))));
+  const factor = (ms: number, expected: number): number => (expected === 0 ? 1 : ms / expected);
+  return {
+    input: factor(trial.inputMs, expectedMs('inputPart')),
+    weight: factor(trial.backwardMs - trial.inputMs, expectedMs('weightPart')),
+  };
+}
+
+/** The part that a layer is in. */
+function partOf(starts: readonly number[], layer: number): number {
+  return starts.findLastIndex((start) => start <= layer);
 }
 
 /** Whether a micro-batch of the whole model takes so long that it is measured less often. */
@@ -92,11 +127,22 @@ export function isLong({ alone, before }: Pick<CalibrationRequest, 'alone' | 'be
 }
 
 /** The layers' times at the batch size of the calibration. */
-export function calibratedTimes({ starts, forward, backward, step }: Calibration, alone: readonly LayerTrial[]): CalibratedTimes {
-  const part = (layer: number): number => starts.findLastIndex((start) => start <= layer);
+export function calibratedTimes({ starts, forward, backward, step, split }: Calibration, alone: readonly LayerTrial[]): CalibratedTimes {
+  const part = (layer: number): number => partOf(starts, layer);
   const forwardMs = alone.map((times, layer) => times.forwardMs * at(forward, part(layer)));
   const backwardMs = alone.map((times, layer) => times.backwardMs * at(backward, part(layer)));
-  return { forwardMs, backwardMs, stepMs: forwardMs.map((ms, layer) => (ms + at(backwardMs, layer)) * at(step, part(layer))) };
+  return {
+    forwardMs,
+    backwardMs,
+    // What has only one of the two is not split.
+    backwardInputMs: alone.map(
+      ({ inputPart, weightPart }, layer) => at(backwardMs, layer) * (weightPart === 0 ? inputPart : Math.min(1, inputPart * split.input)),
+    ),
+    backwardWeightMs: alone.map(
+      ({ inputPart, weightPart }, layer) => at(backwardMs, layer) * (inputPart === 0 ? weightPart : weightPart * split.weight),
+    ),
+    stepMs: forwardMs.map((ms, layer) => (ms + at(backwardMs, layer)) * at(step, part(layer))),
+  };
 }
 
 /** The calibration at a batch size, or what lies between those of the sizes around it. They are of the same parts. */
@@ -115,17 +161,18 @@ export function interpolatedCalibration(known: ReadonlyMap<number, Calibration>,
     forward: all(from.forward, to.forward),
     backward: all(from.backward, to.backward),
     step: all(from.step, to.step),
+    split: { input: between(from.split.input, to.split.input), weight: between(from.split.weight, to.split.weight) },
   };
 }
 
 /** Computes one micro-batch of the whole model: memory that the process has never touched makes first runs slow. */
 export async function warmUp(request: CalibrationRequest): Promise<void> {
-  await withTrial(request, [0, request.alone.length], true, (trial) => trial.microBatch());
+  await withTrial(request, [0, request.alone.length], 'step', (trial) => trial.microBatch());
 }
 
 /** The time of an update of the whole model, beyond what `backwardMs` has. Undefined where it does not fit. */
 export async function timeWholeUpdate(request: CalibrationRequest): Promise<number | undefined> {
-  return withTrial(request, [0, request.alone.length], true, timeUpdate);
+  return withTrial(request, [0, request.alone.length], 'step', timeUpdate);
 }
 
 /**
@@ -154,7 +201,7 @@ function partFactors(aloneMs: readonly number[], partMs: readonly (number | unde
 /** Every border between two parts costs something that stages of several parts have not: what all parts take together becomes that of the whole with one border. */
 async function borderFactor(request: CalibrationRequest, partsMs: number, partCount: number): Promise<number> {
   const borderCount = partCount - 1;
-  const whole = borderCount === 0 ? undefined : await timeStage(request, [0, request.alone.length], false);
+  const whole = borderCount === 0 ? undefined : await timeStage(request, [0, request.alone.length], 'apart');
   if (whole === undefined || partsMs === 0) return 1;
   const wholeMs = total(whole);
   return (wholeMs + (partsMs - wholeMs) / borderCount) / partsMs;
@@ -169,7 +216,7 @@ async function stepFactors(request: CalibrationRequest, starts: readonly number[
   const usual = request.before?.step ?? starts.map(() => 1);
   const stride = isLong(request) ? 2 : 1;
   const anchors = starts.map((_, part) => part).filter((part) => part % stride === 0);
-  const suffixes = await inTurn(anchors, (part) => timeStage(request, [at(starts, part), end], true));
+  const suffixes = await inTurn(anchors, (part) => timeStage(request, [at(starts, part), end], 'step'));
   const factors = [...usual];
   for (const [index, part] of anchors.entries()) {
     const [from, to] = [suffixes[index], suffixes[index + 1]];
@@ -186,15 +233,18 @@ async function stepFactors(request: CalibrationRequest, starts: readonly number[
 /** No part takes less in a last stage, of what it takes elsewhere, whatever the noise of a difference says. */
 const leastStep = 0.2;
 
+/** Forward and backward as one graph, as two, or the backward as two of its own. */
+type Passes = 'step' | 'apart' | 'split';
+
 /** Undefined where the stage does not fit. */
-function timeStage(request: CalibrationRequest, layers: readonly [number, number], isOneGraph: boolean): Promise<TrialTimes | undefined> {
-  return withTrial(request, layers, isOneGraph, (trial) => timeMicroBatches(trial, request.span));
+function timeStage(request: CalibrationRequest, layers: readonly [number, number], passes: Passes): Promise<TrialTimes | undefined> {
+  return withTrial(request, layers, passes, (trial) => timeMicroBatches(trial, request.span));
 }
 
 async function withTrial<T>(
   request: CalibrationRequest,
   layers: readonly [number, number],
-  isOneGraph: boolean,
+  passes: Passes,
   use: (trial: StageTrial) => Promise<T>,
 ): Promise<T | undefined> {
   const { engine, sequence, batchSize, training, label } = request;
@@ -206,8 +256,8 @@ async function withTrial<T>(
     microBatchSize: batchSize,
     training,
     label,
-    splitBackward: false,
-    immediateBackward: isOneGraph,
+    splitBackward: passes === 'split',
+    immediateBackward: passes === 'step',
   });
   try {
     return await use(trial);

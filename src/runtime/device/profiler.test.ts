@@ -231,8 +231,12 @@ test('input gradients are a part of the backward pass: nothing in the first laye
   const { times } = await profileLayers(createFakeEngine(), chain(4), options({ frozen: ['layer2.weight', 'layer2.bias'] }));
   for (const [point, row] of times.backwardMs.entries()) {
     const input = times.backwardInputMs?.[point] as readonly number[];
+    const weight = times.backwardWeightMs?.[point] as readonly number[];
     assert.equal(input[0], 0);
     assert.equal(input[2], row[2]);
+    assert.equal(weight[0], row[0]);
+    assert.equal(weight[2], 0);
+    for (const layer of [1, 3]) assert.ok((weight[layer] as number) > 0, `layer ${layer}`);
     for (const layer of [1, 3])
       assert.ok((input[layer] as number) > 0 && (input[layer] as number) < (row[layer] as number), `layer ${layer}`);
   }

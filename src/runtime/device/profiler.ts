@@ -126,9 +126,8 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     times: {
       forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
       backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
-      backwardInputMs: calibrated.map(({ backwardMs }, index) =>
-        backwardMs.map((ms, layer) => ms * defined(trials[index]?.[layer], 'a layer').inputPart),
-      ),
+      backwardInputMs: calibrated.map(({ backwardInputMs }) => backwardInputMs),
+      backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
       stepMs: calibrated.map(({ stepMs }) => stepMs),
       ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
     },
@@ -164,7 +163,7 @@ function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], upda
 /** All that the times depend on, but for the device itself. */
 function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training, label }: ProfileOptions): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([7, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([8, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
@@ -244,10 +243,12 @@ async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly 
   const hasBoth = graphs.inputGradients.length > 0 && graphs.parameterGradients.length > 0;
   const backwardMs = await timed(graphs.backward);
   const inputMs = hasBoth ? await timed(graphs.backwardInput) : graphs.inputGradients.length > 0 ? backwardMs : 0;
+  const weightMs = hasBoth ? await timed(graphs.backwardWeight) : backwardMs - inputMs;
+  const partOf = (ms: number): number => (backwardMs > 0 ? ms / backwardMs : 0);
   for (const value of values.values()) engine.release(value);
   await engine.settled();
   const savedBytes = [...graphs.saved, ...graphs.savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
-  return { forwardMs, backwardMs, inputPart: backwardMs > 0 ? Math.min(1, inputMs / backwardMs) : 0, savedBytes };
+  return { forwardMs, backwardMs, inputPart: partOf(inputMs), weightPart: partOf(weightMs), savedBytes };
 }
 
 function differentiableOutputs(stage: StageGraph): string[] {

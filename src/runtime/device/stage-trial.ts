@@ -15,6 +15,8 @@ import type { StageOptions } from './stage-graphs.ts';
 export interface TrialTimes {
   readonly forwardMs: number;
   readonly backwardMs: number;
+  /** Of backwardMs, the pass of the input gradients where there are two; else 0. */
+  readonly inputMs: number;
 }
 
 /** A stage under trial. */
@@ -53,8 +55,10 @@ export async function createStageTrial(engine: Engine, options: StageOptions): P
     async microBatch() {
       const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
       const forwardMs = await timed(() => stage.forward(0, 0, given, target));
-      const backwardMs = await timed(() => stage.backward(0, seeds));
-      return { forwardMs, backwardMs };
+      if (!options.splitBackward) return { forwardMs, backwardMs: await timed(() => stage.backward(0, seeds)), inputMs: 0 };
+      const inputMs = await timed(() => stage.backwardInput(0, seeds));
+      const weightMs = await timed(async () => stage.backwardWeight(0));
+      return { forwardMs, backwardMs: inputMs + weightMs, inputMs };
     },
     async update() {
       return timed(async () => {
@@ -139,14 +143,15 @@ export async function timeMicroBatches(trial: StageTrial, { ms, runLimit }: Span
   const spans: TrialTimes[] = [];
   const isLong = warm > longRunMs;
   while (spans.length < (isLong ? 1 : spanCount)) {
-    let [forwardMs, backwardMs, runCount] = [0, 0, 0];
+    let [forwardMs, backwardMs, inputMs, runCount] = [0, 0, 0, 0];
     do {
       const times = await trial.microBatch();
       forwardMs += times.forwardMs;
       backwardMs += times.backwardMs;
+      inputMs += times.inputMs;
       runCount++;
     } while (forwardMs + backwardMs < ms && runCount < runLimit);
-    spans.push({ forwardMs: forwardMs / runCount, backwardMs: backwardMs / runCount });
+    spans.push({ forwardMs: forwardMs / runCount, backwardMs: backwardMs / runCount, inputMs: inputMs / runCount });
   }
   spans.sort((a, b) => total(a) - total(b));
   return defined(spans[Math.floor(spans.length / 2)], 'a span');
@@ -165,6 +170,6 @@ export async function timeUpdate(trial: StageTrial): Promise<number> {
 const updateRounds = 5;
 
 /** Both passes together. */
-export function total({ forwardMs, backwardMs }: TrialTimes): number {
+export function total({ forwardMs, backwardMs }: Pick<TrialTimes, 'forwardMs' | 'backwardMs'>): number {
   return forwardMs + backwardMs;
 }
