@@ -89,6 +89,12 @@ async function coresOf(lab: Lab, device: string): Promise<number> {
   return Number(await node(lab, device, loop));
 }
 
+/** The cores that a worker on a device would say it may use. */
+async function quotaOf(lab: Lab, device: string): Promise<number> {
+  const facts = new URL('../engine/host-linux.js', import.meta.url).href;
+  return Number(await node(lab, device, `import('${facts}').then(({ linuxFacts }) => console.log(linuxFacts().cpuQuota?.cores));`));
+}
+
 function within(value: number, least: number, most: number, what: string): void {
   assert.ok(value >= least && value <= most, `${what}: ${value} is not within ${least} and ${most}`);
 }
@@ -117,6 +123,7 @@ test('links carry what the cluster says, pair by pair; devices compute what thei
   within(await transferMbps(lab, 'a', 'b', 6), 90, 102, 'a to b');
   within(await transferMbps(lab, 'c', 'a', 4), 18, 20.4, 'c to a');
   within(await coresOf(lab, 'c'), 0.2, 0.275, 'cores of c');
+  assert.equal(await quotaOf(lab, 'c'), 0.25, 'what c knows of its quota');
   const again = await findLab(name('links'), state);
   assert.deepEqual(again, lab);
   await assert.rejects(

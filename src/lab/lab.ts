@@ -130,7 +130,22 @@ export function commandOn({ layout, cgroups }: Lab, device: string, command: rea
   assert(files !== undefined && files.length > 0, 'each device has its groups');
   const enter = `${files.map((file) => `echo $$ > '${file}'`).join(' && ')} && exec "$@"`;
   const named = 'hostname "$0" && exec "$@"';
-  return ['sh', '-c', enter, 'sh', 'ip', 'netns', 'exec', namespace, 'unshare', '--uts', 'sh', '-c', named, namespace, ...command];
+  // `ip netns exec` would hide the control groups, by which a device knows what it may use of its processor.
+  return [
+    'sh',
+    '-c',
+    enter,
+    'sh',
+    'nsenter',
+    `--net=/var/run/netns/${namespace}`,
+    'unshare',
+    '--uts',
+    'sh',
+    '-c',
+    named,
+    namespace,
+    ...command,
+  ];
 }
 
 async function describe({ cluster, ...settings }: LabDocument, stateFolder: string): Promise<Lab> {
