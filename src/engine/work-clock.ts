@@ -1,7 +1,7 @@
 // Milliseconds of work where a processor quota stops a process again and again: between two stops short work runs at full speed, and whatever runs into one
-// waits for it. What work takes in the long run is its processor time over the quota, which is what planning needs and what shares out rounds. Node only.
+// waits for it. What work takes in the long run is its processor time over the quota, which is what planning needs and what shares out rounds: the process's, for
+// handing values over and collecting garbage come with the work and use up the same quota. Node only.
 
-import { openSync, readSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { linuxFacts } from './host-linux.ts';
 
@@ -18,24 +18,21 @@ export interface ProcessorFacts {
   readonly quotaCores?: number | undefined;
   /** Cores of the machine. */
   readonly coreCount: number;
-  /** Processor time of the calling thread, in milliseconds; undefined where nobody counts it. */
-  readonly threadMs?: (() => number) | undefined;
-  /** Of the whole process. */
+  /** Processor time of the whole process, in milliseconds. */
   readonly processMs: () => number;
 }
 
 /**
- * A clock for the calling thread whose differences are times of work. Where a quota leaves the threads of an engine less than they could use, and nothing else
- * holds them back, that is processor time over the quota; elsewhere `performance.now`.
+ * A clock whose differences are times of work. Where a quota leaves the threads of an engine less than they could use, and nothing else holds them back, that is
+ * the process's time over the quota; elsewhere `performance.now`.
  */
 export function createWorkClock(options: WorkClockOptions, facts: ProcessorFacts = processorFacts()): () => number {
   const { threadCount, maxCpu, isCourteous } = options;
-  const { quotaCores = Number.POSITIVE_INFINITY, threadMs, processMs } = facts;
-  const usedMs = threadCount === 1 ? threadMs : processMs;
-  if (quotaCores >= threadCount || isCourteous || usedMs === undefined) return () => performance.now();
+  const { quotaCores = Number.POSITIVE_INFINITY, processMs } = facts;
+  if (quotaCores >= threadCount || isCourteous) return () => performance.now();
   // Pauses between runs (pacing.ts) give the quota time to come back.
   const cores = Math.min(quotaCores, maxCpu * threadCount);
-  return () => usedMs() / cores;
+  return () => processMs() / cores;
 }
 
 /**
@@ -48,7 +45,7 @@ export function createLossClock({ threadCount, maxCpu }: WorkClockOptions, facts
   return cores > threadCount || maxCpu < 1 ? () => 0 : () => processMs() / cores;
 }
 
-/** What the operating system says of this process and thread. */
+/** What the operating system says of this process. */
 export function processorFacts(): ProcessorFacts {
   const processMs = (): number => {
     const { user, system } = process.cpuUsage();
@@ -56,23 +53,5 @@ export function processorFacts(): ProcessorFacts {
   };
   const coreCount = availableParallelism();
   if (process.platform !== 'linux') return { coreCount, processMs };
-  return { quotaCores: linuxFacts().cpuQuota?.cores, coreCount, threadMs: threadClock(), processMs };
-}
-
-/**
- * Linux counts the nanoseconds of each thread; a running thread's file is as old as its last tick, unless it has asked for its process's usage just before.
- * Undefined where it does not say them.
- */
-function threadClock(path = '/proc/thread-self/schedstat'): (() => number) | undefined {
-  const bytes = Buffer.alloc(64);
-  try {
-    const file = openSync(path, 'r'); // stays open as long as the thread, whose own it is
-    const read = (): number => {
-      process.cpuUsage();
-      return Number(bytes.toString('latin1', 0, readSync(file, bytes, 0, bytes.length, 0)).split(' ')[0]) / 1e6;
-    };
-    return read() > 0 ? read : undefined;
-  } catch {
-    return undefined;
-  }
+  return { quotaCores: linuxFacts().cpuQuota?.cores, coreCount, processMs };
 }

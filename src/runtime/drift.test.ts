@@ -45,6 +45,15 @@ test('a device that falls to a quarter of its speed is told when three quarters 
   assert.deepEqual(refreshProfile(found, plan, cluster, { a: many(8, 20) }).drift, { a: 0.25 });
 });
 
+test('what bytes cost may be paid while a device waits, or slow its computing: neither is drift', () => {
+  // 8 bytes a micro-batch and device, forward and backward: 20 ms a round.
+  const costly: Profile = { ...profile, devices: { board: { forwardMs: [[1, 2]], backwardMs: [[3, 4]], handlingMsPerMiB: 2 ** 19 } } };
+  const drift = (a: number): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, { a: many(8, a) }).drift;
+  for (const ms of [17, 20, 40, 48]) assert.deepEqual(drift(ms), {}, `${ms} ms`);
+  assert.deepEqual(drift(60), { a: 1.5 });
+  assert.deepEqual(drift(10), { a: 0.5 });
+});
+
 test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {
   for (let seed = 0; seed < 100; seed++) {
     const random = createRandom(seed, 5);

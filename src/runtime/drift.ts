@@ -73,13 +73,16 @@ export function refreshProfile(
   const drift: Record<string, number> = {};
   const devices: Record<string, DeviceTimes> = {};
   for (const device of cluster.devices) {
-    const expectedMs = predicted[device.name]?.busyMs ?? 0;
+    const { busyMs: mostMs = 0, handlingMs = 0 } = predicted[device.name] ?? {};
+    // A device that has time to spare sends and receives in it, and takes no longer for its computing.
+    const leastMs = mostMs - handlingMs;
     const rounds = busyMs[device.name] ?? [];
-    if (expectedMs === 0 || rounds.length < leastRoundCount) continue;
+    if (leastMs === 0 || rounds.length < leastRoundCount) continue;
     const [low, median, high] = quartiles(rounds);
-    if (low < slower * expectedMs && high > faster * expectedMs) continue;
-    drift[device.name] = median / expectedMs;
-    devices[device.name] = scaledTimes(deviceTimes(profile, device), median / expectedMs);
+    if (low < slower * mostMs && high > faster * leastMs) continue;
+    const factor = median / (median > mostMs ? mostMs : leastMs);
+    drift[device.name] = factor;
+    devices[device.name] = scaledTimes(deviceTimes(profile, device), factor);
   }
   const isSame = Object.keys(drift).length === 0;
   return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, drift };

@@ -217,10 +217,11 @@ function slowRound(
         I: () => time('backwardInputMs'),
         W: () => Math.max(time('backwardMs') - time('backwardInputMs'), time('backwardWeightMs')),
       };
-      const duration = durations[kind]();
+      const computeMs = durations[kind]();
       const isFirstPart = part === undefined || part[1] === own[1];
       const passed = kind === 'W' || !isFirstPart ? 0 : kind === 'F' ? forwardBytes(node) : backwardBytes(node);
-      node.free = now + duration + costOf(profile, cluster, node.name, passed);
+      const duration = computeMs + costOf(profile, cluster, node.name, passed);
+      node.free = now + duration;
       node.busy += duration;
       if (part !== undefined) node.final.set(part[0], node.free);
       const isLastPart = part === undefined || part[0] === own[0];

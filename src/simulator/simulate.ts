@@ -16,8 +16,10 @@ import { Agenda } from './agenda.ts';
 import { type Compiled, compile, type Flow, type Ground, instructionKinds, opcodes, prepareGround, type Runner } from './compile.ts';
 
 export interface SimulatedDevice {
-  /** Time spent computing. */
+  /** Time spent computing, and on what its passes sent and received. */
   readonly busyMs: number;
+  /** The second part of it, where the profile says what bytes cost. */
+  readonly handlingMs?: number;
   /** 1 − busyMs / roundMs. */
   readonly idleFraction: number;
   /** Eq. 3 with the device's own share. */
@@ -96,6 +98,7 @@ class World {
   /** When its update began to wait for them; −1: it does not wait. */
   readonly #heldMs: Float64Array;
   readonly #busyMs: Float64Array;
+  readonly #handlingMs: Float64Array;
   readonly #endMs: Float64Array;
   // By piece.
   readonly #arrived: Uint8Array;
@@ -124,6 +127,7 @@ class World {
     this.#reducing = new Int32Array(runners.length);
     this.#heldMs = new Float64Array(runners.length).fill(-1);
     this.#busyMs = new Float64Array(runners.length);
+    this.#handlingMs = new Float64Array(runners.length);
     this.#endMs = new Float64Array(runners.length);
     this.#arrived = new Uint8Array(flows.length * microBatchCount);
     this.#readyMs = new Float64Array(flows.length * microBatchCount);
@@ -169,9 +173,11 @@ class World {
       devices[name] = { busyMs: 0, idleFraction: 1, peakMemoryMiB: 0, ...(powerW === undefined ? {} : { energyJ: 0 }) };
     for (const [index, runner] of runners.entries()) {
       const busyMs = this.#busyMs[index] as number;
+      const handlingMs = this.#handlingMs[index] as number;
       const { powerW } = defined(specs[runner.place], 'a device');
       devices[runner.program.device] = {
         busyMs,
+        ...(handlingMs === 0 ? {} : { handlingMs }),
         idleFraction: roundMs === 0 ? 0 : 1 - busyMs / roundMs,
         peakMemoryMiB: this.#peakMemoryMiB(runner, optimizerState),
         ...(powerW === undefined ? {} : { energyJ: (powerW * busyMs) / 1000 }),
@@ -231,11 +237,12 @@ class World {
   }
 
   #compute(index: number, position: number, nowMs: number): void {
-    const durationMs = this.#compiled.durationMs[position] as number;
+    const handlingMs = this.#compiled.handlingMs[position] as number;
+    const durationMs = (this.#compiled.durationMs[position] as number) + handlingMs;
     this.#busyMs[index] = (this.#busyMs[index] as number) + durationMs;
-    const endMs = nowMs + durationMs;
-    if (this.#keepsEvents) this.#recordComputing(index, position, nowMs, endMs);
-    this.#agenda.add(4 * index + kinds.end, endMs + (this.#compiled.handlingMs[position] as number), false);
+    this.#handlingMs[index] = (this.#handlingMs[index] as number) + handlingMs;
+    if (this.#keepsEvents) this.#recordComputing(index, position, nowMs, nowMs + durationMs);
+    this.#agenda.add(4 * index + kinds.end, nowMs + durationMs, false);
   }
 
   /** All gradients are there; what the AllReduces beside the computing cost may not all have been paid while they ran. */
