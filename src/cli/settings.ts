@@ -5,7 +5,7 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { compressModes } from '../planner/compress.ts';
-import type { TrainSettings } from '../runtime/settings.ts';
+import { autoSchedule, type TrainSettings } from '../runtime/settings.ts';
 import { scheduleNames } from '../schedule/generate.ts';
 
 interface Setting {
@@ -101,7 +101,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     default: [],
     isList: true,
   },
-  planner: { argument: 'NAME', description: 'asteroid | straight | dp | single', schema: text, default: 'asteroid' },
+  planner: { argument: 'NAME', description: 'best | asteroid | straight | dp | single', schema: text, default: 'best' },
   compress: {
     argument: 'none|float16|int8|auto',
     description: 'send activations and gradients in fewer bits: int8 only where gradients are summed; auto: what makes rounds shorter',
@@ -112,7 +112,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     argument: 'NAME',
     description: `${scheduleNames.join(' | ')} | auto (the planner chooses)`,
     schema: text,
-    default: '1f1b',
+    default: autoSchedule,
   },
   useAll: { description: 'let every device compute, even where fewer would be faster', schema: toggle, default: false },
   plan: { argument: 'FILE', description: 'use this plan instead of planning', schema: text },

@@ -67,7 +67,10 @@ export function runPrepared(run: PreparedRun, environment: SessionEnvironment, f
 /** A search that is not over by then gives the best that it has found. */
 const longestPlanningMs = 45_000;
 
-/** The same while devices wait. What is found then may be bettered at leisure. */
+/** The same before the first round, for which everybody waits. */
+const firstPlanningMs = 15_000;
+
+/** The same while devices wait in the middle of a run. What is found then may be bettered at leisure. */
 const urgentPlanningMs = 5_000;
 
 class Session {
@@ -175,7 +178,7 @@ class Session {
     const { cluster = measured } = this.#prepared;
     const { clock } = this.#environment;
     const startMs = clock.now();
-    const plan = await atLeisure(this.#planSteps(profile, cluster, longestPlanningMs), clock, isOver);
+    const plan = await atLeisure(this.#planSteps(profile, cluster, firstPlanningMs), clock, isOver);
     return plan && this.#usePlan(plan, clock.now() - startMs);
   }
 
