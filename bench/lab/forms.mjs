@@ -2,9 +2,10 @@
 
 import { inFlight } from '../../dist/schedule/generate.js';
 
-/** Milliseconds of forward and backward of layers [first, end) on a device with so many samples; in a last stage both are one graph, with its own times. */
+/** Milliseconds of forward and backward of layers [first, end) on a device with so many samples, and of what it is given and hands on; in a last stage both are one graph, with its own times. */
 function timesOf(profile, device) {
-  const { forwardMs, backwardMs, stepMs } = profile.devices[device];
+  const { forwardMs, backwardMs, stepMs, handlingMsPerMiB = 0 } = profile.devices[device];
+  const passedBytes = (first, end) => (first === 0 ? 0 : profile.layers[first - 1].outputBytes) + (end === profile.layers.length ? 0 : profile.layers[end - 1].outputBytes);
   const inner = forwardMs.map((row, size) => runningSums(row.map((ms, layer) => ms + backwardMs[size][layer])));
   const last = stepMs === undefined ? inner : stepMs.map(runningSums);
   return (first, end, samples) => {
@@ -12,7 +13,8 @@ function timesOf(profile, device) {
     const sums = end === profile.layers.length ? last : inner;
     const { low, high, fraction } = place(profile.batchSizes, samples);
     const of = (size) => sums[size][end] - sums[size][first];
-    return of(low) + fraction * (of(high) - of(low));
+    const handlingMs = (handlingMsPerMiB * 2 * samples * passedBytes(first, end)) / 2 ** 20;
+    return of(low) + fraction * (of(high) - of(low)) + handlingMs;
   };
 }
 
