@@ -13,19 +13,14 @@ export interface ProcessMeters {
   residentBytes(): number;
 }
 
-/** How often the event loop is looked at: every millisecond would cost a device of a third of a core a twentieth of it. */
-const resolutionMs = 20;
-
 /** The meters of this process. */
 export function processMeters(): ProcessMeters {
-  const delay = monitorEventLoopDelay({ resolution: resolutionMs });
-  // It counts from one look to the next.
-  const lateMs = (nanoseconds: number): number => Math.max(0, nanoseconds / 1e6 - resolutionMs);
+  const delay = monitorEventLoopDelay({ resolution: 1 });
   return {
     start: () => void delay.enable(),
     stop: () => void delay.disable(),
-    eventLoopDelayP99Ms: () => lateMs(delay.percentile(99)),
-    eventLoopDelayMaxMs: () => lateMs(delay.max),
+    eventLoopDelayP99Ms: () => delay.percentile(99) / 1e6,
+    eventLoopDelayMaxMs: () => delay.max / 1e6,
     residentBytes: () => process.memoryUsage.rss(),
   };
 }
