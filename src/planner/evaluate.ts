@@ -113,6 +113,7 @@ export class Evaluator {
 
   #flatten(layouts: readonly StageLayout[], nodes: Node[]): FlatStage[] {
     const isOverlapped = overlapsAllReduce(this.#problem.schedule);
+    const handedOut = this.#handedOut(layouts);
     return layouts.map((layout, stage) => {
       const first = nodes.length;
       const pace = paceOfStage(this.#problem, layout, stage, layouts.length);
@@ -121,7 +122,7 @@ export class Evaluator {
       const demand = stageDemand(this.#problem, ...layout.layers, pace.ahead);
       const buckets = isGroup && isOverlapped ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
       const isBeside = isGroup && isOverlapped;
-      const passed = this.#passedBytes(layouts, stage);
+      const passed = { ...this.#passedBytes(layouts, stage), handedOut };
       for (const [index, place] of layout.devices.entries())
         nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed }));
       const reduceMs = isGroup ? buckets.map((range) => groupReduceMs(this.#problem, layout.devices, ...range)) : [];
@@ -154,16 +155,15 @@ export class Evaluator {
   }
 
   /** What devices of a stage send and receive. */
-  #passedBytes(layouts: readonly StageLayout[], stage: number): PassedBytes {
+  #passedBytes(layouts: readonly StageLayout[], stage: number): Omit<PassedBytes, 'handedOut'> {
     const { layers, inputBytes, labelBytes } = this.#problem.profile;
     const last = layouts.length - 1;
     const [first, end] = (layouts[stage] as StageLayout).layers;
     const inBytes = stage === 0 ? 0 : (layers[first - 1]?.outputBytes ?? 0);
     const outBytes = stage === last ? 0 : (layers[end - 1]?.outputBytes ?? 0);
     const backward = (gradientsCross(this.#problem, first) ? inBytes : 0) + (gradientsCross(this.#problem, end) ? outBytes : 0);
-    const isFed = this.#holder !== -1;
-    const fed = isFed ? (stage === 0 ? inputBytes : 0) + (stage === last ? labelBytes : 0) : 0;
-    return { forward: inBytes + outBytes, backward, fed, handedOut: isFed ? this.#handedOut(layouts) : 0 };
+    const fed = this.#holder === -1 ? 0 : (stage === 0 ? inputBytes : 0) + (stage === last ? labelBytes : 0);
+    return { forward: inBytes + outBytes, backward, fed };
   }
 
   /** Bytes of inputs and labels that the data's holder hands to others for a micro-batch. */

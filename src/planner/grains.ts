@@ -12,7 +12,8 @@ export function profileInGrains(profile: Profile, grain: number): Profile {
     const timeMs = rangeTimes(rows, batchSizes);
     return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
   };
-  const inGrains = ({ forwardMs, backwardMs, backwardInputMs, backwardWeightMs, ...rest }: DeviceTimes): DeviceTimes => ({
+  // A strict last stage runs no step as one graph.
+  const inGrains = ({ forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs: _, ...rest }: DeviceTimes): DeviceTimes => ({
     ...rest,
     forwardMs: rowOf(forwardMs),
     backwardMs: rowOf(backwardMs),

@@ -82,6 +82,7 @@ export type RunEvent =
   | {
       readonly kind: 'statistics';
       readonly device: string;
+      /** Of the device's first rounds in the run. */
       readonly eventLoopDelayP99Ms: number;
       readonly eventLoopDelayMaxMs: number;
       readonly peakMemoryMiB: number;

@@ -38,7 +38,6 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
   };
   const againMs = (place: number): RangeTimes =>
     rangeTimes(againTable(profile, deviceTimes(profile, defined(cluster.devices[place], 'a device'))), profile.batchSizes);
-  const timesAt = cluster.devices.map((device) => deviceTimes(profile, device));
   return {
     profile,
     cluster,
@@ -47,7 +46,7 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     kept: keptSums(profile),
     times,
     againMs,
-    handlingMs: (place, bytes) => handlingMs(defined(timesAt[place], 'a device'), bytes),
+    handlingMs: (place, bytes) => handlingMs(deviceTimes(profile, defined(cluster.devices[place], 'a device')), bytes),
   };
 }
 
@@ -212,7 +211,7 @@ class Compiler {
       }
     }
     firstInstruction[this.#runners.length] = next;
-    this.#addTransfers(firstInstruction, opcode, handlingMs);
+    this.#addHandling(firstInstruction, opcode, handlingMs);
     const { microBatchCount } = this.#program;
     return {
       microBatchCount,
@@ -253,7 +252,7 @@ class Compiler {
   }
 
   /** What the flows and AllReduces cost those who send and receive. */
-  #addTransfers(firstInstruction: Int32Array, opcode: Uint8Array, into: Float64Array): void {
+  #addHandling(firstInstruction: Int32Array, opcode: Uint8Array, into: Float64Array): void {
     const sender = new Map(this.#runners.map((runner) => [runner.place, runner]));
     for (const { channel, payload, receiver, bytes } of this.#flows) {
       if (channel === -1) continue;

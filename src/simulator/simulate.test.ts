@@ -65,6 +65,18 @@ test('one device alternates forward and backward and waits for nothing', () => {
   });
 });
 
+test('a device that the plan leaves out needs no times in the profile', () => {
+  const stranger: Cluster = { devices: [...devices, { name: 'stranger', memoryMiB: 1 }], links: { default: { bandwidthMbps: 8 } } };
+  const layout = {
+    schedule: '1f1b',
+    batchSize: 1,
+    microBatchSize: 1,
+    microBatchCount: 1,
+    stages: [{ layers: [0, 3] as const, devices: ['a'], samples: [1], inFlight: 1 }],
+  };
+  assert.deepEqual(run(layout, stranger).devices['stranger'], { busyMs: 0, idleFraction: 1, peakMemoryMiB: 0 });
+});
+
 test('two stages: activations and gradients cross the link, one latency later, beside the computing', () => {
   const stages = [
     { layers: [0, 1] as const, devices: ['a'], samples: [1], inFlight: 2 },
