@@ -16,7 +16,7 @@ export function readDocument(text: string, where: string): unknown {
     }
   }
   const lines = new LineCounter();
-  const document = parseDocument(text, { lineCounter: lines, prettyErrors: false });
+  const document = parseDocument(text, { lineCounter: lines, prettyErrors: false, logLevel: 'error' }); // warnings would go past us to the terminal
   const error = document.errors[0];
   if (error !== undefined) {
     const { line, col } = lines.linePos(error.pos[0]);

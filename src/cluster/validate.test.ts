@@ -285,6 +285,16 @@ test('YAML aliases cannot blow up', () => {
   );
 });
 
+test('odd YAML is refused by our sentence alone, without a warning of the parser', async () => {
+  const warnings: string[] = [];
+  const note = ({ message }: Error): void => void warnings.push(message);
+  process.on('warning', note);
+  assert.throws(() => parseCluster('? [a, b]\n: 1\n', 'odd.yaml'), /^InputError: odd\.yaml: devices is missing/);
+  await new Promise(setImmediate); // warnings come a tick later
+  process.off('warning', note);
+  assert.deepEqual(warnings, []);
+});
+
 test('a plan, a profile and a cluster must agree', () => {
   checkTogether(plan, profile, cluster);
   const other: Cluster = {

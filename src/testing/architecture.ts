@@ -33,6 +33,7 @@ export const folders: Readonly<Record<string, FolderRule>> = {
   web: { on: ['rehearsal'], kind: 'host' },
   entry: { on: ['rehearsal'], kind: 'host' },
   testing: { on: ['cli', 'web', 'entry'], kind: 'host' },
+  fuzzing: { on: ['testing'], kind: 'host' },
 };
 
 const entryFiles: readonly string[] = ['index.ts', 'node.ts', 'browser.ts'];

@@ -36,7 +36,8 @@ export interface ClusterOptions {
 /** How long the coordinator may take to tell what it heard from a worker that has ended. */
 const lastWordMs = 1000;
 
-const factsSchema: z.ZodType<DeviceFacts> = z.object({
+/** What a worker says of itself when it joins. */
+export const factsSchema: z.ZodType<DeviceFacts> = z.object({
   memoryMiB: z.number().int().positive().max(1e9),
   cores: z.number().int().positive().max(1e5),
   engine: z.string().max(200),

@@ -1,0 +1,100 @@
+// Documents that people write or commands print: clusters, profiles, plans, settings, in JSON or YAML.
+
+import assert from 'node:assert/strict';
+import { isDeepStrictEqual } from 'node:util';
+import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
+import type { Random } from '../../random.ts';
+import { checkProgram } from '../../schedule/check.ts';
+import { program, scheduleNames } from '../../schedule/generate.ts';
+import { handPlan } from '../../testing/hand-plans.ts';
+import { damagedDocument } from '../inputs.ts';
+import type { Target } from '../target.ts';
+
+const cluster: Cluster = {
+  devices: [
+    { name: 'a', kind: 'jetson-nano', memoryMiB: 3072, powerW: 10 },
+    { name: 'b', kind: 'jetson-tx2@50%', memoryMiB: 7168, cores: 0.5 },
+    { name: 'c', memoryMiB: 512 },
+  ],
+  links: { default: { bandwidthMbps: 100, latencyMs: 1 }, pairs: [{ between: ['a', 'b'], bandwidthMbps: 1000 }] },
+  dataDevice: 'a',
+};
+const [few, many] = [
+  [1, 2, 3],
+  [2, 4, 6],
+];
+const times = { forwardMs: [few, many], backwardMs: [many, many], backwardInputMs: [few, few], stepMs: [many, many], updateMs: few };
+const profile: Profile = {
+  model: 'net',
+  inputBytes: 100,
+  labelBytes: 8,
+  layers: ['x', 'y', 'z'].map((name, index) => ({
+    name,
+    outputBytes: 1000 * index,
+    weightBytes: 500,
+    savedBytes: 2000,
+    flops: 1e6,
+    ...(index === 1 ? { frozenBytes: 500, batchDependent: true } : {}),
+    ...(index === 2 ? { recomputed: { savedBytes: 100, flops: 1e5 } } : {}),
+  })),
+  batchSizes: [1, 4],
+  devices: { a: times, b: { ...times, handlingMsPerMiB: 2 }, c: times },
+};
+const plans: readonly unknown[] = [
+  ...scheduleNames.map((schedule) => handPlan({ schedule, cuts: [1, 2], shares: [[4], [3, 1], [2, 2]], microBatchCount: 4 }, 3)),
+  {
+    plan: {
+      ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 3),
+      forwardOnlyLayers: 1,
+      compression: { allReduce: 'int8' },
+    },
+    predictedMs: 3,
+  },
+  {
+    ...handPlan({ schedule: 'zb-h1-overlap', cuts: [], shares: [[2, 2]], microBatchCount: 3 }, 3),
+    predicted: { roundMs: 1, samplesPerS: 2, peakMemoryMiB: { a: 3 } },
+  },
+];
+
+/** A document of one kind: whatever was read is the same when it is written and read again. */
+function documentTarget<T>(samples: readonly unknown[], parse: (text: string) => T, use: (value: T) => void): Target<string> {
+  return {
+    input: (random: Random) => damagedDocument(samples, random),
+    take(text) {
+      const value = parse(text);
+      assert.ok(isDeepStrictEqual(parse(JSON.stringify(value)), value), 'a document that was written again is another');
+      use(value);
+    },
+  };
+}
+
+/** Clusters. */
+export function clusterTarget(): Target<string> {
+  return documentTarget(
+    [cluster],
+    (text) => parseCluster(text, 'cluster.yaml'),
+    () => {},
+  );
+}
+
+/** Profiles. */
+export function profileTarget(): Target<string> {
+  return documentTarget(
+    [profile],
+    (text) => parseProfile(text, 'profile.json'),
+    () => {},
+  );
+}
+
+/** Plans, as far as a run takes them before any device starts: their Programs are checked. */
+export function planTarget(): Target<string> {
+  return documentTarget(
+    plans,
+    (text) => parsePlan(text, 'plan.json'),
+    (plan) => {
+      checkProgram(program(plan), plan);
+      checkTogether(plan as Plan, profile, cluster);
+    },
+  );
+}

@@ -1,0 +1,153 @@
+// Inputs over worker threads. A thread that stands still at an input, runs out of memory or dies is given up: that input failed, and another thread goes
+// on behind it. The threads' inputs come in small ranges, slow targets' first, so that all threads end at about the same time.
+
+import { Worker } from 'node:worker_threads';
+import { defined } from '../assert.ts';
+import { type FuzzFailure, type FuzzLimits, type FuzzSummary, type InputRange, merged, noInputs } from './fuzz.ts';
+
+/** What a thread is told when it starts. */
+export interface ThreadData {
+  readonly limits: FuzzLimits;
+  /** Where the thread writes the seed that it is at: one number. */
+  readonly seed: SharedArrayBuffer;
+}
+
+export interface ThreadsOptions {
+  readonly threadCount: number;
+  readonly limits: FuzzLimits;
+  /** A thread that has been at one input for so long is given up. Default: five times the limit. */
+  readonly hangMs?: number;
+  readonly onProgress?: (inputCount: number) => void;
+}
+
+/** Inputs that a thread takes at once. */
+const inputsAtOnce = 500;
+/** A target with so many failures gets no more inputs. */
+const maxFailureCount = 20;
+const lookEveryMs = 100;
+/** Of a thread's heap: a parser that takes more kills the thread, not the machine. */
+const maxHeapMiB = 1024;
+
+/** Takes all ranges, and says what came of each target's inputs, in the order of the ranges. */
+export async function fuzzOnThreads(ranges: readonly InputRange[], options: ThreadsOptions): Promise<ReadonlyMap<string, FuzzSummary>> {
+  const work = new Work(ranges, options);
+  const threads = Array.from({ length: Math.min(options.threadCount, work.rangeCount) }, () => runThread(work, options));
+  await Promise.all(threads);
+  return work.summaries;
+}
+
+/** What is to be done, and what was. */
+class Work {
+  readonly summaries: Map<string, FuzzSummary>;
+  #queue: InputRange[];
+  #inputCount = 0;
+  readonly #onProgress: (inputCount: number) => void;
+
+  constructor(ranges: readonly InputRange[], { onProgress = () => {} }: ThreadsOptions) {
+    this.summaries = new Map(ranges.map(({ target }) => [target, noInputs]));
+    this.#queue = ranges.flatMap(cut);
+    this.#onProgress = onProgress;
+  }
+
+  get rangeCount(): number {
+    return this.#queue.length;
+  }
+
+  take(): InputRange | undefined {
+    return this.#queue.shift();
+  }
+
+  /** The inputs of a range, all but the one that failed with its thread, go back. */
+  putBack({ target, first, end }: InputRange, without: number): void {
+    const parts = [
+      { target, first, end: without },
+      { target, first: without + 1, end },
+    ];
+    if (this.#isOpen(target)) this.#queue.unshift(...parts.filter((part) => part.end > part.first));
+  }
+
+  add(target: string, summary: FuzzSummary): void {
+    this.summaries.set(target, merged(defined(this.summaries.get(target), target), summary));
+    this.#inputCount += summary.inputCount;
+    this.#onProgress(this.#inputCount);
+    if (!this.#isOpen(target)) this.#queue = this.#queue.filter((range) => range.target !== target);
+  }
+
+  /** An input that ended its thread. */
+  addFailure(target: string, failure: FuzzFailure): void {
+    this.add(target, { ...noInputs, inputCount: 1, failures: [failure] });
+  }
+
+  #isOpen(target: string): boolean {
+    return defined(this.summaries.get(target), target).failures.length < maxFailureCount;
+  }
+}
+
+function cut({ target, first, end }: InputRange): InputRange[] {
+  const parts: InputRange[] = [];
+  for (let at = first; at < end; at += inputsAtOnce) parts.push({ target, first: at, end: Math.min(end, at + inputsAtOnce) });
+  return parts;
+}
+
+/** One thread after the other, until there is no work left. */
+async function runThread(work: Work, options: ThreadsOptions): Promise<void> {
+  for (let range = work.take(); range !== undefined; range = work.take()) {
+    const end = await untilItEnds(work, range, options);
+    if (end === undefined) return;
+    work.addFailure(end.range.target, { seed: end.seed, problem: end.problem });
+    work.putBack(end.range, end.seed);
+  }
+}
+
+/** Why a thread was given up. */
+interface ThreadEnd {
+  readonly range: InputRange;
+  readonly seed: number;
+  readonly problem: string;
+}
+
+/** A thread takes `range`, and all that it can get after it; undefined: there is no more. */
+async function untilItEnds(
+  work: Work,
+  range: InputRange,
+  { limits, hangMs = 5 * limits.limitMs }: ThreadsOptions,
+): Promise<ThreadEnd | undefined> {
+  const seed = new SharedArrayBuffer(8);
+  const at = new Float64Array(seed).fill(-1);
+  const workerData: ThreadData = { limits, seed };
+  const thread = new Worker(new URL('./fuzz-thread.js', import.meta.url), {
+    workerData,
+    resourceLimits: { maxOldGenerationSizeMb: maxHeapMiB },
+  });
+  let current = range;
+  let watch: NodeJS.Timeout | undefined;
+  try {
+    return await new Promise((resolve) => {
+      const giveUp = (problem: string): void => resolve({ range: current, seed: Math.max(at[0] as number, current.first), problem });
+      let [last, lastMs] = [-1, performance.now()];
+      watch = setInterval(() => {
+        const [now, nowMs] = [at[0] as number, performance.now()];
+        // Before its first input a thread loads what it needs, which is nobody's fault.
+        if (now !== last || now < 0) [last, lastMs] = [now, nowMs];
+        else if (nowMs - lastMs > hangMs) giveUp(`it did not end within ${hangMs / 1000} s`);
+      }, lookEveryMs);
+      const give = (next: InputRange): void => {
+        current = next;
+        at[0] = -1;
+        thread.postMessage(next);
+      };
+      thread.on('message', (summary: FuzzSummary) => {
+        work.add(current.target, summary);
+        const next = work.take();
+        if (next === undefined) resolve(undefined);
+        else give(next);
+      });
+      thread.on('error', (error: Error) => giveUp(`it ended its thread: ${error.stack ?? error.message}`));
+      thread.on('exit', () => giveUp('it ended its thread'));
+      give(range);
+    });
+  } finally {
+    clearInterval(watch);
+    await thread.terminate();
+  }
+}
