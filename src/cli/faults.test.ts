@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { chmod, mkdir, rm, rmdir, writeFile } from 'node:fs/promises';
+import { chmod, mkdir, readFile, rm, rmdir, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
 import { defined } from '../assert.ts';
@@ -63,6 +63,14 @@ async function recovered(run: RunningCommand, ...lost: readonly string[]): Promi
 
 async function stopAndCheck(run: RunningCommand, out: string): Promise<void> {
   await checkUndisturbed({ cwd, out }, await stopRun(run));
+}
+
+/** For links on which a device is known by its certificate: it bears the same name when it comes back. */
+async function tlsFlags(): Promise<readonly string[]> {
+  const { cert, key } = createSelfSigned();
+  const [certificatePath, keyPath] = [join(cwd, 'cert.pem'), join(cwd, 'key.pem')];
+  await Promise.all([writeFile(certificatePath, cert), writeFile(keyPath, key)]);
+  return ['--tls-cert', certificatePath, '--tls-key', keyPath];
 }
 
 for (const seed of [1, 2, 3]) {
@@ -141,10 +149,7 @@ test('frozen for a second: nothing happens; until it is given up: the others go 
 });
 
 test('the coordinator is killed and started again: its workers come back by themselves', { timeout, skip }, async (context) => {
-  const { cert, key } = createSelfSigned();
-  await Promise.all([writeFile(join(cwd, 'cert.pem'), cert), writeFile(join(cwd, 'key.pem'), key)]);
-  // Over TLS a device is known by its certificate; the join code is another one at each start.
-  const tls = ['--tls-cert', join(cwd, 'cert.pem'), '--tls-key', join(cwd, 'key.pem')];
+  const tls = await tlsFlags(); // the join code is another one at each start
   const environment = { ASTEROID_STATE: join(cwd, 'coordinator-state') };
   const joined = await startJoinedRun({ cwd, out: 'restarted', more: tls, environment });
   endAllAfter(context, joined);
@@ -200,9 +205,9 @@ async function startRelayed(
 ): Promise<{ joined: JoinedRun; relay: Relay; worker: RunningCommand }> {
   let relay: Relay | undefined;
   const joined = await startJoinedRun({ cwd, out }, async (worker, url) => {
-    if (worker !== name) return url;
+    if (worker !== name) return {};
     relay = await startRelay({ port: Number(new URL(url).port), seed: 7 });
-    return `ws://127.0.0.1:${relay.port}`;
+    return { url: `ws://127.0.0.1:${relay.port}` };
   });
   endAllAfter(context, joined);
   const between = defined(relay, 'the relay');
@@ -247,25 +252,59 @@ const noLimit = !isRoot
     ? false
     : 'a memory limit needs the memory controller of cgroup v1';
 
-test('a worker over its memory: the system kills it, and the others go on', { timeout, skip: skip || noLimit }, async (context) => {
-  const group = join(memoryFolder, `asteroid-test-${process.pid}`);
+/** A control group for a worker, and what to start it through so that it is in there. */
+async function startStarvedGroup(context: TestContext, limitBytes: number): Promise<{ group: string; through: readonly string[] }> {
+  const group = join(memoryFolder, `asteroid-test-${process.pid}-${limitBytes}`);
   await mkdir(group);
-  context.after(() =>
-    until(
-      () =>
-        rmdir(group).then(
-          () => true,
-          () => false,
-        ),
-      10_000,
-      'the group is empty',
-    ),
-  );
+  const isGone = (): Promise<boolean> =>
+    rmdir(group).then(
+      () => true,
+      () => false,
+    );
+  context.after(() => until(isGone, 10_000, 'the group is empty'));
+  await writeFile(join(group, 'memory.limit_in_bytes'), String(limitBytes));
+  return { group, through: ['sh', '-c', `echo $$ > ${join(group, 'cgroup.procs')} && exec "$@"`, 'sh'] };
+}
+
+/** How many processes of a group the system has killed. */
+async function killCount(group: string): Promise<number> {
+  return Number(/^oom_kill (\d+)$/m.exec(await readFile(join(group, 'memory.oom_control'), 'utf8'))?.[1]);
+}
+
+test('a worker over its memory: the system kills it, and the others go on', { timeout, skip: skip || noLimit }, async (context) => {
+  const { group } = await startStarvedGroup(context, 256 * 1024);
   const run = await startFour(context, { out: 'starved' });
   await reached(run, 3);
   // What it has stays counted where it was; all that it takes from now on is too much.
-  await writeFile(join(group, 'memory.limit_in_bytes'), String(256 * 1024));
   await writeFile(join(group, 'cgroup.procs'), String(await workerPid(run, 'worker-3')));
   assert.match(String((await recovered(run, 'worker-3'))['cause']), /^worker-3 left .*\(the connection was lost\)$/);
   await stopAndCheck(run, 'starved');
+});
+
+test('a worker that its system killed for want of memory comes back, and it does not happen a second time', {
+  timeout,
+  skip: skip || noLimit,
+}, async (context) => {
+  // Enough to join (70 MiB), too little for its part of micro-batches of 256 samples (130 MiB).
+  const { group, through } = await startStarvedGroup(context, 100 * 2 ** 20);
+  const options = { cwd, out: 'killed-for-memory', microBatch: 256 };
+  const joined = await startJoinedRun({ ...options, more: await tlsFlags() }, async (name) => (name === 'worker-3' ? { through } : {}));
+  endAllAfter(context, joined);
+  const { run, workers } = joined;
+  await run.event('left', ({ device }) => device === 'worker-3');
+  const leftMs = performance.now();
+  assert.equal((await defined(workers.get('worker-3'), 'a worker').end).signal, 'SIGKILL');
+  assert.equal(await killCount(group), 1);
+  const again = joined.join('worker-3', { through });
+  endAfter(context, again);
+  const { fromMiB, toMiB } = await run.event('memory-lowered', ({ device }) => device === 'worker-3');
+  assert.deepEqual([fromMiB, toMiB], [100, 50]);
+  await again.event('joined', ({ name }) => name === 'worker-3');
+  // As long as it would take to be counted on again, and some rounds more.
+  const { round } = await run.event('round', () => performance.now() - leftMs > 6500);
+  await reached(run, Number(round) + 10);
+  assert.equal(await killCount(group), 1);
+  assert.equal(again.process.exitCode, null, 'it is there, and has no work');
+  await checkUndisturbed(options, await stopRun(run));
+  assert.equal((await again.end).code, 0);
 });

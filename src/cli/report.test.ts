@@ -173,14 +173,18 @@ test('a lost device, a warning and a note have their own lines; the bar stays as
       { kind: 'warning', message: 'The disk is full.' },
       { kind: 'note', message: 'The model was exported for batches of 16.' },
       { kind: 'left', device: 'board', reason: 'its connection was reset' },
+      { kind: 'memory-lowered', device: 'board', fromMiB: 240, toMiB: 120, killCount: 1 },
+      { kind: 'memory-lowered', device: 'phone', fromMiB: 240, toMiB: 0, killCount: 1 },
       { kind: 'failed', message: 'told on stderr' },
     ],
     10,
   );
-  assert.deepEqual(stream.screen().slice(0, 4), [
+  assert.deepEqual(stream.screen().slice(0, 6), [
     'Warning    The disk is full.',
     'Note       The model was exported for batches of 16.',
     'Lost       board left: its connection was reset',
+    'Memory     board was killed by its system for want of memory: plans count on 120 MiB of it from now on, instead of 240 MiB',
+    '           phone was killed by its system for want of memory: it gets no work in this run',
     'Training   ███████▌░░░░░░░░░░░░░░░░░░░░░░  1 of 4 rounds  0 ms left',
   ]);
 });

@@ -88,6 +88,8 @@ class HumanReport {
           'Devices',
           `${this.#name(event.device)}  ${counted(event.cores, 'core')}${told(event)}, ${memory(event.memoryMiB)}  ${colors.dim(event.engine)}`,
         );
+      case 'memory-lowered':
+        return this.#memoryLowered(event);
       case 'left':
         return this.#left(event.device, event.reason);
       case 'suspected':
@@ -151,6 +153,12 @@ class HumanReport {
     const isPlain = url.startsWith('ws:') && !/^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
     this.#section('Waiting', `for ${counted(remoteCount, 'worker')} to join; there, with the join code ${colors.bold(joinCode)}:`);
     this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isPlain ? ' --insecure' : ''}`))}`);
+  }
+
+  #memoryLowered({ device, fromMiB, toMiB }: Extract<RunEvent, { kind: 'memory-lowered' }>): void {
+    const so =
+      toMiB === 0 ? 'it gets no work in this run' : `plans count on ${memory(toMiB)} of it from now on, instead of ${memory(fromMiB)}`;
+    this.#section('Memory', this.#terminal.colors.yellow(`${device} was killed by its system for want of memory: ${so}`));
   }
 
   #left(device: string, reason: string): void {

@@ -54,6 +54,35 @@ test('control groups, version 1: the controller of the processor, under any of i
   assert.deepEqual(factsOf({ 'proc/self/cgroup': lines, ...quota('cpu,cpuacct', 'lab/a/', -1) }), {});
 });
 
+test('control groups, version 2: the tightest memory limit; kills as the outermost group counts them, which outlives those within it', () => {
+  const files = {
+    'proc/self/cgroup': '0::/system.slice/asteroid.service',
+    'sys/fs/cgroup/system.slice/memory.max': '1073741824',
+    'sys/fs/cgroup/system.slice/memory.events': 'low 0\nhigh 3\nmax 80\noom 4\noom_kill 3\noom_group_kill 0',
+    'sys/fs/cgroup/system.slice/asteroid.service/memory.max': 'max',
+    'sys/fs/cgroup/system.slice/asteroid.service/memory.events': 'low 0\nhigh 0\nmax 12\noom 1\noom_kill 1',
+  };
+  assert.deepEqual(factsOf(files), { memoryLimitBytes: 2 ** 30, oomKillCount: 3 });
+  assert.deepEqual(factsOf({ ...files, 'sys/fs/cgroup/system.slice/asteroid.service/memory.max': '268435456' }), {
+    memoryLimitBytes: 2 ** 28,
+    oomKillCount: 3,
+  });
+  // In a container its own group is all there is; a kernel before 4.13 does not count.
+  const own = { 'proc/self/cgroup': '0::/../outside/pod', 'sys/fs/cgroup/memory.max': '4096', 'sys/fs/cgroup/memory.events': 'oom 7' };
+  assert.deepEqual(factsOf(own), { memoryLimitBytes: 4096 });
+});
+
+test('control groups, version 1: the tightest memory limit, and the kills of the own group', () => {
+  const memory = (group: string, limit: string, killCount: number): Record<string, string> => ({
+    [`sys/fs/cgroup/memory/${group}memory.limit_in_bytes`]: limit,
+    [`sys/fs/cgroup/memory/${group}memory.oom_control`]: `oom_kill_disable 0\nunder_oom 0\noom_kill ${killCount}`,
+  });
+  const none = '9223372036854771712';
+  const files = { 'proc/self/cgroup': '12:memory:/lab/a\n0::/', ...memory('', none, 9), ...memory('lab/', '536870912', 5) };
+  assert.deepEqual(factsOf({ ...files, ...memory('lab/a/', none, 2) }), { memoryLimitBytes: 2 ** 29, oomKillCount: 2 });
+  assert.deepEqual(factsOf({ 'proc/self/cgroup': '12:memory:/', ...memory('', none, 0) }), { oomKillCount: 0 });
+});
+
 test('the battery of the machine, not of a mouse', () => {
   const supply = (name: string, values: Record<string, string>): Record<string, string> =>
     Object.fromEntries(Object.entries(values).map(([key, value]) => [`sys/class/power_supply/${name}/${key}`, value]));

@@ -1,4 +1,4 @@
-// What Linux tells of a machine in its files: this process's processor quota, the battery, the temperature. Read once, when asked; what is not there, or
+// What Linux tells of a machine in its files: this process's processor quota and memory limit, the battery, the temperature. Read once, when asked; what is not there, or
 // not readable, is left out. `root` is where the file system begins, for tests.
 
 import { readdirSync, readFileSync } from 'node:fs';
@@ -18,6 +18,10 @@ export interface Battery {
 
 export interface LinuxFacts {
   readonly cpuQuota?: CpuQuota;
+  /** The tightest memory limit of the control groups that hold this process. */
+  readonly memoryLimitBytes?: number;
+  /** Processes of its control group that the system has killed for want of memory; with version 2, of the groups around it too. */
+  readonly oomKillCount?: number;
   readonly battery?: Battery;
   /** Of the hottest sensor of the processor, or of any where none says that it is the processor's. */
   readonly temperatureC?: number;
@@ -26,21 +30,38 @@ export interface LinuxFacts {
 /** Reads the files. */
 export function linuxFacts(root = '/'): LinuxFacts {
   const [cpuQuota, battery, temperatureC] = [readQuota(root), readBattery(root), readTemperature(root)];
+  const [memoryLimitBytes, oomKillCount] = [readMemoryLimit(root), readOomKillCount(root)];
   return {
     ...(cpuQuota === undefined ? {} : { cpuQuota }),
+    ...(memoryLimitBytes === undefined ? {} : { memoryLimitBytes }),
+    ...(oomKillCount === undefined ? {} : { oomKillCount }),
     ...(battery === undefined ? {} : { battery }),
     ...(temperatureC === undefined ? {} : { temperatureC }),
   };
 }
 
+/** Control groups that hold this process, the innermost first, in one hierarchy. Version 2 has one for all controllers. */
+interface Hierarchy {
+  readonly version: 1 | 2;
+  /** Of version 1, as its folder is called: "cpu,cpuacct". */
+  readonly controllers: string;
+  readonly groups: readonly string[];
+}
+
+/** The hierarchies in which this controller may be. */
+function hierarchies(root: string, controller: string): readonly Hierarchy[] {
+  return (read(root, 'proc/self/cgroup') ?? '').split('\n').flatMap((line): Hierarchy[] => {
+    const [, id = '', controllers = '', path = ''] = /^(\d+):([^:]*):(.*)$/.exec(line) ?? [];
+    if (id === '0' && controllers === '') return [{ version: 2, controllers, groups: around(path) }];
+    return controllers.split(',').includes(controller) ? [{ version: 1, controllers, groups: around(path) }] : [];
+  });
+}
+
 /** The tightest of the control groups that hold this process: its own, and those around it. Version 2 has one file, version 1 two. */
 function readQuota(root: string): CpuQuota | undefined {
-  const quotas = (read(root, 'proc/self/cgroup') ?? '').split('\n').flatMap((line) => {
-    const [, id = '', controllers = '', path = ''] = /^(\d+):([^:]*):(.*)$/.exec(line) ?? [];
-    if (id === '0' && controllers === '') return around(path).flatMap((group) => quotaV2(root, group) ?? []);
-    if (!controllers.split(',').includes('cpu')) return [];
-    return around(path).flatMap((group) => quotaV1(root, [controllers, 'cpu', 'cpu,cpuacct'], group) ?? []);
-  });
+  const quotas = hierarchies(root, 'cpu').flatMap(({ version, controllers, groups }) =>
+    groups.flatMap((group) => (version === 2 ? quotaV2(root, group) : quotaV1(root, [controllers, 'cpu', 'cpu,cpuacct'], group)) ?? []),
+  );
   return quotas.length === 0 ? undefined : quotas.reduce((a, b) => (b.cores < a.cores ? b : a));
 }
 
@@ -68,6 +89,43 @@ function quotaV1(root: string, mounts: readonly string[], group: string): CpuQuo
 
 function quotaOf(quotaUs: number, periodUs: number): CpuQuota | undefined {
   return quotaUs > 0 && periodUs > 0 ? { cores: quotaUs / periodUs, periodMs: periodUs / 1000 } : undefined;
+}
+
+/** Version 1 writes a number beyond all memory for none. */
+const noLimitBytes = 2 ** 60;
+
+/** The tightest, as for the processor. "max" in version 2: none. */
+function readMemoryLimit(root: string): number | undefined {
+  const limits = hierarchies(root, 'memory').flatMap(({ version, groups }) =>
+    groups.map((group) =>
+      Number(
+        (version === 2
+          ? read(root, 'sys/fs/cgroup', group, 'memory.max')
+          : read(root, 'sys/fs/cgroup/memory', group, 'memory.limit_in_bytes')) ?? Number.NaN,
+      ),
+    ),
+  );
+  const real = limits.filter((bytes) => bytes > 0 && bytes < noLimitBytes);
+  return real.length === 0 ? undefined : Math.min(...real);
+}
+
+/**
+ * Version 1 counts each group's own, version 2 with those within it. There the outermost group that can be seen is asked: a service that is started again may get
+ * a group of its own anew, with a count of zero.
+ */
+function readOomKillCount(root: string): number | undefined {
+  const counts = hierarchies(root, 'memory').flatMap(({ version, groups }) => {
+    const found = groups.flatMap((group) => {
+      const text =
+        version === 2
+          ? read(root, 'sys/fs/cgroup', group, 'memory.events')
+          : read(root, 'sys/fs/cgroup/memory', group, 'memory.oom_control');
+      return Number(/^oom_kill (\d+)$/m.exec(text ?? '')?.[1] ?? Number.NaN);
+    });
+    const known = found.filter((count) => !Number.isNaN(count));
+    return version === 2 ? known.slice(-1) : known.slice(0, 1);
+  });
+  return counts[0];
 }
 
 /** The machine's own battery; a mouse has one too, of scope "Device". */

@@ -24,8 +24,10 @@ export interface DeviceFacts extends LinuxFacts {
 
 /** Looks at the machine. Starts no engine. */
 export function deviceFacts(): DeviceFacts {
-  const limit = process.constrainedMemory();
-  const bytes = limit > 0 ? Math.min(limit, totalmem()) : totalmem();
+  const linux = process.platform === 'linux' ? linuxFacts() : {};
+  // Node looks at the process's own control group only.
+  const limits = [process.constrainedMemory(), linux.memoryLimitBytes ?? 0].filter((limit) => limit > 0);
+  const bytes = Math.min(totalmem(), ...limits);
   return {
     coreCount: availableParallelism(),
     cpuModel: cpus()[0]?.model.trim() || 'unknown',
@@ -34,7 +36,7 @@ export function deviceFacts(): DeviceFacts {
     arch: process.arch,
     nodeVersion: process.versions.node,
     engineVersion: installedVersion('onnxruntime-node'),
-    ...(process.platform === 'linux' ? linuxFacts() : {}),
+    ...linux,
   };
 }
 

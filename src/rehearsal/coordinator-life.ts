@@ -1,7 +1,8 @@
 // The coordinator's life, or its lives: each begins from the last checkpoint that its disk has, and its every word is compared with the oracle.
 
 import type { Cluster, Plan, PlanLayout } from '../cluster/cluster.ts';
-import { RunError } from '../errors.ts';
+import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
+import { InputError, RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
 import type { CoordinatorEnd, RunHooks } from '../runtime/coordinator/options.ts';
@@ -19,8 +20,13 @@ export const coordinatorUrl = 'virtual://coordinator';
 
 export const batchSizesToProfile: readonly number[] = [1, 2, 4];
 
+/** Of one layer of the exact model, as it is profiled. */
+export const layerMemory = { weightBytes: 8, savedBytes: 16 } as const;
+
 const peerToken = 'a secret of the rehearsal';
 const facts = { cores: 1, engine: 'exact', machine: '' };
+/** Plans that are tried until one fits devices that are counted on for less than all their memory. */
+const maxTryCount = 20;
 /** A plan that is long in coming. */
 const longestPlanningMs = 2_000;
 /** How long somebody waits for devices that do not come. */
@@ -44,6 +50,8 @@ export class CoordinatorLife {
   readonly #present = new Set<string>();
   /** Those of them that came during the run and have had no work yet. */
   readonly #newcomers = new Set<string>();
+  /** By device that was killed for want of memory: what plans may count on. */
+  readonly #budgetsMiB = new Map<string, number>();
   /** Ends the planners that are at work, or have been. */
   readonly #planning = new Set<() => void>();
   /** Rounds that this life has told as committed, those of its checkpoint included. */
@@ -76,6 +84,7 @@ export class CoordinatorLife {
     this.#phase = 'gathering';
     this.#present.clear();
     this.#newcomers.clear();
+    this.#budgetsMiB.clear();
     this.#progress('the coordinator starts');
     const opened = world.disk.openFor(process);
     const disk = world.bug?.disk?.(opened) ?? opened;
@@ -93,7 +102,7 @@ export class CoordinatorLife {
   }
 
   #coordinate(process: VirtualProcess, disk: Disk, checkpoint: Checkpoint | undefined): void {
-    const { scenario, witness, network, bug } = this.#world;
+    const { scenario, witness, network, devices, bug } = this.#world;
     const { seed, layerCount, isClipped, plan, endRound } = scenario;
     const firstRound = checkpoint?.round ?? 0;
     if (firstRound < this.#safeRound) witness.violate(`the checkpoint of round ${this.#safeRound} was safe, and is gone`);
@@ -115,11 +124,14 @@ export class CoordinatorLife {
       peerToken,
       plan: (_profile, cluster) => this.#plan(process, cluster),
       planAgain: (_profile, cluster) => this.#plan(process, cluster),
-      ...(scenario.isMeasured ? {} : { givenPlan: predicted(plan, 1) }),
+      ...(scenario.isMeasured ? {} : { givenPlan: { ...plan, predicted: { ...predicted(plan, 1).predicted, peakMemoryMiB: {} } } }),
       ...(bug?.step === undefined ? {} : { step: bug.step }),
     });
     const stopListening = network.listen(coordinatorUrl, process, (link) =>
-      coordinator.join(link.peer, link, { ...facts, memoryMiB: scenario.memoryMiB }),
+      coordinator.join(link.peer, link, {
+        ...{ ...facts, memoryMiB: scenario.memoryMiB },
+        oomKillCount: devices.get(link.peer)?.oomKillCount ?? 0,
+      }),
     );
     this.#coordinator = coordinator;
     this.#stopWhenAlone(process, coordinator);
@@ -157,13 +169,14 @@ export class CoordinatorLife {
     };
   }
 
-  /** What a planner might find, at once or after a while: any plan, as fast as chance will have it. */
+  /** What a planner might find, at once or after a while: any plan that fits, as fast as chance will have it. */
   async #plan(process: VirtualProcess, cluster: Cluster): Promise<Plan> {
     const { scenario, random } = this.#world;
     if (random.uniform() < 0.5)
       await new Promise<void>((resolve) => this.#planning.add(process.after(longestPlanningMs * random.uniform(), resolve)));
-    const devices = cluster.devices.map(({ name }) => name);
-    return predicted(randomPlan(devices, scenario.layerCount, random, scenario.plan), 1 + 1000 * random.uniform());
+    return planWithin(cluster, scenario.memoryMiB, (devices) =>
+      predicted(randomPlan(devices, scenario.layerCount, random, scenario.plan), 1 + 1000 * random.uniform()),
+    );
   }
 
   /** Who waits for devices that do not come gives up at last. */
@@ -211,7 +224,10 @@ export class CoordinatorLife {
     if (process.state === 'dead') return;
     if (result instanceof Error) {
       world.outcome = result.message;
-      if (result instanceof RunError) {
+      if (result instanceof InputError) {
+        const isLowered = [...this.#present].every((device) => this.#budgetsMiB.has(device));
+        if (!isLowered) world.witness.violate(`no plan fits devices that have all their memory: ${result.message}`);
+      } else if (result instanceof RunError) {
         if (!this.#mayFail()) world.witness.violate(`the run did not survive: ${result.message}`);
       } else if (!(result instanceof AlreadyDone)) {
         crashed(world, 'the coordinator crashed', result);
@@ -262,12 +278,25 @@ export class CoordinatorLife {
       if (!this.#isWaiting()) this.#newcomers.add(event.device);
     }
     if (event.kind === 'left') for (const devices of [this.#present, this.#newcomers]) devices.delete(event.device);
-    if (event.kind === 'deployment')
-      for (const device of event.plan.stages.flatMap(({ devices }) => devices)) this.#newcomers.delete(device);
+    if (event.kind === 'memory-lowered') this.#budgetsMiB.set(event.device, event.toMiB);
+    if (event.kind === 'deployment') {
+      for (const device of event.plan.stages.flatMap(({ devices }) => devices)) {
+        this.#newcomers.delete(device);
+        this.#checkBudget(device, event.plan);
+      }
+    }
     const details = ['device', 'phase', 'round', 'cause', 'reason', 'message'].flatMap((key) =>
       key in event ? [(event as unknown as Record<string, string | number>)[key] as string | number] : [],
     );
     this.#progress(event.kind, ...details);
+  }
+
+  /** Who was killed for want of memory is to hold no more than what is left to count on. Of a given plan nobody knows what devices hold. */
+  #checkBudget(device: string, { predicted: { peakMemoryMiB } }: Plan): void {
+    const budgetMiB = this.#budgetsMiB.get(device);
+    if (budgetMiB === undefined || !this.#world.scenario.isMeasured) return;
+    const heldMiB = peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY;
+    if (heldMiB > budgetMiB) this.#world.witness.violate(`${device} is to hold ${heldMiB} MiB, with ${budgetMiB} to count on`);
   }
 
   #committed(round: number, loss: number, correctCount: number, rate: number): void {
@@ -295,5 +324,26 @@ export class CoordinatorLife {
 }
 
 function predicted(plan: PlanLayout, roundMs: number): Plan {
-  return { ...plan, predicted: { roundMs, samplesPerS: (1000 * plan.batchSize) / roundMs, peakMemoryMiB: {} } };
+  const peakMemoryMiB: Record<string, number> = {};
+  for (const { layers, devices, samples, inFlight } of plan.stages) {
+    const layerCount = layers[1] - layers[0];
+    const demand = {
+      ...{ weightBytes: layerCount * layerMemory.weightBytes, savedBytes: layerCount * layerMemory.savedBytes },
+      ...{ inFlight, optimizerState: 1 as const },
+    };
+    for (const [index, device] of devices.entries()) peakMemoryMiB[device] = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
+  }
+  return { ...plan, predicted: { roundMs, samplesPerS: (1000 * plan.batchSize) / roundMs, peakMemoryMiB } };
+}
+
+/** One of the plans that `make` makes which fits the devices; where none of some does, one without those that are counted on for less than they have. */
+function planWithin({ devices }: Cluster, memoryMiB: number, make: (devices: readonly string[]) => Plan): Plan {
+  const isLowered = ({ memoryMiB: ownMiB }: Cluster['devices'][number]): boolean => ownMiB < Math.floor(memoryMiB / devices.length);
+  for (let count = 0; count < maxTryCount; count++) {
+    const plan = make(devices.map(({ name }) => name));
+    if (devices.every((device) => !isLowered(device) || (plan.predicted.peakMemoryMiB[device.name] ?? 0) <= device.memoryMiB)) return plan;
+  }
+  const others = devices.filter((device) => !isLowered(device));
+  if (others.length === 0) throw new InputError('The devices that are left cannot hold the model.');
+  return make(others.map(({ name }) => name));
 }

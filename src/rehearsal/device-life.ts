@@ -7,7 +7,7 @@ import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import type { ProcessMeters } from '../runtime/worker/process-meters.ts';
 import { type Served, serveToTheEnd } from '../runtime/worker/serve.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
-import { batchSizesToProfile, coordinatorUrl } from './coordinator-life.ts';
+import { batchSizesToProfile, coordinatorUrl, layerMemory } from './coordinator-life.ts';
 import { createExactEngine } from './exact-engine.ts';
 import { exactSequence } from './exact-model.ts';
 import { ExactStage } from './exact-stage.ts';
@@ -29,7 +29,14 @@ export function startDevice(world: World, name: string): void {
   if (known !== undefined && known.process.state !== 'dead') return;
   const process = startProcess(world, name);
   const leave = new AbortController();
-  const device: Device = known ?? { name, process, leave, slowness: defined(world.scenario.slowness[name], name), epoch: 0 };
+  const device: Device = known ?? {
+    name,
+    process,
+    leave,
+    slowness: defined(world.scenario.slowness[name], name),
+    epoch: 0,
+    oomKillCount: 0,
+  };
   Object.assign(device, { process, leave });
   world.devices.set(name, device);
   world.witness.note(name, 'starts');
@@ -109,7 +116,7 @@ function profileOf({ scenario }: World, { slowness }: Device): MeasuredProfile {
   const { layerCount, msPerSample } = scenario;
   const rows = (factor: number): number[][] =>
     batchSizesToProfile.map((size) => new Array<number>(layerCount).fill(size * msPerSample * slowness * factor));
-  const layer = { outputBytes: 16, weightBytes: 8, savedBytes: 16, flops: 1, batchDependent: false };
+  const layer = { outputBytes: 16, ...layerMemory, flops: 1, batchDependent: false };
   return {
     layers: Array.from({ length: layerCount }, (_, index) => ({ ...layer, name: `layer${index}` })),
     times: { forwardMs: rows(1), backwardMs: rows(2) },

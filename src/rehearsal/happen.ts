@@ -51,9 +51,11 @@ function processOf(world: World, coordinator: CoordinatorLife, name: string): Vi
   return name === coordinatorName ? coordinator.process : world.devices.get(name)?.process;
 }
 
-function kill(world: World, { device, isDark, isDataLost, returnsAfterMs }: Of<'kill'>): void {
-  const process = world.devices.get(device)?.process;
-  if (process === undefined || process.state === 'dead') return;
+function kill(world: World, { device, isDark, isDataLost, returnsAfterMs, isForMemory = false }: Of<'kill'>): void {
+  const known = world.devices.get(device);
+  if (known === undefined || known.process.state === 'dead') return;
+  const { process } = known;
+  if (isForMemory) known.oomKillCount++;
   process.end();
   world.network.ended(process, { isDark, isDataLost });
   if (returnsAfterMs !== undefined) later(world, returnsAfterMs, () => startDevice(world, device));

@@ -12,13 +12,14 @@ export const coordinatorName = 'coordinator';
 
 /** What can go wrong. Devices are named; `ms` is how long it lasts. */
 export type FaultKind =
-  /** SIGKILL, or with `isDark` the whole host at once, of which nobody hears. `returnsAfterMs`: it is started again. */
+  /** SIGKILL, with `isForMemory` by its own system; or with `isDark` the whole host at once, of which nobody hears. `returnsAfterMs`: it is started again. */
   | {
       readonly kind: 'kill';
       readonly device: string;
       readonly isDark: boolean;
       readonly isDataLost: boolean;
       readonly returnsAfterMs?: number;
+      readonly isForMemory?: boolean;
     }
   /** SIGSTOP, later SIGCONT; the coordinator too. */
   | { readonly kind: 'freeze'; readonly process: string; readonly ms: number }
@@ -189,13 +190,16 @@ function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?:
   const table: { readonly [Kind in FaultKind['kind']]: readonly [weight: number, make: () => Extract<FaultKind, { kind: Kind }>] } = {
     kill: [
       8,
-      () => ({
-        kind: 'kill',
-        device: pick(devices),
-        isDark: random.uniform() < 0.3,
-        isDataLost: random.uniform() < 0.5,
-        ...(random.uniform() < 0.4 ? { returnsAfterMs: logarithmic(100, 30_000, random) } : {}),
-      }),
+      () => {
+        const device = pick(devices);
+        const [isDark, isDataLost] = [random.uniform() < 0.3, random.uniform() < 0.5];
+        const fate = random.uniform();
+        return {
+          ...{ kind: 'kill', device, isDark, isDataLost },
+          ...(fate < 0.4 ? { returnsAfterMs: logarithmic(100, 30_000, random) } : {}),
+          ...(fate < 0.2 && !isDark ? { isForMemory: true } : {}),
+        };
+      },
     ],
     freeze: [3, () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() })],
     partition: [3, () => ({ kind: 'partition', hosts: randomSide(scenario, random), isOneWay: random.uniform() < 0.4, ms: durationMs() })],

@@ -40,6 +40,8 @@ export interface Device {
   slowness: number;
   /** The epoch of the last layout that it has heard of. */
   epoch: number;
+  /** How often its system has killed it for want of memory. */
+  oomKillCount: number;
 }
 
 /** Where the run's checkpoints are. */

@@ -23,6 +23,7 @@ export type RunEvent =
       readonly kind: 'joined';
       readonly device: string;
       readonly cores: number;
+      /** What plans count on. */
       readonly memoryMiB: number;
       readonly engine: string;
       readonly cpuModel?: string;
@@ -31,6 +32,15 @@ export type RunEvent =
       readonly batteryPercent?: number;
       readonly isDischarging?: boolean;
       readonly temperatureC?: number;
+      readonly oomKillCount?: number;
+    }
+  /** The system killed the device's process for want of memory, and it came back: plans count on less of it, with 0 on nothing. */
+  | {
+      readonly kind: 'memory-lowered';
+      readonly device: string;
+      readonly fromMiB: number;
+      readonly toMiB: number;
+      readonly killCount: number;
     }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
   /** Nothing was heard of a device for longer than it is used to. */

@@ -83,6 +83,8 @@ class Session {
   #state: RunState;
   /** Since the first layout stands; later ones go on. */
   #isTraining = false;
+  /** By device: what is left to count on of its memory, whatever a given cluster says. */
+  readonly #loweredMiB = new Map<string, number>();
   #lastCommitMs = 0;
   #planReadyMs = 0;
   #evaluationMs = 0;
@@ -175,7 +177,7 @@ class Session {
   }
 
   async #choosePlan(profile: Profile, measured: Cluster, isOver: () => boolean): Promise<Plan | undefined> {
-    const { cluster = measured } = this.#prepared;
+    const cluster = this.#given(measured);
     const { clock } = this.#environment;
     const startMs = clock.now();
     const plan = await atLeisure(this.#planSteps(profile, cluster, firstPlanningMs), clock, isOver);
@@ -187,7 +189,7 @@ class Session {
    * with these and devices wait for it.
    */
   async #planAgain(profile: Profile, measured: Cluster, { from, isUrgent, isOver }: PlanWish): Promise<Plan | undefined> {
-    const { cluster: given = measured } = this.#prepared;
+    const given = this.#given(measured);
     const { clock } = this.#environment;
     const cluster = remaining(
       given,
@@ -209,6 +211,17 @@ class Session {
       }
       return plan;
     }
+  }
+
+  /** The cluster that the user describes, but for what devices have shown that they cannot hold; by default the measured one. */
+  #given(measured: Cluster): Cluster {
+    const { cluster } = this.#prepared;
+    if (cluster === undefined) return measured;
+    const devices = cluster.devices.map((device) => ({
+      ...device,
+      memoryMiB: Math.min(device.memoryMiB, this.#loweredMiB.get(device.name) ?? device.memoryMiB),
+    }));
+    return { ...cluster, devices };
   }
 
   get #mayRecompute(): boolean {
@@ -260,6 +273,7 @@ class Session {
 
   /** Events pass through here on their way out; documents of the run folder are written from them. */
   #watch(event: RunEvent): void {
+    if (event.kind === 'memory-lowered') this.#loweredMiB.set(event.device, event.toMiB);
     if (event.kind === 'phase' && event.phase === 'training' && !this.#isTraining) {
       this.#isTraining = true;
       this.#planReadyMs = this.#environment.clock.now();

@@ -9,23 +9,30 @@ import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
 import { type CommandEvent, childrenOf, jsonLines, type RunningCommand, runCommand, startCommand } from './command.ts';
 import { difference, type Outcome } from './memory-cluster.ts';
 
-/** A single device first and last, two replicas between them. */
-const plan = {
-  schedule: '1f1b',
-  batchSize: 16,
-  microBatchSize: 8,
-  microBatchCount: 2,
-  stages: [
-    { layers: [0, 2], devices: ['worker-1'], samples: [8], inFlight: 3 },
-    { layers: [2, 5], devices: ['worker-2', 'worker-3'], samples: [4, 4], inFlight: 2 },
-    { layers: [5, 6], devices: ['worker-4'], samples: [8], inFlight: 1 },
-  ],
-};
+/** A single device first and last, two replicas between them; a batch is two micro-batches. */
+function planOf(microBatchSize: number): object {
+  return {
+    schedule: '1f1b',
+    batchSize: 2 * microBatchSize,
+    microBatchSize,
+    microBatchCount: 2,
+    stages: [
+      { layers: [0, 2], devices: ['worker-1'], samples: [microBatchSize], inFlight: 3 },
+      { layers: [2, 5], devices: ['worker-2', 'worker-3'], samples: [microBatchSize / 2, microBatchSize / 2], inFlight: 2 },
+      { layers: [5, 6], devices: ['worker-4'], samples: [microBatchSize], inFlight: 1 },
+    ],
+  };
+}
 
 export const workerNames = ['worker-1', 'worker-2', 'worker-3', 'worker-4'] as const;
 
-const subject = ['--model', 'digits', '--data', 'mnist', '--batch', '16', '--micro-batch', '8'];
-const settings = [...subject, '--lr', '0.01', '--momentum', '0.5', '--eval-every', '0', '--json'];
+const defaultMicroBatch = 8;
+
+/** Those that a run has in common with the one that it is compared with. */
+function settingsOf({ microBatch = defaultMicroBatch, strict = false }: RunOptions): string[] {
+  const subject = ['--model', 'digits', '--data', 'mnist', '--batch', String(2 * microBatch), '--micro-batch', String(microBatch)];
+  return [...subject, '--lr', '0.01', '--momentum', '0.5', '--eval-every', '0', '--json', ...(strict ? ['--strict'] : [])];
+}
 
 /** More rounds than anybody waits for: a run is disturbed for as long as that takes, then stopped and compared. */
 const endless = '100000';
@@ -35,8 +42,16 @@ export interface JoinedRun {
   readonly run: RunningCommand;
   readonly workers: ReadonlyMap<string, RunningCommand>;
   readonly url: string;
-  /** Starts another worker. `url`: where it finds the coordinator (default: where that listens). */
-  join(name: string, url?: string): RunningCommand;
+  /** Starts another worker. */
+  join(name: string, options?: WorkerOptions): RunningCommand;
+}
+
+/** How a worker is started. */
+export interface WorkerOptions {
+  /** Where it finds the coordinator. Default: where that listens. */
+  readonly url?: string;
+  /** A command that runs the worker's. */
+  readonly through?: readonly string[];
 }
 
 /** Where `startRun` and `startJoinedRun` work. */
@@ -46,6 +61,8 @@ export interface RunOptions {
   readonly out: string;
   /** More settings of the run. */
   readonly more?: readonly string[];
+  /** Samples of a micro-batch, half a batch. Default 8. */
+  readonly microBatch?: number;
   /** Strict training, there and in the run that it is compared with: the same bits whatever the plan. */
   readonly strict?: boolean;
   /** Of the coordinator. */
@@ -53,29 +70,31 @@ export interface RunOptions {
 }
 
 /** Starts training over four workers of its own, each checkpoint ten rounds after the last. */
-export async function startRun({ cwd, out, more = [], strict = false, environment = {} }: RunOptions): Promise<RunningCommand> {
+export async function startRun(options: RunOptions): Promise<RunningCommand> {
+  const { cwd, out, more = [], microBatch = defaultMicroBatch, environment = {} } = options;
   await mkdir(join(cwd, 'plans'), { recursive: true });
-  const planPath = join(cwd, 'plans', 'plan.json');
-  await writeFile(planPath, JSON.stringify(plan));
+  const planPath = join(cwd, 'plans', `plan-${microBatch}.json`);
+  await writeFile(planPath, JSON.stringify(planOf(microBatch)));
   const over = ['--workers', '4', '--plan', planPath, '--steps', endless, '--checkpoint-every', '10', '--out', join(cwd, out)];
-  return startCommand(['train', ...settings, ...(strict ? ['--strict'] : []), ...over, ...more], { cwd, environment, detached: true });
+  return startCommand(['train', ...settingsOf(options), ...over, ...more], { cwd, environment, detached: true });
 }
 
-/** Starts training and four workers that join it by themselves. `urlOf`: where a worker finds the coordinator that listens at `url`. */
+/** Starts training and four workers that join it by themselves, each when the one before has been asked about: where it finds the coordinator that listens at `url`, and how it is started. */
 export async function startJoinedRun(
   options: RunOptions,
-  urlOf: (name: string, url: string) => Promise<string> = async (_, url) => url,
+  howOf: (name: string, url: string) => Promise<WorkerOptions> = async () => ({}),
 ): Promise<JoinedRun> {
   const { cwd } = options;
   const run = await startRun({ ...options, more: ['--workers', '0', '--remote', '4', ...(options.more ?? [])] });
   const { url, joinCode } = await run.event('listening');
-  const start = (name: string, to = String(url)): RunningCommand =>
-    startCommand(['worker', '--join', to, '--name', name, '--json'], {
+  const start = (name: string, how: WorkerOptions = {}): RunningCommand =>
+    startCommand(['worker', '--join', how.url ?? String(url), '--name', name, '--json'], {
       cwd,
       environment: { ASTEROID_JOIN_CODE: String(joinCode), ASTEROID_STATE: join(cwd, options.out, '.state', name) },
+      ...(how.through === undefined ? {} : { through: how.through }),
     });
   const workers = new Map<string, RunningCommand>();
-  for (const name of workerNames) workers.set(name, start(name, await urlOf(name, String(url))));
+  for (const name of workerNames) workers.set(name, start(name, await howOf(name, String(url))));
   return { run, workers, url: String(url), join: start };
 }
 
@@ -106,13 +125,11 @@ export async function stopRun(run: RunningCommand): Promise<number> {
  * A stopped run's losses and weights are those of training on one device that nobody disturbed: every round committed once and in order, and nothing differs by
  * more than 1e-5 of its size. Returns the largest differences.
  */
-export async function checkUndisturbed(
-  { cwd, out, strict = false }: RunOptions,
-  rounds: number,
-): Promise<{ readonly loss: number; readonly weight: number }> {
+export async function checkUndisturbed(options: RunOptions, rounds: number): Promise<{ readonly loss: number; readonly weight: number }> {
+  const { cwd, out } = options;
   const alone = `alone-${basename(out)}`;
   const until = ['--steps', String(rounds), '--checkpoint-every', String(rounds), '--out', join(cwd, alone)];
-  const end = await runCommand(['train', ...settings, ...(strict ? ['--strict'] : []), ...until], { cwd });
+  const end = await runCommand(['train', ...settingsOf(options), ...until], { cwd });
   assert.equal(end.code, 0, end.stderr);
   const [found, expected] = await Promise.all([outcomeOf(join(cwd, out), rounds), outcomeOf(join(cwd, alone), rounds)]);
   const { loss, weight, worst } = difference(found, expected);

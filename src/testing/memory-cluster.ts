@@ -33,6 +33,8 @@ export interface MemoryRun {
   readonly planAgain?: CoordinatorOptions['planAgain'];
   /** What each device says it has. Default: enough. */
   readonly memoryMiB?: number;
+  /** What a device that joins says otherwise than the others. */
+  factsOf?(device: string): Partial<DeviceFacts>;
   /** Default: the plan's devices. */
   readonly workerNames?: readonly string[];
   /** Rounds [firstRound, endRound), the learning rate, …; each has a default. */
@@ -273,7 +275,7 @@ class ClusterInMemory implements MemoryCluster {
     end.catch(() => {}); // seen by workersEnd
     this.workers.set(name, { engine, link, coordinatorLink, end, cut: () => cut(link, coordinatorLink) });
     const { memoryMiB = facts.memoryMiB } = this.#run;
-    this.coordinator.join(name, coordinatorLink, { ...facts, memoryMiB });
+    this.coordinator.join(name, coordinatorLink, { ...facts, memoryMiB, ...this.#run.factsOf?.(name) });
   }
 
   joinAlone(name: string): Link {

@@ -47,6 +47,7 @@ export const factsSchema: z.ZodType<DeviceFacts> = z.object({
   batteryPercent: z.number().min(0).max(100).exactOptional(),
   isDischarging: z.boolean().exactOptional(),
   temperatureC: z.number().min(-100).max(200).exactOptional(),
+  oomKillCount: z.number().int().min(0).max(1e9).exactOptional(),
 });
 
 /** Runs the coordinator to the run's end. All local workers are gone when it settles. */

@@ -27,6 +27,7 @@ import { LayoutPlanner, type PlanRequest } from './layout-planner.ts';
 import { initialState, step } from './machine.ts';
 import type { Answer, MachineEffect, MachineInput, MachineState, Proposal } from './machine-types.ts';
 import { fullMembers } from './members.ts';
+import { predictedMiB } from './memory-budgets.ts';
 import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from './options.ts';
 
 /** One run's coordinator. */
@@ -60,6 +61,9 @@ const judgeEveryMs = 250;
 
 /** How long a run without devices waits for one to come back. */
 const waitMs = 120_000;
+
+/** Why a device is not measured again. */
+const tooLittleMemory = 'its system killed it for want of memory before it had any work: it needs more memory for this model';
 
 /** Messages about a layout: those of an earlier one are late and dropped. */
 const layoutKinds: ReadonlySet<string> = new Set<keyof ToCoordinator>([
@@ -122,16 +126,18 @@ class CoordinatorShell implements Coordinator {
   join(name: string, link: Link, facts: DeviceFacts): void {
     if (this.#state.phase === 'ended' || this.#links.has(name)) {
       // A device that comes back before its former link is given up tries again; after the run there is nothing to come back to.
-      const reason = this.#links.has(name) ? `another device is called ${name}` : 'the run is over';
-      if (this.#state.phase === 'ended') void link.send(message('end', { reason })).catch(() => {}); // it has gone: nobody to tell
-      void link.close(reason);
+      if (this.#state.phase === 'ended') return turnAway(link, 'the run is over');
+      void link.close(`another device is called ${name}`);
       return;
     }
+    const lowered = this.#planner.joined(name, facts);
+    if (lowered !== undefined) this.#options.hooks.observe({ kind: 'memory-lowered', device: name, ...lowered });
+    const memoryMiB = this.#planner.memoryMiB(name);
+    if (memoryMiB === 0 && facts.memoryMiB > 0) return turnAway(link, tooLittleMemory);
     this.#links.set(name, link);
-    this.#planner.joined(name, facts);
     this.#detector.heard(name, this.#options.clock.now());
     const { machine: _, ...told } = facts;
-    this.#options.hooks.observe({ kind: 'joined', device: name, ...told });
+    this.#options.hooks.observe({ kind: 'joined', device: name, ...told, memoryMiB });
     link.receive((frame) => this.#received(name, frame));
     void link.ended.then(({ reason }) => {
       if (this.#links.get(name) === link) this.#gone(name, reason);
@@ -155,10 +161,17 @@ class CoordinatorShell implements Coordinator {
   #gone(name: string, reason: string): void {
     this.#links.delete(name);
     this.#detector.forget(name);
-    this.#planner.left(name);
+    this.#planner.vanished(name, this.#heldMiB(name));
     if (this.#state.phase !== 'ended') this.#options.hooks.observe({ kind: 'left', device: name, reason });
     this.#changeMs ??= this.#options.clock.now();
     this.#input({ kind: 'left', device: name, reason });
+  }
+
+  /** What was predicted that a device holds, or is about to; nothing as long as it is made ready for its first work; undefined where nobody knows. */
+  #heldMiB(device: string): number | undefined {
+    const plans = [this.#state.plan, this.#state.pending];
+    const isUsed = plans.some((plan) => plan?.stages.some(({ devices }) => devices.includes(device)));
+    return !isUsed && this.#owesWork(device) ? 0 : predictedMiB(device, plans);
   }
 
   /** Looks at regular times who has been silent for too long. */
@@ -655,6 +668,12 @@ function sampleMs(times: DeviceTimes, batchSizes: readonly number[]): number {
   const last = batchSizes.length - 1;
   const total = [...(times.forwardMs[last] ?? []), ...(times.backwardMs[last] ?? [])].reduce((sum, ms) => sum + ms, 0);
   return total / defined(batchSizes[last], 'a batch size');
+}
+
+/** A device that nothing is expected of is told so, and does not try again. */
+function turnAway(link: Link, reason: string): void {
+  void link.send(message('end', { reason })).catch(() => {}); // it has gone: nobody to tell
+  void link.close(reason);
 }
 
 function emptySnapshot(epoch: number, round: number): Snapshot {

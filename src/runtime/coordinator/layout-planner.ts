@@ -14,6 +14,7 @@ import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
 import { handlingByDevice, timesByKind, withHandling } from './kinds.ts';
 import type { Proposal } from './machine-types.ts';
+import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
 import { Reserve } from './reserve.ts';
@@ -38,6 +39,7 @@ export class LayoutPlanner {
   /** Devices whose times were corrected by what they took in training. */
   readonly #drifted = new Set<string>();
   readonly #coolDown = new CoolDown();
+  readonly #budgets = new MemoryBudgets();
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
   readonly #reserve = new Reserve();
@@ -48,13 +50,22 @@ export class LayoutPlanner {
     this.#copyPace = new CopyPace(options.clock);
   }
 
-  joined(device: string, facts: DeviceFacts): void {
+  /** Returns how what is counted on of the device's memory was lowered, if it was. */
+  joined(device: string, facts: DeviceFacts): LoweredBudget | undefined {
     this.#facts.set(device, facts);
     this.#reserve.clear();
+    return this.#budgets.joined(device, facts);
   }
 
-  left(device: string): void {
+  /** A device has vanished without a word. `heldMiB`: what it was to hold, where that is known. */
+  vanished(device: string, heldMiB: number | undefined): void {
     this.#coolDown.left(device, this.#options.clock.now());
+    this.#budgets.vanished(device, heldMiB);
+  }
+
+  /** What plans count on of a device's memory; devices of one machine have it in common. */
+  memoryMiB(device: string): number {
+    return this.#budgets.withinMiB(device, defined(this.#facts.get(device), device).memoryMiB);
   }
 
   measured(device: string, links: readonly LinkMeasurement[]): void {
@@ -123,7 +134,7 @@ export class LayoutPlanner {
     const devices = all.filter((device) => this.#isCountedOn(device, from));
     if (givenPlan !== undefined) {
       const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
-      if (!isWhole || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages)) return undefined;
+      if (!isWhole || !this.#isHeld(givenPlan) || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages)) return undefined;
       const change = { cause: 'all devices of the given plan are here again', lost: [] };
       return { plan: givenPlan, change, copyEvery: this.copyEvery(givenPlan, devices) };
     }
@@ -188,8 +199,7 @@ export class LayoutPlanner {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     const gone = [...used].filter((device) => lost.includes(device));
     if (gone.length === 0) return from;
-    const spares = devices.filter((device) => !used.has(device));
-    const substitutes = new Map(gone.flatMap((device, index) => (spares[index] === undefined ? [] : [[device, spares[index]] as const])));
+    const substitutes = this.#substitutes(devices, from, gone);
     const substituted = withNames(from, substitutes);
     if (substitutes.size === gone.length) return substituted;
     return (
@@ -200,6 +210,30 @@ export class LayoutPlanner {
         gone.filter((device) => !substitutes.has(device)),
       )
     );
+  }
+
+  /**
+   * By lost device: a spare that can hold what that one held. Where nothing was predicted, a device that was killed for want of memory takes a place only if
+   * nobody else is left.
+   */
+  #substitutes(devices: readonly string[], from: Plan, gone: readonly string[]): ReadonlyMap<string, string> {
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const spares = this.#cluster(devices).devices.filter(({ name }) => !used.has(name));
+    const substitutes = new Map<string, string>();
+    for (const device of gone) {
+      const heldMiB = from.predicted.peakMemoryMiB[device];
+      const place = spares.findIndex(({ name, memoryMiB }) =>
+        heldMiB === undefined ? gone.length === used.size || !this.#budgets.isLowered(name) : heldMiB <= memoryMiB,
+      );
+      for (const { name } of place < 0 ? [] : spares.splice(place, 1)) substitutes.set(device, name);
+    }
+    return substitutes;
+  }
+
+  /** Whether a given plan asks no device that was killed for want of memory for more than it is counted on for, or for what nobody has predicted. */
+  #isHeld({ stages, predicted }: Plan): boolean {
+    const lowered = stages.flatMap((stage) => stage.devices).filter((device) => this.#budgets.isLowered(device));
+    return lowered.every((device) => (predicted.peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY) <= this.memoryMiB(device));
   }
 
   /** Finds what to do if one more of the layout's devices were lost, in idle time. Where another would take its place there is nothing to find. */
@@ -253,7 +287,7 @@ export class LayoutPlanner {
     return {
       devices: devices.map((name, index) => {
         const shareCount = machines.filter((machine) => machine === machines[index]).length;
-        return { name, memoryMiB: Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount) };
+        return { name, memoryMiB: this.#budgets.withinMiB(name, Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount)) };
       }),
       links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
     };
@@ -287,5 +321,11 @@ export class LayoutPlanner {
 
 /** The plan with other devices in the place of some. */
 function withNames(plan: Plan, names: ReadonlyMap<string, string>): Plan {
-  return { ...plan, stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => names.get(name) ?? name) })) };
+  const nameOf = (name: string): string => names.get(name) ?? name;
+  const held = Object.entries(plan.predicted.peakMemoryMiB).map(([name, memoryMiB]) => [nameOf(name), memoryMiB] as const);
+  return {
+    ...plan,
+    stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map(nameOf) })),
+    predicted: { ...plan.predicted, peakMemoryMiB: Object.fromEntries(held) },
+  };
 }

@@ -30,6 +30,8 @@ export interface DeviceFacts {
   readonly batteryPercent?: number;
   readonly isDischarging?: boolean;
   readonly temperatureC?: number;
+  /** Processes of its control group that its system had killed for want of memory, when the device's own process began. */
+  readonly oomKillCount?: number;
 }
 
 /** What is trained, from which state. */

@@ -61,8 +61,10 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const host = options.host ?? (await addressTowards(target.hostname));
   const engine = await options.createEngine();
   const joinCode = once(options.joinCode);
+  // As it was when this process began: of what was killed since, this process is none.
+  const { oomKillCount } = deviceFacts();
   try {
-    return await serveToTheEnd(() => serve({ ...options, joinCode }, host, engine), {
+    return await serveToTheEnd(() => serve({ ...options, joinCode }, host, { engine, oomKillCount }), {
       clock: options.clock,
       reconnectMs: options.reconnectMs ?? 0,
       pause: (milliseconds) => pause(milliseconds, options.signal),
@@ -74,17 +76,24 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   }
 }
 
+type StatedFacts = Omit<DeviceFacts, 'oomKillCount'> & { readonly oomKillCount: number | undefined };
+
 /** What is known of the machine beside its size. */
-function stateOf({ cpuModel, cpuQuota, battery, temperatureC }: DeviceFacts): Record<string, string | number | boolean> {
+function stateOf({ cpuModel, cpuQuota, battery, temperatureC, oomKillCount }: StatedFacts): Record<string, string | number | boolean> {
   return {
     cpuModel: cpuModel.slice(0, 200),
+    ...(oomKillCount === undefined ? {} : { oomKillCount }),
     ...(cpuQuota === undefined ? {} : { cpuQuotaCores: cpuQuota.cores }),
     ...(battery === undefined ? {} : { batteryPercent: battery.percent, isDischarging: battery.isDischarging }),
     ...(temperatureC === undefined ? {} : { temperatureC }),
   };
 }
 
-async function serve(options: JoinOptions, host: string, engine: Engine): Promise<Served> {
+async function serve(
+  options: JoinOptions,
+  host: string,
+  { engine, oomKillCount }: { readonly engine: Engine; readonly oomKillCount: number | undefined },
+): Promise<Served> {
   const { url, signal, clock } = options;
   const facts = deviceFacts();
   const memoryMiB = Math.min(facts.memoryMiB, options.maxMemoryMiB ?? facts.memoryMiB);
@@ -97,7 +106,7 @@ async function serve(options: JoinOptions, host: string, engine: Engine): Promis
     purpose: 'worker',
     name: admission?.name ?? name,
     credential: admission === undefined ? await options.joinCode() : '',
-    facts: { memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname(), ...stateOf(facts) },
+    facts: { memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname(), ...stateOf({ ...facts, oomKillCount }) },
   } as const;
   const { link, welcome } = await connect(url, { hello, abortSignal: signal, ...(admission && { tls: admission.tls }) });
   options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
