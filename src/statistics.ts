@@ -6,3 +6,10 @@ import { defined } from './assert.ts';
 export function median(values: readonly number[]): number {
   return defined(values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)], 'a value');
 }
+
+/** A quarter of the values are below the first, half below the second, a quarter above the third. There must be one. */
+export function quartiles(values: readonly number[]): [low: number, median: number, high: number] {
+  const sorted = values.toSorted((a, b) => a - b);
+  const at = (part: number): number => defined(sorted[Math.floor(part * (sorted.length - 1))], 'a value');
+  return [at(0.25), at(0.5), at(0.75)];
+}

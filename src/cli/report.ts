@@ -101,7 +101,10 @@ class HumanReport {
         const factors = Object.entries(event.factors).map(
           ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,
         );
-        return this.#section('Drift', factors.join(', '));
+        const links = event.links.map(
+          ({ between, mbps, beforeMbps }) => `${between.join(' — ')} carries ${mbps.toFixed(1)} Mbps, before ${beforeMbps.toFixed(1)}`,
+        );
+        return this.#section('Drift', [...factors, ...links].join(', '));
       }
       case 'recovering':
         return this.#recovering(event);

@@ -29,7 +29,7 @@ export interface LinuxFacts {
 
 /** Reads the files. */
 export function linuxFacts(root = '/'): LinuxFacts {
-  const [cpuQuota, battery, temperatureC] = [readQuota(root), readBattery(root), readTemperature(root)];
+  const [cpuQuota, battery, temperatureC] = [readCpuQuota(root), readBattery(root), readTemperature(root)];
   const [memoryLimitBytes, oomKillCount] = [readMemoryLimit(root), readOomKillCount(root)];
   return {
     ...(cpuQuota === undefined ? {} : { cpuQuota }),
@@ -58,7 +58,7 @@ function hierarchies(root: string, controller: string): readonly Hierarchy[] {
 }
 
 /** The tightest of the control groups that hold this process: its own, and those around it. Version 2 has one file, version 1 two. */
-function readQuota(root: string): CpuQuota | undefined {
+export function readCpuQuota(root = '/'): CpuQuota | undefined {
   const quotas = hierarchies(root, 'cpu').flatMap(({ version, controllers, groups }) =>
     groups.flatMap((group) => (version === 2 ? quotaV2(root, group) : quotaV1(root, [controllers, 'cpu', 'cpu,cpuacct'], group)) ?? []),
   );

@@ -1,19 +1,45 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createLossClock, createWorkClock, type ProcessorFacts, processorFacts } from './work-clock.ts';
+import { createLossClock, createWorkClock, type ProcessorFacts, processorFacts, type WorkClockOptions } from './work-clock.ts';
 
 const free = { threadCount: 1, maxCpu: 1, isCourteous: false };
 
-/** A process that has run for 80 ms. */
-const facts = (quotaCores?: number): ProcessorFacts => ({ quotaCores, coreCount: 4, processMs: () => 80 });
-
-const isWall = (clock: () => number): boolean => Math.abs(clock() - performance.now()) < 1000;
+/** A process that runs for 80 ms from one look to the next. */
+function facts(quotaCores?: number): ProcessorFacts {
+  let processMs = 0;
+  return { quotaCores: () => quotaCores, coreCount: 4, processMs: () => (processMs += 80) };
+}
 
 test('under a quota work counts for the processor time of its process over what that may use', () => {
-  assert.equal(createWorkClock(free, facts(0.25))(), 320);
-  assert.equal(createWorkClock({ ...free, threadCount: 2 }, facts(0.5))(), 160);
-  assert.equal(createWorkClock({ ...free, maxCpu: 0.1 }, facts(0.25))(), 800, 'the tighter limit counts');
-  assert.equal(createWorkClock({ ...free, maxCpu: 0.5 }, facts(0.25))(), 320);
+  const workMs = (options: WorkClockOptions, quotaCores: number): number => {
+    const clock = createWorkClock(options, facts(quotaCores));
+    return -clock() + clock();
+  };
+  assert.equal(workMs(free, 0.25), 320);
+  assert.equal(workMs({ ...free, threadCount: 2 }, 0.5), 160);
+  assert.equal(workMs({ ...free, maxCpu: 0.1 }, 0.25), 800, 'the tighter limit counts');
+  assert.equal(workMs({ ...free, maxCpu: 0.5 }, 0.25), 320);
+});
+
+test('a quota that changes counts from when it is noticed, within a second; one that comes or goes, too', (context) => {
+  let [nowMs, processMs, quotaCores] = [5_000, 0, 0.5 as number | undefined];
+  context.mock.method(performance, 'now', () => nowMs);
+  const clock = createWorkClock(free, { quotaCores: () => quotaCores, coreCount: 4, processMs: () => processMs });
+  /** A second passes, in which the process runs for 100 ms. */
+  const second = (): number => {
+    const before = clock();
+    [nowMs, processMs] = [nowMs + 1_001, processMs + 100];
+    return Math.round(clock() - before);
+  };
+  assert.equal(second(), 200);
+  quotaCores = 0.125;
+  assert.equal(second(), 800);
+  quotaCores = undefined;
+  assert.equal(second(), 1_001);
+  quotaCores = 2;
+  assert.equal(second(), 1_001);
+  quotaCores = 0.5;
+  assert.equal(second(), 200);
 });
 
 test('what a process does besides takes time from an engine that uses all that there is, and from no other', () => {
@@ -28,14 +54,18 @@ test('what a process does besides takes time from an engine that uses all that t
     assert.equal(clock(), 0);
 });
 
-test('elsewhere time is time: no quota, one that is no limit, other limits that change', () => {
-  while (performance.now() < 1) {} // so that no processor time above is near
+test('elsewhere time is time: no quota, one that is no limit, other limits that change', (context) => {
+  let nowMs = 0;
+  context.mock.method(performance, 'now', () => nowMs);
   for (const clock of [
     createWorkClock(free, facts()),
     createWorkClock(free, facts(1)),
     createWorkClock({ ...free, isCourteous: true }, facts(0.25)),
-  ])
-    assert.ok(isWall(clock));
+  ]) {
+    const before = clock();
+    nowMs += 7;
+    assert.equal(clock() - before, 7);
+  }
 });
 
 test('what this machine says of the process is its processor time', () => {
@@ -43,7 +73,7 @@ test('what this machine says of the process is its processor time', () => {
     const { user, system } = process.cpuUsage();
     return (user + system) / 1000;
   };
-  const clock = createWorkClock(free, { ...processorFacts(), quotaCores: 0.5 });
+  const clock = createWorkClock(free, { ...processorFacts(), quotaCores: () => 0.5 });
   const [before, cpuBefore] = [clock(), cpu()];
   for (let until = performance.now() + 100; performance.now() < until; ) Math.sqrt(until);
   const [workMs, cpuMs] = [clock() - before, cpu() - cpuBefore];

@@ -3,7 +3,7 @@
 // handing values over and collecting garbage come with the work and use up the same quota. Node only.
 
 import { availableParallelism } from 'node:os';
-import { linuxFacts } from './host-linux.ts';
+import { readCpuQuota } from './host-linux.ts';
 
 export interface WorkClockOptions {
   readonly threadCount: number;
@@ -14,25 +14,36 @@ export interface WorkClockOptions {
 
 /** What is known of the process; tests pass their own. */
 export interface ProcessorFacts {
-  /** Cores that this process may use. Default: all. */
-  readonly quotaCores?: number | undefined;
+  /** Cores that this process may use, now: quotas change. Undefined: all. */
+  readonly quotaCores: () => number | undefined;
   /** Cores of the machine. */
   readonly coreCount: number;
   /** Processor time of the whole process, in milliseconds. */
   readonly processMs: () => number;
 }
 
+/** A quota may be another after so long. */
+const quotaAgeMs = 1_000;
+
 /**
  * A clock whose differences are times of work. Where a quota leaves the threads of an engine less than they could use, and nothing else holds them back, that is
- * the process's time over the quota; elsewhere `performance.now`.
+ * the process's time over the quota; elsewhere that of `performance.now`.
  */
 export function createWorkClock(options: WorkClockOptions, facts: ProcessorFacts = processorFacts()): () => number {
   const { threadCount, maxCpu, isCourteous } = options;
-  const { quotaCores = Number.POSITIVE_INFINITY, processMs } = facts;
-  if (quotaCores >= threadCount || isCourteous) return () => performance.now();
-  // Pauses between runs (pacing.ts) give the quota time to come back.
-  const cores = Math.min(quotaCores, maxCpu * threadCount);
-  return () => processMs() / cores;
+  const wallMs = (): number => performance.now();
+  if (isCourteous) return wallMs;
+  const quota = recent(facts.quotaCores);
+  let [lastWallMs, lastProcessMs, workMs] = [wallMs(), facts.processMs(), 0];
+  return () => {
+    const [nowMs, processMs] = [wallMs(), facts.processMs()];
+    const quotaCores = quota(nowMs) ?? Number.POSITIVE_INFINITY;
+    // Pauses between runs (pacing.ts) give the quota time to come back.
+    const cores = Math.min(quotaCores, maxCpu * threadCount);
+    workMs += quotaCores >= threadCount ? nowMs - lastWallMs : (processMs - lastProcessMs) / cores;
+    [lastWallMs, lastProcessMs] = [nowMs, processMs];
+    return workMs;
+  };
 }
 
 /**
@@ -40,9 +51,18 @@ export function createWorkClock(options: WorkClockOptions, facts: ProcessorFacts
  * where the process has more cores than that, or the engine pauses of its own accord. To be read while the engine rests: its work counts too.
  */
 export function createLossClock({ threadCount, maxCpu }: WorkClockOptions, facts: ProcessorFacts = processorFacts()): () => number {
-  const { quotaCores = Number.POSITIVE_INFINITY, coreCount, processMs } = facts;
-  const cores = Math.min(quotaCores, coreCount);
+  const { coreCount, processMs } = facts;
+  const cores = Math.min(facts.quotaCores() ?? Number.POSITIVE_INFINITY, coreCount);
   return cores > threadCount || maxCpu < 1 ? () => 0 : () => processMs() / cores;
+}
+
+/** The value, asked for again where it is too old. */
+function recent<T>(ask: () => T): (nowMs: number) => T {
+  let [value, askedMs] = [ask(), performance.now()];
+  return (nowMs) => {
+    if (nowMs - askedMs > quotaAgeMs) [value, askedMs] = [ask(), nowMs];
+    return value;
+  };
 }
 
 /** What the operating system says of this process. */
@@ -52,6 +72,6 @@ export function processorFacts(): ProcessorFacts {
     return (user + system) / 1000;
   };
   const coreCount = availableParallelism();
-  if (process.platform !== 'linux') return { coreCount, processMs };
-  return { quotaCores: linuxFacts().cpuQuota?.cores, coreCount, processMs };
+  const quotaCores = process.platform === 'linux' ? () => readCpuQuota()?.cores : () => undefined;
+  return { quotaCores, coreCount, processMs };
 }

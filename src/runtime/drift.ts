@@ -1,11 +1,14 @@
-// Whether devices have become slower or faster than their profile says, from the rounds that they report. The caller asks at a round boundary,
-// and plans anew with the refreshed profile if that gains.
+// Whether devices and links have become slower or faster than measured, from the rounds that devices report. The caller asks at a round boundary, and plans
+// anew with what was found if that gains.
 
 import type { Clock } from '../clock.ts';
 import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
+import { quartiles } from '../statistics.ts';
+import { type LinkChange, LinkWatch } from './link-watch.ts';
+import type { RoundResult } from './messages.ts';
 
 export interface Refreshed {
   /** With the times of devices that drifted under their own names; the same object where none did. */
@@ -23,6 +26,7 @@ const [shortestWindowMs, longestWindowMs] = [10_000, 300_000];
 
 /** The rounds of a layout, from one look at them to the next. */
 export class DriftWatch {
+  readonly links: LinkWatch;
   readonly #clock: Clock;
   #busyMs: Record<string, number[]> = {};
   #sinceMs: number;
@@ -30,32 +34,36 @@ export class DriftWatch {
 
   constructor(clock: Clock) {
     this.#clock = clock;
+    this.links = new LinkWatch(clock);
     this.#sinceMs = clock.now();
   }
 
   /** A new layout begins: what devices took before says nothing of it. */
   begin(): void {
     this.#busyMs = {};
+    this.links.begin();
     this.#sinceMs = this.#clock.now();
   }
 
   /** Notes a round. True when there are enough of them for `look`. */
-  add(results: Readonly<Record<string, { readonly busyMs: number }>>): boolean {
+  add(results: Readonly<Record<string, Pick<RoundResult, 'busyMs' | 'linkMbps'>>>): boolean {
     let roundCount = 0;
-    for (const [device, { busyMs }] of Object.entries(results)) {
+    for (const [device, { busyMs, linkMbps = {} }] of Object.entries(results)) {
+      this.links.add(device, linkMbps);
       this.#busyMs[device] ??= [];
       roundCount = Math.max(roundCount, this.#busyMs[device].push(busyMs));
     }
     return roundCount >= leastRoundCount && this.#clock.now() - this.#sinceMs >= this.#windowMs;
   }
 
-  /** What the rounds since the last look, or the beginning of the layout, say. */
-  look(profile: Profile, plan: Plan, cluster: Cluster): Refreshed {
+  /** What the rounds since the last look, or the beginning of the layout, say. `cluster` is as `links` corrected it. */
+  look(profile: Profile, plan: Plan, cluster: Cluster): Refreshed & { readonly links: readonly LinkChange[] } {
     const refreshed = refreshProfile(profile, plan, cluster, this.#busyMs);
-    const isSteady = refreshed.profile === profile;
+    const links = this.links.look(refreshed.profile, plan, cluster);
+    const isSteady = refreshed.profile === profile && links.length === 0;
     this.#windowMs = isSteady ? Math.max(shortestWindowMs, this.#windowMs / 2) : Math.min(longestWindowMs, this.#windowMs * 2);
     this.begin();
-    return refreshed;
+    return { ...refreshed, links };
   }
 }
 
@@ -86,10 +94,4 @@ export function refreshProfile(
   }
   const isSame = Object.keys(drift).length === 0;
   return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, drift };
-}
-
-function quartiles(values: readonly number[]): [low: number, median: number, high: number] {
-  const sorted = values.toSorted((a, b) => a - b);
-  const at = (share: number): number => sorted[Math.floor(share * (sorted.length - 1))] as number;
-  return [at(0.25), at(0.5), at(0.75)];
 }

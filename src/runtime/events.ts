@@ -2,6 +2,7 @@
 
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { Phase } from './coordinator/machine-types.ts';
+import type { LinkChange } from './link-watch.ts';
 import type { RoundTimes } from './messages.ts';
 
 /** One line of metrics.jsonl. */
@@ -67,8 +68,8 @@ export type RunEvent =
     }
   /** The new layout stands. */
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
-  /** Devices that compute otherwise than profiled: how many times as long. */
-  | { readonly kind: 'drift'; readonly factors: Readonly<Record<string, number>> }
+  /** Devices that compute otherwise than profiled: how many times as long; and links that carry otherwise than measured. */
+  | { readonly kind: 'drift'; readonly factors: Readonly<Record<string, number>>; readonly links: readonly LinkChange[] }
   | { readonly kind: 'repeated'; readonly round: number }
   /** Single-device stages have been copied, as they were after so many rounds. */
   | { readonly kind: 'replicated'; readonly round: number }

@@ -13,6 +13,7 @@
 //   snapshot   send your weights                      state frames, then snapshot-end
 //   release    older versions and copies may go       replicated      holds a copy of a stage
 //   probe      do you live?                           alive, heartbeat
+//   measure-link  how fast is this one again?         link-measured
 //                                                     lost-peer       a link to a peer ended
 //                                                     leaving         this device wants to go
 //   end        the run is over                        failed          this worker cannot go on
@@ -81,6 +82,8 @@ export interface RoundResult {
   /** Milliseconds from the round's start to here, and those spent computing. */
   readonly roundMs: number;
   readonly busyMs: number;
+  /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
+  readonly linkMbps?: Readonly<Record<string, number>>;
 }
 
 export interface RoundTimes {
@@ -176,6 +179,7 @@ export interface ToWorker {
   readonly snapshot: { readonly round: number /** False: statistics only. */; readonly withState: boolean };
   readonly release: { /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number };
   readonly probe: Record<string, never>;
+  readonly 'measure-link': { readonly peer: string };
   readonly end: { readonly reason: string };
 }
 
@@ -192,6 +196,7 @@ export interface ToCoordinator {
   readonly 'snapshot-end': { readonly round: number };
   readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
   readonly heartbeat: Record<string, never>;
+  readonly 'link-measured': LinkMeasurement;
   readonly alive: Record<string, never>;
   readonly 'lost-peer': {
     readonly peer: string;
@@ -241,6 +246,7 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   snapshot: z.object({ round: count, withState: z.boolean() }),
   release: z.object({ before: count }),
   probe: z.object({}),
+  'measure-link': z.object({ peer: name }),
   end: z.object({ reason: z.string().max(1000) }),
 };
 
@@ -269,11 +275,13 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
     finite: z.boolean(),
     roundMs: milliseconds,
     busyMs: milliseconds,
+    linkMbps: z.record(name, z.number().positive()).exactOptional(),
   }),
   state,
   'snapshot-end': z.object({ round: count }),
   replicated: z.object({ round: count, layers: range }),
   heartbeat: z.object({}),
+  'link-measured': linkMeasurement,
   alive: z.object({}),
   'lost-peer': z.object({ peer: name, reason: z.string().max(1000), isFault: z.boolean() }),
   leaving: z.object({}),

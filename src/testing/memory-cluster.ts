@@ -43,6 +43,8 @@ export interface MemoryRun {
   createEngine?(device: string): Engine | Promise<Engine>;
   readonly clock?: Clock;
   readonly links?: MemoryLinkOptions;
+  /** Of single links. Default: `links`. */
+  linkBetween?(a: string, b: string): MemoryLinkOptions | undefined;
   readonly profileCache?: ProfileCache;
   /** Called with each event, after it was noted. */
   observe?(event: RunEvent, cluster: MemoryCluster): void;
@@ -296,7 +298,7 @@ class ClusterInMemory implements MemoryCluster {
   }
 
   #connect(a: string, b: string): [Link, Link] {
-    const { links = {} } = this.#run;
+    const links = this.#run.linkBetween?.(a, b) ?? this.#run.links ?? {};
     const isSilent = (): boolean => this.#silent.has(a) || this.#silent.has(b);
     const tamper: MemoryLinkOptions['tamper'] = (message, from) => (isSilent() ? [] : (links.tamper?.(message, from) ?? [message]));
     // A prototype: bandwidth and latency may be changed during the run.

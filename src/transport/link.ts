@@ -33,6 +33,13 @@ export interface LinkEnd {
   readonly reason: string;
 }
 
+/** What a link carries. */
+export interface LinkRate {
+  readonly mbps: number;
+  /** Milliseconds over which that was measured so far: those in which the link was busy. */
+  readonly measuredMs: number;
+}
+
 /** A bidirectional link to one peer. */
 export interface Link {
   /** The peer's name, for messages. */
@@ -50,6 +57,8 @@ export interface Link {
   receive(handler: (frame: Frame) => void): void;
   /** Bytes accepted by send and not yet handed to the operating system. */
   queuedBytes(): number;
+  /** What this end sent of late while the link was busy. Absent where nothing measures it. */
+  rate?(): LinkRate;
   /** Ends the link after the queue is flushed; `reason` reaches the peer. Resolves when the link has ended, in bounded time. */
   close(reason: string): Promise<void>;
   /** Settles (never rejects) when the link has ended and nothing of it is open any more. */

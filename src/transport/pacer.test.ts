@@ -106,6 +106,11 @@ function checkAtLeast(value: number, least: number): void {
   assert.ok(value >= least && value <= 1.01, `${value.toFixed(3)} of the link is used towards one end, not at least ${least}`);
 }
 
+function checkRate(link: Link, mbps: number, tolerance = 0.05): void {
+  const told = link.rate?.().mbps ?? 0;
+  assert.ok(Math.abs(told - mbps) <= tolerance * mbps, `${told.toFixed(2)} Mbps are told of ${mbps}`);
+}
+
 function checkAtMost(milliseconds: number, most: number): void {
   assert.ok(milliseconds <= most, `an urgent frame took ${milliseconds.toFixed(1)} ms, more than ${most}`);
 }
@@ -169,9 +174,22 @@ test('a link that becomes slower is known within seconds, one that becomes faste
   const slow = await network.measure(5_000);
   checkAtMost(slow.maxDelayMs, 200);
   checkAtLeast(slow.useOfB, 0.95);
+  checkRate(network.a, 5);
   network.setBandwidth(100);
   await network.measure(1_000);
   checkAtLeast((await network.measure(3_000)).useOfB, 0.97);
+  checkRate(network.a, 100);
+});
+
+test('what a link carries is told from the times in which it was busy, and from no others', async () => {
+  const network = createNetwork(100, 1);
+  assert.equal(network.a.rate?.().measuredMs, 0);
+  // A frame of 64 KiB takes 5 of every 97 ms.
+  network.every97Ms(network.a, 'pipeline', 65_536);
+  await network.clock.run(9_700);
+  const { measuredMs = 0 } = network.a.rate?.() ?? {};
+  assert.ok(measuredMs > 50 && measuredMs <= 520, `${measuredMs} ms of the 520 in which it was busy`);
+  checkRate(network.a, 100, 0.1);
 });
 
 test('pauses and small frames do not make a fast link look slow', async () => {

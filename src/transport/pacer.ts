@@ -6,7 +6,7 @@
 // come in as parameters, in milliseconds.
 
 import { ProtocolError } from '../errors.ts';
-import type { Priority } from './link.ts';
+import type { LinkRate, Priority } from './link.ts';
 import { type Acknowledgement, maxTrailingBytes } from './piece.ts';
 
 /**
@@ -65,6 +65,8 @@ export class Pacer {
   /** Bytes that came over the busy link, and the time that they took; both fade. */
   #busyBytes = initialBytesPerMs * initialMs;
   #busyMs = initialMs;
+  /** All of that time so far. */
+  #measuredMs = 0;
   /** Age at which acknowledgements come, the highest of late; on an idle link a round trip. */
   #ageMs = 0;
   #leastAgeMs = Number.POSITIVE_INFINITY;
@@ -75,6 +77,11 @@ export class Pacer {
   /** Bytes sent and not acknowledged. */
   get underWayBytes(): number {
     return this.#sentBytes - this.#newest.byteCount;
+  }
+
+  /** What the link carries while it is busy, an average over the last of such times; a guess before the first. */
+  get rate(): LinkRate {
+    return { mbps: (this.#bytesPerMs * 8) / 1000, measuredMs: this.#measuredMs };
   }
 
   /** The longest piece that may be cut now for this lane. */
@@ -149,6 +156,7 @@ export class Pacer {
     if (!isBusy && byteCount <= this.#bytesPerMs * busyMs) return;
     const fade = Math.exp(-busyMs / averageMs);
     this.#busyMs = this.#busyMs * fade + busyMs;
+    this.#measuredMs += busyMs;
     this.#busyBytes = this.#busyBytes * fade + byteCount;
   }
 

@@ -6,7 +6,7 @@ import { type Clock, systemClock } from '../clock.ts';
 import { ProtocolError, RunError } from '../errors.ts';
 import { Assembler } from './assembler.ts';
 import { defaultFrameLimits, encodeFrame, type FrameLimits } from './frame.ts';
-import type { Frame, Link, LinkEnd, Priority } from './link.ts';
+import type { Frame, Link, LinkEnd, LinkRate, Priority } from './link.ts';
 import { acknowledging, controlReserveBytes, maxWindowBytes, Pacer } from './pacer.ts';
 import { type Announcement, type Carrier, checkTrailing, decodeMessage, encodeAcknowledgement, encodePiece } from './piece.ts';
 import { SendQueue } from './queue.ts';
@@ -127,6 +127,10 @@ export class WireLink implements Link {
 
   queuedBytes(): number {
     return this.#queue.bytes;
+  }
+
+  rate(): LinkRate {
+    return this.#pacer.rate;
   }
 
   async close(reason: string): Promise<void> {

@@ -23,7 +23,7 @@ import { encodeModel } from '../model-transfer.ts';
 import { optimizedParameter, type RunState } from '../run-state.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { Detector } from './detector.ts';
-import { LayoutPlanner, type PlanRequest } from './layout-planner.ts';
+import { type Drift, LayoutPlanner, type PlanRequest } from './layout-planner.ts';
 import { initialState, step } from './machine.ts';
 import type { Answer, MachineEffect, MachineInput, MachineState, Proposal } from './machine-types.ts';
 import { fullMembers } from './members.ts';
@@ -260,6 +260,12 @@ class CoordinatorShell implements Coordinator {
       case 'lost-peer':
         this.#changeMs ??= this.#options.clock.now();
         return { kind: 'lost-peer', ...received.control };
+      case 'link-measured': {
+        this.#checkMeasured(device, [received.control]);
+        const drift = this.#planner.measuredAgain(device, received.control);
+        if (drift !== undefined) this.#drifted(drift);
+        return undefined;
+      }
       case 'alive':
         return { kind: 'alive' };
       case 'leaving':
@@ -508,9 +514,14 @@ class CoordinatorShell implements Coordinator {
 
   #watchDrift(results: Readonly<Record<string, RoundResult>>): void {
     const { plan } = this.#state;
-    const factors = plan && this.#planner.computed(results, plan);
-    if (factors === undefined) return;
-    this.#options.hooks.observe({ kind: 'drift', factors });
+    const drift = plan && this.#planner.computed(results, plan);
+    if (drift !== undefined) this.#drifted(drift);
+    for (const [device, peer] of this.#planner.linksToMeasure(fullMembers(this.#state).map(({ name }) => name)))
+      this.#send(device, message('measure-link', { peer }));
+  }
+
+  #drifted(drift: Drift): void {
+    this.#options.hooks.observe({ kind: 'drift', ...drift });
     this.#reconsider();
   }
 

@@ -9,6 +9,7 @@ import { planInGrains, planInSamples, profileInGrains } from '../../planner/grai
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
 import { DriftWatch } from '../drift.ts';
+import type { RunEvent } from '../events.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
@@ -29,6 +30,9 @@ export interface PlanRequest {
   readonly from?: Plan;
   readonly lost: readonly string[];
 }
+
+/** What was found of devices and links in training. */
+export type Drift = Omit<Extract<RunEvent, { kind: 'drift' }>, 'kind'>;
 
 /** What is known of devices, and the plans that follow from it. */
 export class LayoutPlanner {
@@ -70,6 +74,7 @@ export class LayoutPlanner {
 
   measured(device: string, links: readonly LinkMeasurement[]): void {
     this.#measurements.set(device, links);
+    this.#driftWatch.links.measured(device);
     this.#reserve.clear();
   }
 
@@ -152,15 +157,15 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then: the devices that have become slower or faster than their profile says, which are planned with as they are
-   * from then on; undefined where there are none.
+   * Notes how long a round took. Now and then: the devices and links that have become slower or faster than measured, which are planned with as they are from
+   * then on; undefined where there are none.
    */
-  computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Readonly<Record<string, number>> | undefined {
+  computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     if (!this.#driftWatch.add(results)) return undefined;
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
     if (this.#options.planAgain === undefined || !this.#isProfiled(devices)) return undefined;
-    const { profile, drift } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
-    if (Object.keys(drift).length === 0) return undefined;
+    const { profile, drift, links } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
+    if (links.length > 0) this.#reserve.clear();
     for (const device of Object.keys(drift)) {
       const times = profile.devices[device];
       const before = this.#profiles.get(device);
@@ -168,7 +173,20 @@ export class LayoutPlanner {
       this.profiled(device, { ...before, times });
       this.#drifted.add(device);
     }
-    return drift;
+    return Object.keys(drift).length + links.length === 0 ? undefined : { factors: drift, links };
+  }
+
+  /** Links between these devices that were found slow and are to be measured again now. */
+  linksToMeasure(devices: readonly string[]): readonly (readonly [string, string])[] {
+    return this.#driftWatch.links.due().filter((pair) => pair.every((device) => devices.includes(device)));
+  }
+
+  /** A link that was slow was measured again; undefined where it still is. */
+  measuredAgain(device: string, { peer, bandwidthMbps }: LinkMeasurement): Drift | undefined {
+    const change = this.#driftWatch.links.measuredAgain([device, peer], bandwidthMbps);
+    if (change === undefined) return undefined;
+    this.#reserve.clear();
+    return { factors: {}, links: [change] };
   }
 
   #isProfiled(devices: readonly string[]): boolean {
@@ -284,13 +302,13 @@ export class LayoutPlanner {
       (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
       pairs[0] ?? { bandwidthMbps: 1000, latencyMs: 0 },
     );
-    return {
+    return this.#driftWatch.links.corrected({
       devices: devices.map((name, index) => {
         const shareCount = machines.filter((machine) => machine === machines[index]).length;
         return { name, memoryMiB: this.#budgets.withinMiB(name, Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount)) };
       }),
       links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
-    };
+    });
   }
 
   #times(devices: readonly string[]): ReadonlyMap<string, DeviceTimes> {

@@ -39,6 +39,8 @@ const pieceLimit = 192;
 const rateMs = 300;
 /** Pieces on their way; more where a window of them arrives within `fastMs`. */
 const smallestWindow = 4;
+/** A rate that was measured over less time is not told yet. */
+const leastRateMs = 10;
 const largestWindow = 32;
 const fastMs = 60;
 
@@ -68,6 +70,8 @@ export class Peers {
   readonly #links = new Map<string, Link>();
   /** Who waits for a peer to call; false: in vain. */
   readonly #arrivals = new Map<string, (isThere: boolean) => void>();
+  /** Up to where each link's rate has been told. */
+  readonly #toldMs = new WeakMap<Link, number>();
   readonly #echoes = new Map<string, (peerLossMs: number | undefined) => void>();
   #echoCounter = 0;
   /** Why this worker talks to nobody any more. */
@@ -164,33 +168,45 @@ export class Peers {
     return link.send(frame, priority);
   }
 
+  /** What links to peers carried while they were busy, in Mbps: those that have been for long enough since they were last told. */
+  rates(): Readonly<Record<string, number>> {
+    const found: Record<string, number> = {};
+    for (const [peer, link] of this.#links) {
+      const rate = link.rate?.();
+      if (rate === undefined || rate.measuredMs - (this.#toldMs.get(link) ?? 0) < leastRateMs) continue;
+      this.#toldMs.set(link, rate.measuredMs);
+      found[peer] = rate.mbps;
+    }
+    return found;
+  }
+
   /**
    * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other, with what they
    * cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` or
    * `pieceLimit` pieces.
    */
-  async measure(peer: string): Promise<LinkMeasurement> {
+  async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
     const trips: number[] = [];
     for (let trip = 0; trip < 15; trip++) {
       const sentMs = this.#clock.now();
-      trips.push((await this.#echo(peer)).atMs - sentMs);
+      trips.push((await this.#echo(peer, priority)).atMs - sentMs);
     }
     trips.sort((a, b) => a - b);
-    return { peer, latencyMs: (trips[7] as number) / 2, ...(await this.#rate(peer)) };
+    return { peer, latencyMs: (trips[7] as number) / 2, ...(await this.#rate(peer, priority)) };
   }
 
   /**
    * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where pieces arrive fast, it doubles and
    * counting begins anew, so that a long way does not look like a slow one.
    */
-  async #rate(peer: string): Promise<Omit<LinkMeasurement, 'peer' | 'latencyMs'>> {
+  async #rate(peer: string, priority: Priority): Promise<Omit<LinkMeasurement, 'peer' | 'latencyMs'>> {
     const onTheirWay: Promise<Echo>[] = [];
     const ballast = wrap('uint8', [pieceBytes], new Uint8Array(pieceBytes));
     let [window, sentCount, countedFrom] = [smallestWindow, 0, 1];
     let first: Echo | undefined;
     for (let arrivedCount = 1; ; arrivedCount++) {
       while (onTheirWay.length < window && sentCount < pieceLimit) {
-        const arrival = this.#echo(peer, ballast);
+        const arrival = this.#echo(peer, priority, ballast);
         arrival.catch(() => {}); // awaited in its turn
         onTheirWay.push(arrival);
         sentCount++;
@@ -208,7 +224,7 @@ export class Peers {
   }
 
   /** Sends ballast and, on the same queue behind it, a ping; resolves with the time of the answer. */
-  async #echo(peer: string, ballast?: Tensor): Promise<Echo> {
+  async #echo(peer: string, priority: Priority, ballast?: Tensor): Promise<Echo> {
     const link = this.#links.get(peer);
     if (link === undefined) throw new RunError(`There is no link from ${this.#name} to ${peer}.`);
     const lost = link.ended.then(({ reason }): never => {
@@ -222,8 +238,8 @@ export class Peers {
     );
     try {
       // Both are queued in this turn, so that no other piece comes between them.
-      const sent = ballast && this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors: [ballast] }, 'pipeline');
-      const ping = this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, 'pipeline');
+      const sent = ballast && this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors: [ballast] }, priority);
+      const ping = this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, priority);
       await Promise.all([sent, ping]);
       return await Promise.race([answered, lost]);
     } finally {

@@ -203,6 +203,8 @@ class Worker {
         return this.#committed(received.control);
       case 'probe':
         return void this.#send('alive', {}).catch(() => {}); // a lost link ends the run by itself
+      case 'measure-link':
+        return void this.#measureAgain(received.control.peer).catch((error: unknown) => this.#session.failure.fail(error));
       case 'release':
         return this.#model?.layouts.release(received.control.before);
       case 'state':
@@ -320,6 +322,7 @@ class Worker {
       case 'commit':
       case 'release':
       case 'probe':
+      case 'measure-link':
       case 'end':
         return; // heard on arrival
       default:
@@ -356,6 +359,15 @@ class Worker {
       }
     }
     await this.#send('measured', { links });
+  }
+
+  /** Measures a link while training goes on, behind all that is more urgent. */
+  async #measureAgain(peer: string): Promise<void> {
+    try {
+      await this.#send('link-measured', await this.#peers.measure(peer, 'bulk'));
+    } catch (error) {
+      if (!(error instanceof RunError)) throw error; // a link that is lost is told of by itself
+    }
   }
 
   async #profile(batchSizes: readonly number[]): Promise<void> {
@@ -573,7 +585,8 @@ class Worker {
   async #reportRound(session: Session, round: number, outcome: Promise<RoundOutcome>): Promise<void> {
     const { result, times } = await outcome.catch((error: unknown) => this.#waitForVerdict(error));
     if (session !== this.#session) return;
-    await this.#send('prepared', result);
+    const linkMbps = this.#peers.rates();
+    await this.#send('prepared', Object.keys(linkMbps).length === 0 ? result : { ...result, linkMbps });
     if (isTraced(round)) await this.#send('trace', { round, times });
   }
 
