@@ -1,11 +1,12 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--plot FILE] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--plot FILE] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (about eight minutes); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
 //   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
 //   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
 //   recovery each device lost in turn: time until training goes on, and its speed then beside the best plan for the devices left; what copies cost
+//   slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then beside the best plan for how things are now
 //   --caches a folder in which measured profiles stay for the next call
 //   --plot   throughput around the first loss of section recovery, as SVG
 //   --only   cases whose name contains the word; --rounds: measured rounds of each case; -o: the tables as Markdown
@@ -17,11 +18,12 @@ import { parseArgs } from 'node:util';
 import { plan } from '../dist/planner/plan.js';
 import { program } from '../dist/schedule/generate.js';
 import { createSimulator } from '../dist/simulator/simulate.js';
-import { environment, forms, links, models, peers, recovery, table4 } from './lab/cases.mjs';
+import { environment, forms, links, models, peers, recovery, slowed, table4 } from './lab/cases.mjs';
 import { formOf, layoutOf } from './lab/forms.mjs';
 import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.mjs';
 import { measureRecovery, recoveryChart } from './lab/recovery.mjs';
-import { casesTable, linksTable, memoryTable, peersTable, recoveryTable, table4Table } from './lab/tables.mjs';
+import { measureSlowed } from './lab/slowed.mjs';
+import { casesTable, linksTable, memoryTable, peersTable, recoveryTable, slowedTable, table4Table } from './lab/tables.mjs';
 import { openTestbed } from './lab/testbed.mjs';
 
 const { values: flags } = parseArgs({
@@ -179,14 +181,21 @@ async function runRecovery(group) {
   if (!group.name.includes(flags.only)) return [];
   const ready = await openGroup({ ...group, copies: true });
   try {
-    return [{ cluster: group.name, model: models[group.model].model, batch: ready.batch, ...(await measureRecovery(ready, { optimizerState, rounds, log })) }];
+    return [{ cluster: group.name, model: models[group.model].model, batch: ready.batch, ...(await measureRecovery(ready, { ...group, optimizerState, rounds, log })) }];
   } finally {
     await ready.bed.close();
   }
 }
 
+/** What becomes slow in the middle of training. */
+async function runSlowed(group) {
+  const wanted = ['link', 'device'].filter((what) => `${group.name} ${what}`.includes(flags.only));
+  const found = await measureSlowed(() => openGroup({ ...group, copies: true }), { wanted, optimizerState, rounds, log });
+  return found.map((result) => ({ cluster: group.name, model: models[group.model].model, ...result }));
+}
+
 const sections = flags.section.split(',');
-const results = { cases: [], peers: [], recovery: [] };
+const results = { cases: [], peers: [], recovery: [], slowed: [] };
 const tables = [];
 for (const [name, groups] of Object.entries({ forms, links, table4 })) {
   if (!sections.includes(name)) continue;
@@ -204,6 +213,10 @@ if (sections.includes('recovery')) {
   for (const group of recovery) results.recovery.push(...(await runRecovery(group)));
   tables.push(...results.recovery.map(recoveryTable));
   if (flags.plot !== undefined && results.recovery.length > 0) writeFileSync(flags.plot, recoveryChart(results.recovery[0]));
+}
+if (sections.includes('slowed')) {
+  for (const group of slowed) results.slowed.push(...(await runSlowed(group)));
+  tables.push(slowedTable(results.slowed));
 }
 const text = tables.filter((table) => table !== '').join('\n\n');
 if (flags.output !== undefined) writeFileSync(flags.output, `${text}\n`);

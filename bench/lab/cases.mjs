@@ -7,9 +7,9 @@ const clusterFile = (letter) => new URL(`../../clusters/asteroid-${letter.toLowe
 
 /** An environment of the paper with another bandwidth between all. 'pair': two equal devices; 'small': three slow ones, for a machine that does other work too. */
 export function environment(letter, bandwidthMbps) {
-  if (letter === 'small' || letter === 'pair') {
-    const cores = letter === 'pair' ? [0.6, 0.6] : [0.3, 0.15, 0.15];
-    const devices = cores.map((own, index) => ({ name: 'abc'[index], memoryMiB: 2048, cores: own }));
+  const own = { small: [0.3, 0.15, 0.15], pair: [0.6, 0.6], mixed: [1, 0.35, 0.35], laptops: [0.8, 0.8, 0.12] }[letter];
+  if (own !== undefined) {
+    const devices = own.map((cores, index) => ({ name: 'abc'[index], memoryMiB: 2048, cores }));
     return { devices, links: { default: { bandwidthMbps } } };
   }
   const cluster = parseCluster(readFileSync(clusterFile(letter), 'utf8'));
@@ -132,8 +132,14 @@ export const links = [
   },
 ];
 
-/** Each device lost in turn: the paper's figures 16 and 17. */
-export const recovery = [{ name: 'recovery-D-100', environment: ['D', 100], model: 'efficientnet', microBatch: 10, count: 8 }];
+/** Each device lost in turn: the paper's figures 16 and 17. And FTPipeHD's Table III: two processes on a laptop, and a desktop PC a seventh as fast, which ResPipe lets do the work of the second. */
+export const recovery = [
+  { name: 'recovery-D-100', environment: ['D', 100], model: 'efficientnet', microBatch: 10, count: 8, planner: 'best' },
+  { name: 'recovery-ftpipehd-100', environment: ['laptops', 100], model: 'mobilenet', microBatch: 8, count: 4, planner: 'ftpipehd', lost: ['b'] },
+];
+
+/** A link of 100 Mbps that falls to 5, and a device of one core that falls to a quarter. */
+export const slowed = [{ name: 'slowed-100', environment: ['mixed', 100], model: 'mobilenet', microBatch: 8, count: 6 }];
 
 /** Against PyTorch. */
 export const peers = [

@@ -18,11 +18,12 @@ const settlingRounds = 12;
  * One run that loses a device. R is the time from its loss to the next round that commits; `layoutMs` that until another layout stands, `wholeMs` what the whole
  * planner and giving everything out took when the run began; `series` holds [seconds since the loss, samples/s] of each round.
  */
-async function loseDevice({ bed, train, batch, rounds }, device) {
+async function loseDevice({ bed, train, batch, rounds, planner }, device) {
   const phaseMs = {};
-  const heard = { lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
+  const heard = { plan: undefined, lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
   const onEvent = (event, nowMs) => {
     if (event.event === 'phase') phaseMs[event.phase] ??= nowMs;
+    if (event.event === 'plan' || (event.event === 'recovering' && heard.lostMs === undefined)) heard.plan = event.plan;
     // A better plan before the loss changes the layout, too; what follows the loss first is its recovery.
     if (event.event === 'recovering' && heard.lostMs !== undefined) heard.event ??= event;
     if (event.event === 'recovered' && heard.lostMs !== undefined) heard.recoverySeconds ??= event.seconds;
@@ -39,10 +40,11 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
     }
   };
   // By its own plan, from profiles that its devices have: a run with a given plan knows nothing of how fast they are.
-  await train(['--steps', String(roundsBefore + 1 + settlingRounds + rounds), '--planner', 'best', '--schedule', 'auto'], { batch, onEvent });
+  await train(['--steps', String(roundsBefore + 1 + settlingRounds + rounds), '--planner', planner, ...scheduleOf(planner)], { batch, onEvent });
   if (heard.firstMs === undefined) throw new Error(`The run went on without ${device} without a recovery.`);
   return {
     device,
+    plan: heard.plan,
     recoveryMs: heard.firstMs - heard.lostMs,
     layoutMs: heard.recoverySeconds * 1000,
     wholeMs: phaseMs.training - phaseMs.planning,
@@ -53,6 +55,20 @@ async function loseDevice({ bed, train, batch, rounds }, device) {
     afterMs: median(heard.after.slice(settlingRounds)),
     series: heard.series.map(([ms, samplesPerS]) => [(ms - heard.lostMs) / 1000, samplesPerS]),
   };
+}
+
+/** `best` chooses the schedule, too. */
+const scheduleOf = (planner) => ['--schedule', planner === 'best' ? 'auto' : '1f1b'];
+
+/** ResPipe: the next device takes over all layers of a lost one (FTPipeHD, section IV-D). Undefined where stages are replicated or the device was the last. */
+function takenOver(plan, device) {
+  const { stages } = plan;
+  const at = stages.findIndex(({ devices }) => devices[0] === device);
+  const next = stages[at + 1];
+  if (at < 0 || next === undefined || stages.some(({ devices }) => devices.length > 1)) return undefined;
+  const merged = { ...next, layers: [stages[at].layers[0], next.layers[1]] };
+  const left = [...stages.slice(0, at), merged, ...stages.slice(at + 2)];
+  return { ...plan, stages: left.map((stage, index) => ({ ...stage, inFlight: left.length - index })) };
 }
 
 /** What copies cost in a run that nothing happens to: by how much rounds with a copy under way are longer than the others, as a part of all time. */
@@ -79,22 +95,25 @@ async function costOfCopies({ bed, train, batch }, layout) {
  * Each device of a group lost in turn (light: what the run itself does), and the same devices without it under the plan that the whole planner makes for them
  * (heavy), from the start. Also what copies cost.
  */
-export async function measureRecovery(ready, { optimizerState, rounds, log }) {
+export async function measureRecovery(ready, { planner, lost, optimizerState, rounds, log }) {
   const { bed, profile, cluster, batch, sizes, train } = ready;
+  const schedule = planner === 'best' ? {} : { schedule: '1f1b' };
   const planWithout = (...exclude) =>
-    plan({ profile, cluster, exclude, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: 'best', optimizerState, replicateBatchDependent: true });
+    plan({ profile, cluster, exclude, batchSize: batch, microBatchSize: sizes.microBatchSize, planner, ...schedule, optimizerState, replicateBatchDependent: true });
+  const roundMs = async (layout) =>
+    median((await train(['--steps', String(settlingRounds + rounds), '--plan', bed.writePlan(layout)], { batch, warmUp: settlingRounds })).roundMs);
   const whole = planWithout();
   log(`  ${formOf(whole)}`);
   const copies = await costOfCopies(ready, whole);
   log(`  copies after ${copies.versions.join(', ')} rounds: ${(100 * copies.cost).toFixed(1)} % in the second half`);
   const losses = [];
-  for (const { name } of cluster.devices) {
-    const loss = await loseDevice({ ...ready, rounds }, name);
-    const heavy = planWithout(name);
-    const run = await train(['--steps', String(settlingRounds + rounds), '--plan', bed.writePlan(heavy)], { batch, warmUp: settlingRounds });
-    const heavyMs = median(run.roundMs);
-    losses.push({ ...loss, heavyMs });
-    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}`);
+  for (const name of lost ?? cluster.devices.map((device) => device.name)) {
+    const loss = await loseDevice({ ...ready, rounds, planner }, name);
+    const heavyMs = await roundMs(planWithout(name));
+    const merged = lost === undefined ? undefined : takenOver(loss.plan, name);
+    const respipeMs = merged && (await roundMs(merged));
+    losses.push({ ...loss, heavyMs, respipeMs });
+    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}${respipeMs === undefined ? '' : `, ResPipe's ${respipeMs.toFixed(0)}`}`);
   }
   return { copies, losses };
 }

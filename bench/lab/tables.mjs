@@ -85,7 +85,16 @@ export function recoveryTable({ cluster, batch, copies, losses }) {
     rate(one.afterMs),
     rate(one.heavyMs),
     percent(one.heavyMs / one.afterMs),
+    one.respipeMs === undefined ? '-' : rate(one.respipeMs),
   ]);
-  const head = [`${cluster}: lost`, 'R', 'until the layout stands', 'planned and given out anew', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after, light', 'heavy', 'light over heavy'];
+  const head = [`${cluster}: lost`, 'R', 'until the layout stands', 'planned and given out anew', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after, light', 'heavy', 'light over heavy', 'ResPipe'];
   return `${table(head, rows)}\n\nCopies were made after ${copies.versions.join(', ')} rounds; in the second half they cost ${percent(copies.cost)} (rounds without: ${copies.baseMs.toFixed(0)} ms).`;
+}
+
+/** Links and devices that became slow. */
+export function slowedTable(results) {
+  const seconds = (value) => (value === undefined ? '-' : `${value.toFixed(1)} s`);
+  const ms = (value) => `${value.toFixed(0)} ms`;
+  const rows = results.map((one) => [one.what, seconds(one.noticed?.seconds), seconds(one.layoutSeconds), ms(one.beforeMs), ms(one.slowMs), ms(one.afterMs), ms(one.anewMs), percent(one.afterMs / one.anewMs - 1), one.form, one.anew, one.lost.join(' ') || '-']);
+  return table(['slow', 'noticed', 'another layout', 'rounds before', 'slow', 'after', 'planned anew', 'difference', 'the layout', 'anew', 'given up'], rows);
 }

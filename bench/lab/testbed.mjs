@@ -3,7 +3,7 @@
 import { execFileSync, spawn } from 'node:child_process';
 import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
-import { join } from 'node:path';
+import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { makeLab, removeLab } from '../../dist/lab/lab.js';
 
@@ -36,6 +36,12 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     train: (args, options) => train({ lab, state, folder: join(folder, `run-${++runCount}`) }, args, options),
     /** Ends all processes of a device at once, as if it had lost its power. */
     killDevice: (device) => processesOf(lab, device).forEach((id) => process.kill(id, 'SIGKILL')),
+    /** Both directions of a link carry so much from now on. */
+    setBandwidth: (a, b, mbps) => [[a, b], [b, a]].forEach(([from, to]) => shape(lab, from, to, mbps)),
+    /** A device has another quota from now on. */
+    setCores: (device, cores) => limit(lab, device, cores),
+    /** The next run measures all devices anew. */
+    forgetProfiles: () => pairs.forEach(({ own }) => rmSync(own, { recursive: true, force: true })),
     writePlan(plan) {
       const file = join(folder, 'plan.json');
       writeFileSync(file, JSON.stringify(plan));
@@ -54,9 +60,9 @@ export async function openTestbed(cluster, { name, priority, caches }) {
 /**
  * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times; what each link carried and each device
  * computed between the end of the warm-up and the end of the last round; the most memory of each device above what its worker had when it joined; and the run
- * folder's documents. `onEvent` sees each event of the run, with the time at which it came.
+ * folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
  */
-function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {} }) {
+function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {}, isEnough = () => false }) {
   const words = ['lab', 'run', '--name', lab.layout.name, '--json', '--', 'train', ...args, '--out', folder];
   const child = spawn(process.execPath, [main, ...words], { env: { ...process.env, ASTEROID_STATE: state }, stdio: ['ignore', 'pipe', 'pipe'] });
   const ports = samplePorts(lab);
@@ -64,10 +70,12 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
   const memory = watchMemory(lab);
   const marks = {};
   let errors = '';
+  let isStopped = false;
   child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
   createInterface({ input: child.stdout }).on('line', (line) => {
     const event = JSON.parse(line);
     onEvent(event, performance.now());
+    if (!isStopped && isEnough(event)) isStopped = child.kill('SIGINT');
     if (event.event === 'joined') memory.begin(event.device);
     if (event.event !== 'round') return;
     const mark = { ...counters(lab), sample: ports.samples.length };
@@ -82,7 +90,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
     child.once('close', (code) => {
       memory.end();
       ports.end();
-      if (code !== 0) return reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
+      if (code !== (isStopped ? 130 : 0)) return reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
       const document = (name) => (existsSync(join(folder, name)) ? JSON.parse(readFileSync(join(folder, name), 'utf8')) : undefined);
       const { before, after } = marks;
       resolve({
@@ -91,9 +99,25 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
         peakMemoryMiB: memory.peakMiB(),
         profile: document('profile.json'),
         cluster: document('cluster.json'),
+        plan: document('plan.json'),
       });
     });
   });
+}
+
+/** What a device sends to another is let through at so much. */
+function shape({ layout: { devices } }, from, to, mbps) {
+  const { namespace } = devices.find(({ name }) => name === from);
+  const id = `1:${(devices.findIndex(({ name }) => name === to) + 1).toString(16)}`;
+  const rate = ['rate', `${mbps}mbit`, 'burst', '64kb', 'cburst', '64kb', 'quantum', '60000'];
+  execFileSync('tc', ['-n', namespace, 'class', 'change', 'dev', 'eth0', 'parent', '1:', 'classid', id, 'htb', ...rate]);
+}
+
+function limit({ cgroups }, device, cores) {
+  const folder = dirname(cgroups.devices[device][0]);
+  const periodUs = 10_000;
+  const [file, value] = existsSync(join(folder, 'cpu.max')) ? ['cpu.max', `${cores * periodUs} ${periodUs}`] : ['cpu.cfs_quota_us', String(cores * periodUs)];
+  writeFileSync(join(folder, file), value);
 }
 
 /** Memory of each device's processes that is no file's, looked at every 50 ms. */
