@@ -107,6 +107,7 @@ const toWorker: ToWorker = {
   snapshot: { round: 4, withState: true },
   release: { before: 3 },
   probe: {},
+  'measure-link': { peer: 'b' },
   end: { reason: 'the run is done' },
 };
 const toCoordinator: ToCoordinator = {
@@ -116,11 +117,12 @@ const toCoordinator: ToCoordinator = {
   'profile-progress': { done: 1, total: 2 },
   profiled: { layers: [layer, layer], times: { forwardMs: [row], backwardMs: [row], stepMs: [row], updateMs: row }, cached: false },
   deployed: { valueBytes: 1000 },
-  prepared: { round: 3, lossSum: 1.5, correctCount: 2, squaredNorm: 1, finite: true, roundMs: 10, busyMs: 9 },
+  prepared: { round: 3, lossSum: 1.5, correctCount: 2, squaredNorm: 1, finite: true, roundMs: 10, busyMs: 9, linkMbps: { b: 95 } },
   state: { role: 'optimizer', name: 'a.weight/momentum' },
   'snapshot-end': { round: 4 },
   replicated: { round: 4, layers: [0, 2] },
   heartbeat: {},
+  'link-measured': { peer: 'b', bandwidthMbps: 5, latencyMs: 1 },
   alive: {},
   'lost-peer': { peer: 'b', reason: 'the connection was lost', isFault: false },
   leaving: {},
