@@ -107,7 +107,7 @@ function serve(engine: Engine): void {
   port.on('message', (requests: readonly Request[]) => {
     for (const request of requests) handle(request);
   });
-  send({ id: 0, busyMs: 0, name: engine.name, blockSize: engine.blockSize, translates: engine.translate !== undefined });
+  send({ id: 0, busyMs: 0, name: engine.name, blockSize: engine.blockSize, translationTarget: engine.translationTarget });
 }
 
 let outbox: Reply[] = [];

@@ -3,7 +3,7 @@
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { Tensor } from '../graph/tensor.ts';
-import type { Translation } from './engine.ts';
+import type { Translation, TranslationTarget } from './engine.ts';
 
 /** The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`. */
 export type EngineChoice = 'onnxruntime' | 'reference' | { readonly module: string };
@@ -42,8 +42,8 @@ export interface Reply {
   readonly name?: string;
   /** With id 0, where it has one. */
   readonly blockSize?: number | undefined;
-  /** With id 0: whether it translates. */
-  readonly translates?: boolean;
+  /** With id 0: what it translates for, if it does. */
+  readonly translationTarget?: TranslationTarget | undefined;
   readonly tensor?: Tensor;
   /** When it was reached: milliseconds since 1970 on the monotonic clock that all threads share. */
   readonly atMs?: number;

@@ -8,7 +8,7 @@ import type { Graph, Node } from '../graph/graph.ts';
 import type { ElementArray, Tensor } from '../graph/tensor.ts';
 import { movable } from './buffers.ts';
 import { type EngineChoice, fromFailure, type Reply, type Request, sharedNow, type ThreadOptions } from './compute-thread-messages.ts';
-import type { Engine, Executable, Translation, Value } from './engine.ts';
+import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
 import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
 export interface ComputeThreadOptions {
@@ -151,15 +151,17 @@ class ComputeThread implements Engine {
   readonly name: string;
   readonly blockSize: number | undefined;
   readonly translate: Engine['translate'];
+  readonly translationTarget: TranslationTarget | undefined;
   readonly #calls: Calls;
   readonly #values = new ValueTable<undefined>();
   readonly #executables = new Set<number>();
   #closing: Promise<void> | undefined;
 
-  constructor({ name, blockSize, translates = false }: Reply, calls: Calls) {
+  constructor({ name, blockSize, translationTarget }: Reply, calls: Calls) {
     this.name = defined(name, "the engine's name");
     this.blockSize = blockSize;
-    this.translate = translates ? (graph) => this.#translate(graph) : undefined;
+    this.translationTarget = translationTarget;
+    this.translate = translationTarget && ((graph) => this.#translate(graph));
     this.#calls = calls;
   }
 

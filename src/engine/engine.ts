@@ -47,6 +47,14 @@ export interface Translation {
   readonly writesInPlace: boolean;
 }
 
+/** What translations depend on beside the graph. */
+export interface TranslationTarget {
+  /** See Engine. */
+  readonly blockSize: number | undefined;
+  /** Whether the engine can be made to write outputs into buffers that it is given. */
+  readonly writesInPlace: boolean;
+}
+
 /** What executes graphs. */
 export interface Engine {
   /** For people and caches, such as "onnxruntime-node 1.30.0 cpu (1 thread)". */
@@ -57,6 +65,8 @@ export interface Engine {
   compile(source: Graph | Translation): Promise<Executable>;
   /** Translates a graph, to compile it then and later. Undefined where the engine runs graphs as they are. */
   readonly translate?: ((graph: Graph) => Promise<Translation>) | undefined;
+  /** What these translations are for (translate.ts). */
+  readonly translationTarget?: TranslationTarget | undefined;
   /** Hands a tensor to the engine, which owns its buffer from here on: the caller's array may be detached (moved, not copied). */
   upload(tensor: Tensor): Value;
   /** Copies a value out; the value stays. */

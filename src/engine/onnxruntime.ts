@@ -16,13 +16,12 @@ import { exportGraph } from '../graph/onnx/export.ts';
 import type { ElementArray, ElementType, Tensor, ValueType } from '../graph/tensor.ts';
 import { byteLength, tensorBytes, viewBytes } from '../graph/tensor.ts';
 import { blockedDomain } from '../lowering/layouts.ts';
-import { peelReshapes } from './border-reshapes.ts';
-import type { Engine, Translation } from './engine.ts';
+import type { Engine, Translation, TranslationTarget } from './engine.ts';
 import { fasterKernel } from './faster-kernel.ts';
-import { exportPrepared, prepareGraph } from './onnxruntime-memory.ts';
 import type { OnnxRuntime, RuntimeSession, RuntimeTensor } from './onnxruntime-module.ts';
-import { canWriteInPlace, type InPlace, probeInPlace, signalName } from './outputs-in-place.ts';
+import { type InPlace, probeInPlace } from './outputs-in-place.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
+import { translateGraph } from './translate.ts';
 
 export interface OnnxRuntimeOptions {
   /** What to call the runtime, such as "onnxruntime-node 1.30.0". */
@@ -64,9 +63,10 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
   const describe = (error: unknown, what: string, graph: string): string => `${name} ${what} graph "${graph}": ${messageOf(error)}`;
   const refuse = (error: unknown, graph: string): Error =>
     error instanceof InputError ? error : new InputError(describe(error, 'cannot run', graph), { cause: error });
+  const target: TranslationTarget = { blockSize, writesInPlace: inPlace !== undefined };
   const translate = (graph: Graph): Translation => {
     try {
-      return translateGraph(graph, { blockSize, writesInPlace: inPlace !== undefined });
+      return translateGraph(graph, target);
     } catch (error) {
       throw refuse(error, graph.name);
     }
@@ -91,27 +91,8 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
     blockSize,
     writesInPlace: inPlace !== undefined,
     compile: async (graph) => compile(translate(graph)),
-    translations: { translate, compile },
+    translations: { target, translate, compile },
   });
-}
-
-function translateGraph(
-  graph: Graph,
-  { blockSize, writesInPlace }: { readonly blockSize: number | undefined; readonly writesInPlace: boolean },
-): Translation {
-  const { name, inputs, outputs } = graph;
-  const { graph: peeled, inside } = peelReshapes(graph, blockSize);
-  const prepared = prepareGraph(peeled, blockSize);
-  const isInPlace = writesInPlace && canWriteInPlace(prepared.graph);
-  const types = new Map(peeled.outputs.map((output) => [output.name, output]));
-  return {
-    ...{ name, inputs, outputs },
-    modelInputs: peeled.inputs,
-    modelOutputs: outputs.map((output) => defined(types.get(defined(inside.get(output.name), output.name)), output.name)),
-    model: exportPrepared(prepared, isInPlace ? signalName : undefined),
-    isOptimizable: prepared.isOptimizable,
-    writesInPlace: isInPlace,
-  };
 }
 
 /**

@@ -10,7 +10,7 @@ import { RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import { type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
 import { discard, discardBuffer, fillsBuffer } from './buffers.ts';
-import type { Engine, Executable, Translation, Value } from './engine.ts';
+import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
 import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
 /** A graph ready to run. */
@@ -36,6 +36,7 @@ export interface Backend {
   compile(graph: Graph): Promise<Kernel>;
   /** Where graphs are brought into another form first: the two halves of `compile`. */
   readonly translations?: {
+    readonly target: TranslationTarget;
     translate(graph: Graph): Translation;
     compile(translation: Translation): Promise<Kernel>;
   };
@@ -56,6 +57,7 @@ class QueuedEngine implements Engine {
   readonly name: string;
   readonly blockSize: number | undefined;
   readonly translate: Engine['translate'];
+  readonly translationTarget: TranslationTarget | undefined;
   readonly #backend: Backend;
   readonly #values = new ValueTable<Slot>();
   readonly #kernels = new Set<Kernel>();
@@ -77,6 +79,7 @@ class QueuedEngine implements Engine {
     this.#now = backend.now ?? (() => performance.now());
     this.#pool = backend.writesInPlace === true ? new BufferPool(discardBuffer) : undefined;
     const { translations } = backend;
+    this.translationTarget = translations?.target;
     this.translate = translations && (async (graph) => translations.translate(graph));
   }
 

@@ -14,6 +14,7 @@
 //   release    older versions and copies may go       replicated      holds a copy of a stage
 //   probe      do you live?                           alive, heartbeat
 //   measure-link  how fast is this one again?         link-measured
+//   reserve    a layout that may come after a loss
 //                                                     lost-peer       a link to a peer ended
 //                                                     leaving         this device wants to go
 //   end        the run is over                        failed          this worker cannot go on
@@ -180,6 +181,8 @@ export interface ToWorker {
   readonly release: { /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number };
   readonly probe: Record<string, never>;
   readonly 'measure-link': { readonly peer: string };
+  /** A layout that may come after a loss. */
+  readonly reserve: { readonly plan: Plan };
   readonly end: { readonly reason: string };
 }
 
@@ -247,6 +250,7 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   release: z.object({ before: count }),
   probe: z.object({}),
   'measure-link': z.object({ peer: name }),
+  reserve: z.object({ plan }),
   end: z.object({ reason: z.string().max(1000) }),
 };
 

@@ -108,6 +108,7 @@ const toWorker: ToWorker = {
   release: { before: 3 },
   probe: {},
   'measure-link': { peer: 'b' },
+  reserve: { plan },
   end: { reason: 'the run is done' },
 };
 const toCoordinator: ToCoordinator = {

@@ -494,6 +494,9 @@ class CoordinatorShell implements Coordinator {
           fullMembers(this.#state).map(({ name }) => name),
           plan,
         );
+        const reserved = this.#planner.tellReserve();
+        const devices = new Set(reserved?.stages.flatMap((stage) => stage.devices));
+        for (const device of devices) if (reserved !== undefined) this.#send(device, message('reserve', { plan: reserved }));
       } catch (error) {
         this.#abort(error);
       }

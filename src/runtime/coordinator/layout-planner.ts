@@ -23,6 +23,10 @@ import { Reserve } from './reserve.ts';
 /** Rounds between copies where no profile tells what they cost. */
 const unprofiledCopyEvery = 10;
 
+/** A layout that has stood for so long is worth being made ready for its losses: devices compile for it beside their work, one plan after the other. */
+const tellAfterMs = 30_000;
+const tellPauseMs = 10_000;
+
 /** What the planner is asked for, when devices are lost. */
 export interface PlanRequest {
   readonly devices: readonly string[];
@@ -47,6 +51,7 @@ export class LayoutPlanner {
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
   readonly #reserve = new Reserve();
+  #tellAtMs = 0;
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
@@ -87,6 +92,7 @@ export class LayoutPlanner {
   /** A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it. */
   begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
+    this.#tellAtMs = this.#options.clock.now() + tellAfterMs;
     this.#copyPace.begin(this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1, copyEvery);
   }
 
@@ -259,6 +265,14 @@ export class LayoutPlanner {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     if (devices.length < 2 || !this.#isProfiled(devices) || devices.some((device) => !used.has(device))) return;
     this.#reserve.add(from, devices, (lost, others) => this.#light(others, from, [lost]));
+  }
+
+  /** A plan in reserve that those who would run it do not know of yet; undefined where there is none, or the layout is too young to be worth it. */
+  tellReserve(): Plan | undefined {
+    const nowMs = this.#options.clock.now();
+    const plan = nowMs < this.#tellAtMs ? undefined : this.#reserve.tell();
+    if (plan !== undefined) this.#tellAtMs = nowMs + tellPauseMs;
+    return plan;
   }
 
   #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {

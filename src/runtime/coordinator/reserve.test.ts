@@ -52,6 +52,14 @@ test('an answer is given for exactly that layout, loss and rest, and only as lon
   assert.equal(reserve.take(other, { lost: ['a'], devices: ['b', 'c'] }), undefined);
 });
 
+test('each plan is told once, as long as it holds', () => {
+  const { reserve } = filled();
+  assert.deepEqual([reserve.tell(), reserve.tell(), reserve.tell()], [planOf('a'), planOf('c'), undefined]);
+  const other = filled(1).reserve;
+  other.clear();
+  assert.equal(other.tell(), undefined);
+});
+
 test('a fault of the planner is not an answer', () => {
   const broken = (): never => {
     throw new TypeError('a mistake');

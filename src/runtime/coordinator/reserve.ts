@@ -8,11 +8,13 @@ export class Reserve {
   #from: Plan | undefined;
   #devices: readonly string[] = [];
   readonly #answers = new Map<string, Plan | InputError>();
+  #untold: Plan[] = [];
 
   /** What is known of devices and links has changed. */
   clear(): void {
     this.#from = undefined;
     this.#answers.clear();
+    this.#untold = [];
   }
 
   /** Finds the plan for one more device, where `find` throws InputError for none; false: all are known. */
@@ -23,12 +25,19 @@ export class Reserve {
     if (lost === undefined) return false;
     const others = devices.filter((device) => device !== lost);
     try {
-      this.#answers.set(lost, find(lost, others));
+      const plan = find(lost, others);
+      this.#answers.set(lost, plan);
+      this.#untold.push(plan);
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
       this.#answers.set(lost, error);
     }
     return true;
+  }
+
+  /** A plan that was not told before: those who would run it can make themselves ready. */
+  tell(): Plan | undefined {
+    return this.#untold.shift();
   }
 
   /** The plan for this loss; undefined where none is in reserve. Throws the InputError where there is none. */

@@ -106,16 +106,20 @@ async function compile(engine: Engine, options: StageOptions, place: Place | und
       if (!(error instanceof InputError)) throw error;
     }
   }
-  const bundle = await translate(engine, options);
+  const bundle = await translateStage(engine, options, defined(engine.translate, 'an engine that translates'));
   const graphs = await load(engine, bundle);
   // Not waited for: the stage can begin.
   void place?.store.write(place.key, encodeBundle(bundle));
   return graphs;
 }
 
-async function translate(engine: Engine, options: StageOptions): Promise<StageBundle> {
+/** All of a stage that takes long to find. */
+export async function translateStage(
+  engine: Pick<Engine, 'blockSize'>,
+  options: StageOptions,
+  translateGraph: (graph: Graph) => Translation | Promise<Translation>,
+): Promise<StageBundle> {
   const { pass, graphs } = designStage(engine, options);
-  const translateGraph = defined(engine.translate, 'an engine that translates');
   // The runtime's own fusions depend on what stands around a layer too.
   const isStrict = options.training.grain !== undefined;
   const translated = async (graph: Graph): Promise<Translation> => {

@@ -9,15 +9,14 @@ import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
+import type { LayerSequence } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
-import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { type ProfileCache, profileLayers } from '../device/profiler.ts';
-import { savedBudgetBytes } from '../device/recomputation.ts';
 import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
 import type { StagePort, UpdateOptions } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
@@ -35,15 +34,16 @@ import {
   toPeerSchemas,
   toWorkerSchemas,
 } from '../messages.ts';
-import { decodeModel } from '../model-transfer.ts';
 import { Arrivals } from './arrivals.ts';
-import { Catalog, type LayerRange } from './catalog.ts';
+import type { LayerRange } from './catalog.ts';
+import { EarlyFrames } from './early-frames.ts';
 import { checkedProgram, Layout, stageKey, topologyOf } from './layout.ts';
-import { Layouts } from './layouts.ts';
+import { earlier, type Model, receiveModel, stageOptionsOf } from './model.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
 import { type ProcessMeters, processMeters } from './process-meters.ts';
-import { Replicas } from './replicas.ts';
+import type { Replicas } from './replicas.ts';
 import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
+import { StagesAhead } from './stages-ahead.ts';
 
 /** For how many rounds the event loop is watched: all the time would cost 1.65 % of a core, a twentieth of a device of a third of one. */
 const watchedCount = 12;
@@ -95,23 +95,15 @@ export const heartbeatMs = 500;
 const verdictMs = 30_000;
 const callMs = 10_000;
 
-interface Model {
-  readonly message: ModelMessage;
-  readonly sequence: LayerSequence;
-  readonly catalog: Catalog;
-  readonly replicas: Replicas;
-  readonly layouts: Layouts;
-}
-
 class Worker {
   readonly #options: WorkerOptions;
   readonly #peers: Peers;
   readonly #meters: ProcessMeters;
   readonly #commits = new Commits();
   #queue: Message<ToWorker>[] = [];
-  /** Frames of a layout that peers have heard of before this device. */
-  #early: { readonly from: string; readonly frame: Frame }[] = [];
-  #earlyBytes = 0;
+  readonly #early = new EarlyFrames();
+  /** Undefined where nothing is kept of stages. */
+  readonly #ahead: StagesAhead | undefined;
   #wake: () => void = () => {};
   #mailbox = new Mailbox(0);
   #session: Session = sessionOf(0);
@@ -128,6 +120,8 @@ class Worker {
   constructor(options: WorkerOptions) {
     this.#options = options;
     this.#meters = options.meters ?? processMeters();
+    const { engine, stageStore: store, memoryBytes } = options;
+    this.#ahead = store && new StagesAhead({ engine, store, memoryBytes });
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#fromPeer(from, frame),
       onEnd: (peer, lost) => this.#peerLost(peer, lost),
@@ -175,7 +169,7 @@ class Worker {
     this.#stopHeartbeat();
     this.#meters.stop();
     this.#mailbox.fail(new RunError(reason));
-    await Promise.all([this.#peers.close(reason), this.#network?.close(), this.#options.coordinator.close(reason)]);
+    await Promise.all([this.#peers.close(reason), this.#network?.close(), this.#options.coordinator.close(reason), this.#ahead?.close()]);
     this.#model?.layouts.dispose();
   }
 
@@ -205,6 +199,8 @@ class Worker {
         return void this.#send('alive', {}).catch(() => {}); // a lost link ends the run by itself
       case 'measure-link':
         return void this.#measureAgain(received.control.peer).catch((error: unknown) => this.#session.failure.fail(error));
+      case 'reserve':
+        return this.#reserve(received.control.plan);
       case 'release':
         return this.#model?.layouts.release(received.control.before);
       case 'state':
@@ -221,7 +217,10 @@ class Worker {
 
   /** A frame from a peer: of the layout in force it is used, of a later one it waits, of an earlier one it is late and dropped. */
   #fromPeer(from: string, frame: Frame): void {
-    if (frame.epoch > this.#session.epoch) return this.#keepEarly(from, frame);
+    if (frame.epoch > this.#session.epoch) {
+      const { catalog, sequence } = earlier(this.#model, 'deploy', 'a model');
+      return this.#early.keep(from, frame, catalog.stateBytes([0, sequence.layers.length]));
+    }
     if (frame.epoch < this.#session.epoch) return;
     if (!Object.hasOwn(toPeerSchemas, frame.kind)) return this.#file(from, frame);
     const received = parseMessage<ToPeer>(toPeerSchemas, frame, from);
@@ -241,17 +240,6 @@ class Worker {
       default:
         unreachable(received);
     }
-  }
-
-  #keepEarly(from: string, frame: Frame): void {
-    const model = earlier(this.#model, 'deploy', 'a model');
-    this.#earlyBytes += frameBytes(frame);
-    const limitBytes = model.catalog.stateBytes([0, model.sequence.layers.length]);
-    if (this.#earlyBytes > limitBytes || this.#early.length >= 100_000)
-      throw new ProtocolError(
-        `${from} sent more than the ${limitBytes} bytes that may wait here for a layout that the coordinator has not announced.`,
-      );
-    this.#early.push({ from, frame });
   }
 
   /** Files pipeline data; frames of another membership epoch are late ones and dropped. */
@@ -323,6 +311,7 @@ class Worker {
       case 'release':
       case 'probe':
       case 'measure-link':
+      case 'reserve':
       case 'end':
         return; // heard on arrival
       default:
@@ -336,14 +325,7 @@ class Worker {
   }
 
   async #setModel(control: ModelMessage, frame: Frame): Promise<void> {
-    const sequence = (this.#options.readModel ?? readModel)(control, frame);
-    const names = sequence.layers.map((layer) => layer.name);
-    if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
-      throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
-    }
-    const catalog = new Catalog(sequence);
-    const replicas = new Replicas(catalog);
-    this.#model = { message: control, sequence, catalog, replicas, layouts: new Layouts(catalog, replicas) };
+    this.#model = receiveModel(control, frame, this.#options.readModel);
     this.#network ??= await this.#options.createNetwork(this.#options.name, control.peerToken, (link) => this.#peers.accept(link));
     await this.#send('ready', { listenUrl: this.#network.url });
   }
@@ -370,13 +352,20 @@ class Worker {
     }
   }
 
+  /** This device's part in a layout that may come is made ready beside the work. */
+  #reserve(plan: Plan): void {
+    const model = earlier(this.#model, 'reserve', 'a model');
+    const device = checkedProgram(plan, model.sequence, this.#options.name);
+    if (device !== undefined) void this.#ahead?.add(model, device, plan);
+  }
+
   async #profile(batchSizes: readonly number[]): Promise<void> {
     const model = earlier(this.#model, 'profile', 'a model');
     const profile = await this.#guard(
       profileLayers(this.#options.engine, model.sequence, {
         batchSizes,
         training: model.message.training,
-        label: labelOf(model.message),
+        label: model.label,
         memoryBytes: this.#options.memoryBytes,
         clock: this.#options.clock,
         ...(this.#options.profileCache === undefined ? {} : { cache: this.#options.profileCache }),
@@ -412,9 +401,7 @@ class Worker {
     replicas.interrupt();
     before.failure.fail(new Superseded());
     this.#mailbox.fail(new Superseded());
-    const early = this.#early.splice(0);
-    this.#earlyBytes = 0;
-    for (const { from, frame } of early) this.#fromPeer(from, frame);
+    for (const { from, frame } of this.#early.take()) this.#fromPeer(from, frame);
   }
 
   /** Establishes the announced layout: everyone sends what others need, gets what it lacks, and says when that is done. */
@@ -445,27 +432,10 @@ class Worker {
 
   /** The stage of the new layout: the one that is here already, if it computes the same, else a new one with what this device has of its state. */
   async #establish(device: DeviceProgram, plan: Plan, { round, arriving }: { round: number; arriving: readonly Move[] }): Promise<void> {
-    const { sequence, catalog, layouts, message: model } = earlier(this.#model, 'deploy', 'a model');
+    const model = earlier(this.#model, 'deploy', 'a model');
+    const { catalog, layouts } = model;
     const { arrivals, failure } = this.#session;
-    const options: StageOptions = {
-      sequence,
-      layers: device.layers,
-      sampleCount: device.samples[1] - device.samples[0],
-      training: model.training,
-      label: labelOf(model),
-      microBatchSize: plan.microBatchSize,
-      splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
-      immediateBackward: isBackwardImmediate(device),
-      reduction: bucketReductionOf(device),
-      immediateUpdate: isUpdateImmediate(device) && model.training.clipNorm === null,
-      isSingle: isRoundSingle(device),
-      savedBudgetBytes: savedBudgetBytes({
-        sequence,
-        program: device,
-        training: model.training,
-        memoryBytes: this.#options.memoryBytes,
-      }),
-    };
+    const options = stageOptionsOf(model, device, plan, this.#options.memoryBytes);
     const key = stageKey(options);
     const same = layouts.takeLike(key);
     const create =
@@ -684,25 +654,6 @@ class Worker {
 }
 
 async function* noEntries(): AsyncGenerator<StateEntry> {}
-
-function frameBytes({ tensors = [] }: Frame): number {
-  return tensors.reduce((sum, tensor) => sum + tensor.data.byteLength, 0);
-}
-
-/** What an earlier message must have brought. */
-function earlier<T>(value: T | undefined, kind: keyof ToWorker, what: string): T {
-  if (value === undefined) throw new ProtocolError(`The coordinator sent "${kind}" before ${what}.`);
-  return value;
-}
-
-/** What a sample's label is. */
-function labelOf({ labelType, labelShape }: ModelMessage): CutTensor {
-  return { name: 'label', type: labelType, shape: ['N', ...labelShape], batchAxis: 0, differentiable: false };
-}
-
-function readModel(control: ModelMessage, frame: Frame): LayerSequence {
-  return layers(decodeModel(control, frame), { frozen: control.training.frozen });
-}
 
 function timeout(clock: Clock, delayMs: number): { promise: Promise<void>; cancel: () => void } {
   let cancel = (): void => {};

@@ -1,0 +1,66 @@
+// Devices hear beforehand of the layouts that they would run after a loss, and run just these when it comes.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Plan } from '../../cluster/cluster.ts';
+import { handPlan } from '../../testing/hand-plans.ts';
+import { difference, type MemoryCluster, type MemoryRun, runAlone, startCluster } from '../../testing/memory-cluster.ts';
+import { batches, subjectOf, wideNet } from '../../testing/training-subjects.ts';
+import { createVirtualClock } from '../../testing/virtual-clock.ts';
+
+test('a layout that has stood for half a minute: those who would run another after a loss hear of it, one plan every ten seconds', {
+  timeout: 120_000,
+}, async () => {
+  const clock = createVirtualClock();
+  const net = wideNet();
+  const subject = subjectOf(net, 8);
+  const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
+  const plan: Plan = { ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2, 2], [4]], microBatchCount: 2 }, 2), predicted };
+  const told: { readonly atMs: number; readonly to: string; readonly plan: Plan }[] = [];
+  let trainingMs = 0;
+  const run: MemoryRun = {
+    subject,
+    batch: batches(net, subject),
+    workerNames: ['a', 'b', 'c'],
+    machine: { endRound: 100, replicateEvery: 5 },
+    clock,
+    links: { clock, bandwidthMbps: 1 },
+    choosePlan: () => plan,
+    observe: (event, cluster) => {
+      if (event.kind === 'deployment' && trainingMs === 0) trainingMs = clock.now();
+      // When all is told, the only device of its stage goes.
+      if (event.kind === 'replicated' && plansOf(told).length === 3 && cluster.workers.has('c')) queueMicrotask(() => cluster.kill('c'));
+    },
+  };
+  const cluster = await startCluster(run);
+  for (const [to, { coordinatorLink }] of cluster.workers) {
+    const send = coordinatorLink.send.bind(coordinatorLink);
+    coordinatorLink.send = (frame, priority) => {
+      if (frame.kind === 'reserve') told.push({ atMs: clock.now() - trainingMs, to, plan: (frame.control as { plan: Plan }).plan });
+      return send(frame, priority);
+    };
+  }
+  const { loss, weight, worst } = await clock.runUntil(
+    (async () => difference(await cluster.outcome(), await runAlone({ ...run, microBatchSize: 4 })))(),
+  );
+  for (const [index, reserved] of plansOf(told).slice(0, 3).entries()) {
+    const frames = told.filter((one) => one.plan === reserved);
+    assert.deepEqual(frames.map(({ to }) => to).sort(), [...new Set(reserved.stages.flatMap(({ devices }) => devices))].sort());
+    const leastMs = 30_000 + 10_000 * index;
+    for (const { atMs } of frames) assert.ok(atMs >= leastMs && atMs < leastMs + 5_000, `plan ${index} after ${atMs} ms`);
+  }
+  const layouts = deployed(cluster);
+  assert.equal(layouts.length, 2);
+  const without = told.find((one) => !one.plan.stages.some(({ devices }) => devices.includes('c')));
+  assert.deepEqual(layouts[1], without?.plan);
+  assert.ok(loss <= 1e-5, `losses differ by ${loss}`);
+  assert.ok(weight <= 1e-5, `${worst} differs by ${weight}`);
+});
+
+function plansOf(told: readonly { readonly plan: Plan }[]): readonly Plan[] {
+  return [...new Set(told.map(({ plan }) => plan))];
+}
+
+function deployed({ events }: MemoryCluster): readonly Plan[] {
+  return events.flatMap((event) => (event.kind === 'deployment' ? [event.plan] : []));
+}

@@ -1,0 +1,82 @@
+// The model of a run as a worker has it, and what of it a layout asks a device to compile.
+
+import type { Plan } from '../../cluster/cluster.ts';
+import { ProtocolError, RunError } from '../../errors.ts';
+import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
+import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
+import type { Frame } from '../../transport/link.ts';
+import { savedBudgetBytes } from '../device/recomputation.ts';
+import type { StageOptions } from '../device/stage-graphs.ts';
+import type { ModelMessage, ToWorker } from '../messages.ts';
+import { decodeModel } from '../model-transfer.ts';
+import { Catalog } from './catalog.ts';
+import { Layouts } from './layouts.ts';
+import { Replicas } from './replicas.ts';
+
+/** The model, and what this device holds of it. */
+export interface Model {
+  readonly message: ModelMessage;
+  /** As it came: ONNX without weights. Absent where it came as something else. */
+  readonly graph?: Uint8Array;
+  readonly sequence: LayerSequence;
+  /** What a sample's label is. */
+  readonly label: CutTensor;
+  readonly catalog: Catalog;
+  readonly replicas: Replicas;
+  readonly layouts: Layouts;
+}
+
+/** Takes in the model that the coordinator sent. Throws ProtocolError or InputError where it is none, RunError where the coordinator cuts it otherwise. */
+export function receiveModel(
+  control: ModelMessage,
+  frame: Frame,
+  read: (control: ModelMessage, frame: Frame) => LayerSequence = readModel,
+): Model {
+  const sequence = read(control, frame);
+  const names = sequence.layers.map((layer) => layer.name);
+  if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
+    throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
+  }
+  const { labelType: type, labelShape } = control;
+  const label: CutTensor = { name: 'label', type, shape: ['N', ...labelShape], batchAxis: 0, differentiable: false };
+  const catalog = new Catalog(sequence);
+  const replicas = new Replicas(catalog);
+  const graph = frame.tensors?.[0]?.data;
+  return {
+    ...{ message: control, sequence, label, catalog, replicas, layouts: new Layouts(catalog, replicas) },
+    ...(graph instanceof Uint8Array ? { graph } : {}),
+  };
+}
+
+function readModel(control: ModelMessage, frame: Frame): LayerSequence {
+  return layers(decodeModel(control, frame), { frozen: control.training.frozen });
+}
+
+/** The stage that a device runs in a layout. `memoryBytes`: what the device may use, where that is known. */
+export function stageOptionsOf(
+  { sequence, label, message: { training } }: Model,
+  device: DeviceProgram,
+  { microBatchSize }: Plan,
+  memoryBytes: number | undefined,
+): StageOptions {
+  return {
+    sequence,
+    layers: device.layers,
+    sampleCount: device.samples[1] - device.samples[0],
+    training,
+    label,
+    microBatchSize,
+    splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
+    immediateBackward: isBackwardImmediate(device),
+    reduction: bucketReductionOf(device),
+    immediateUpdate: isUpdateImmediate(device) && training.clipNorm === null,
+    isSingle: isRoundSingle(device),
+    savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
+  };
+}
+
+/** What an earlier message must have brought. Throws ProtocolError. */
+export function earlier<T>(value: T | undefined, kind: keyof ToWorker, what: string): T {
+  if (value === undefined) throw new ProtocolError(`The coordinator sent "${kind}" before ${what}.`);
+  return value;
+}

@@ -1,0 +1,27 @@
+// The thread of stages-ahead.ts: one stage.
+
+import { setPriority } from 'node:os';
+import { parentPort, workerData } from 'node:worker_threads';
+import { defined } from '../../assert.ts';
+import { translateGraph } from '../../engine/translate.ts';
+import { wrap } from '../../graph/tensor.ts';
+import { translateStage } from '../device/compiled-stages.ts';
+import { compiledOptions } from '../device/create-stage.ts';
+import { encodeBundle } from '../device/stage-bundle.ts';
+import { receiveModel, stageOptionsOf } from './model.ts';
+import type { StageJob } from './stages-ahead.ts';
+
+// On Linux a priority belongs to the thread that asks for it; elsewhere it would be the whole process's.
+if (process.platform === 'linux') setPriority(0, 19);
+
+const { message, graph, device, plan, memoryBytes, target } = workerData as StageJob;
+const model = receiveModel(message, {
+  kind: 'model',
+  epoch: 0,
+  round: -1,
+  microBatch: -1,
+  tensors: [wrap('uint8', [graph.length], graph)],
+});
+const options = compiledOptions(stageOptionsOf(model, device, plan, memoryBytes));
+const bundle = await translateStage(target, options, (each) => translateGraph(each, target));
+defined(parentPort, 'a parent').postMessage(encodeBundle(bundle));

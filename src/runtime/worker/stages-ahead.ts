@@ -1,0 +1,81 @@
+// Stages that this device would run in other layouts, translated before any is needed and kept where compiling looks first: after a loss all wait for the
+// slowest device to compile. A thread of its own does it, which yields to all others, one stage at a time.
+
+import { Worker } from 'node:worker_threads';
+import type { Plan } from '../../cluster/cluster.ts';
+import type { Engine, TranslationTarget } from '../../engine/engine.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
+import type { StageStore } from '../device/compiled-stages.ts';
+import { compiledOptions } from '../device/create-stage.ts';
+import { stageKey } from '../device/stage-key.ts';
+import type { ModelMessage } from '../messages.ts';
+import { type Model, stageOptionsOf } from './model.ts';
+
+/** What the thread is given. It answers with the pieces of the bundle (stage-bundle.ts), or ends without a word where the stage cannot be translated. */
+export interface StageJob {
+  readonly message: ModelMessage;
+  /** The graph, as the coordinator sent it. */
+  readonly graph: Uint8Array;
+  readonly device: DeviceProgram;
+  readonly plan: Plan;
+  readonly memoryBytes: number | undefined;
+  readonly target: TranslationTarget;
+}
+
+export interface StagesAheadOptions {
+  readonly engine: Engine;
+  readonly store: StageStore;
+  /** What the device may use, where that is known. */
+  readonly memoryBytes: number | undefined;
+}
+
+/** With less memory than this to spare, a stage is translated when it is needed. */
+const leastSpareBytes = 2 ** 28;
+
+/** Translates stages in the order in which they were added. */
+export class StagesAhead {
+  readonly #options: StagesAheadOptions;
+  /** Settles, and never rejects, when all stages so far are done. */
+  #done: Promise<void> = Promise.resolve();
+  #thread: Worker | undefined;
+  #isClosed = false;
+
+  constructor(options: StagesAheadOptions) {
+    this.#options = options;
+  }
+
+  /** The stage that this device would run as `device` of a plan. Resolves when it is kept, or cannot be: then it is made, and fails, when it is needed. */
+  add(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
+    this.#done = this.#done.then(() => this.#translate(model, device, plan));
+    return this.#done;
+  }
+
+  async #translate(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
+    const { engine, store, memoryBytes } = this.#options;
+    const { translationTarget: target } = engine;
+    if (this.#isClosed || target === undefined || model.graph === undefined || process.availableMemory() < leastSpareBytes) return;
+    const key = stageKey(engine, compiledOptions(stageOptionsOf(model, device, plan, memoryBytes)));
+    if ((await store.read(key)) !== undefined) return;
+    const pieces = await this.#run({ message: model.message, graph: model.graph, device, plan, memoryBytes, target });
+    if (pieces !== undefined) await store.write(key, pieces);
+  }
+
+  #run(job: StageJob): Promise<readonly Uint8Array[] | undefined> {
+    if (this.#isClosed) return Promise.resolve(undefined);
+    const thread = new Worker(new URL('./stages-ahead-entry.js', import.meta.url), { workerData: job, name: 'stages-ahead' });
+    thread.unref();
+    this.#thread = thread;
+    return new Promise((resolve) => {
+      thread.once('message', resolve);
+      thread.once('error', () => resolve(undefined));
+      thread.once('exit', () => resolve(undefined));
+    });
+  }
+
+  /** Gives up what is not done. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await this.#thread?.terminate();
+    await this.#done;
+  }
+}
