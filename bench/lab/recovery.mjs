@@ -9,8 +9,9 @@ const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.le
 
 /** Rounds in which the run finds out how often to make copies, and rounds that are measured then. */
 const copyRounds = 50;
-/** Rounds before the loss: enough that copies have been made. */
+/** Rounds, and time, before the loss: enough that copies have been made, and devices are ready for the layouts that a loss leads to. */
 const roundsBefore = 12;
+const readyMs = 100_000;
 /** Rounds of a new layout before its speed is measured, the light one's as the best one's: stages that are new become faster. */
 const settlingRounds = 12;
 
@@ -34,13 +35,14 @@ async function loseDevice({ bed, train, batch, rounds, planner }, device) {
     const roundMs = (batch / event.samplesPerS) * 1000;
     if (heard.lostMs === undefined && event.round >= 2) heard.before.push(roundMs);
     if (heard.firstMs !== undefined && nowMs > heard.firstMs) heard.after.push(roundMs);
-    if (event.round === roundsBefore) {
+    if (heard.lostMs === undefined && event.round >= roundsBefore && nowMs - phaseMs.training >= readyMs) {
       heard.lostMs = nowMs;
       bed.killDevice(device);
     }
   };
   // By its own plan, from profiles that its devices have: a run with a given plan knows nothing of how fast they are.
-  await train(['--steps', String(roundsBefore + 1 + settlingRounds + rounds), '--planner', planner, ...scheduleOf(planner)], { batch, onEvent });
+  const isEnough = () => heard.after.length >= settlingRounds + rounds;
+  await train(['--steps', '100000', '--planner', planner, ...scheduleOf(planner)], { batch, onEvent, isEnough });
   if (heard.firstMs === undefined) throw new Error(`The run went on without ${device} without a recovery.`);
   return {
     device,

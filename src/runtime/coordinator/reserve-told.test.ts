@@ -22,7 +22,7 @@ test('a layout that has stood for half a minute: those who would run another aft
     subject,
     batch: batches(net, subject),
     workerNames: ['a', 'b', 'c'],
-    machine: { endRound: 100, replicateEvery: 5 },
+    machine: { endRound: 100, replicateEvery: 5, learningRate: () => 0.01 },
     clock,
     links: { clock, bandwidthMbps: 1 },
     choosePlan: () => plan,
