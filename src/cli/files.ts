@@ -40,7 +40,12 @@ export async function checkWritable(path: string): Promise<void> {
 
 /** A settings file as an object. */
 export async function readConfig(path: string): Promise<Record<string, unknown>> {
-  const value = readDocument(await readText(path), path);
+  return configOf(await readText(path), path);
+}
+
+/** The settings in the text of a file. Throws InputError. */
+export function configOf(text: string, path: string): Record<string, unknown> {
+  const value = readDocument(text, path);
   if (value === null || value === undefined) return {};
   if (typeof value !== 'object' || Array.isArray(value)) throw new InputError(`${path} must hold settings as "name: value" lines.`);
   return value as Record<string, unknown>;

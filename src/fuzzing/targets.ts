@@ -1,22 +1,48 @@
 // Everything that is fuzzed. Shares are such that a million inputs take as long as they may: what is fast gets more of them.
 
-import { InputError, ProtocolError } from '../errors.ts';
+import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { TargetEntry } from './target.ts';
+import { compressedTarget } from './targets/compressed.ts';
 import { helloTarget, messageTarget } from './targets/control.ts';
-import { clusterTarget, planTarget, profileTarget } from './targets/documents.ts';
+import { cifarTarget, csvTarget, dataSpecTarget, idxTarget, npyTarget, npzTarget } from './targets/data.ts';
+import { clusterTarget, planTarget, profileTarget, settingsTarget } from './targets/documents.ts';
 import { frameTarget } from './targets/frames.ts';
+import { acknowledgementTarget, linkTarget, Refused, webSocketTarget } from './targets/links.ts';
+import { modelMessageTarget, onnxTarget } from './targets/models.ts';
 import { plantedTargets } from './targets/planted.ts';
+import { checkpointTarget, logTarget, runSettingsTarget } from './targets/stored.ts';
+import { certificateRequestTarget, discoveryTarget, headerTarget, joinCodeTarget } from './targets/strangers.ts';
 import { safetensorsTarget } from './targets/weights.ts';
 
 /** All of them, planted ones last. */
 export const targets: readonly TargetEntry[] = [
-  { name: 'frame', share: 10, refusals: [ProtocolError], create: frameTarget },
+  { name: 'frame', share: 20, refusals: [ProtocolError], create: frameTarget },
+  { name: 'link', share: 10, refusals: [Refused], create: linkTarget },
+  { name: 'websocket', share: 4, refusals: [Refused], create: webSocketTarget },
+  { name: 'acknowledgement', share: 10, refusals: [ProtocolError], create: acknowledgementTarget },
+  { name: 'compressed', share: 10, refusals: [ProtocolError], create: compressedTarget },
   { name: 'hello', share: 10, refusals: [ProtocolError], create: helloTarget },
   { name: 'message', share: 10, refusals: [ProtocolError], create: messageTarget },
-  { name: 'cluster', share: 0.3, refusals: [InputError], create: clusterTarget },
-  { name: 'profile', share: 0.3, refusals: [InputError], create: profileTarget },
-  { name: 'plan', share: 0.3, refusals: [InputError], create: planTarget },
+  { name: 'model-message', share: 0.2, refusals: [InputError, ProtocolError, RunError], create: modelMessageTarget },
+  { name: 'discovery', share: 1, refusals: [Refused], create: discoveryTarget },
+  { name: 'join-code', share: 5, refusals: [Refused], create: joinCodeTarget },
+  { name: 'header', share: 5, refusals: [Refused], create: headerTarget },
+  { name: 'request', share: 0.2, refusals: [ProtocolError], create: certificateRequestTarget },
+  { name: 'onnx', share: 0.8, refusals: [InputError], create: onnxTarget },
   { name: 'safetensors', share: 10, refusals: [InputError], create: safetensorsTarget },
+  { name: 'checkpoint', share: 1, refusals: [InputError], create: checkpointTarget },
+  { name: 'log', share: 1, refusals: [InputError], create: logTarget },
+  { name: 'run-settings', share: 0.5, refusals: [InputError], create: runSettingsTarget },
+  { name: 'cluster', share: 0.5, refusals: [InputError], create: clusterTarget },
+  { name: 'profile', share: 0.5, refusals: [InputError], create: profileTarget },
+  { name: 'plan', share: 0.5, refusals: [InputError], create: planTarget },
+  { name: 'settings', share: 0.5, refusals: [InputError], create: settingsTarget },
+  { name: 'data-spec', share: 5, refusals: [InputError], create: dataSpecTarget },
+  { name: 'idx', share: 5, refusals: [InputError], create: idxTarget },
+  { name: 'csv', share: 5, refusals: [InputError], create: csvTarget },
+  { name: 'npy', share: 5, refusals: [InputError], create: npyTarget },
+  { name: 'npz', share: 4, refusals: [InputError], create: npzTarget },
+  { name: 'cifar10', share: 1, refusals: [InputError], create: cifarTarget },
   ...plantedTargets,
 ];
 

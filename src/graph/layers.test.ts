@@ -176,6 +176,16 @@ test('an input or first output without a batch is one clear error', () => {
   );
 });
 
+test('a first output that does not depend on the inputs is refused, also where it has as many rows as the batch', () => {
+  const b = new GraphBuilder('model');
+  b.input('x', 'float32', ['N', 4]);
+  const graph = b.build([b.parameter('w', [2, 3], { kind: 'constant', value: 0 })]);
+  const message =
+    'The first output of model "model", "w", is the same for all inputs; export the model with its result as the first output.';
+  assert.throws(() => layers(graph), new InputError(message));
+  assert.throws(() => layers({ ...graph, fixedBatch: 2 }), new InputError(message));
+});
+
 test('only the first output counts', () => {
   const b = new GraphBuilder('two outputs');
   const trunk = b.linear(b.input('x', 'float32', ['N', 4]), { name: 'trunk', outFeatures: 4 });

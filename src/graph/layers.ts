@@ -91,6 +91,10 @@ export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): Layer
   const gradients = gradientValues(look.static.graph, trained, (name) => typeOf(look, name));
   const inputs = model.inputs.map(({ name }) => cutTensor(name, look, gradients, `Input "${name}"`));
   const output = defined(model.outputs[0], 'the first output').name;
+  if (look.static.graph.initializers.has(output))
+    throw new InputError(
+      `The first output of model "${model.name}", "${output}", is the same for all inputs; export the model with its result as the first output.`,
+    );
   cutTensor(output, look, gradients, `Output "${output}"`);
   const starts = chooseStarts(cuts, look.static.graph);
   const namer = new LayerNamer();

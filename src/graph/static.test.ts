@@ -59,6 +59,14 @@ test('shapes written as Shape, Gather, Concat, Reshape fold into one Reshape to 
   assert.deepEqual([...types.keys()], ['x', 'target', 'y']);
 });
 
+test('Shape and Size without an input, or with more outputs, are refused by name', () => {
+  const wrong = (operator: string, inputs: readonly string[], outputs: readonly string[]): Graph =>
+    graphOf([x], [{ operator, inputs, outputs }], ['y']);
+  assert.throws(() => instantiate(wrong('Shape', [], ['y']), 2), /^InputError: Node "node0" \(Shape\) /);
+  assert.throws(() => instantiate(wrong('Size', [''], ['y']), 2), /^InputError: Node "node0" \(Size\) /);
+  assert.throws(() => instantiate(wrong('Shape', ['x'], ['', 'y']), 2), /^InputError: Node "node0" \(Shape\) /);
+});
+
 test('Shape honours start and end, Size counts', () => {
   const graph = graphOf(
     [x],

@@ -211,12 +211,12 @@ export class TypeWalk {
         .map((inner) => this.visit(inner))
         .every((known) => known);
     const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
-    if (node.operator === 'Shape' || node.operator === 'Size')
-      return this.#foldShape(node, defined(types[0], `the input of node "${node.name}"`).shape);
     const inputs = node.inputs.map((input) => this.constants.get(input));
     assert(isOperator(node.operator), `operator ${node.operator} was not refused`);
     const definition = operators[node.operator];
     const outputs = definition.infer(node, types, inputs);
+    if (node.operator === 'Shape' || node.operator === 'Size')
+      return this.#foldShape(node, defined(types[0], `the input of node "${node.name}"`).shape);
     node.outputs.forEach((output, index) => {
       if (output !== '') this.#types.set(output, checkSize(node, output, defined(outputs[index], `the type of "${output}"`)));
     });

@@ -1,9 +1,23 @@
 import assert from 'node:assert/strict';
+import type { Socket } from 'node:dgram';
+import { EventEmitter } from 'node:events';
 import { test } from 'node:test';
 import { ownAddresses } from './addresses.ts';
-import { announce, discover } from './discovery.ts';
+import { announce, discover, speaker } from './discovery.ts';
 
 const [host] = ownAddresses();
+
+test('a port that another program has to itself is told, and ends nothing', async () => {
+  const socket = Object.assign(new EventEmitter(), {
+    bind: () => process.nextTick(() => socket.emit('error', Object.assign(new Error('the port is taken'), { code: 'EADDRINUSE' }))),
+    close: () => {},
+  });
+  const errors: string[] = [];
+  const bonjour = await speaker('127.0.0.1', ({ message }) => errors.push(message), socket as unknown as Socket);
+  await new Promise(setImmediate);
+  bonjour.destroy();
+  assert.deepEqual([...new Set(errors)], ['the port is taken']);
+});
 
 test('what a doctor says to hear itself is heard by doctors, and by nobody who looks for a coordinator', {
   skip: host === undefined && 'this machine has no address on a network',

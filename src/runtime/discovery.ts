@@ -1,6 +1,8 @@
 // Finding a coordinator on the local network by multicast DNS (DNS-SD service _asteroid._tcp). What is found is a hint and nothing more: who answers at an
 // address is settled by keys (security/). Multicast is often blocked, so an address always works too.
 
+import type { Socket } from 'node:dgram';
+import type { EventEmitter } from 'node:events';
 import { InputError, RunError } from '../errors.ts';
 import { ownAddresses } from './addresses.ts';
 
@@ -17,10 +19,21 @@ const goodbyeMs = 500;
 type Bonjour = InstanceType<typeof import('bonjour-service')['Bonjour']>;
 
 /** One speaker on the interface with this address. Its errors are the network's (no multicast there): they end in `onError`. */
-async function speaker(address: string, onError: (error: Error) => void): Promise<Bonjour> {
+export async function speaker(address: string, onError: (error: Error) => void, socket?: Socket): Promise<Bonjour> {
   const { Bonjour } = (await import('bonjour-service')).default;
   // Bound to an interface's own address a socket would hear no multicast.
-  return new Bonjour({ interface: address, bind: '0.0.0.0' } as never, onError);
+  const bonjour = new Bonjour({ interface: address, bind: '0.0.0.0', ...(socket && { socket }) } as never, onError);
+  // The package does not listen there itself: without this, a port that another program has to itself would end the process.
+  (bonjour as unknown as { readonly server: { readonly mdns: EventEmitter } }).server.mdns.on('error', onError);
+  return bonjour;
+}
+
+/** Calls `onUrl` for each service of this type that is heard of. */
+export function listenFor(bonjour: Bonjour, type: ServiceType, onUrl: (url: string) => void): void {
+  bonjour.find({ type }, ({ txt }: { readonly txt?: Readonly<Record<string, unknown>> }) => {
+    const url = txt?.['url'];
+    if (typeof url === 'string' && url.length <= 300 && /^wss?:\/\/[\w.:[\]-]+$/.test(url)) onUrl(url);
+  });
 }
 
 /** Tells the network of the interface with the address `host` that a coordinator waits at `url`. */
@@ -68,9 +81,7 @@ export async function discover(options: {
       const timer = setTimeout(resolve, timeoutMs);
       signal?.addEventListener('abort', () => resolve(), { once: true });
       for (const bonjour of speakers) {
-        bonjour.find({ type }, ({ txt }: { readonly txt?: Readonly<Record<string, unknown>> }) => {
-          const url = txt?.['url'];
-          if (typeof url !== 'string' || url.length > 300 || !/^wss?:\/\/[\w.:[\]-]+$/.test(url)) return;
+        listenFor(bonjour, type, (url) => {
           found.add(url);
           clearTimeout(timer);
           setTimeout(resolve, settleMs);

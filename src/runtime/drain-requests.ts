@@ -2,12 +2,12 @@
 // is listened on. Node only.
 
 import { existsSync, readFileSync, unwatchFile, watchFile } from 'node:fs';
-import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { z } from 'zod';
 import type { Clock } from '../clock.ts';
 import { InputError, RunError } from '../errors.ts';
 import { writeFileAtomically } from '../storage/atomic.ts';
+import { readLines } from '../storage/line-log.ts';
 
 const fileName = 'drain.json';
 const lookEveryMs = 500;
@@ -83,18 +83,15 @@ export async function requestDrain({ folder, device, clock, timeoutMs, pause }: 
   throw new RunError(`Nobody answered for ${timeoutMs / 1000} s: the run in ${folder} does not go on, or is busy with a change.`);
 }
 
-interface EventLine {
-  readonly event?: string;
-  readonly device?: string;
-  readonly message?: string;
-}
+const eventSchema = z.object({ event: z.string().optional(), device: z.string().optional(), message: z.string().optional() });
 
-/** The whole lines of events.jsonl. */
+type EventLine = z.infer<typeof eventSchema>;
+
+/** The lines of events.jsonl; damaged ones, and what is no text in them, count as absent. */
 async function linesOf(path: string): Promise<readonly EventLine[]> {
-  const text = await readFile(path, 'utf8');
-  return text
-    .slice(0, text.lastIndexOf('\n') + 1)
-    .split('\n')
-    .filter((line) => line !== '')
-    .map((line) => JSON.parse(line) as EventLine);
+  const lines = (await readLines(path)) ?? [];
+  return lines.map((line) => {
+    const parsed = eventSchema.safeParse(line);
+    return parsed.success ? parsed.data : {};
+  });
 }

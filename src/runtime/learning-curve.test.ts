@@ -63,4 +63,31 @@ test('a folder without metrics is refused', async () => {
   );
   await writeFile(join(folder, 'metrics.jsonl'), `${JSON.stringify(line(0, 2))}\n`);
   assert.deepEqual((await readLearningCurve(folder)).loss.train, [{ x: 1, y: 2 }]);
+  await writeFile(join(folder, 'metrics.jsonl'), `${JSON.stringify(line(0, null))}\n`);
+  await assert.rejects(readLearningCurve(folder), /^InputError: .* has no round with a loss that is a number in its metrics\.jsonl/);
+});
+
+test('what damaged lines say of rounds does not count', () => {
+  const metrics = [line(0, 2), line(-1, 3), line(0.5, 3), line(1e300, 3), { ...line(1, 3), round: null }, line(1, 1e300), line(1, 1)];
+  const events = [
+    { event: 'training', roundsPerEpoch: 0 },
+    { event: 'evaluated', round: 1e300, loss: 1 },
+  ];
+  assert.deepEqual(learningCurve('r', metrics, events), {
+    run: 'r',
+    unit: 'round',
+    loss: {
+      train: [
+        { x: 1, y: 2 },
+        { x: 2, y: 1 },
+      ],
+      test: [],
+    },
+    accuracy: { train: [], test: [] },
+  });
+});
+
+test('a run may have hundreds of thousands of rounds', () => {
+  const metrics = Array.from({ length: 300_000 }, (_, round) => line(round, 1));
+  assert.equal(learningCurve('r', metrics, []).loss.train.length, 120);
 });

@@ -2,6 +2,7 @@
 
 import { basename, join } from 'node:path';
 import { InputError } from '../errors.ts';
+import { type Disk, nodeDisk } from '../storage/disk.ts';
 import { readLines } from '../storage/line-log.ts';
 
 /** A value after some training. */
@@ -31,11 +32,14 @@ export interface LearningCurve {
 const stretchCount = 120;
 
 /** Reads a run's curve. Throws InputError for a folder that holds no metrics. */
-export async function readLearningCurve(folder: string): Promise<LearningCurve> {
-  const metrics = (await readLines(join(folder, 'metrics.jsonl'))) ?? [];
+export async function readLearningCurve(folder: string, disk: Disk = nodeDisk): Promise<LearningCurve> {
+  const metrics = (await readLines(join(folder, 'metrics.jsonl'), disk)) ?? [];
   if (metrics.length === 0)
     throw new InputError(`${folder} holds no metrics.jsonl with rounds in it: name the folder of a run that has begun to train.`);
-  return learningCurve(basename(folder), metrics, (await readLines(join(folder, 'events.jsonl'))) ?? []);
+  const curve = learningCurve(basename(folder), metrics, (await readLines(join(folder, 'events.jsonl'), disk)) ?? []);
+  if (curve.loss.train.length === 0)
+    throw new InputError(`${folder} has no round with a loss that is a number in its metrics.jsonl: there is nothing to draw.`);
+  return curve;
 }
 
 /** The curve in the lines of both files. Of a round that was tested twice (the run was resumed before it) the last test counts. */
@@ -44,18 +48,21 @@ export function learningCurve(
   metrics: readonly Readonly<Record<string, unknown>>[],
   events: readonly Readonly<Record<string, unknown>>[],
 ): LearningCurve {
-  const lastRound = Math.max(...metrics.flatMap(({ round }) => (typeof round === 'number' ? [round] : [])));
+  const lastRound = metrics.reduce((last, { round }) => (isRound(round) ? Math.max(last, round) : last), -1);
   const perEpoch = events
-    .flatMap(({ event, roundsPerEpoch }) => (event === 'training' && typeof roundsPerEpoch === 'number' ? [roundsPerEpoch] : []))
+    .flatMap(({ event, roundsPerEpoch }) => (event === 'training' && isRound(roundsPerEpoch) && roundsPerEpoch > 0 ? [roundsPerEpoch] : []))
     .at(-1);
   const inEpochs = perEpoch !== undefined && lastRound + 1 >= perEpoch;
   const scale = inEpochs ? 1 / perEpoch : 1;
   const tests = new Map(
-    events.flatMap((line) => (line['event'] === 'evaluated' && typeof line['round'] === 'number' ? [[line['round'], line] as const] : [])),
+    events.flatMap((line) => (line['event'] === 'evaluated' && isRound(line['round']) ? [[line['round'], line] as const] : [])),
   );
   const tested = [...tests].filter(([round]) => round <= lastRound + 1).sort(([a], [b]) => a - b);
   const curve = (key: 'loss' | 'accuracy'): Curve => ({
-    train: means(points(metrics.map((line) => [Number(line['round']) + 1, line[key]])), lastRound + 1).map(({ x, y }) => ({
+    train: means(
+      points(metrics.flatMap((line) => (isRound(line['round']) ? [[line['round'] + 1, line[key]] as const] : []))),
+      lastRound + 1,
+    ).map(({ x, y }) => ({
       x: x * scale,
       y,
     })),
@@ -64,9 +71,16 @@ export function learningCurve(
   return { run, unit: inEpochs ? 'epoch' : 'round', loss: curve('loss'), accuracy: curve('accuracy') };
 }
 
-/** Without those whose value is no number: a loss that was not finite, an accuracy that does not exist. */
+/** More than any run has; what a damaged line says beyond is no round. */
+const maxRound = 1e12;
+
+function isRound(value: unknown): value is number {
+  return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= maxRound;
+}
+
+/** Without those whose value is no number, or none that float32 holds: a loss that was not finite, an accuracy that does not exist. */
 function points(values: readonly (readonly [x: number, y: unknown])[]): CurvePoint[] {
-  return values.flatMap(([x, y]) => (typeof y === 'number' && Number.isFinite(y) && Number.isFinite(x) ? [{ x, y }] : []));
+  return values.flatMap(([x, y]) => (typeof y === 'number' && Number.isFinite(Math.fround(y)) ? [{ x, y }] : []));
 }
 
 /** Means over stretches of equal length, each at its middle. */

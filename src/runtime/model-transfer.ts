@@ -35,6 +35,7 @@ export function decodeModel(message: ModelMessage, frame: Frame): Graph {
   const inputs = new Map(graph.inputs.map((input) => [input.name, input]));
   for (const { name, shape } of weights) {
     const input = inputs.get(name);
+    if (initializers.has(name)) throw new ProtocolError(`The coordinator sent the weight ${name} of a model twice.`);
     if (
       input?.type !== 'float32' ||
       input.shape.length !== shape.length ||

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
-import { parse as parseYaml } from 'yaml';
+import { readDocument } from '../cluster/document.ts';
 import { InputError } from '../errors.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
 import { loadModel } from './models.ts';
@@ -20,18 +20,30 @@ export async function modelOfRun(
   return { bytes: loaded.write(new Map([...checkpoint.parameters, ...checkpoint.buffers])), round: checkpoint.round };
 }
 
-async function readSettings(folder: string): Promise<{ model: string; seed: number; headClasses?: number }> {
-  let text: string;
+/** What a run's settings say of its model. */
+export interface ModelSettings {
+  readonly model: string;
+  readonly seed: number;
+  readonly headClasses?: number;
+}
+
+async function readSettings(folder: string): Promise<ModelSettings> {
+  const path = join(folder, 'config.yaml');
   try {
-    text = await readFile(join(folder, 'config.yaml'), 'utf8');
-  } catch {
+    return modelSettings(await readFile(path, 'utf8'), path);
+  } catch (error) {
+    if (error instanceof InputError) throw error;
     throw new InputError(
       `${folder} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
     );
   }
-  const settings: unknown = parseYaml(text);
+}
+
+/** The model in the text of a run's config.yaml, which lies at `path`. Throws InputError. */
+export function modelSettings(text: string, path: string): ModelSettings {
+  const settings = readDocument(text, path);
   if (typeof settings !== 'object' || settings === null || !('model' in settings) || typeof settings.model !== 'string') {
-    throw new InputError(`${join(folder, 'config.yaml')} does not name the model of the run.`);
+    throw new InputError(`${path} does not name the model of the run.`);
   }
   const seed = 'seed' in settings && typeof settings.seed === 'number' ? settings.seed : 0;
   const head = 'head-classes' in settings && typeof settings['head-classes'] === 'number' ? { headClasses: settings['head-classes'] } : {};

@@ -217,6 +217,15 @@ test('halves are computed in float32 and get a gradient in halves', async () => 
   await engine.close();
 });
 
+test('an output of integers is an input error', () => {
+  for (const kind of ['mse', 'cross-entropy'] as const) {
+    assert.throws(
+      () => lossGraph(kind, { type: 'int64', shape: [2, 3] }, { type: 'int64', shape: [2] }),
+      /^InputError: The model's output is int64, and a loss compares floats; /,
+    );
+  }
+});
+
 test('what does not fit is an input error with both shapes', () => {
   const float = (...shape: number[]) => ({ type: 'float32', shape }) as const;
   const integer = (...shape: number[]) => ({ type: 'int64', shape }) as const;

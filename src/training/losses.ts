@@ -27,12 +27,16 @@ export interface LossOptions {
  * - `gradient`: of loss · scale, with the type and shape of the logits.
  *
  * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, where that does not fit, [n, d…, C]; or a distribution of the
- * logits' own shape, classes on axis 1. Trailing dimensions of 1 may be missing on either side. Throws InputError where the shapes do not fit.
+ * logits' own shape, classes on axis 1. Trailing dimensions of 1 may be missing on either side. Throws InputError where the shapes do not fit, and for an
+ * output that is no float.
  */
 export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, options: LossOptions = {}): Graph {
   const { labelSmoothing = 0 } = options;
   assert(labelSmoothing >= 0 && labelSmoothing < 1, `label smoothing of ${labelSmoothing}`);
-  assert(isFloat(logits.type), `logits of type ${logits.type}`);
+  if (!isFloat(logits.type))
+    throw new InputError(
+      `The model's output is ${logits.type}, and a loss compares floats; export the model with its logits or values as the first output.`,
+    );
   const emitter = new Emitter();
   const writer = new LossWriter(emitter, logits, labels);
   return kind === 'mse' ? writer.meanSquaredError() : writer.crossEntropy(labelSmoothing);

@@ -99,6 +99,8 @@ for (const [title, first] of [
   ['a text', encoded(Buffer.from('hello'), text, [1, 2, 3, 4])],
   ['a fragment', encoded(Buffer.from('hello'), 2, [1, 2, 3, 4], false)],
   ['a message without a mask', encoded(Buffer.from('hello'), 2, undefined)],
+  ['a ping in two parts', encoded(Buffer.from('hello'), ping, [1, 2, 3, 4], false)],
+  ['a ping that is too long', encoded(Buffer.alloc(126), ping, [1, 2, 3, 4])],
   ['a message beyond the limit', encoded(Buffer.alloc(maxMessageBytes + 1), 2, [0, 0, 0, 0])],
 ] as const) {
   test(`${title} is left to ws, and all behind it`, async () => {

@@ -18,6 +18,9 @@ export interface MessageReceiver {
 /** FIN and the opcode of binary messages; no reserved bits. */
 const wholeBinary = 0x82;
 const closeOpcode = 8;
+/** Close, ping and pong, each in one frame and of at most so many bytes. What differs is a mistake, of which `ws` tells some time later. */
+const controls: readonly number[] = [0x88, 0x89, 0x8a];
+const maxControlBytes = 125;
 const maskBit = 0x80;
 const maxHeaderBytes = 14;
 /**
@@ -183,8 +186,9 @@ export class WebSocketBytes {
     this.#headerBytes = 0;
     const [first, second] = [header[0] as number, header[1] as number];
     const byteCount = payloadBytesOf(header);
-    const isControl = (first & 0x0f) >= closeOpcode;
-    const isOurs = first === wholeBinary && ((second & maskBit) !== 0) === this.#isServer && byteCount <= this.#maxMessageBytes;
+    const isMaskRight = ((second & maskBit) !== 0) === this.#isServer;
+    const isControl = controls.includes(first) && byteCount <= maxControlBytes && isMaskRight;
+    const isOurs = first === wholeBinary && isMaskRight && byteCount <= this.#maxMessageBytes;
     this.#filled = 0;
     this.#byteCount = byteCount;
     if (this.#receiver !== undefined && isOurs) {

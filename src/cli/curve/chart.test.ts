@@ -10,6 +10,8 @@ test('axes begin and end at round numbers around their range', () => {
   assert.deepEqual(axis(0, 8, 8).ticks, [0, 1, 2, 3, 4, 5, 6, 7, 8]);
   assert.deepEqual(axis(0.913, 0.927, 5).ticks, [0.91, 0.915, 0.92, 0.925, 0.93]);
   assert.deepEqual(axis(3, 3, 5).ticks.includes(3), true);
+  // Closer together than ticks can be written.
+  assert.deepEqual(axis(0.5, 0.5 + 2 ** -52, 5), axis(0.5 + 2 ** -52, 0.5 + 2 ** -52, 5));
   const { least, most } = axis(0, 0, 5);
   assert.ok(least < most);
   assert.equal(place({ least: 2, most: 4, ticks: [] }, 3), 0.5);
@@ -38,6 +40,15 @@ test('the height that a loss falls from does not flatten the rest', () => {
     [0.2, 1, 0].map((value) => loss?.format(value)),
     ['0.2', '1', '0'],
   );
+});
+
+test('rounds whose loss is no number are drawn within the panel of the accuracy', () => {
+  const flat = { train: [1, 2, 2e9].map((x) => ({ x, y: 0.5 })), test: [] };
+  const [, accuracy] = panels({ ...curve, loss: { train: flat.train.slice(0, 2), test: [] }, accuracy: flat });
+  assert.ok(accuracy);
+  assert.equal(accuracy.x.most, 2e9);
+  const plain = (text: string): string => text;
+  for (const text of drawPanel(accuracy, { columns: 27, rows: 6, train: plain, test: plain })) assert.ok(text.length <= 27, text);
 });
 
 test('on a terminal: a line of dots, a mark for each test, ticks at both axes', () => {

@@ -21,7 +21,8 @@ export interface Panel {
 
 /** The panels of a curve: loss, and accuracy where there is one. */
 export function panels({ unit, loss, accuracy }: LearningCurve): Panel[] {
-  const all = [...loss.train, ...loss.test].map((point) => point.x);
+  // A round whose loss is no number may well have an accuracy.
+  const all = [loss, accuracy].flatMap(({ train, test }) => [...train, ...test]).map((point) => point.x);
   const x: Axis = { ...axis(0, Math.max(...all), 8), least: 0, most: Math.max(...all) };
   const whole = { ...x, ticks: x.ticks.filter((tick) => Number.isInteger(tick) && tick <= x.most) };
   const panel = (title: string, curve: Curve, format: Panel['format']): Panel => ({ title, curve, x: whole, y: rangeOf(curve), format });
@@ -51,7 +52,8 @@ function rangeOf({ train, test }: Curve): Axis {
 
 /** An axis over at least [from, to] with about `count` ticks at round numbers. */
 export function axis(from: number, to: number, count: number): Axis {
-  const span = to > from ? to - from : Math.abs(to) || 1;
+  // Values that differ by less than is written are equal.
+  const span = to - from > Math.abs(to) * 1e-9 ? to - from : Math.abs(to) || 1;
   const rough = span / count;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = ([1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999) ?? 10) * power;

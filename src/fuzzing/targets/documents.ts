@@ -2,12 +2,16 @@
 
 import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
+import { configOf } from '../../cli/files.ts';
+import { resolveSettings, settingsDocument } from '../../cli/settings.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import type { Random } from '../../random.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program, scheduleNames } from '../../schedule/generate.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
+import { parseDataSpec } from '../../training/data/spec.ts';
+import { parseSchedule } from '../../training/schedules.ts';
 import { damagedDocument } from '../inputs.ts';
 import type { Target } from '../target.ts';
 
@@ -97,4 +101,47 @@ export function planTarget(): Target<string> {
       checkTogether(plan as Plan, profile, cluster);
     },
   );
+}
+
+const settings: readonly Readonly<Record<string, unknown>>[] = [
+  {
+    model: 'digits',
+    data: 'mnist',
+    batch: 32,
+    'micro-batch': 8,
+    epochs: 2,
+    lr: 0.1,
+    'lr-schedule': 'cosine:warmup=10',
+    optimizer: 'sgd',
+    momentum: 0.9,
+    nesterov: true,
+  },
+  {
+    model: 'net.onnx',
+    data: 'npz:d.npz',
+    batch: 16,
+    steps: 100,
+    loss: 'mse',
+    optimizer: 'adamw',
+    'clip-norm': 1,
+    freeze: ['conv*'],
+    recompute: 1e6,
+    compress: 'all',
+    strict: false,
+    shuffle: false,
+  },
+];
+
+/** Settings files of runs. */
+export function settingsTarget(): Target<string> {
+  const read = (text: string): ReturnType<typeof resolveSettings> => resolveSettings({}, configOf(text, 'config.yaml'), 'config.yaml');
+  return {
+    input: (random) => (random.integer(20) === 0 ? JSON.stringify(settings[0]) : damagedDocument(settings, random)),
+    take(text) {
+      const found = read(text);
+      assert.ok(isDeepStrictEqual(read(JSON.stringify(settingsDocument(found))), found), 'settings that were written again are others');
+      parseDataSpec(found.data);
+      parseSchedule(found.lrSchedule);
+    },
+  };
 }

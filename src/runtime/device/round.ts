@@ -367,7 +367,7 @@ function isBeside(instruction: Instruction): boolean {
 }
 
 /** What encodeTensors makes of tensors like these. */
-function encodedCuts(cuts: readonly CutTensor[]): readonly CutTensor[] {
+export function encodedCuts(cuts: readonly CutTensor[]): readonly CutTensor[] {
   const floats = cuts.filter(({ type }) => type === 'float32');
   if (floats.length === 0) return cuts;
   const scales: CutTensor = { name: 'the scales', type: 'float32', shape: [floats.length], batchAxis: 0, differentiable: false };
@@ -379,7 +379,7 @@ function pieceKey(payload: Payload, microBatch: number): string {
 }
 
 /** A peer's tensors must be exactly those that the plan says. Throws ProtocolError. */
-function checkPiece(
+export function checkPiece(
   tensors: readonly Tensor[],
   expected: readonly CutTensor[],
   samples: SampleRange,

@@ -198,6 +198,11 @@ const wrong: readonly (readonly [string, readonly Frame[], RegExp])[] = [
     /does not read x as float32\[4\]/,
   ],
   [
+    'a weight twice',
+    [frame('model', { ...model, buffers: parameters.slice(0, 1) }, [bytes])],
+    /The coordinator sent the weight a\.weight of a model twice/,
+  ],
+  [
     'a weight of a size that the graph does not have',
     [frame('model', { ...model, parameters: parameters.map((spec) => ({ ...spec, shape: [1e9, 1e9] })) }, [bytes])],
     /does not read a.weight as float32\[1000000000,1000000000\]/,
