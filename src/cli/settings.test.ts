@@ -126,6 +126,8 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     [{}, { lr: [0.1] }, 'lr: [0.1] in run.yaml must be a number.'],
     [{}, { nesterov: 1 }, 'nesterov: 1 in run.yaml must be true or false.'],
     [{}, { freeze: 'stem.*' }, 'freeze: "stem.*" in run.yaml must be a list.'],
+    [{}, { lr: new Array(1000).fill(0) }, `lr: [${'0,'.repeat(38)}... in run.yaml must be a number.`],
+    [{}, { 'a\nb': 1 }, 'run.yaml has the unknown setting "a\\nb"; settings are named as the flags of asteroid train are.'],
     [{}, { data: 7 }, 'data: 7 in run.yaml must be text.'],
   ];
   for (const [flags, file, message] of wrong) {

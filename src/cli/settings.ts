@@ -218,7 +218,9 @@ export function resolveSettings(
   const result: Record<string, unknown> = {};
   for (const key of Object.keys(file)) {
     if (!names.some((name) => kebab(name) === key))
-      throw new InputError(`${fileName} has the unknown setting "${key}"; settings are named as the flags of asteroid train are.`);
+      throw new InputError(
+        `${fileName} has the unknown setting ${shortened(JSON.stringify(key))}; settings are named as the flags of asteroid train are.`,
+      );
   }
   for (const name of names) {
     const setting = table[name];
@@ -232,11 +234,15 @@ export function resolveSettings(
     const parsed = setting.schema.safeParse(value);
     const where = fromFlag
       ? `--${kebab(name)} ${value === '' ? '""' : String(value)}`
-      : `${kebab(name)}: ${JSON.stringify(value)} in ${fileName}`;
+      : `${kebab(name)}: ${shortened(JSON.stringify(value))} in ${fileName}`;
     if (!parsed.success) throw new InputError(`${where} ${reason(parsed.error)}.`);
     result[name] = parsed.data;
   }
   return checked(result as unknown as TrainSettings);
+}
+
+function shortened(text: string): string {
+  return text.length > 80 ? `${text.slice(0, 77)}...` : text;
 }
 
 const expectations: Readonly<Record<string, string>> = {

@@ -285,6 +285,14 @@ test('YAML aliases cannot blow up', () => {
   );
 });
 
+test('a few numbers do not make a Program of gigabytes: micro-batches are limited', () => {
+  const many = { ...plan, batchSize: plan.microBatchSize * 1e6, microBatchCount: 1e6 };
+  assert.throws(
+    () => parsePlan(many),
+    /^InputError: plan: microBatchCount is 1000000; give a whole number from 1 to 16384 \(micro-batches of a round\)\.$/,
+  );
+});
+
 test('odd YAML is refused by our sentence alone, without a warning of the parser', async () => {
   const warnings: string[] = [];
   const note = ({ message }: Error): void => void warnings.push(message);

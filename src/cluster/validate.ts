@@ -172,13 +172,21 @@ function checkLength(source: Source, path: readonly PropertyKey[], values: reado
   refuse(source, path, `has ${values.length} entries`, `give ${length}, one for each entry of ${of}`);
 }
 
+/** Of a round: a Program has a few instructions for each on every device. */
+const maxMicroBatchCount = 16_384;
+const microBatchCountText = `a whole number from 1 to ${maxMicroBatchCount} (micro-batches of a round)`;
+
 const planSchema = z.object(
   {
     planner: text('the name of the planner').default('manual'),
     schedule: text('the name of the schedule, such as 1f1b'),
     batchSize: wholeFrom(1, 'samples of a round'),
     microBatchSize: wholeFrom(1, 'samples of a micro-batch'),
-    microBatchCount: wholeFrom(1, 'micro-batches of a round'),
+    microBatchCount: z
+      .number(microBatchCountText)
+      .int(microBatchCountText)
+      .min(1, microBatchCountText)
+      .max(maxMicroBatchCount, microBatchCountText),
     stages: filled(
       z.object(
         {

@@ -137,7 +137,25 @@ function external(): Uint8Array {
   });
 }
 
+/** Constants that are larger than what they are made of. */
+function grown(): Uint8Array {
+  return onnxModel({
+    opset: 17,
+    inputs: [x],
+    nodes: [
+      { operator: 'Expand', inputs: ['w', 'size'], outputs: ['large'] },
+      { operator: 'Mul', inputs: ['large', 'w'], outputs: ['scaled'] },
+      { operator: 'Concat', inputs: ['scaled', 'large', 'scaled'], outputs: ['joined'], attributes: { axis: int(0) } },
+      { operator: 'ReduceMax', inputs: ['joined'], outputs: ['most'], attributes: { keepdims: int(0) } },
+      { operator: 'Mul', inputs: ['x', 'most'], outputs: ['product'] },
+      { operator: 'Add', inputs: ['product', 'w'], outputs: ['y'] },
+    ],
+    outputs: ['y'],
+    initializers: { w: tensor('float32', [2], [1, -1]), size: int64s([16, 64, 2]) },
+  });
+}
+
 /** All of them. */
 export function modelFiles(): readonly Uint8Array[] {
-  return [exportGraph(convolutionGraph()), exportGraph(attentionGraph()), older(), functions(), branches(), external()];
+  return [exportGraph(convolutionGraph()), exportGraph(attentionGraph()), older(), functions(), branches(), external(), grown()];
 }

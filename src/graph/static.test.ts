@@ -237,6 +237,51 @@ test('a few numbers do not grow to gigabytes: large constants stay nodes', () =>
   assert.throws(() => instantiate(larger, 2), InputError);
 });
 
+test('nor do many large constants together; what the model itself holds counts for it', () => {
+  const count = 10;
+  const grown = Array.from(
+    { length: count },
+    (_, index): Partial<Node> => ({ operator: 'Expand', inputs: ['one', 'size'], outputs: [`e${index}`] }),
+  );
+  const sums = Array.from(
+    { length: count },
+    (_, index): Partial<Node> => ({
+      operator: 'ReduceSum',
+      inputs: [`e${index}`],
+      outputs: [`s${index}`],
+      attributes: { keepdims: int(0) },
+    }),
+  );
+  const added = Array.from(
+    { length: count },
+    (_, index): Partial<Node> => ({
+      operator: 'Add',
+      inputs: [index === 0 ? 'x' : `y${index - 1}`, `s${index}`],
+      outputs: [`y${index}`],
+    }),
+  );
+  const initializers = { one: scalar('float32', 1), size: int64s([2 ** 20]) };
+  const { graph } = instantiate(graphOf([x], [...grown, ...sums, ...added], [`y${count - 1}`], initializers), 2);
+  const kept = graph.nodes.filter(({ operator }) => operator === 'Expand').length;
+  assert.ok(kept >= count - 4 && kept < count, `${kept} are left`);
+  // As many elements as the model has itself, turned round.
+  const own = Array.from({ length: count }, (_, index): [string, Tensor] => [
+    `w${index}`,
+    tensor('float32', [2 ** 9, 2 ** 10], new Float32Array(2 ** 19)),
+  ]);
+  const turned = own.map(([name], index): Partial<Node> => ({ operator: 'Transpose', inputs: [name], outputs: [`t${index}`] }));
+  const joined: Partial<Node> = { operator: 'ReduceSum', inputs: ['joined'], outputs: ['s'], attributes: { keepdims: int(0) } };
+  const concat: Partial<Node> = {
+    operator: 'Concat',
+    inputs: own.map((_, index) => `t${index}`),
+    outputs: ['joined'],
+    attributes: { axis: int(0) },
+  };
+  const last: Partial<Node> = { operator: 'Add', inputs: ['x', 's'], outputs: ['y'] };
+  const whole = instantiate(graphOf([x], [...turned, concat, joined, last], ['y'], Object.fromEntries(own)), 2);
+  assert.equal(whole.graph.nodes.filter(({ operator }) => operator === 'Transpose').length, 0);
+});
+
 test('a graph for a larger batch computes what it should', () => {
   const b = new GraphBuilder('pool');
   const y = b.reshape(b.maxPool2d(b.input('x', 'float32', ['N', 1, 2, 2]), { kernel: 2 }), ['N', 1]);

@@ -47,10 +47,14 @@ const drawing: ReadonlySet<string> = new Set([
   'RandomUniform',
   'RandomUniformLike',
 ]);
-/** Values with more elements than this are not folded, however constant they are: a few numbers must not grow to gigabytes in a file. */
+/** Values are not folded beyond so many elements of a model together, however constant they are: a few numbers must not grow to gigabytes in a file. */
 const foldedElementLimit = 2 ** 22;
-/** Nodes with more floating point operations than this are not folded: the oracle that folds is slow. */
+/** Nodes with more floating point operations than this together are not folded: the oracle that folds is slow. */
 const foldedFlopLimit = 2 ** 26;
+/** For each element of its own constants a model may have so many more of both: what weights are made of is in proportion to them. */
+const foldedPerElement = { elements: 8, flops: 64 } as const;
+/** Shapes and scalars are folded whatever they come to: without them sizes are not known. */
+const freeFolding = { elements: 1024, flops: 65_536 } as const;
 /** Values with more elements than this are refused: no machine holds them and their sizes in bytes are no longer exact. */
 const elementLimit = 2 ** 44;
 
@@ -158,6 +162,8 @@ export class TypeWalk {
   readonly #types = new Map<string, ValueType>();
   /** Constants by name: initializers that training does not change, and what was computed from them. */
   readonly constants: Map<string, Tensor> = new Map<string, Tensor>();
+  /** What may still be folded. */
+  readonly #left = { elements: foldedElementLimit, flops: foldedFlopLimit };
 
   /** A walk that knows a graph's inputs (with static shapes) and its initializers. */
   static from(graph: Graph, inputs: readonly (ValueType & { readonly name: string })[]): TypeWalk {
@@ -188,6 +194,12 @@ export class TypeWalk {
 
   /** Adds a value whose elements are known. */
   setConstant(name: string, value: Tensor): void {
+    this.#left.elements += foldedPerElement.elements * value.data.length;
+    this.#left.flops += foldedPerElement.flops * value.data.length;
+    this.#keep(name, value);
+  }
+
+  #keep(name: string, value: Tensor): void {
     this.#types.set(name, { type: value.type, shape: value.shape });
     this.constants.set(name, value);
   }
@@ -200,7 +212,7 @@ export class TypeWalk {
       types,
       node.inputs.map((input) => this.constants.get(input)),
     );
-    for (const [name, value] of initializers) this.setConstant(name, value);
+    for (const [name, value] of initializers) this.#keep(name, value);
     return nodes;
   }
 
@@ -220,10 +232,10 @@ export class TypeWalk {
     node.outputs.forEach((output, index) => {
       if (output !== '') this.#types.set(output, checkSize(node, output, defined(outputs[index], `the type of "${output}"`)));
     });
-    if (!node.inputs.every((input) => input === '' || this.constants.has(input)) || !isFoldable(node, types, outputs)) return false;
+    if (!node.inputs.every((input) => input === '' || this.constants.has(input)) || !this.#mayFold(node, types, outputs)) return false;
     const values = definition.evaluate(node, inputs);
     node.outputs.forEach((output, index) => {
-      if (output !== '') this.setConstant(output, defined(values[index], `the value of "${output}"`));
+      if (output !== '') this.#keep(output, defined(values[index], `the value of "${output}"`));
     });
     return true;
   }
@@ -235,7 +247,20 @@ export class TypeWalk {
       node.operator === 'Size'
         ? scalar('int64', elementCount(shape))
         : int64s(shape.slice(clamp(intAttribute(node, 'start', 0)), clamp(intAttribute(node, 'end', shape.length))));
-    this.setConstant(defined(node.outputs[0], `the output of node "${node.name}"`), value);
+    this.#keep(defined(node.outputs[0], `the output of node "${node.name}"`), value);
+    return true;
+  }
+
+  /** Whether a node whose inputs are known may be computed here; counts it where it may. */
+  #mayFold(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): boolean {
+    if (drawing.has(node.operator)) return false;
+    const elements = outputs.reduce((sum, output) => sum + elementCount(output.shape), 0);
+    const flops = nodeFlops(node, inputs, outputs);
+    if (elements <= freeFolding.elements && flops <= freeFolding.flops) return true;
+    if (elements > foldedElementLimit || elements > this.#left.elements || flops > foldedFlopLimit || flops > this.#left.flops)
+      return false;
+    this.#left.elements -= elements;
+    this.#left.flops -= flops;
     return true;
   }
 }
@@ -247,10 +272,4 @@ function checkSize(node: Node, output: string, type: ValueType): ValueType {
     );
   }
   return type;
-}
-
-function isFoldable(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): boolean {
-  if (drawing.has(node.operator)) return false;
-  const elements = outputs.reduce((sum, output) => sum + elementCount(output.shape), 0);
-  return elements <= foldedElementLimit && nodeFlops(node, inputs, outputs) <= foldedFlopLimit;
 }

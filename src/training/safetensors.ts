@@ -4,7 +4,7 @@
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
 import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
-import { damaged, plainSource, type Source, safeProduct, viewOf } from './data/source.ts';
+import { damaged, plainSource, type Source, safeProduct, shownName, viewOf } from './data/source.ts';
 
 /** What a file holds: tensors in the order of their bytes, and the free text pairs of `__metadata__`. */
 export interface Safetensors {
@@ -79,12 +79,12 @@ export function readSafetensors(file: Source): Safetensors {
       throw wrong(
         source,
         dataStart + offset,
-        `the tensor ${short(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`,
+        `the tensor ${shownName(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`,
       );
-    if (end > bytes.length - dataStart) throw wrong(source, bytes.length, `the file ends inside the tensor ${short(name)}`);
+    if (end > bytes.length - dataStart) throw wrong(source, bytes.length, `the file ends inside the tensor ${shownName(name)}`);
     const data = bytes.subarray(dataStart + start, dataStart + end);
     if (type === 'bool' && data.some((value) => value > 1))
-      throw wrong(source, dataStart + start, `the tensor ${short(name)} of truth values holds others than 0 and 1`);
+      throw wrong(source, dataStart + start, `the tensor ${shownName(name)} of truth values holds others than 0 and 1`);
     tensors.set(name, { type, shape, data: viewBytes(type, data) });
     offset = end;
   }
@@ -103,11 +103,6 @@ interface Entry {
 
 function wrong(source: Source, offset: number, problem: string): InputError {
   return damaged(source, 'safetensors', offset, problem);
-}
-
-/** Names come from the file; a message shows no megabyte of them. */
-function short(name: string): string {
-  return name.length > 100 ? `${name.slice(0, 100)}…` : name;
 }
 
 function parseHeader(source: Source, bytes: Uint8Array): Map<string, unknown> {
@@ -131,20 +126,20 @@ function readMetadata(source: Source, header: ReadonlyMap<string, unknown>): Map
 }
 
 function readEntry(source: Source, name: string, value: unknown): Entry {
-  if (!isObject(value)) throw wrong(source, 8, `the entry of the tensor ${short(name)} is no object`);
+  if (!isObject(value)) throw wrong(source, 8, `the entry of the tensor ${shownName(name)} is no object`);
   const { dtype, shape, data_offsets: offsets } = value;
   if (typeof dtype !== 'string' || !isCounts(shape) || shape.length > maxRank || !isCounts(offsets) || offsets.length !== 2) {
-    throw wrong(source, 8, `the entry of the tensor ${short(name)} is no dtype, shape and two data_offsets`);
+    throw wrong(source, 8, `the entry of the tensor ${shownName(name)} is no dtype, shape and two data_offsets`);
   }
   const type = typesByDtype.get(dtype);
   if (type === undefined)
     throw new InputError(
-      `${source.name} holds the tensor ${short(name)} of type ${dtype.slice(0, 20)}, which is not supported; convert it to F32.`,
+      `${source.name} holds the tensor ${shownName(name)} of type ${dtype.slice(0, 20)}, which is not supported; convert it to F32.`,
     );
   const [start, end] = offsets as [number, number];
   const expected = safeProduct(shape, elementBytes(type));
   if (expected === undefined || end - start !== expected) {
-    throw wrong(source, 8, `the tensor ${short(name)}, [${shape.join(', ')}] of ${type}, has ${end - start} bytes`);
+    throw wrong(source, 8, `the tensor ${shownName(name)}, [${shape.join(', ')}] of ${type}, has ${end - start} bytes`);
   }
   return { name, type, shape, start, end };
 }

@@ -233,6 +233,7 @@ test('an acknowledgement of what was never sent, of less than before, or with a 
     [80, 4],
     [80, Number.NaN],
     [80, Number.POSITIVE_INFINITY],
+    [80, 1e308],
   ] as const) {
     assert.throws(() => pacer.acknowledge({ byteCount, atMs }, 2), ProtocolError, `${byteCount} ${atMs}`);
   }

@@ -120,8 +120,8 @@ export class Pacer {
     if (byteCount < this.#newest.byteCount || byteCount > this.#sentBytes) {
       throw new ProtocolError(`the peer acknowledged ${byteCount} of ${this.#sentBytes} bytes`);
     }
-    if (!(atMs >= this.#newest.atMs && atMs < Number.POSITIVE_INFINITY))
-      throw new ProtocolError('the clock in an acknowledgement runs backwards');
+    if (!(atMs >= this.#newest.atMs && atMs <= Number.MAX_SAFE_INTEGER))
+      throw new ProtocolError('the clock in an acknowledgement runs backwards, or beyond all time');
     const before = this.#newest;
     this.#newest = acknowledgement;
     let record: Sent | undefined;

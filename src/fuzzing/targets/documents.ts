@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
 import { configOf } from '../../cli/files.ts';
 import { resolveSettings, settingsDocument } from '../../cli/settings.ts';
-import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import type { Random } from '../../random.ts';
 import { checkProgram } from '../../schedule/check.ts';
@@ -12,7 +12,7 @@ import { program, scheduleNames } from '../../schedule/generate.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { parseDataSpec } from '../../training/data/spec.ts';
 import { parseSchedule } from '../../training/schedules.ts';
-import { damagedDocument } from '../inputs.ts';
+import { damagedDocument, oneOf } from '../inputs.ts';
 import type { Target } from '../target.ts';
 
 const cluster: Cluster = {
@@ -93,7 +93,7 @@ export function profileTarget(): Target<string> {
 
 /** Plans, as far as a run takes them before any device starts: their Programs are checked. */
 export function planTarget(): Target<string> {
-  return documentTarget(
+  const target = documentTarget(
     plans,
     (text) => parsePlan(text, 'plan.json'),
     (plan) => {
@@ -101,6 +101,13 @@ export function planTarget(): Target<string> {
       checkTogether(plan as Plan, profile, cluster);
     },
   );
+  // Of numbers that must agree, damage rarely makes large ones.
+  const grown = (random: Random): string => {
+    const plan = oneOf(plans.slice(0, scheduleNames.length), random) as PlanLayout;
+    const microBatchCount = oneOf([100, 2 ** 10, 2 ** 16, 1e6, 2 ** 31], random);
+    return JSON.stringify({ ...plan, microBatchCount, batchSize: plan.microBatchSize * microBatchCount });
+  };
+  return { ...target, input: (random) => (random.integer(50) === 0 ? grown(random) : target.input(random)) };
 }
 
 const settings: readonly Readonly<Record<string, unknown>>[] = [

@@ -3,6 +3,7 @@
 import { InputError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { createDataset, type Dataset, type Field, inferClassCount, inputField, labelField } from './dataset.ts';
+import { shownName } from './source.ts';
 
 /** Training data, and test data where the source has them apart. */
 export interface Datasets {
@@ -41,10 +42,20 @@ function datasetFromArrays(source: string, arrays: ReadonlyMap<string, Tensor>):
   const labels = labelName === undefined ? undefined : arrays.get(labelName);
   if (labels === undefined || names.length < 2) {
     throw new InputError(
-      `${source} holds the arrays ${names.join(', ') || '(none)'}, of which none can be told to be the labels; name the arrays x and y, or x_train, y_train, x_test and y_test.`,
+      `${source} holds the arrays ${listed(names)}, of which none can be told to be the labels; name the arrays x and y, or x_train, y_train, x_test and y_test.`,
     );
   }
-  const inputs = [...arrays].filter(([name]) => name !== labelName).map(([name, array]) => inputField(name, array, `${source} (${name})`));
+  const inputs = [...arrays]
+    .filter(([name]) => name !== labelName)
+    .map(([name, array]) => inputField(name, array, `${source} (${shownName(name)})`));
   const field = labelField(labels, `${source} (${labelName})`);
   return createDataset(source, inputs, field, inferClassCount(field));
+}
+
+const listedCount = 10;
+
+function listed(names: readonly string[]): string {
+  if (names.length === 0) return '(none)';
+  const shown = names.slice(0, listedCount).map(shownName).join(', ');
+  return names.length > listedCount ? `${shown} and ${names.length - listedCount} others` : shown;
 }

@@ -97,6 +97,17 @@ function zip(
   return Buffer.concat([local, name, packed, ...directory, end]);
 }
 
+test('names of arrays are shown on one line, and not all of many', () => {
+  const array = tensor('float32', [1], [0]);
+  const arrays = new Map(Array.from({ length: 500 }, (_, index) => [`${index}\n`, array]));
+  assert.throws(
+    () => datasetsFromArrays('f.npz', arrays),
+    /^InputError: f\.npz holds the arrays 0\ufffd, 1\ufffd, .*, 9\ufffd and 490 others, of which none /,
+  );
+  const broken = zip(Uint8Array.of(1, 2, 3), { name: 'a\n.npy' });
+  assert.throws(() => readNpz({ name: 'f.npz', bytes: broken }, inflate), /^InputError: f\.npz \(a\ufffd\.npy\) is not a valid npy file/);
+});
+
 test('a wrong checksum, a wrong length, an impossible length and an unknown method are refused', () => {
   const contents = writeNpy(tensor('float32', [3], [1, 2, 3]));
   assert.deepEqual(readZip({ name: 'f', bytes: zip(contents, { method: 8 }) }, inflate).get('x.npy'), contents);
@@ -111,6 +122,10 @@ test('a wrong checksum, a wrong length, an impossible length and an unknown meth
   refused(zip(contents, { method: 8, bytes: 4_000_000_000 }), /the entry x.npy claims 4000000000 bytes, which is impossible/);
   refused(zip(contents, { method: 12 }), /compressed by method 12, not by deflate/);
   refused(zip(contents, { copies: 3 }), /the entries overlap/);
+  refused(
+    zip(contents, { crc: 1, name: `a\n${'b'.repeat(200)}` }),
+    /^f\.npz is not a valid zip file: at byte \d+ the checksum of the entry a\ufffdb{98}… is wrong;/,
+  );
   refused(zip(contents).slice(0, -1), /the directory is missing \(is the file cut off\?\)/);
 });
 

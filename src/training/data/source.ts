@@ -23,6 +23,12 @@ export function damaged(source: Source, format: string, offset: number, problem:
   return new InputError(`${source.name} is not a valid ${format} file: at byte ${offset} ${problem}; write or download it again.`);
 }
 
+/** A name that stands in a file, for a message: on one line, and no megabyte of it. */
+export function shownName(name: string): string {
+  const text = name.length > 100 ? `${name.slice(0, 100)}…` : name;
+  return text.replace(/[\p{Cc}\u2028\u2029]/gu, '\ufffd');
+}
+
 /** The same source over a plain Uint8Array: a Node Buffer's `slice` would not copy. */
 export function plainSource(source: Source): Source {
   const { bytes } = source;

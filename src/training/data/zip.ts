@@ -1,7 +1,7 @@
 // The part of the zip format that .npz files use: stored and deflated entries, zip64 sizes, CRC-32 checked. Read from the central
 // directory; encrypted, split and otherwise compressed archives are refused.
 
-import { damaged, type Inflate, maxInflation, plainSource, type Source, viewOf } from './source.ts';
+import { damaged, type Inflate, maxInflation, plainSource, type Source, shownName, viewOf } from './source.ts';
 
 const crcTable: Uint32Array = makeCrcTable();
 
@@ -31,7 +31,7 @@ export function readZip(file: Source, inflate: Inflate): Map<string, Uint8Array>
   let packedTotal = 0;
   for (const entry of readDirectory(source)) {
     if (entry.name.endsWith('/')) continue;
-    if (contents.has(entry.name)) throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} occurs twice`);
+    if (contents.has(entry.name)) throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} occurs twice`);
     // Entries that share bytes would multiply what a small file unpacks to.
     packedTotal += entry.packedBytes;
     if (packedTotal > source.bytes.length) throw damaged(source, 'zip', entry.offset, 'the entries overlap');
@@ -118,28 +118,34 @@ function readEntry(source: Source, entry: Entry, inflate: Inflate): Uint8Array {
   const view = viewOf(bytes);
   const { offset } = entry;
   if (offset + 30 > bytes.length || view.getUint32(offset, true) !== 0x04034b50) {
-    throw damaged(source, 'zip', Math.min(offset, bytes.length), `the entry ${entry.name} is missing`);
+    throw damaged(source, 'zip', Math.min(offset, bytes.length), `the entry ${shownName(entry.name)} is missing`);
   }
   const start = offset + 30 + view.getUint16(offset + 26, true) + view.getUint16(offset + 28, true);
-  if (start + entry.packedBytes > bytes.length) throw damaged(source, 'zip', bytes.length, `the file ends inside the entry ${entry.name}`);
+  if (start + entry.packedBytes > bytes.length)
+    throw damaged(source, 'zip', bytes.length, `the file ends inside the entry ${shownName(entry.name)}`);
   const contents = unpack(source, entry, bytes.subarray(start, start + entry.packedBytes), inflate);
   if (contents.length !== entry.bytes) {
-    throw damaged(source, 'zip', start, `the entry ${entry.name} has ${contents.length} bytes, not ${entry.bytes}`);
+    throw damaged(source, 'zip', start, `the entry ${shownName(entry.name)} has ${contents.length} bytes, not ${entry.bytes}`);
   }
-  if (crc32(contents) !== entry.crc) throw damaged(source, 'zip', start, `the checksum of the entry ${entry.name} is wrong`);
+  if (crc32(contents) !== entry.crc) throw damaged(source, 'zip', start, `the checksum of the entry ${shownName(entry.name)} is wrong`);
   return contents;
 }
 
 function unpack(source: Source, entry: Entry, packed: Uint8Array, inflate: Inflate): Uint8Array {
   if (entry.method === 0) return packed;
   if (entry.method !== 8)
-    throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} is compressed by method ${entry.method}, not by deflate`);
+    throw damaged(
+      source,
+      'zip',
+      entry.offset,
+      `the entry ${shownName(entry.name)} is compressed by method ${entry.method}, not by deflate`,
+    );
   if (entry.bytes > packed.length * maxInflation)
-    throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} claims ${entry.bytes} bytes, which is impossible`);
+    throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} claims ${entry.bytes} bytes, which is impossible`);
   try {
     return plainSource({ name: entry.name, bytes: inflate(packed, 'raw', Math.max(entry.bytes, 1)) }).bytes;
   } catch (error) {
-    throw damaged(source, 'zip', entry.offset, `the entry ${entry.name} cannot be decompressed (${(error as Error).message})`);
+    throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} cannot be decompressed (${(error as Error).message})`);
   }
 }
 
