@@ -15,7 +15,7 @@ export interface ThreadData {
 export interface ThreadsOptions {
   readonly threadCount: number;
   readonly limits: FuzzLimits;
-  /** A thread that has been at one input for so long is given up. Default: five times the limit. */
+  /** A thread that has been at one input for so long is given up. Default: fifteen times the limit, as the machine may be busy. */
   readonly hangMs?: number;
   readonly onProgress?: (inputCount: number) => void;
 }
@@ -110,7 +110,7 @@ interface ThreadEnd {
 async function untilItEnds(
   work: Work,
   range: InputRange,
-  { limits, hangMs = 5 * limits.limitMs }: ThreadsOptions,
+  { limits, hangMs = 15 * limits.limitMs }: ThreadsOptions,
 ): Promise<ThreadEnd | undefined> {
   const seed = new SharedArrayBuffer(8);
   const at = new Float64Array(seed).fill(-1);

@@ -239,4 +239,9 @@ test('an acknowledgement of what was never sent, of less than before, or with a 
   }
   pacer.acknowledge({ byteCount: 100, atMs: 5 }, 3);
   assert.equal(pacer.underWayBytes, 0);
+  for (const atMs of [Number.NEGATIVE_INFINITY, -1e308]) {
+    const first = new Pacer();
+    first.sent(100, 0);
+    assert.throws(() => first.acknowledge({ byteCount: 60, atMs }, 1), ProtocolError, String(atMs));
+  }
 });

@@ -120,7 +120,7 @@ export class Pacer {
     if (byteCount < this.#newest.byteCount || byteCount > this.#sentBytes) {
       throw new ProtocolError(`the peer acknowledged ${byteCount} of ${this.#sentBytes} bytes`);
     }
-    if (!(atMs >= this.#newest.atMs && atMs <= Number.MAX_SAFE_INTEGER))
+    if (!(atMs >= this.#newest.atMs && Math.abs(atMs) <= Number.MAX_SAFE_INTEGER))
       throw new ProtocolError('the clock in an acknowledgement runs backwards, or beyond all time');
     const before = this.#newest;
     this.#newest = acknowledgement;

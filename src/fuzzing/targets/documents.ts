@@ -104,10 +104,10 @@ export function planTarget(): Target<string> {
   // Of numbers that must agree, damage rarely makes large ones.
   const grown = (random: Random): string => {
     const plan = oneOf(plans.slice(0, scheduleNames.length), random) as PlanLayout;
-    const microBatchCount = oneOf([100, 2 ** 10, 2 ** 16, 1e6, 2 ** 31], random);
+    const microBatchCount = oneOf([100, 500, 20_000, 1e6, 2 ** 31], random);
     return JSON.stringify({ ...plan, microBatchCount, batchSize: plan.microBatchSize * microBatchCount });
   };
-  return { ...target, input: (random) => (random.integer(50) === 0 ? grown(random) : target.input(random)) };
+  return { ...target, input: (random) => (random.integer(200) === 0 ? grown(random) : target.input(random)) };
 }
 
 const settings: readonly Readonly<Record<string, unknown>>[] = [
