@@ -2,6 +2,7 @@
 //   node bench/faults.mjs [--strict] [--seeds N] [--start S]  one of four workers is killed at a seeded moment, N times (default 100)
 //   node bench/faults.mjs --coordinator [--seeds N]           the coordinator is killed and started again (default 10 times)
 //   node bench/faults.mjs --soak MINUTES                      a kill every 30 s and a new worker in its place: memory, handles and sockets
+//   node bench/faults.mjs --flapping SECONDS [--measured]     one of four workers leaves or comes back every 2 s: throughput, cool-downs, handles and sockets
 // R is the time from the kill to the next round that commits in a layout that stands. Every run of the first kind is stopped, and its rounds, losses and
 // weights are compared with training on one device that nobody disturbed (src/testing/disturbed-run.ts).
 
@@ -20,6 +21,8 @@ const { values: flags } = parseArgs({
     start: { type: 'string', default: '0' },
     strict: { type: 'boolean', default: false },
     soak: { type: 'string' },
+    flapping: { type: 'string' },
+    measured: { type: 'boolean', default: false },
     coordinator: { type: 'boolean' },
   },
 });
@@ -117,16 +120,22 @@ function report(what, times) {
   console.log(`${what}, ${times.length} times: R median ${seconds(quantile(times, 0.5))}, p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`);
 }
 
-/** The coordinator is killed after a checkpoint and started again at the same port; four workers wait for it. */
-async function killCoordinator(count) {
+/** Settings of a run on whose links devices are known by their certificates: they bear the same name when they come back. */
+async function tlsFlags() {
   const { cert, key } = createSelfSigned();
   const [certPath, keyPath] = [join(cwd, 'cert.pem'), join(cwd, 'key.pem')];
   await Promise.all([writeFile(certPath, cert), writeFile(keyPath, key)]);
+  return ['--tls-cert', certPath, '--tls-key', keyPath];
+}
+
+/** The coordinator is killed after a checkpoint and started again at the same port; four workers wait for it. */
+async function killCoordinator(count) {
+  const more = await tlsFlags();
   const environment = { ASTEROID_STATE: join(cwd, 'coordinator') };
   const times = [];
   for (let index = 0; index < count; index++) {
     const out = `restart-${index}`;
-    const { run, workers, url } = await startJoinedRun({ cwd, out, environment, more: ['--tls-cert', certPath, '--tls-key', keyPath] });
+    const { run, workers, url } = await startJoinedRun({ cwd, out, environment, more });
     await run.event('checkpoint');
     const killMs = performance.now();
     run.process.kill('SIGKILL');
@@ -203,8 +212,72 @@ async function soak(minutes) {
   for (const worker of [survivor, ...others]) await worker.end;
 }
 
+/** How long a device stays, and how long it stays away. */
+const rhythmMs = 2000;
+const batchSize = 16;
+
+/** Samples a second in the rounds that commit within so long from now. */
+async function throughput(counter, ms) {
+  const [startMs, start] = [performance.now(), counter.count];
+  await pause(ms);
+  return (batchSize * (counter.count - start) * 1000) / (performance.now() - startMs);
+}
+
+/** Counts a run's rounds from now on; each must be the one after the last. */
+function countRounds(run) {
+  const counter = { count: 0, last: undefined };
+  onEvents(run, ({ event, round }) => {
+    if (event !== 'round') return;
+    if (round !== (counter.last ?? round - 1) + 1) throw new Error(`round ${round} after round ${counter.last}`);
+    counter.last = round;
+    counter.count++;
+  });
+  return counter;
+}
+
+/** One of four workers leaves, by SIGKILL and SIGTERM in turn, and comes back 2 s after it is gone, and leaves 2 s after it has joined. Before and after, all four are there. */
+async function flap(totalSeconds) {
+  const out = 'flapping';
+  const options = { cwd, out, strict: true, isMeasured: flags.measured };
+  const joined = await startJoinedRun({ ...options, more: [...(await tlsFlags()), '--checkpoint-every', '1000'] });
+  const { run, workers } = joined;
+  const counter = countRounds(run);
+  const kept = { coordinator: run.process.pid, 'worker-1': workers.get('worker-1').process.pid };
+  const usages = async () => Object.fromEntries(await Promise.all(Object.entries(kept).map(async ([name, pid]) => [name, await usageOf(pid)])));
+  await reached(run, 200);
+  const steady = await throughput(counter, 20_000);
+  console.log(`steady: ${steady.toFixed(0)} samples/s`);
+  const before = await usages();
+  const [startMs, start] = [performance.now(), counter.count];
+  const elapsedMs = () => performance.now() - startMs;
+  let flapper = workers.get('worker-3');
+  for (let turn = 0; elapsedMs() < totalSeconds * 1000; turn++) {
+    flapper.process.kill(turn % 2 === 0 ? 'SIGKILL' : 'SIGTERM');
+    await Promise.all([flapper.end, pause(rhythmMs)]);
+    flapper = joined.join('worker-3');
+    await flapper.event('joined');
+    await pause(rhythmMs);
+  }
+  const during = (batchSize * (counter.count - start) * 1000) / elapsedMs();
+  const part = ((100 * during) / steady).toFixed(0);
+  console.log(`leaving and joining for ${(elapsedMs() / 1000).toFixed(0)} s: ${during.toFixed(0)} samples/s, ${part} % of the steady throughput`);
+  const coolDowns = run.events('cool-down');
+  console.log(`left ${run.events('left').length} times, joined ${run.events('joined').length - workers.size} times; layouts changed ${run.events('recovered').length} times, cool-downs of ${coolDowns.map(({ seconds: left }) => left.toFixed(0)).join(', ')} s`);
+  console.log(`afterwards, with all four: ${(await throughput(counter, 20_000)).toFixed(0)} samples/s`);
+  const after = await usages();
+  for (const name of Object.keys(kept)) {
+    const [first, last] = [before[name], after[name]];
+    console.log(`${name}: ${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB, files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`);
+  }
+  const rounds = await stopRun(run);
+  for (const worker of [...workers.values(), flapper]) await worker.end;
+  const { loss, weight } = await checkUndisturbed(options, rounds);
+  console.log(`${rounds} rounds, each committed once and in order; beside training on one device losses differ by ${loss} at most, weights by ${weight}`);
+}
+
 try {
-  if (flags.soak !== undefined) await soak(Number(flags.soak));
+  if (flags.flapping !== undefined) await flap(Number(flags.flapping));
+  else if (flags.soak !== undefined) await soak(Number(flags.soak));
   else if (flags.coordinator) await killCoordinator(Number(flags.seeds ?? 10));
   else await killMany(Number(flags.seeds ?? 100), Number(flags.start));
 } finally {

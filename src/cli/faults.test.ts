@@ -245,6 +245,38 @@ test('cut off in one direction: given up, and back when it is heard again', { ti
   assert.equal((await worker.end).code, 0);
 });
 
+test('a device that comes and goes every two seconds waits ever longer for work, and the others go on', {
+  timeout,
+  skip,
+}, async (context) => {
+  const options = { cwd, out: 'flapping', strict: true };
+  const joined = await startJoinedRun({ ...options, more: await tlsFlags() });
+  endAllAfter(context, joined);
+  const { run, workers } = joined;
+  await reached(run, 3);
+  let flapper = defined(workers.get('worker-3'), 'a worker');
+  for (const signal of ['SIGKILL', 'SIGTERM', 'SIGKILL', 'SIGTERM'] as const) {
+    const [{ round } = { round: 0 }] = run.events('round').slice(-1);
+    flapper.process.kill(signal);
+    await flapper.end;
+    flapper = joined.join('worker-3');
+    endAfter(context, flapper);
+    await flapper.event('joined');
+    await new Promise((resolve) => setTimeout(resolve, 2000)); // as long as it stays
+    await reached(run, Number(round) + 5);
+  }
+  await run.event('cool-down', ({ departureCount }) => departureCount === 4);
+  const waits = run.events('cool-down').map(({ departureCount, seconds }) => [Number(departureCount), Number(seconds)] as const);
+  context.diagnostic(`waits of ${waits.map(([, seconds]) => seconds.toFixed(1)).join(', ')} s`);
+  assert.deepEqual(waits.map(([count]) => count).slice(-3), [2, 3, 4]);
+  for (const [index, [count, seconds]] of waits.entries()) {
+    assert.ok(seconds <= 5 * 2 ** (count - 1), `${seconds} s after it left ${count} times`);
+    assert.ok(seconds > (waits[index - 1]?.[1] ?? 0), 'each longer than the one before');
+  }
+  await checkUndisturbed(options, await stopRun(run));
+  assert.equal((await flapper.end).code, 0);
+});
+
 const memoryFolder = '/sys/fs/cgroup/memory';
 const noLimit = !isRoot
   ? 'a memory limit needs root'

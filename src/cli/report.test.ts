@@ -173,16 +173,20 @@ test('a lost device, a warning and a note have their own lines; the bar stays as
       { kind: 'warning', message: 'The disk is full.' },
       { kind: 'note', message: 'The model was exported for batches of 16.' },
       { kind: 'left', device: 'board', reason: 'its connection was reset' },
+      { kind: 'cool-down', device: 'board', departureCount: 1, seconds: 4.26 },
+      { kind: 'cool-down', device: 'board', departureCount: 6, seconds: 158.7 },
       { kind: 'memory-lowered', device: 'board', fromMiB: 240, toMiB: 120, killCount: 1 },
       { kind: 'memory-lowered', device: 'phone', fromMiB: 240, toMiB: 0, killCount: 1 },
       { kind: 'failed', message: 'told on stderr' },
     ],
     10,
   );
-  assert.deepEqual(stream.screen().slice(0, 6), [
+  assert.deepEqual(stream.screen().slice(0, 8), [
     'Warning    The disk is full.',
     'Note       The model was exported for batches of 16.',
     'Lost       board left: its connection was reset',
+    'Devices    board has left once: it is given work in 4.3 s at the earliest',
+    '           board has left 6 times: it is given work in 2 min 39 s at the earliest',
     'Memory     board was killed by its system for want of memory: plans count on 120 MiB of it from now on, instead of 240 MiB',
     '           phone was killed by its system for want of memory: it gets no work in this run',
     'Training   ███████▌░░░░░░░░░░░░░░░░░░░░░░  1 of 4 rounds  0 ms left',

@@ -90,6 +90,13 @@ class HumanReport {
         );
       case 'memory-lowered':
         return this.#memoryLowered(event);
+      case 'cool-down': {
+        const often = event.departureCount === 1 ? 'once' : `${event.departureCount} times`;
+        return this.#section(
+          'Devices',
+          `${event.device} has left ${often}: it is given work in ${duration(event.seconds)} at the earliest`,
+        );
+      }
       case 'left':
         return this.#left(event.device, event.reason);
       case 'suspected':

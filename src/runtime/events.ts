@@ -44,6 +44,8 @@ export type RunEvent =
       readonly killCount: number;
     }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
+  /** A device that has left so often is here again; it is given work in so many seconds at the earliest. */
+  | { readonly kind: 'cool-down'; readonly device: string; readonly departureCount: number; readonly seconds: number }
   /** Nothing was heard of a device for longer than it is used to. */
   | {
       readonly kind: 'suspected';

@@ -61,6 +61,8 @@ export interface RunOptions {
   readonly out: string;
   /** More settings of the run. */
   readonly more?: readonly string[];
+  /** Devices and links are measured, and a planner decides over all devices. Default false: the plan is given. */
+  readonly isMeasured?: boolean;
   /** Samples of a micro-batch, half a batch. Default 8. */
   readonly microBatch?: number;
   /** Strict training, there and in the run that it is compared with: the same bits whatever the plan. */
@@ -71,11 +73,12 @@ export interface RunOptions {
 
 /** Starts training over four workers of its own, each checkpoint ten rounds after the last. */
 export async function startRun(options: RunOptions): Promise<RunningCommand> {
-  const { cwd, out, more = [], microBatch = defaultMicroBatch, environment = {} } = options;
+  const { cwd, out, more = [], isMeasured = false, microBatch = defaultMicroBatch, environment = {} } = options;
   await mkdir(join(cwd, 'plans'), { recursive: true });
   const planPath = join(cwd, 'plans', `plan-${microBatch}.json`);
   await writeFile(planPath, JSON.stringify(planOf(microBatch)));
-  const over = ['--workers', '4', '--plan', planPath, '--steps', endless, '--checkpoint-every', '10', '--out', join(cwd, out)];
+  const planned = isMeasured ? ['--use-all'] : ['--plan', planPath];
+  const over = ['--workers', '4', ...planned, '--steps', endless, '--checkpoint-every', '10', '--out', join(cwd, out)];
   return startCommand(['train', ...settingsOf(options), ...over, ...more], { cwd, environment, detached: true });
 }
 

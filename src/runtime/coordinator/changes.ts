@@ -9,7 +9,7 @@ import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { moves } from '../../planner/replan/moves.ts';
 import { type Holding, holdersAt, holdingsOf, lastCompleteRound } from './holdings.ts';
-import { startQueued } from './joiners.ts';
+import { startAll } from './joiners.ts';
 import type { Change, MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 
@@ -48,7 +48,7 @@ function nobodyLeft(config: MachineConfig, state: MachineState, cause: string): 
   if (config.waitForDevices !== true) return fail(state, cause);
   const change = { cause, lost: [] };
   const next: MachineState = { ...state, ...nothingStands, phase: 'waiting', change, waitingFor: [] };
-  const [started, welcomes] = startQueued(next);
+  const [started, welcomes] = startAll(next);
   return [started, [{ kind: 'phase', phase: 'waiting' }, ...welcomes]];
 }
 

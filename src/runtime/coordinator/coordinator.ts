@@ -102,7 +102,8 @@ class CoordinatorShell implements Coordinator {
   #changeMs: number | undefined;
   #stopJudging: () => void = () => {};
   #stopWaiting: () => void = () => {};
-  #stopReconsidering: () => void = () => {};
+  /** By device that has come back and waits. */
+  readonly #stopCooling = new Map<string, () => void>();
   #stopPreparing: () => void = () => {};
   /** The last checkpoint that is safe. */
   #durableRound: number | undefined;
@@ -142,7 +143,18 @@ class CoordinatorShell implements Coordinator {
     void link.ended.then(({ reason }) => {
       if (this.#links.get(name) === link) this.#gone(name, reason);
     });
-    this.#input({ kind: 'joined', device: name });
+    this.#input({ kind: 'joined', device: name, isCooling: this.#isCooling(name) });
+  }
+
+  /** A device that comes and goes waits, ever longer, unless it is needed. */
+  #isCooling(device: string): boolean {
+    const { phase } = this.#state;
+    const coolDown = phase === 'gathering' || phase === 'waiting' ? undefined : this.#planner.coolDownOf(device);
+    if (coolDown === undefined) return false;
+    this.#options.hooks.observe({ kind: 'cool-down', device, ...coolDown });
+    const stop = this.#options.clock.after(1000 * coolDown.seconds, () => this.#input({ kind: 'cooled', device }));
+    this.#stopCooling.set(device, stop);
+    return true;
   }
 
   drain(device: string): void {
@@ -159,19 +171,28 @@ class CoordinatorShell implements Coordinator {
 
   /** A device is not reached any more, or is given up. */
   #gone(name: string, reason: string): void {
-    this.#links.delete(name);
-    this.#detector.forget(name);
+    this.#forget(name);
     this.#planner.vanished(name, this.#heldMiB(name));
     if (this.#state.phase !== 'ended') this.#options.hooks.observe({ kind: 'left', device: name, reason });
-    this.#changeMs ??= this.#options.clock.now();
+    if (this.#hasWork(name)) this.#changeMs ??= this.#options.clock.now();
     this.#input({ kind: 'left', device: name, reason });
+  }
+
+  #forget(device: string): void {
+    this.#links.delete(device);
+    this.#detector.forget(device);
+    this.#stopCooling.get(device)?.();
+    this.#stopCooling.delete(device);
   }
 
   /** What was predicted that a device holds, or is about to; nothing as long as it is made ready for its first work; undefined where nobody knows. */
   #heldMiB(device: string): number | undefined {
-    const plans = [this.#state.plan, this.#state.pending];
-    const isUsed = plans.some((plan) => plan?.stages.some(({ devices }) => devices.includes(device)));
-    return !isUsed && this.#owesWork(device) ? 0 : predictedMiB(device, plans);
+    return !this.#hasWork(device) && this.#owesWork(device) ? 0 : predictedMiB(device, [this.#state.plan, this.#state.pending]);
+  }
+
+  /** In the layout that stands, or in the next one. */
+  #hasWork(device: string): boolean {
+    return [this.#state.plan, this.#state.pending].some((plan) => plan?.stages.some(({ devices }) => devices.includes(device)));
   }
 
   /** Looks at regular times who has been silent for too long. */
@@ -197,7 +218,7 @@ class CoordinatorShell implements Coordinator {
   /** Reading a model, profiling and compiling keep a device from answering. */
   #owesWork(device: string): boolean {
     const { phase, waitingFor, members } = this.#state;
-    if (members.some(({ name, joining }) => name === device && joining !== undefined)) return true;
+    if (members.some(({ name, joining }) => name === device && joining !== undefined && joining !== 'cooling')) return true;
     return phase !== 'training' && phase !== 'snapshotting' && waitingFor.includes(device);
   }
 
@@ -471,9 +492,6 @@ class CoordinatorShell implements Coordinator {
   }
 
   async #improve(devices: readonly string[], from: Plan): Promise<void> {
-    this.#stopReconsidering();
-    const waitMs = this.#planner.coolDownMs(devices, from);
-    if (waitMs > 0) this.#stopReconsidering = this.#options.clock.after(waitMs, () => this.#reconsider());
     const isOver = (): boolean => !this.#isTrainingWith(from);
     try {
       const found = await this.#planner.better(devices, from, { round: this.#state.round, isOver });
@@ -554,10 +572,10 @@ class CoordinatorShell implements Coordinator {
   #dismiss(device: string, reason: string): void {
     const link = this.#links.get(device);
     this.#send(device, message('end', { reason: reason.slice(0, 1000) }));
-    this.#links.delete(device);
-    this.#detector.forget(device);
+    this.#forget(device);
+    this.#planner.left(device);
     this.#options.hooks.observe({ kind: 'left', device, reason });
-    this.#changeMs ??= this.#options.clock.now();
+    if (this.#hasWork(device)) this.#changeMs ??= this.#options.clock.now();
     void link?.close(reason);
     this.#input({ kind: 'left', device, reason });
   }
@@ -670,7 +688,7 @@ class CoordinatorShell implements Coordinator {
   #close(settle: () => void): void {
     this.#stopJudging();
     this.#stopWaiting();
-    this.#stopReconsidering();
+    for (const stop of this.#stopCooling.values()) stop();
     this.#stopPreparing();
     const links = [...this.#links.values()];
     void Promise.all(links.map((link) => link.close('the run is over'))).then(settle, settle);

@@ -4,12 +4,30 @@
 import type { Answer, JoinStep, MachineConfig, MachineEffect, MachineState, Member, Step } from './machine-types.ts';
 import { fullMembers } from './members.ts';
 
-/** Before the first layout stands, newcomers wait: the others are measured without being disturbed. */
-export function joinLater(state: MachineState, device: string): Step {
-  const isEarly = state.plan === undefined && state.pending === undefined;
-  const member: Member = { name: device, listenUrl: '', joining: 'queued' };
+/** A newcomer. One that comes and goes costs the others nothing until it has stayed for a while. */
+export function joinLater(state: MachineState, device: string, isCooling: boolean): Step {
+  const member: Member = { name: device, listenUrl: '', joining: isCooling ? 'cooling' : 'queued' };
   const next = { ...state, members: [...state.members, member] };
-  return isEarly ? [next, []] : startQueued(next);
+  return isCooling ? [next, []] : startUnlessEarly(next);
+}
+
+/** A device has stayed for a while, unless it is needed and was started before. */
+export function cooled(state: MachineState, device: string): Step {
+  const isCooling = state.members.some(({ name, joining }) => name === device && joining === 'cooling');
+  return isCooling ? startUnlessEarly(at(state, device, { joining: 'queued' })) : [state, []];
+}
+
+/** Before the first layout stands, newcomers wait: the others are measured without being disturbed. */
+function startUnlessEarly(state: MachineState): Step {
+  return state.plan === undefined && state.pending === undefined ? [state, []] : startQueued(state);
+}
+
+/** Nobody else is left: those that cool down are needed. */
+export function startAll(state: MachineState): Step {
+  return startQueued({
+    ...state,
+    members: state.members.map((member): Member => (member.joining === 'cooling' ? { ...member, joining: 'queued' } : member)),
+  });
 }
 
 /** Sends the model to those that waited. */

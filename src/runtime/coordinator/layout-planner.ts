@@ -66,10 +66,21 @@ export class LayoutPlanner {
     return this.#budgets.joined(device, facts);
   }
 
-  /** A device has vanished without a word. `heldMiB`: what it was to hold, where that is known. */
-  vanished(device: string, heldMiB: number | undefined): void {
+  /** A device has left, for whatever reason. */
+  left(device: string): void {
     this.#coolDown.left(device, this.#options.clock.now());
+  }
+
+  /** A device has left without a word. `heldMiB`: what it was to hold, where that is known. */
+  vanished(device: string, heldMiB: number | undefined): void {
+    this.left(device);
     this.#budgets.vanished(device, heldMiB);
+  }
+
+  /** How long a device that came back is to stay before it is made ready for work; undefined where it is at once. */
+  coolDownOf(device: string): { readonly departureCount: number; readonly seconds: number } | undefined {
+    const remainingMs = this.#coolDown.remainingMs(device, this.#options.clock.now());
+    return remainingMs === 0 ? undefined : { departureCount: this.#coolDown.departureCount(device), seconds: remainingMs / 1000 };
   }
 
   /** What plans count on of a device's memory; devices of one machine have it in common. */
@@ -126,23 +137,13 @@ export class LayoutPlanner {
     return plan && { plan, change: { cause: `${device} leaves`, lost: [], drained: device }, copyEvery: this.copyEvery(plan, others) };
   }
 
-  /** Milliseconds until a device that came back is counted on; 0: all are. */
-  coolDownMs(devices: readonly string[], from: Plan): number {
-    const waits = devices
-      .filter((device) => !this.#isCountedOn(device, from))
-      .map((device) => this.#coolDown.remainingMs(device, this.#options.clock.now()));
-    return waits.length === 0 ? 0 : Math.min(...waits);
-  }
-
-  #isCountedOn(device: string, from: Plan): boolean {
-    const isUsed = from.stages.some((stage) => stage.devices.includes(device));
-    return isUsed || this.#coolDown.remainingMs(device, this.#options.clock.now()) === 0;
-  }
-
   /** Looks for a layout that pays in what is left of the run; undefined where there is none, and as for `plan`. */
-  async better(all: readonly string[], from: Plan, { round, isOver }: { round: number; isOver(): boolean }): Promise<Proposal | undefined> {
+  async better(
+    devices: readonly string[],
+    from: Plan,
+    { round, isOver }: { round: number; isOver(): boolean },
+  ): Promise<Proposal | undefined> {
     const { givenPlan, planAgain, machine } = this.#options;
-    const devices = all.filter((device) => this.#isCountedOn(device, from));
     if (givenPlan !== undefined) {
       const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
       if (!isWhole || !this.#isHeld(givenPlan) || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages)) return undefined;

@@ -43,8 +43,8 @@ export interface MachineConfig {
   gradientScale(squaredNorm: number): number;
 }
 
-/** Steps that a device which came during the run has before it. 'queued': until the others train. */
-export type JoinStep = 'queued' | 'preparing' | 'connecting' | 'measuring' | 'profiling';
+/** Steps that a device which came during the run has before it. 'cooling': until it has stayed for a while; 'queued': until the others train. */
+export type JoinStep = 'cooling' | 'queued' | 'preparing' | 'connecting' | 'measuring' | 'profiling';
 
 export interface Member {
   readonly name: string;
@@ -116,7 +116,10 @@ export interface MachineState {
 }
 
 export type MachineInput =
-  | { readonly kind: 'joined'; readonly device: string }
+  /** `isCooling`: it has left before, and is to stay for a while before anybody goes to any trouble for it. */
+  | { readonly kind: 'joined'; readonly device: string; readonly isCooling?: boolean }
+  /** It has stayed for so long. */
+  | { readonly kind: 'cooled'; readonly device: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
   | { readonly kind: 'answer'; readonly device: string; readonly answer: Answer }
   /** `copyEvery`: rounds between copies that cost little. */

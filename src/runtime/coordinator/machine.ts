@@ -16,7 +16,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { RoundResult } from '../messages.ts';
 import { lost, putOut, relayout, suspected, vouchedFor, wantsToLeave } from './changes.ts';
-import { joinerAnswered, joinLater, startQueued } from './joiners.ts';
+import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
 import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Phase, Proposal, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 import { copied, copying, isCopyDue, settleHoldings } from './replication.ts';
@@ -55,7 +55,9 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
   if (state.phase === 'ended') return [state, []];
   switch (input.kind) {
     case 'joined':
-      return joined(config, state, input.device);
+      return joined(config, state, input);
+    case 'cooled':
+      return cooled(state, input.device);
     case 'left':
       return then(lost(config, state, input.device, input.reason), (next) => afterLoss(config, next));
     case 'answer':
@@ -85,11 +87,15 @@ function then([state, effects]: Step, more: (state: MachineState) => Step | unde
   return [next, [...effects, ...further]];
 }
 
-function joined(config: MachineConfig, state: MachineState, device: string): Step {
+function joined(
+  config: MachineConfig,
+  state: MachineState,
+  { device, isCooling = false }: Extract<MachineInput, { kind: 'joined' }>,
+): Step {
   if (state.members.some((member) => member.name === device)) {
     return [state, [{ kind: 'send', device, message: 'end', control: { reason: `another device is called ${device}` } }]];
   }
-  if (state.phase !== 'gathering' && state.phase !== 'waiting') return joinLater(state, device);
+  if (state.phase !== 'gathering' && state.phase !== 'waiting') return joinLater(state, device, isCooling);
   const members = [...state.members, { name: device, listenUrl: '' }];
   const next = { ...state, members, epoch: state.epoch + 1 };
   if (state.phase === 'gathering' && members.length < config.workerCount) return [next, []];

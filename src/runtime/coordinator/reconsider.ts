@@ -39,7 +39,7 @@ function roundMs(plan: Plan, profile: Profile, cluster: Cluster): number {
   return simulate(program(plan), plan, profile, cluster, { events: false }).roundMs;
 }
 
-/** How long devices that left have to stay before they are counted on. */
+/** When devices that left are made ready for work again, once they have come back: each time twice as long after they left. */
 export class CoolDown {
   readonly #departures = new Map<string, { count: number; untilMs: number }>();
 
@@ -49,7 +49,12 @@ export class CoolDown {
     this.#departures.set(device, { count, untilMs });
   }
 
-  /** Milliseconds until the device is counted on; 0: it is. */
+  /** How often the device has left. */
+  departureCount(device: string): number {
+    return this.#departures.get(device)?.count ?? 0;
+  }
+
+  /** Milliseconds until then; 0: at once. */
   remainingMs(device: string, nowMs: number): number {
     return Math.max(0, (this.#departures.get(device)?.untilMs ?? 0) - nowMs);
   }

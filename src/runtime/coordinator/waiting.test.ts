@@ -96,3 +96,32 @@ test('newcomers that are on their way when another device ends the waiting are n
     ],
   );
 });
+
+const cooling: MachineInput = { kind: 'joined', device: 'b', isCooling: true };
+
+function sent(effects: readonly MachineEffect[]): readonly string[] {
+  return effects.flatMap((effect) =>
+    'device' in effect ? [`${effect.kind === 'send' ? effect.message : effect.kind} ${effect.device}`] : [],
+  );
+}
+
+test('a device that cools down gets nothing until it has stayed for a while; if it leaves before, nobody has gone to any trouble', () => {
+  const inputs = [...toTraining, cooling];
+  assert.deepEqual(sent(after(inputs).effects), []);
+  assert.deepEqual(sent(after([...inputs, { kind: 'cooled', device: 'b' }]).effects), ['send-model b']);
+  const { state, effects } = after([...inputs, { kind: 'left', device: 'b', reason: 'gone' }]);
+  assert.deepEqual([state.phase, sent(effects)], ['training', []]);
+  assert.deepEqual(sent(after([...inputs, { kind: 'answer', device: 'b', answer: { kind: 'leaving' } }]).effects), ['dismiss b']);
+});
+
+test('a device that cools down is needed when nobody else is left; that it has cooled down means nothing then', () => {
+  const inputs: readonly MachineInput[] = [...toTraining, cooling, { kind: 'left', device: 'a', reason: 'gone' }];
+  assert.deepEqual(sent(after(inputs).effects), ['send-model b']);
+  assert.deepEqual(sent(after([...inputs, { kind: 'cooled', device: 'b' }]).effects), []);
+});
+
+test('cooled down before there is a first layout, it waits for that like others that come early', () => {
+  const { state, effects } = after([...toTraining.slice(0, 2), cooling, { kind: 'cooled', device: 'b' }]);
+  assert.deepEqual(sent(effects), []);
+  assert.equal(state.members.at(-1)?.joining, 'queued');
+});
