@@ -277,7 +277,10 @@ export class CoordinatorLife {
       this.#present.add(event.device);
       if (!this.#isWaiting()) this.#newcomers.add(event.device);
     }
-    if (event.kind === 'left') for (const devices of [this.#present, this.#newcomers]) devices.delete(event.device);
+    if (event.kind === 'left') {
+      if (!this.#present.has(event.device)) this.#world.witness.violate(`${event.device} is said to leave, and was not there`);
+      for (const devices of [this.#present, this.#newcomers]) devices.delete(event.device);
+    }
     if (event.kind === 'memory-lowered') this.#budgetsMiB.set(event.device, event.toMiB);
     if (event.kind === 'deployment') {
       for (const device of event.plan.stages.flatMap(({ devices }) => devices)) {

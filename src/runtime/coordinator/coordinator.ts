@@ -139,7 +139,10 @@ class CoordinatorShell implements Coordinator {
     this.#detector.heard(name, this.#options.clock.now());
     const { machine: _, ...told } = facts;
     this.#options.hooks.observe({ kind: 'joined', device: name, ...told, memoryMiB });
-    link.receive((frame) => this.#received(name, frame));
+    // What is still on its way from a device that was let go is no sign of life.
+    link.receive((frame) => {
+      if (this.#links.get(name) === link) this.#received(name, frame);
+    });
     void link.ended.then(({ reason }) => {
       if (this.#links.get(name) === link) this.#gone(name, reason);
     });
