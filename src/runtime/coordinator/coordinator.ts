@@ -1,27 +1,18 @@
 // The coordinator's shell: it feeds the state machine (machine.ts) with what happens on the links and carries out its effects. It owns the links, the
 // data feed, the clock and the state that snapshots bring; every decision is the machine's.
 
-import { assert, defined } from '../../assert.ts';
-import type { DeviceTimes, Plan } from '../../cluster/cluster.ts';
-import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import { sameShape, type Tensor } from '../../graph/tensor.ts';
+import { defined } from '../../assert.ts';
+import type { Plan } from '../../cluster/cluster.ts';
+import { InputError, RunError } from '../../errors.ts';
+import type { Tensor } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { sliceSamples } from '../device/samples.ts';
-import {
-  type LinkMeasurement,
-  type Message,
-  message,
-  parseMessage,
-  type RoundResult,
-  type StateRole,
-  type ToCoordinator,
-  toCoordinatorSchemas,
-} from '../messages.ts';
+import { type Message, message, parseMessage, type RoundResult, type ToCoordinator, toCoordinatorSchemas } from '../messages.ts';
 import { encodeModel } from '../model-transfer.ts';
-import { optimizedParameter, type RunState } from '../run-state.ts';
 import { optimizerStateCount } from '../training-spec.ts';
+import { checkMeasured, checkProfile, sampleMs } from './answer-checks.ts';
 import { Detector } from './detector.ts';
 import { type Drift, LayoutPlanner, type PlanRequest } from './layout-planner.ts';
 import { initialState, step } from './machine.ts';
@@ -29,6 +20,7 @@ import type { Answer, MachineEffect, MachineInput, MachineState, Proposal } from
 import { fullMembers } from './members.ts';
 import { predictedMiB } from './memory-budgets.ts';
 import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from './options.ts';
+import { notAsked, Snapshots } from './snapshots.ts';
 
 /** One run's coordinator. */
 export interface Coordinator {
@@ -47,13 +39,6 @@ export interface Coordinator {
 /** Starts a coordinator that waits for its workers. */
 export function createCoordinator(options: CoordinatorOptions): Coordinator {
   return new CoordinatorShell(options);
-}
-
-/** What devices have sent of the state after so many rounds, in one layout. */
-interface Snapshot {
-  readonly epoch: number;
-  readonly round: number;
-  readonly state: Readonly<Record<StateRole, Map<string, Tensor>>>;
 }
 
 /** How often it is looked at who is silent. */
@@ -83,14 +68,9 @@ class CoordinatorShell implements Coordinator {
   readonly #links = new Map<string, Link>();
   readonly #planner: LayoutPlanner;
   readonly #detector = new Detector(judgeEveryMs);
-  /** The state after so many rounds that devices without a holder begin with: the last checkpoint, or the state before the first round. */
-  #saved: { readonly round: number; readonly state: RunState };
-  /** The snapshot that is coming in. */
-  #snapshot = emptySnapshot(0, -1);
+  readonly #snapshots: Snapshots;
   #model: ReturnType<typeof encodeModel> | undefined;
   #state: MachineState;
-  /** By device: the parameters and buffers that its snapshots hold. */
-  #owned: ReadonlyMap<string, ReadonlySet<string>> = new Map();
   readonly #inputs: MachineInput[] = [];
   #epoch = 0;
   /** The plan that is being made. */
@@ -114,7 +94,7 @@ class CoordinatorShell implements Coordinator {
     this.#options = options;
     this.#planner = new LayoutPlanner(options);
     this.#state = initialState(options.machine);
-    this.#saved = { round: options.machine.firstRound, state: options.subject.state };
+    this.#snapshots = new Snapshots(options.subject, options.machine.firstRound);
     this.#durableRound = options.machine.firstRound > 0 ? options.machine.firstRound : undefined;
     this.end = new Promise((resolve, reject) => {
       this.#resolve = resolve;
@@ -261,13 +241,18 @@ class CoordinatorShell implements Coordinator {
       case 'connected':
         return { kind: 'connected' };
       case 'measured':
-        this.#checkMeasured(device, received.control.links);
+        checkMeasured(device, received.control.links, this.#state.members);
         return { kind: 'measured', links: received.control.links };
       case 'profile-progress':
         this.#options.hooks.observe({ kind: 'profile-progress', device, ...received.control });
         return undefined;
       case 'profiled':
-        this.#checkProfile(device, received.control);
+        checkProfile(
+          device,
+          received.control,
+          this.#options.subject.sequence.layers.length,
+          this.#options.machine.batchSizesToProfile.length,
+        );
         return { kind: 'profiled', profile: received.control };
       case 'deployed':
         this.#options.hooks.observe({ kind: 'deployed', device, valueMiB: received.control.valueBytes / 2 ** 20 });
@@ -275,7 +260,7 @@ class CoordinatorShell implements Coordinator {
       case 'prepared':
         return { kind: 'prepared', result: received.control };
       case 'state':
-        this.#collect(device, received.control, received.frame);
+        this.#collect(device, received.control, received.frame.tensors?.[0]);
         return undefined;
       case 'snapshot-end':
         return this.#snapshotEnd(device, received.control.round);
@@ -285,7 +270,7 @@ class CoordinatorShell implements Coordinator {
         this.#changeMs ??= this.#options.clock.now();
         return { kind: 'lost-peer', ...received.control };
       case 'link-measured': {
-        this.#checkMeasured(device, [received.control]);
+        checkMeasured(device, [received.control], this.#state.members);
         const drift = this.#planner.measuredAgain(device, received.control);
         if (drift !== undefined) this.#drifted(drift);
         return undefined;
@@ -309,61 +294,23 @@ class CoordinatorShell implements Coordinator {
 
   /** The first device of a stage has sent all of it. */
   #snapshotEnd(device: string, round: number): Answer {
-    const { parameter, buffer } = this.#snapshot.state;
     const isOwner = this.#state.plan?.stages.some(({ devices }) => devices[0] === device) === true;
-    const missing = isOwner ? [...(this.#owned.get(device) ?? [])].find((name) => !parameter.has(name) && !buffer.has(name)) : undefined;
+    const [missing] = isOwner ? this.#snapshots.missing(device) : [];
     if (missing !== undefined && round === this.#state.round) return { kind: 'failed', message: `it sent no ${missing}` };
     return { kind: 'snapshot-end', round };
   }
 
-  #checkMeasured(device: string, links: readonly LinkMeasurement[]): void {
-    const peers = new Set(links.map(({ peer }) => peer));
-    const isKnown = (peer: string): boolean => peer !== device && this.#state.members.some(({ name }) => name === peer);
-    if (peers.size !== links.length || ![...peers].every(isKnown))
-      throw new ProtocolError(`${device} measured links that it does not have.`);
-  }
-
-  /** A profile has a time for each layer of the model at each batch size that was asked for. */
-  #checkProfile(device: string, { layers, times }: ToCoordinator['profiled']): void {
-    const layerCount = this.#options.subject.sequence.layers.length;
-    const rowCount = this.#options.machine.batchSizesToProfile.length;
-    const tables = [
-      times.forwardMs,
-      times.backwardMs,
-      times.backwardInputMs ?? [],
-      times.backwardWeightMs ?? [],
-      times.stepMs ?? [],
-    ].filter((rows, index) => index < 2 || rows.length > 0);
-    const hasUpdates = times.updateMs === undefined || times.updateMs.length === layerCount;
-    if (
-      hasUpdates &&
-      layers.length === layerCount &&
-      tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount))
-    )
-      return;
-    throw new ProtocolError(`${device} sent a profile that is not of ${layerCount} layers at ${rowCount} batch sizes.`);
-  }
-
   /** Keeps a piece of a snapshot, if it is one that was asked for. */
-  #collect(device: string, { role, name }: ToCoordinator['state'], frame: Frame): void {
-    const { state } = this.#options.subject;
-    const owner = role === 'optimizer' ? optimizedParameter(name) : name;
-    const known = state[role === 'buffer' ? 'buffer' : 'parameter'].get(owner);
-    const isAsked =
-      this.#state.phase === 'snapshotting' && this.#state.waitingFor.includes(device) && this.#owned.get(device)?.has(owner) === true;
-    if (known === undefined || !isAsked) throw new ProtocolError(`${device} sent the ${role} ${name}, which it was not asked for.`);
-    const value = frame.tensors?.[0];
-    if (value?.type !== 'float32' || !sameShape(value.shape, known.shape)) {
-      throw new ProtocolError(`${device} sent the ${role} ${name} in another size than it has.`);
-    }
-    // The frame's bytes are a view of a received buffer, kept alive as long as the checkpoint is.
-    this.#snapshot.state[role].set(name, value);
+  #collect(device: string, control: ToCoordinator['state'], value: Tensor | undefined): void {
+    const { phase, waitingFor } = this.#state;
+    if (phase !== 'snapshotting' || !waitingFor.includes(device)) throw notAsked(device, control);
+    this.#snapshots.collect(device, control, value);
   }
 
   #perform(effect: MachineEffect): void {
     switch (effect.kind) {
       case 'send':
-        if (effect.message === 'snapshot') this.#expectSnapshot(effect.control.round);
+        if (effect.message === 'snapshot') this.#snapshots.expect(this.#epoch, effect.control.round);
         return this.#send(effect.device, message(effect.message, effect.control));
       case 'send-model':
         return this.#sendModel(effect.device);
@@ -590,46 +537,14 @@ class CoordinatorShell implements Coordinator {
     this.#feeding = Promise.resolve();
     this.#planner.begin(plan, this.#state.copyEvery);
     this.#options.hooks.observe({ kind: 'deployment', plan });
-    const { sequence } = this.#options.subject;
-    const owned = new Map<string, ReadonlySet<string>>();
-    for (const { layers, devices } of plan.stages) {
-      const names = new Set(sequence.layers.slice(layers[0], layers[1]).flatMap(({ parameters, buffers }) => [...parameters, ...buffers]));
-      for (const device of devices) owned.set(device, names);
-    }
-    this.#owned = owned;
+    this.#snapshots.begin(plan);
     const peers = members.map(({ name, listenUrl }) => ({ name, url: listenUrl }));
     for (const { name } of members) {
       const layers = moves.filter(({ from, to }) => from === null && to === name).map((move) => move.layers);
-      const entries = layers.flatMap((range) => this.#savedEntries(range, round));
+      const entries = layers.flatMap((range) => this.#snapshots.entries(range, round));
       this.#send(name, message('deploy', { plan, round, moves, stateCount: entries.length, peers }));
       for (const { role, name: entry, value } of entries) this.#send(name, message('state', { role, name: entry }, [value]));
     }
-  }
-
-  /** What the last checkpoint has of layers [first, end). */
-  #savedEntries([first, end]: readonly [number, number], round: number): { role: StateRole; name: string; value: Tensor }[] {
-    const { state, round: savedRound } = this.#saved;
-    assert(savedRound === round, `the state of round ${savedRound} is at hand, not that of ${round}`);
-    const own = this.#options.subject.sequence.layers.slice(first, end);
-    const parameters = own.flatMap((layer) => layer.parameters);
-    const entries: { role: StateRole; name: string; value: Tensor }[] = [];
-    const add = (role: StateRole, names: Iterable<string>): void => {
-      for (const name of names) {
-        const value = state[role].get(name);
-        if (value !== undefined) entries.push({ role, name, value });
-      }
-    };
-    add('parameter', parameters);
-    add(
-      'buffer',
-      own.flatMap((layer) => layer.buffers),
-    );
-    const ofThese = new Set(parameters);
-    add(
-      'optimizer',
-      [...state.optimizer.keys()].filter((name) => ofThese.has(optimizedParameter(name))),
-    );
-    return entries;
   }
 
   #feed(round: number): void {
@@ -657,21 +572,14 @@ class CoordinatorShell implements Coordinator {
     }
   }
 
-  /** A snapshot has been asked for: what an earlier one has brought that was never finished is forgotten. */
-  #expectSnapshot(round: number): void {
-    if (this.#snapshot.round !== round || this.#snapshot.epoch !== this.#epoch) this.#snapshot = emptySnapshot(this.#epoch, round);
-  }
-
   #writeCheckpoint(round: number): void {
-    const { state } = this.#snapshot;
-    const missing = [...this.#owned.values()]
-      .flatMap((names) => [...names])
-      .filter((name) => !state.parameter.has(name) && !state.buffer.has(name));
+    const { state } = this.#snapshots;
+    const missing = this.#snapshots.missing();
     if (missing.length > 0)
       return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
     this.#options.hooks.onCheckpoint(round, state).then(
       (isSafe) => {
-        this.#saved = { round, state };
+        this.#snapshots.saved(round, state);
         if (isSafe) this.#durableRound = round;
         this.#input({ kind: 'checkpointed', round });
       },
@@ -698,19 +606,8 @@ class CoordinatorShell implements Coordinator {
   }
 }
 
-/** Milliseconds of forward and backward for one sample, at the largest batch measured. */
-function sampleMs(times: DeviceTimes, batchSizes: readonly number[]): number {
-  const last = batchSizes.length - 1;
-  const total = [...(times.forwardMs[last] ?? []), ...(times.backwardMs[last] ?? [])].reduce((sum, ms) => sum + ms, 0);
-  return total / defined(batchSizes[last], 'a batch size');
-}
-
 /** A device that nothing is expected of is told so, and does not try again. */
 function turnAway(link: Link, reason: string): void {
   void link.send(message('end', { reason })).catch(() => {}); // it has gone: nobody to tell
   void link.close(reason);
-}
-
-function emptySnapshot(epoch: number, round: number): Snapshot {
-  return { epoch, round, state: { parameter: new Map(), buffer: new Map(), optimizer: new Map() } };
 }
