@@ -72,10 +72,10 @@ export function sequenceFirstNet(): TestNet {
   return { graph: b.build([b.linear(pooled, { name: 'head', outFeatures: 3 })]), loss: 'cross-entropy', classCount: 3 };
 }
 
-/** Much to send and little to compute: 8 KiB a sample between its two layers. */
+/** Much to send and little to compute: 4 KiB a sample between its two layers. */
 export function wideNet(): TestNet {
   const b = new GraphBuilder('wide', { seed: 7 });
-  const x = b.tanh(b.linear(b.input('x', 'float32', ['N', 3]), { name: 'a', outFeatures: 2048 }));
+  const x = b.tanh(b.linear(b.input('x', 'float32', ['N', 3]), { name: 'a', outFeatures: 1024 }));
   return { graph: b.build([b.linear(x, { name: 'head', outFeatures: 3 })]), loss: 'cross-entropy', classCount: 3 };
 }
 

@@ -24,7 +24,7 @@ test('a layout that has stood for half a minute: those who would run another aft
     workerNames: ['a', 'b', 'c'],
     machine: { endRound: 100, replicateEvery: 5, learningRate: () => 0.01 },
     clock,
-    links: { clock, bandwidthMbps: 1 },
+    links: { clock, bandwidthMbps: 0.5 },
     choosePlan: () => plan,
     observe: (event, cluster) => {
       if (event.kind === 'deployment' && trainingMs === 0) trainingMs = clock.now();
