@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { systemClock } from '../clock.ts';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
-import { LinkWatch } from './link-watch.ts';
+import { LinkWatch, withLinks } from './link-watch.ts';
 
 const layer = (name: string): Profile['layers'][number] => ({ name, outputBytes: 125_000, weightBytes: 4, savedBytes: 4, flops: 1 });
 
@@ -117,6 +117,24 @@ test('a slow link that is used tells by itself when it is faster, one that is no
   pass(10_000_000);
   assert.deepEqual(watch.due(), []);
   assert.equal(watch.measuredAgain(['b', 'a'], 900), undefined, 'nobody asked');
+});
+
+test('a cluster that its user describes: links are no faster than they were seen to be, the last time', () => {
+  const described: Cluster = {
+    ...cluster,
+    links: { default: { bandwidthMbps: 50, latencyMs: 3 }, pairs: [pairs[1] as (typeof pairs)[number]] },
+  };
+  const change = (a: string, b: string, mbps: number) => ({ between: [a, b] as const, beforeMbps: 1, mbps });
+  assert.equal(withLinks(described, []), described);
+  assert.equal(withLinks(described, [change('a', 'stranger', 5)]), described);
+  const known = withLinks(described, [change('c', 'a', 5), change('b', 'c', 2), change('b', 'c', 80)]);
+  assert.deepEqual(known.links, {
+    default: { bandwidthMbps: 50, latencyMs: 3 },
+    pairs: [
+      { between: ['c', 'a'], bandwidthMbps: 5, latencyMs: 0 },
+      { between: ['b', 'c'], bandwidthMbps: 50, latencyMs: 3 },
+    ],
+  });
 });
 
 test('a device that comes back is measured anew: what was known of its links is forgotten', () => {

@@ -17,6 +17,21 @@ export interface LinkChange {
   readonly mbps: number;
 }
 
+/** A cluster as its user describes it, with links no faster than the last that is known of each of them. */
+export function withLinks(cluster: Cluster, changes: readonly LinkChange[]): Cluster {
+  const last = new Map(changes.map((change) => [keyOf(change.between), change]));
+  const names = new Set(cluster.devices.map(({ name }) => name));
+  const known = [...last.values()].filter(({ between }) => between.every((name) => names.has(name)));
+  if (known.length === 0) return cluster;
+  const table = links(cluster);
+  const pairs = known.map(({ between, mbps }) => {
+    const [from, to] = [table.deviceIndex(between[0]), table.deviceIndex(between[1])];
+    return { between, bandwidthMbps: Math.min(mbps, table.bandwidthMbps(from, to)), latencyMs: table.latencyMs(from, to) };
+  });
+  const others = (cluster.links.pairs ?? []).filter(({ between }) => !last.has(keyOf(between)));
+  return { ...cluster, links: { ...cluster.links, pairs: [...others, ...pairs] } };
+}
+
 /** What rounds report: by peer, the Mbps that a device's link to it carried while it was busy. */
 export type LinkRates = Readonly<Record<string, number>>;
 

@@ -25,6 +25,7 @@ import type { StageStore } from './device/compiled-stages.ts';
 import { type Evaluation, evaluate } from './evaluate.ts';
 import type { Observer, RunEvent } from './events.ts';
 import { withForwardOnly } from './fine-tuning.ts';
+import { type LinkChange, withLinks } from './link-watch.ts';
 import { localPlan, trainHere } from './local.ts';
 import { checkPlanFits, type PreparedRun, prepareRun, type SessionInput } from './prepare.ts';
 import type { RunState } from './run-state.ts';
@@ -85,6 +86,8 @@ class Session {
   #isTraining = false;
   /** By device: what is left to count on of its memory, whatever a given cluster says. */
   readonly #loweredMiB = new Map<string, number>();
+  /** By pair of devices: links that were seen to be slow, or fast again. */
+  readonly #linkChanges = new Map<string, LinkChange>();
   #lastCommitMs = 0;
   #planReadyMs = 0;
   #evaluationMs = 0;
@@ -213,7 +216,7 @@ class Session {
     }
   }
 
-  /** The cluster that the user describes, but for what devices have shown that they cannot hold; by default the measured one. */
+  /** The cluster that the user describes, but for what devices and links have shown that they cannot hold and carry; by default the measured one. */
   #given(measured: Cluster): Cluster {
     const { cluster } = this.#prepared;
     if (cluster === undefined) return measured;
@@ -221,7 +224,7 @@ class Session {
       ...device,
       memoryMiB: Math.min(device.memoryMiB, this.#loweredMiB.get(device.name) ?? device.memoryMiB),
     }));
-    return { ...cluster, devices };
+    return withLinks({ ...cluster, devices }, [...this.#linkChanges.values()]);
   }
 
   get #mayRecompute(): boolean {
@@ -273,6 +276,7 @@ class Session {
 
   /** Events pass through here on their way out; documents of the run folder are written from them. */
   #watch(event: RunEvent): void {
+    if (event.kind === 'drift') for (const change of event.links) this.#linkChanges.set([...change.between].sort().join(' '), change);
     if (event.kind === 'memory-lowered') this.#loweredMiB.set(event.device, event.toMiB);
     if (event.kind === 'phase' && event.phase === 'training' && !this.#isTraining) {
       this.#isTraining = true;

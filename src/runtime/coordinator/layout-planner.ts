@@ -168,9 +168,9 @@ export class LayoutPlanner {
    * then on; undefined where there are none.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
-    if (!this.#driftWatch.add(results)) return undefined;
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-    if (this.#options.planAgain === undefined || !this.#isProfiled(devices)) return undefined;
+    // Nothing is kept of rounds that nobody will look at.
+    if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results)) return undefined;
     const { profile, drift, links } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
     if (links.length > 0) this.#reserve.clear();
     for (const device of Object.keys(drift)) {
