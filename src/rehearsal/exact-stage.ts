@@ -65,6 +65,7 @@ export class ExactStage implements StagePort {
   #summedCount: number | undefined;
   #lossSum = 0;
   #correctCount = 0;
+  #takenMs = 0;
 
   constructor(options: StageOptions, world: StageWorld) {
     const { sequence, layers, training } = options;
@@ -120,8 +121,10 @@ export class ExactStage implements StagePort {
     this.#state.dispose();
   }
 
-  busyMs(): number {
-    return this.#world.engine.busyMs();
+  takeBusyMs(): number {
+    const beforeMs = this.#takenMs;
+    this.#takenMs = this.#world.engine.busyMs();
+    return this.#takenMs - beforeMs;
   }
 
   mailboxBytes(microBatchCount: number): number {

@@ -80,8 +80,9 @@ export interface RoundResult {
   readonly squaredNorm: number;
   /** True when loss and gradients are finite. */
   readonly finite: boolean;
-  /** Milliseconds from the round's start to here, and those spent computing. */
+  /** Milliseconds from the round's start to here; the round before may have ended later than that. */
   readonly roundMs: number;
+  /** Those spent computing since the round before ended. */
   readonly busyMs: number;
   /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
   readonly linkMbps?: Readonly<Record<string, number>>;

@@ -124,8 +124,8 @@ export class GrainedStage implements StagePort {
     return this.#inner.state(options);
   }
 
-  busyMs(): number {
-    return this.#inner.busyMs();
+  takeBusyMs(): number {
+    return this.#inner.takeBusyMs();
   }
 
   computed(): Promise<number> {

@@ -29,7 +29,7 @@ function slowStage(clock: VirtualClock): { readonly stage: StagePort; readonly s
     outputs: [],
     isLast: true,
     label: { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false },
-    busyMs: () => 0,
+    takeBusyMs: () => 0,
     beginRound: () => {},
     forward: async () => [],
     backward: async (_microBatch: number, _gradients: unknown, bucket?: number) => {

@@ -32,7 +32,7 @@ function start() {
   const arrivals: ((frame: Frame) => void)[] = [];
   const failure = new Failure();
   const stage = {
-    busyMs: () => 0,
+    takeBusyMs: () => 0,
     beginRound: () => did.push('begin'),
     takeGradients: async () => {
       did.push('take');

@@ -67,7 +67,6 @@ export interface QueuedRound {
 export async function runRound(program: DeviceProgram, stage: StagePort, round: number, ports: RoundPorts): Promise<QueuedRound> {
   const { clock, failure } = ports;
   const startMs = clock.now();
-  const busyBeforeMs = stage.busyMs();
   const state = new RoundState(program, stage, round, {
     ...ports,
     // A round that is given up stops at whatever it waits for: it must not take what comes for the next one.
@@ -91,7 +90,8 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
   if (update !== undefined) stage.update(update);
   const finish = async (): Promise<RoundOutcome> => {
     await failure.guard(state.finished());
-    const result = { round, ...(await totals), roundMs: clock.now() - startMs, busyMs: stage.busyMs() - busyBeforeMs };
+    const sums = await totals;
+    const result = { round, ...sums, roundMs: clock.now() - startMs, busyMs: stage.takeBusyMs() };
     return { result, times: times === undefined ? [] : await failure.guard(times.all()) };
   };
   const outcome = finish();

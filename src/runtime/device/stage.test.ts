@@ -1,6 +1,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { defined } from '../../assert.ts';
+import { systemClock } from '../../clock.ts';
+import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
@@ -8,6 +10,7 @@ import { GraphBuilder } from '../../graph/builder.ts';
 import { type CutTensor, cutBefore } from '../../graph/layers.ts';
 import { allocate, elementCount, type Tensor, tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
+import { program } from '../../schedule/generate.ts';
 import {
   batchNormNet,
   dropoutNet,
@@ -20,8 +23,10 @@ import {
   transformerNet,
 } from '../../testing/training-subjects.ts';
 import type { RunSubject } from '../coordinator/options.ts';
+import { Failure } from '../failure.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { createStage } from './create-stage.ts';
+import { runRound } from './round.ts';
 import { ownCopy } from './samples.ts';
 import type { RoundTotals, StagePort } from './stage.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
@@ -463,4 +468,31 @@ test('a step that updates is updated with as was said, and tells of a gradient t
   await passes(1e30); // the loss is 1 a sample; the square of the weight's gradient is more than float32 holds
   assert.deepEqual(await stage.finishRound(true), { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: false });
   await engine.close();
+});
+
+test('rounds that are queued one behind the other share out what the engine computes, none of it twice', async () => {
+  const net = residualNet();
+  const subject = subjectOf(net, 8);
+  const engine = createReferenceEngine();
+  const stage = await stageOf(engine, subject, { layers: [0, subject.sequence.layers.length] });
+  const stages: Plan['stages'] = [{ layers: [0, subject.sequence.layers.length], devices: ['a'], samples: [sampleCount], inFlight: 1 }];
+  const sizes = { batchSize: 2 * sampleCount, microBatchSize: sampleCount, microBatchCount: 2 };
+  const device = defined(program({ planner: 'hand', schedule: 'gpipe', ...sizes, stages }).devices[0], 'a device');
+  const beforeMs = engine.busyMs();
+  const queue = async (round: number) =>
+    runRound(device, stage, round, {
+      clock: systemClock,
+      send: () => Promise.reject(new Error('there is nobody else')),
+      receive: async ({ kind, microBatch }) => {
+        const tensors = values(kind === 'label' ? [stage.label] : stage.inputs, microBatch, net.classCount);
+        return { kind, epoch: 0, round, microBatch, tensors };
+      },
+      failure: new Failure(),
+      nextUpdate: async () => ({ ...update, step: round + 1 }),
+    });
+  const [first, second] = [await queue(0), await queue(1)];
+  const busyMs = [(await first.outcome).result.busyMs, (await second.outcome).result.busyMs];
+  assert.ok(busyMs.every((ms) => ms > 0));
+  const sum = busyMs.reduce((total, ms) => total + ms, 0);
+  assert.ok(sum <= engine.busyMs() - beforeMs + 1e-9, `${busyMs.join(' and ')} of ${engine.busyMs() - beforeMs} ms`);
 });

@@ -43,7 +43,7 @@ export type StagePort = Pick<
   | 'load'
   | 'missingState'
   | 'state'
-  | 'busyMs'
+  | 'takeBusyMs'
   | 'mailboxBytes'
   | 'beginRound'
   | 'forward'
@@ -88,6 +88,7 @@ export class Stage {
   /** Kept by forward for backward, by micro-batch. */
   readonly #inFlight = new Map<number, Values>();
   readonly #sums: GradientSums;
+  #takenMs: number;
   #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
   /** Squared norms of single gradients, from a step that updates. */
   #norms: Promise<number>[] = [];
@@ -110,6 +111,7 @@ export class Stage {
     this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
     this.#state = new StageState(engine, compiled.packs);
     this.#sums = new GradientSums(engine, compiled);
+    this.#takenMs = engine.busyMs();
   }
 
   /**
@@ -162,9 +164,11 @@ export class Stage {
     this.#engine.trim();
   }
 
-  /** Milliseconds of computing so far. */
-  busyMs(): number {
-    return this.#engine.busyMs();
+  /** Milliseconds that the engine has computed since this was asked last, or since the stage was made. */
+  takeBusyMs(): number {
+    const beforeMs = this.#takenMs;
+    this.#takenMs = this.#engine.busyMs();
+    return this.#takenMs - beforeMs;
   }
 
   /** Resolves when everything queued so far is computed, with how many milliseconds ago that was. */
