@@ -3,6 +3,8 @@ import { test } from 'node:test';
 import { systemClock } from '../clock.ts';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { createRandom } from '../random.ts';
+import { program } from '../schedule/generate.ts';
+import { simulate } from '../simulator/simulate.ts';
 import { DriftWatch, refreshProfile } from './drift.ts';
 
 const layer = (name: string): Profile['layers'][number] => ({ name, outputBytes: 4, weightBytes: 4, savedBytes: 4, flops: 1 });
@@ -36,13 +38,29 @@ const many = (count: number, value: number): number[] => new Array<number>(count
 
 test('a device that falls to a quarter of its speed is told when three quarters of its rounds say so; only its times change', () => {
   const rounds = (slowCount: number): readonly number[] => [...many(16 - slowCount, 20), ...many(slowCount, 80)];
-  assert.deepEqual(refreshProfile(profile, plan, cluster, { a: rounds(11), b: many(16, 30) }), { profile, drift: {} });
+  assert.deepEqual(refreshProfile(profile, plan, cluster, { a: rounds(11), b: many(16, 30) }), { profile, factors: {}, drift: {} });
   const { profile: found, drift } = refreshProfile(profile, plan, cluster, { a: rounds(13), b: many(16, 30) });
   assert.deepEqual(drift, { a: 4 });
   assert.deepEqual(found.devices, { board: profile.devices['board'], a: { forwardMs: [[4, 8]], backwardMs: [[12, 16]] } });
   // With the profile refreshed, the same rounds are as expected; when the device recovers, that is told too.
   assert.deepEqual(refreshProfile(found, plan, cluster, { a: rounds(13) }).drift, {});
   assert.deepEqual(refreshProfile(found, plan, cluster, { a: many(8, 20) }).drift, { a: 0.25 });
+});
+
+test('a tenth is no drift, but the profile is corrected by it, and with it predicts the rounds', () => {
+  const rounds = { a: [21.6, 22, 22, 22.4, 22, 30], b: [27, 26.9, 27, 27.1, 20, 27] };
+  const { profile: found, factors, drift } = refreshProfile(profile, plan, cluster, rounds);
+  assert.deepEqual(factors, { a: 1.1, b: 0.9 });
+  assert.deepEqual(drift, {});
+  const { devices } = simulate(program(plan), plan, found, cluster, { events: false });
+  for (const [device, ms] of [
+    ['a', 22],
+    ['b', 27],
+  ] as const)
+    assert.ok(Math.abs((devices[device]?.busyMs ?? 0) / ms - 1) < 1e-6, device);
+  // Rounds like these say nothing new then, nor do some that are a little otherwise.
+  for (const more of [rounds, { a: many(8, 23), b: many(8, 25.8) }])
+    assert.equal(refreshProfile(found, plan, cluster, more).profile, found);
 });
 
 test('what bytes cost may be paid while a device waits, or slow its computing: neither is drift', () => {
@@ -61,9 +79,9 @@ test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than fi
       { length: 16 },
       (_, round) => 20 * (round % 4 === 1 ? (seed % 2 === 0 ? 10 : 0.1) : 0.85 + 0.35 * random.uniform()),
     );
-    const { profile: same, drift } = refreshProfile(profile, plan, cluster, { a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] });
+    const { factors, drift } = refreshProfile(profile, plan, cluster, { a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] });
     assert.deepEqual(drift, {}, `seed ${seed}`);
-    assert.equal(same, profile);
+    for (const [device, factor] of Object.entries(factors)) assert.ok(device === 'a' && factor > 0.85 && factor < 1.2, `seed ${seed}`);
   }
 });
 

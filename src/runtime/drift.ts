@@ -11,16 +11,20 @@ import { type LinkChange, LinkWatch } from './link-watch.ts';
 import type { RoundResult } from './messages.ts';
 
 export interface Refreshed {
-  /** With the times of devices that drifted under their own names; the same object where none did. */
+  /** With the times of devices in `factors` under their own names; the same object where there are none. */
   readonly profile: Profile;
-  /** How many times as long as the profile says a device computes: those only for which that matters. */
+  /** How many times as long as the profile says a device computes: those that it is corrected by. */
+  readonly factors: Readonly<Record<string, number>>;
+  /** Of `factors`, those that another plan may be worth. */
   readonly drift: Readonly<Record<string, number>>;
 }
 
 /** Fewer rounds say nothing. */
 const leastRoundCount = 5;
-/** Between these the profile stands: predictions are off by some percent anyhow, and planning anew costs time. */
+/** Between these nobody plans anew: it costs time. */
 const [slower, faster] = [1.25, 0.8];
+/** Between these the profile stands: rounds are not more alike. */
+const [longer, shorter] = [1.05, 0.95];
 /** What lasts less is not worth another layout. Whoever finds drift waits twice as long before looking again: a device that others use comes and goes. */
 const [shortestWindowMs, longestWindowMs] = [10_000, 300_000];
 
@@ -60,7 +64,7 @@ export class DriftWatch {
   look(profile: Profile, plan: Plan, cluster: Cluster): Refreshed & { readonly links: readonly LinkChange[] } {
     const refreshed = refreshProfile(profile, plan, cluster, this.#busyMs);
     const links = this.links.look(refreshed.profile, plan, cluster);
-    const isSteady = refreshed.profile === profile && links.length === 0;
+    const isSteady = Object.keys(refreshed.drift).length === 0 && links.length === 0;
     this.#windowMs = isSteady ? Math.max(shortestWindowMs, this.#windowMs / 2) : Math.min(longestWindowMs, this.#windowMs * 2);
     this.begin();
     return { ...refreshed, links };
@@ -68,8 +72,9 @@ export class DriftWatch {
 }
 
 /**
- * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs). A device has drifted when three quarters of its
- * rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out.
+ * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs). The profile is corrected, and a device has drifted,
+ * where three quarters of its rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out. (FTPipeHD, section
+ * III-D, estimates capacities in this way, from the time of a stage beside that of the same layers in the profile.)
  */
 export function refreshProfile(
   profile: Profile,
@@ -78,6 +83,7 @@ export function refreshProfile(
   busyMs: Readonly<Record<string, readonly number[]>>,
 ): Refreshed {
   const { devices: predicted } = simulate(program(plan), plan, profile, cluster, { events: false });
+  const factors: Record<string, number> = {};
   const drift: Record<string, number> = {};
   const devices: Record<string, DeviceTimes> = {};
   for (const device of cluster.devices) {
@@ -87,11 +93,13 @@ export function refreshProfile(
     const rounds = busyMs[device.name] ?? [];
     if (leastMs === 0 || rounds.length < leastRoundCount) continue;
     const [low, median, high] = quartiles(rounds);
-    if (low < slower * mostMs && high > faster * leastMs) continue;
+    const isBeyond = (above: number, below: number): boolean => low >= above * mostMs || high <= below * leastMs;
+    if (!isBeyond(longer, shorter)) continue;
     const factor = median / (median > mostMs ? mostMs : leastMs);
-    drift[device.name] = factor;
+    factors[device.name] = factor;
+    if (isBeyond(slower, faster)) drift[device.name] = factor;
     devices[device.name] = scaledTimes(deviceTimes(profile, device), factor);
   }
-  const isSame = Object.keys(drift).length === 0;
-  return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, drift };
+  const isSame = Object.keys(factors).length === 0;
+  return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, factors, drift };
 }

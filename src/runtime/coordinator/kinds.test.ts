@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { handlingByDevice, type Measured, timesByKind, withHandling } from './kinds.ts';
+import { handlingByDevice, type Measured, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
 const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
@@ -78,6 +78,23 @@ test('what links cost a device is the middle of what it sent with, and of what i
     ]),
   );
   assert.deepEqual(Object.fromEntries(costs), { a: 3, b: (6 + 10) / 2, c: 30 });
+});
+
+test('a link that a processor held up is taken for as fast as that processor usually is, one that was slow itself for what it carried', () => {
+  const costs = new Map([
+    ['a', 10],
+    ['b', 20],
+  ]);
+  // A MiB takes 83.9 ms at 100 Mbps.
+  const link = (sendingMsPerMiB: number, receivingMsPerMiB: number, bandwidthMbps = 100) => ({
+    ...{ peer: 'b', latencyMs: 1, bandwidthMbps, sendingMsPerMiB, receivingMsPerMiB },
+  });
+  const usual = (2 ** 20 * 8) / 20 / 1000;
+  for (const held of [link(10, 80), link(80, 10), link(68, 68)])
+    assert.ok(Math.abs(unhinderedMbps('a', held, costs) - usual) < 1e-9, JSON.stringify(held));
+  for (const free of [link(10, 20), link(66, 66), link(9, 9, 800)]) assert.equal(unhinderedMbps('a', free, costs), free.bandwidthMbps);
+  assert.equal(unhinderedMbps('a', { peer: 'b', latencyMs: 1, bandwidthMbps: 100 }, costs), 100);
+  assert.equal(unhinderedMbps('a', link(80, 80), new Map()), 100);
 });
 
 test('devices that share their times share what links cost them', () => {

@@ -13,7 +13,7 @@ import type { RunEvent } from '../events.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
-import { handlingByDevice, timesByKind, withHandling } from './kinds.ts';
+import { handlingByDevice, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
 import type { Proposal } from './machine-types.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
@@ -45,7 +45,7 @@ export class LayoutPlanner {
   readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
   readonly #profiles = new Map<string, ToCoordinator['profiled']>();
   /** Devices whose times were corrected by what they took in training. */
-  readonly #drifted = new Set<string>();
+  readonly #corrected = new Set<string>();
   readonly #coolDown = new CoolDown();
   readonly #budgets = new MemoryBudgets();
   readonly #driftWatch: DriftWatch;
@@ -96,7 +96,7 @@ export class LayoutPlanner {
 
   profiled(device: string, profile: ToCoordinator['profiled']): void {
     this.#profiles.set(device, profile);
-    this.#drifted.delete(device);
+    this.#corrected.delete(device);
     this.#reserve.clear();
   }
 
@@ -164,21 +164,21 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then: the devices and links that have become slower or faster than measured, which are planned with as they are from
-   * then on; undefined where there are none.
+   * Notes how long a round took. Now and then the times of devices are corrected by it, and devices and links are returned that have become so much slower or
+   * faster that another plan may be better; undefined where there are none.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
     // Nothing is kept of rounds that nobody will look at.
     if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results)) return undefined;
-    const { profile, drift, links } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
+    const { profile, factors, drift, links } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
     if (links.length > 0) this.#reserve.clear();
-    for (const device of Object.keys(drift)) {
+    for (const device of Object.keys(factors)) {
       const times = profile.devices[device];
       const before = this.#profiles.get(device);
       if (times === undefined || before === undefined) continue;
       this.profiled(device, { ...before, times });
-      this.#drifted.add(device);
+      this.#corrected.add(device);
     }
     return Object.keys(drift).length + links.length === 0 ? undefined : { factors: drift, links };
   }
@@ -308,10 +308,15 @@ export class LayoutPlanner {
 
   #cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
+    const costs = handlingByDevice(this.#measurements);
     const pairs = devices.flatMap((from) =>
       (this.#measurements.get(from) ?? [])
         .filter(({ peer }) => devices.includes(peer))
-        .map((link) => ({ between: [from, link.peer] as const, bandwidthMbps: link.bandwidthMbps, latencyMs: link.latencyMs })),
+        .map((link) => ({
+          between: [from, link.peer] as const,
+          bandwidthMbps: unhinderedMbps(from, link, costs),
+          latencyMs: link.latencyMs,
+        })),
     );
     const slowest = pairs.reduce(
       (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
@@ -332,7 +337,7 @@ export class LayoutPlanner {
       facts: defined(this.#facts.get(name), name),
       times: defined(this.#profiles.get(name), name).times,
     }));
-    const alike = timesByKind(measured.filter(({ name }) => !this.#drifted.has(name)));
+    const alike = timesByKind(measured.filter(({ name }) => !this.#corrected.has(name)));
     const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
     return withHandling(times, handlingByDevice(this.#measurements));
   }
