@@ -213,7 +213,7 @@ test('a plan from a file predicts nothing and took no time', () => {
   ]);
 });
 
-test('as JSON: one line an event, rounds as in metrics.jsonl, nothing that only moves a bar', () => {
+test('as JSON: one line an event, rounds as in metrics.jsonl and which part of them devices computed, nothing that only moves a bar', () => {
   const lines: string[] = [];
   const observe = jsonReporter((line) => lines.push(line));
   observe({ kind: 'profile-progress', device: 'board', done: 1, total: 2 });
@@ -222,6 +222,6 @@ test('as JSON: one line an event, rounds as in metrics.jsonl, nothing that only 
   observe(round(3, 0.25, 100));
   assert.deepEqual(lines, [
     '{"event":"left","device":"board","reason":"it was stopped\\nby its owner"}',
-    '{"event":"round","round":3,"epoch":0,"loss":0.25,"samplesPerS":100,"lr":0.01,"accuracy":0.5}',
+    '{"event":"round","round":3,"epoch":0,"loss":0.25,"samplesPerS":100,"lr":0.01,"accuracy":0.5,"busyFraction":{"mini-pc":0.25,"board":0.5,"laptop":1}}',
   ]);
 });

@@ -14,7 +14,7 @@ export function jsonReporter(write: (line: string) => void): Observer {
   return (event) => {
     if (event.kind === 'profile-progress' || event.kind === 'trace') return;
     const { kind, ...rest } = event;
-    write(JSON.stringify({ event: kind, ...(kind === 'round' ? event.metrics : rest) }));
+    write(JSON.stringify({ event: kind, ...(kind === 'round' ? { ...event.metrics, busyFraction: event.busyFraction } : rest) }));
   };
 }
 
