@@ -1,7 +1,7 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
 //   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--plot FILE] [-o FILE]
 //
-//   forms    plans of different form in the environments A, C and D (about eight minutes); the default, with links
+//   forms    plans of different form in the environments A, C and D (three quarters of an hour); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
 //   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
 //   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
@@ -16,6 +16,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { plan } from '../dist/planner/plan.js';
+import { refreshProfile } from '../dist/runtime/drift.js';
 import { program } from '../dist/schedule/generate.js';
 import { createSimulator } from '../dist/simulator/simulate.js';
 import { environment, forms, links, models, peers, recovery, slowed, table4 } from './lab/cases.mjs';
@@ -41,7 +42,7 @@ const { values: flags } = parseArgs({
 });
 const rounds = Number(flags.rounds);
 /** Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. */
-const warmUp = 12;
+const warmUp = 24;
 /** SGD with momentum keeps one copy of each weight. */
 const optimizerState = 1;
 
@@ -53,7 +54,13 @@ const percent = (value) => `${(100 * value).toFixed(1)} %`;
 const caches = flags.caches ?? mkdtempSync(join(tmpdir(), 'asteroid-profiles-'));
 let open;
 if (flags.caches === undefined) process.once('exit', () => rmSync(caches, { recursive: true, force: true }));
-for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => void Promise.resolve(open?.close()).finally(() => process.exit(130)));
+const leave = (code) => void Promise.resolve(open?.close()).finally(() => process.exit(code));
+for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => leave(130));
+// No lab stays behind, whatever went wrong.
+process.once('uncaughtException', (error) => {
+  console.error(error);
+  leave(1);
+});
 
 /** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
 async function openGroup({ name, environment: [letter, mbps], model: modelName, microBatch, count, copies = false }) {
@@ -78,6 +85,11 @@ async function openGroup({ name, environment: [letter, mbps], model: modelName, 
     sizes: { microBatchSize: microBatch, microBatchCount: count },
     fastest: bed.lab.layout.devices.toSorted((a, b) => b.cores - a.cores)[0].name,
     predict: (layout) => simulate(program(layout), layout, { optimizerState, events: false }),
+    /** As the run itself would, after rounds in which devices computed for so long. */
+    predictAfter(layout, busyMs) {
+      const { profile: corrected } = refreshProfile(profile, layout, cluster, busyMs);
+      return createSimulator(corrected, cluster)(program(layout), layout, { optimizerState, events: false });
+    },
     train: (args, options) => bed.train([...settings, ...args], options),
     run: (layout) => bed.train([...settings, '--steps', String(warmUp + rounds), '--plan', bed.writePlan(layout)], { warmUp, batch }),
   };
@@ -102,7 +114,7 @@ async function runCases(group) {
       const result = caseResult(group, form, layout, ready, await ready.run(layout), results[0]);
       results.push(result);
       const cores = Object.values(result.coresUsed).join(' ');
-      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), ${result.speedupOverBestDevice}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}`);
+      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), corrected ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}`);
     }
     return results;
   } finally {
@@ -110,8 +122,9 @@ async function runCases(group) {
   }
 }
 
-function caseResult(group, form, layout, { predict, profile }, run, single) {
+function caseResult(group, form, layout, { predict, predictAfter, profile }, run, single) {
   const predicted = predict(layout);
+  const corrected = predictAfter(layout, run.busyMs);
   const measuredRoundMs = median(run.roundMs);
   const names = layout.stages.flatMap(({ devices }) => devices);
   const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
@@ -124,6 +137,8 @@ function caseResult(group, form, layout, { predict, profile }, run, single) {
     measuredRoundMs: round(measuredRoundMs, 4),
     predictedRoundMs: round(predicted.roundMs, 4),
     difference: round(measuredRoundMs / predicted.roundMs - 1),
+    correctedRoundMs: round(corrected.roundMs, 4),
+    correctedDifference: round(measuredRoundMs / corrected.roundMs - 1),
     speedupOverBestDevice: round(single === undefined ? 1 : single.measuredRoundMs / measuredRoundMs),
     linkUtilisation: round(busiest?.use ?? 0),
     busiestLink: busiest?.link ?? null,

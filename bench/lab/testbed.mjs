@@ -9,6 +9,7 @@ import { makeLab, removeLab } from '../../dist/lab/lab.js';
 
 const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
 const sampler = new URL('./sampler.mjs', import.meta.url).pathname;
+const awake = new URL('./awake.mjs', import.meta.url).pathname;
 const memorySampleMs = 50;
 /** A port that sends less than this in a sample's 10 ms sends no tensors. */
 const idleBytes = 4096;
@@ -16,7 +17,7 @@ const idleBytes = 4096;
 const lumpBytes = 65_536;
 
 /**
- * A lab for a cluster, its files in a temporary folder. `caches` is a folder that holds measured profiles between labs of the same devices: they do not depend
+ * A lab for a cluster on cores that are kept awake, its files in a temporary folder. `caches` is a folder that holds measured profiles between labs of the same devices: they do not depend
  * on links.
  */
 export async function openTestbed(cluster, { name, priority, caches }) {
@@ -28,6 +29,7 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     kept: join(caches, `${device}@${cores}`),
   }));
   for (const { own, kept } of pairs) if (existsSync(kept)) cpSync(kept, own, { recursive: true });
+  const cores = Array.from({ length: availableParallelism() }, () => spawn(process.execPath, [awake], { stdio: ['ignore', 'ignore', 'inherit'] }));
   let runCount = 0;
   let closing;
   return {
@@ -51,6 +53,7 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     close: () => (closing ??= remove()),
   };
   async function remove() {
+    for (const child of cores) child.kill();
     for (const { own, kept } of pairs) if (existsSync(own)) cpSync(own, kept, { recursive: true });
     await removeLab(name, state);
     rmSync(folder, { recursive: true, force: true });
@@ -58,7 +61,8 @@ export async function openTestbed(cluster, { name, priority, caches }) {
 }
 
 /**
- * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times; what each link carried and each device
+ * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times; how long each device computed in the second
+ * half of the warm-up's rounds; what each link carried and each device
  * computed between the end of the warm-up and the end of the last round; the most memory of each device above what its worker had when it joined; and the run
  * folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
  */
@@ -69,6 +73,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
   const roundMs = [];
   const memory = watchMemory(lab);
   const marks = {};
+  const busyMs = {};
   let errors = '';
   let isStopped = false;
   child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
@@ -79,11 +84,15 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
     if (event.event === 'joined') memory.begin(event.device);
     if (event.event !== 'round') return;
     const mark = { ...counters(lab), sample: ports.samples.length };
-    if (event.round < warmUp) marks.before = mark;
-    else {
+    const ms = (batch / event.samplesPerS) * 1000;
+    if (event.round < warmUp) {
+      marks.before = mark;
+      if (event.round < warmUp / 2) return;
+      for (const [device, fraction] of Object.entries(event.busyFraction)) busyMs[device] = [...(busyMs[device] ?? []), fraction * ms];
+    } else {
       // What has ended is not counted any more.
       if (Object.values(mark.usedMs).every((ms) => ms >= 0)) marks.after = mark;
-      roundMs.push((batch / event.samplesPerS) * 1000);
+      roundMs.push(ms);
     }
   });
   return new Promise((resolve, reject) => {
@@ -95,6 +104,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
       const { before, after } = marks;
       resolve({
         roundMs,
+        busyMs,
         ...(before === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {} } : between(lab, before, after, ports.samples)),
         peakMemoryMiB: memory.peakMiB(),
         profile: document('profile.json'),
