@@ -30,9 +30,16 @@ const timeout = 180_000;
 const skip = process.platform === 'linux' ? false : 'processes are looked for in /proc, which only Linux has';
 const isRoot = process.getuid?.() === 0;
 
-/** Nobody stays when a test fails. */
+/** Nobody stays when a test fails; what they said last is told where it took too long. */
 function endAfter(context: TestContext, ...commands: readonly RunningCommand[]): void {
+  let isOver = false;
+  // A test that is over is aborted, too, after its hooks.
+  context.signal.addEventListener('abort', () => {
+    if (isOver) return;
+    for (const { process: child, lastLines } of commands) context.diagnostic(`${child.spawnargs.slice(2).join(' ')}\n${lastLines()}`);
+  });
   context.after(() => {
+    isOver = true;
     for (const { process: child } of commands) child.kill('SIGKILL');
   });
 }

@@ -31,6 +31,8 @@ export interface RunningCommand {
   event(kind: string, accepts?: (event: CommandEvent) => boolean): Promise<CommandEvent>;
   /** All JSON events of a kind so far. */
   events(kind: string): CommandEvent[];
+  /** What it printed last, for whoever looks for the reason of a failed test. */
+  lastLines(): string;
 }
 
 /** A line of `--json` output. */
@@ -56,6 +58,9 @@ export function commandEnvironment(folder: string): NodeJS.ProcessEnv {
   };
 }
 
+/** Lines of each stream in `lastLines`. */
+const lastLineCount = 20;
+
 /** Starts `asteroid ...args`. */
 export function startCommand(args: readonly string[], options: CommandOptions): RunningCommand {
   const { cwd, environment = {}, detached = false, through = [] } = options;
@@ -63,9 +68,14 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
   const [command = process.execPath, ...rest] = [...through, process.execPath, main, ...args];
   const child = spawn(command, rest, { cwd, env, detached, stdio: ['ignore', 'pipe', 'pipe'] });
   let [stdout, stderr] = ['', ''];
+  const lines: string[] = [];
+  let unfinished = '';
   const listeners = new Set<() => void>();
   child.stdout.setEncoding('utf8').on('data', (text: string) => {
     stdout += text;
+    const parts = (unfinished + text).split('\n');
+    unfinished = parts.pop() ?? '';
+    lines.push(...parts);
     for (const listener of listeners) listener();
   });
   child.stderr.setEncoding('utf8').on('data', (text: string) => {
@@ -76,8 +86,10 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
   });
   const line = (accepts: (line: string) => boolean): Promise<string> =>
     new Promise((resolve, reject) => {
+      let seenCount = 0;
       const look = (): void => {
-        const found = stdout.split('\n').slice(0, -1).find(accepts);
+        const found = lines.slice(seenCount).find(accepts);
+        seenCount = lines.length;
         if (found === undefined) return;
         listeners.delete(look);
         resolve(found);
@@ -86,12 +98,11 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
       look();
       void end.then(() => reject(new Error(`The command ended without the line.\n${stdout}\n${stderr}`)));
     });
-  const events = (kind: string): CommandEvent[] =>
-    stdout
-      .split('\n')
-      .slice(0, -1)
-      .map((text) => JSON.parse(text) as CommandEvent)
-      .filter((found) => found['event'] === kind);
+  const parsed: CommandEvent[] = [];
+  const events = (kind: string): CommandEvent[] => {
+    for (const text of lines.slice(parsed.length)) parsed.push(JSON.parse(text) as CommandEvent);
+    return parsed.filter((found) => found['event'] === kind);
+  };
   const event = async (kind: string, accepts: (event: CommandEvent) => boolean = () => true): Promise<CommandEvent> => {
     const fits = (text: string): boolean => {
       const found = JSON.parse(text) as CommandEvent;
@@ -99,7 +110,8 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
     };
     return JSON.parse(await line(fits)) as CommandEvent;
   };
-  return { process: child, end, line, event, events };
+  const lastLines = (): string => [...lines.slice(-lastLineCount), unfinished, ...stderr.split('\n').slice(-lastLineCount)].join('\n');
+  return { process: child, end, line, event, events, lastLines };
 }
 
 /** Runs `asteroid ...args` to its end. */

@@ -24,7 +24,8 @@ export interface Conditions {
 }
 
 /**
- * What may happen to a WebSocket frame: a flipped bit (anywhere, its header included; or in its middle), a shorter one, one twice, two swapped, none.
+ * What may happen to a WebSocket frame: a flipped bit (anywhere, its header included; or in the middle of a message, where it is sure to be noticed: most bits
+ * of a ping mean nothing), a shorter one, one twice, two swapped, none.
  */
 export type FrameFault = 'flip' | 'flip-middle' | 'cut' | 'double' | 'swap' | 'lose';
 
@@ -52,6 +53,8 @@ export interface Relay {
 /** The relay reads no more while so many bytes wait in it. */
 const bufferBytes = 65_536;
 const stretchBytes = 16_384;
+/** In a frame's first byte: it is a ping, a pong or a close, no part of a message (RFC 6455, 5.2). */
+const controlBit = 0x08;
 
 /** Starts a relay on a free port of this machine. */
 export async function startRelay(options: RelayOptions): Promise<Relay> {
@@ -136,6 +139,7 @@ class TcpRelay implements Relay {
   #pass(frame: Buffer, direction: Direction): Buffer[] {
     const planned = this.#planned[direction];
     const due = planned.find(({ left }) => left === 0);
+    if (due?.fault === 'flip-middle' && ((frame[0] as number) & controlBit) !== 0) return [frame];
     for (const plan of planned) plan.left--;
     const held = this.#held[direction].splice(0);
     if (due === undefined) return [frame, ...held];
