@@ -15,17 +15,28 @@ export interface Refreshed {
   readonly profile: Profile;
   /** How many times as long as the profile says a device computes: those that it is corrected by. */
   readonly factors: Readonly<Record<string, number>>;
-  /** Of `factors`, those that another plan may be worth. */
+  /** Of `factors`, those that are told. */
   readonly drift: Readonly<Record<string, number>>;
+}
+
+/** What a look at the rounds of a layout found. */
+export interface Seen extends Refreshed {
+  readonly links: readonly LinkChange[];
+  /** Devices or links are so much otherwise than planned with that another plan may be better. */
+  readonly mayGain: boolean;
 }
 
 /** Fewer rounds say nothing. */
 const leastRoundCount = 5;
-/** Between these nobody plans anew: it costs time. */
+/** Between these a device is as it was, more or less, to whoever reads of it. */
 const [slower, faster] = [1.25, 0.8];
 /** Between these the profile stands: rounds are not more alike. */
 const [longer, shorter] = [1.05, 0.95];
-/** What lasts less is not worth another layout. Whoever finds drift waits twice as long before looking again: a device that others use comes and goes. */
+/** Where factors are less far apart nobody plans anew: it costs time, and the same plan is the best where all devices are slower alike. */
+const leastSpread = 1.1;
+/** The first rounds of a layout: code is compiled, memory is taken. They say nothing of those after them. */
+const settlingMs = 10_000;
+/** What lasts less is not worth another layout. Whoever finds that another may be better waits twice as long before looking again: a device that others use comes and goes. */
 const [shortestWindowMs, longestWindowMs] = [10_000, 300_000];
 
 /** The rounds of a layout, from one look at them to the next. */
@@ -35,6 +46,7 @@ export class DriftWatch {
   #busyMs: Record<string, number[]> = {};
   #sinceMs: number;
   #windowMs = shortestWindowMs;
+  #isSettling = true;
 
   constructor(clock: Clock) {
     this.#clock = clock;
@@ -44,6 +56,11 @@ export class DriftWatch {
 
   /** A new layout begins: what devices took before says nothing of it. */
   begin(): void {
+    this.#isSettling = true;
+    this.#forget();
+  }
+
+  #forget(): void {
     this.#busyMs = {};
     this.links.begin();
     this.#sinceMs = this.#clock.now();
@@ -57,17 +74,24 @@ export class DriftWatch {
       this.#busyMs[device] ??= [];
       roundCount = Math.max(roundCount, this.#busyMs[device].push(busyMs));
     }
-    return roundCount >= leastRoundCount && this.#clock.now() - this.#sinceMs >= this.#windowMs;
+    const elapsedMs = this.#clock.now() - this.#sinceMs;
+    if (roundCount < leastRoundCount || elapsedMs < (this.#isSettling ? settlingMs : this.#windowMs)) return false;
+    if (!this.#isSettling) return true;
+    this.#isSettling = false;
+    this.#forget();
+    return false;
   }
 
-  /** What the rounds since the last look, or the beginning of the layout, say. `cluster` is as `links` corrected it. */
-  look(profile: Profile, plan: Plan, cluster: Cluster): Refreshed & { readonly links: readonly LinkChange[] } {
+  /** What the rounds since the last look, or since the layout has settled, say. `cluster` is as `links` corrected it. */
+  look(profile: Profile, plan: Plan, cluster: Cluster): Seen {
     const refreshed = refreshProfile(profile, plan, cluster, this.#busyMs);
     const links = this.links.look(refreshed.profile, plan, cluster);
-    const isSteady = Object.keys(refreshed.drift).length === 0 && links.length === 0;
-    this.#windowMs = isSteady ? Math.max(shortestWindowMs, this.#windowMs / 2) : Math.min(longestWindowMs, this.#windowMs * 2);
-    this.begin();
-    return { ...refreshed, links };
+    const factors = Object.keys(this.#busyMs).map((device) => refreshed.factors[device] ?? 1);
+    const isUneven = Math.max(...factors) >= leastSpread * Math.min(...factors);
+    const mayGain = isUneven || Object.keys(refreshed.drift).length > 0 || links.length > 0;
+    this.#windowMs = mayGain ? Math.min(longestWindowMs, this.#windowMs * 2) : Math.max(shortestWindowMs, this.#windowMs / 2);
+    this.#forget();
+    return { ...refreshed, links, mayGain };
   }
 }
 

@@ -492,7 +492,7 @@ class CoordinatorShell implements Coordinator {
   }
 
   #drifted(drift: Drift): void {
-    this.#options.hooks.observe({ kind: 'drift', ...drift });
+    if (Object.keys(drift.factors).length + drift.links.length > 0) this.#options.hooks.observe({ kind: 'drift', ...drift });
     this.#reconsider();
   }
 

@@ -164,14 +164,14 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then the times of devices are corrected by it, and devices and links are returned that have become so much slower or
-   * faster that another plan may be better; undefined where there are none.
+   * Notes how long a round took. Now and then the times of devices are corrected by it; where another plan may be better with these, returns the devices and
+   * links that have become much slower or faster, if any.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
     // Nothing is kept of rounds that nobody will look at.
     if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results)) return undefined;
-    const { profile, factors, drift, links } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
+    const { profile, factors, drift, links, mayGain } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
     if (links.length > 0) this.#reserve.clear();
     for (const device of Object.keys(factors)) {
       const times = profile.devices[device];
@@ -180,7 +180,7 @@ export class LayoutPlanner {
       this.profiled(device, { ...before, times });
       this.#corrected.add(device);
     }
-    return Object.keys(drift).length + links.length === 0 ? undefined : { factors: drift, links };
+    return mayGain ? { factors: drift, links } : undefined;
   }
 
   /** Links between these devices that were found slow and are to be measured again now. */
