@@ -38,20 +38,19 @@ const many = (count: number, value: number): number[] => new Array<number>(count
 
 test('a device that falls to a quarter of its speed is told when three quarters of its rounds say so; only its times change', () => {
   const rounds = (slowCount: number): readonly number[] => [...many(16 - slowCount, 20), ...many(slowCount, 80)];
-  assert.deepEqual(refreshProfile(profile, plan, cluster, { a: rounds(11), b: many(16, 30) }), { profile, factors: {}, drift: {} });
-  const { profile: found, drift } = refreshProfile(profile, plan, cluster, { a: rounds(13), b: many(16, 30) });
-  assert.deepEqual(drift, { a: 4 });
+  assert.deepEqual(refreshProfile(profile, plan, cluster, { a: rounds(11), b: many(16, 30) }), { profile, factors: {} });
+  const { profile: found, factors } = refreshProfile(profile, plan, cluster, { a: rounds(13), b: many(16, 30) });
+  assert.deepEqual(factors, { a: 4 });
   assert.deepEqual(found.devices, { board: profile.devices['board'], a: { forwardMs: [[4, 8]], backwardMs: [[12, 16]] } });
   // With the profile refreshed, the same rounds are as expected; when the device recovers, that is told too.
-  assert.deepEqual(refreshProfile(found, plan, cluster, { a: rounds(13) }).drift, {});
-  assert.deepEqual(refreshProfile(found, plan, cluster, { a: many(8, 20) }).drift, { a: 0.25 });
+  assert.deepEqual(refreshProfile(found, plan, cluster, { a: rounds(13) }).factors, {});
+  assert.deepEqual(refreshProfile(found, plan, cluster, { a: many(8, 20) }).factors, { a: 0.25 });
 });
 
-test('a tenth is no drift, but the profile is corrected by it, and with it predicts the rounds', () => {
+test('a profile that is corrected by a tenth predicts the rounds with it', () => {
   const rounds = { a: [21.6, 22, 22, 22.4, 22, 30], b: [27, 26.9, 27, 27.1, 20, 27] };
-  const { profile: found, factors, drift } = refreshProfile(profile, plan, cluster, rounds);
+  const { profile: found, factors } = refreshProfile(profile, plan, cluster, rounds);
   assert.deepEqual(factors, { a: 1.1, b: 0.9 });
-  assert.deepEqual(drift, {});
   const { devices } = simulate(program(plan), plan, found, cluster, { events: false });
   for (const [device, ms] of [
     ['a', 22],
@@ -63,30 +62,13 @@ test('a tenth is no drift, but the profile is corrected by it, and with it predi
     assert.equal(refreshProfile(found, plan, cluster, more).profile, found);
 });
 
-test('devices that are a little slower alike do not ask for another plan; one that is a tenth slower than the others does, untold', () => {
-  let nowMs = 0;
-  const watch = new DriftWatch({ ...systemClock, now: () => nowMs });
-  const seen = (a: number, b: number): { readonly drift: object; readonly mayGain: boolean } => {
-    for (;;) {
-      nowMs += 1_000;
-      if (!watch.add({ a: { busyMs: a }, b: { busyMs: b } })) continue;
-      const { drift, mayGain } = watch.look(profile, plan, cluster);
-      return { drift, mayGain };
-    }
-  };
-  assert.deepEqual(seen(24, 36), { drift: {}, mayGain: false });
-  assert.deepEqual(seen(22.4, 30), { drift: {}, mayGain: true });
-  assert.deepEqual(seen(21.6, 30), { drift: {}, mayGain: false });
-  assert.deepEqual(seen(30, 45), { drift: { a: 1.5, b: 1.5 }, mayGain: true });
-});
-
 test('what bytes cost may be paid while a device waits, or slow its computing: neither is drift', () => {
   // 8 bytes a micro-batch and device, forward and backward: 20 ms a round.
   const costly: Profile = { ...profile, devices: { board: { forwardMs: [[1, 2]], backwardMs: [[3, 4]], handlingMsPerMiB: 2 ** 19 } } };
-  const drift = (a: number): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, { a: many(8, a) }).drift;
-  for (const ms of [17, 20, 40, 48]) assert.deepEqual(drift(ms), {}, `${ms} ms`);
-  assert.deepEqual(drift(60), { a: 1.5 });
-  assert.deepEqual(drift(10), { a: 0.5 });
+  const factors = (a: number): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, { a: many(8, a) }).factors;
+  for (const ms of [19.2, 20, 40, 41.8]) assert.deepEqual(factors(ms), {}, `${ms} ms`);
+  assert.deepEqual(factors(60), { a: 1.5 });
+  assert.deepEqual(factors(10), { a: 0.5 });
 });
 
 test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {
@@ -96,42 +78,83 @@ test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than fi
       { length: 16 },
       (_, round) => 20 * (round % 4 === 1 ? (seed % 2 === 0 ? 10 : 0.1) : 0.85 + 0.35 * random.uniform()),
     );
-    const { factors, drift } = refreshProfile(profile, plan, cluster, { a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] });
-    assert.deepEqual(drift, {}, `seed ${seed}`);
+    const { factors } = refreshProfile(profile, plan, cluster, { a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] });
     for (const [device, factor] of Object.entries(factors)) assert.ok(device === 'a' && factor > 0.85 && factor < 1.2, `seed ${seed}`);
   }
 });
 
-test('drift is looked for every ten seconds once a layout has settled, and more and more rarely where it is found again and again', () => {
+/** A watch over rounds of a second whose corrections are taken over. */
+function watched() {
   let nowMs = 0;
-  const clock = { ...systemClock, now: () => nowMs };
-  const watch = new DriftWatch(clock);
-  /** Rounds of a second until there are enough: their number, and what they say. */
-  const look = (busyMs: number): [rounds: number, factor: number | undefined] => {
-    for (let rounds = 1; ; rounds++) {
-      nowMs += 1_000;
-      if (watch.add({ a: { busyMs }, b: { busyMs: 30 } })) return [rounds, watch.look(profile, plan, cluster).drift['a']];
-    }
-  };
-  // The first rounds are slow everywhere.
-  for (let round = 0; round < 10; round++) {
+  let known = profile;
+  const watch = new DriftWatch({ ...systemClock, now: () => nowMs });
+  /** One round; what was seen when it was the last of enough. */
+  const round = (a: number, b = 30) => {
     nowMs += 1_000;
-    assert.equal(watch.add({ a: { busyMs: 100 }, b: { busyMs: 100 } }), false);
-  }
-  assert.deepEqual(look(20), [10, undefined]);
-  assert.deepEqual(look(40), [10, 2]);
-  assert.deepEqual(look(40), [20, 2]);
-  assert.deepEqual(look(20), [40, undefined]);
-  assert.deepEqual(look(20), [20, undefined]);
-  assert.deepEqual(look(20), [10, undefined]);
-  for (let index = 0; index < 5; index++) look(40);
-  assert.deepEqual(look(40), [300, 2]);
-  // A new layout: what was seen of the last one does not count.
-  for (let index = 0; index < 200; index++) assert.equal(watch.add({ a: { busyMs: 40 } }), false);
+    if (!watch.add({ a: { busyMs: a }, b: { busyMs: b } })) return undefined;
+    const seen = watch.look(known, plan, cluster);
+    known = seen.profile;
+    return seen;
+  };
+  /** Looks until there are changes, `most` of them at most. */
+  const looks = (a: number, b = 30, most = 100) => {
+    for (let count = 0; count < most; ) {
+      const seen = round(a, b);
+      if (seen === undefined) continue;
+      count++;
+      if (seen.changes !== undefined) return { count, factors: seen.changes.factors };
+    }
+    return undefined;
+  };
+  return { watch, round, looks };
+}
+
+/** The first rounds of a layout, slow as they are. */
+function settle({ round }: ReturnType<typeof watched>): void {
+  for (let count = 0; count < 10; count++) assert.equal(round(100, 100), undefined);
+}
+
+test('a look is every ten seconds once a layout has settled; drift that follows drift is told ever later', () => {
+  const run = watched();
+  const { watch, looks } = run;
+  settle(run);
+  assert.equal(looks(20, 30, 1), undefined);
+  assert.deepEqual(looks(40), { count: 1, factors: { a: 2 } });
+  assert.deepEqual(looks(80), { count: 2, factors: { a: 2 } });
+  assert.deepEqual(looks(20), { count: 4, factors: { a: 0.25 } });
+  // Steady for 80, 40, 20 and 10 s: as at first. What came and went meanwhile is not told.
+  for (const ms of [20, 40, 20, 40, 40, 20, 20, 20]) assert.equal(looks(ms, 30, 1), undefined);
+  assert.equal(looks(20, 30, 7), undefined);
+  assert.deepEqual(looks(40), { count: 1, factors: { a: 2 } });
+  // A new layout settles first.
   watch.begin();
-  assert.deepEqual(look(20), [10 + 300, undefined]);
-  // Long rounds: five are needed.
-  nowMs += 1_000_000;
-  for (let rounds = 1; rounds < 5; rounds++) assert.equal(watch.add({ a: { busyMs: 20 } }), false);
-  assert.equal(watch.add({ a: { busyMs: 20 } }), true);
+  settle(run);
+  assert.deepEqual(looks(20), { count: 1, factors: { a: 0.5 } });
+});
+
+test('what changed in the first half of ten seconds is seen after them', () => {
+  const run = watched();
+  settle(run);
+  for (let count = 0; count < 4; count++) run.round(20);
+  assert.deepEqual(run.looks(40), { count: 1, factors: { a: 2 } });
+});
+
+test('after long rounds, five are waited for', () => {
+  let nowMs = 0;
+  const watch = new DriftWatch({ ...systemClock, now: () => nowMs });
+  const enough = Array.from({ length: 10 }, () => {
+    nowMs += 1e6;
+    return watch.add({ a: { busyMs: 20 } });
+  });
+  assert.deepEqual(enough, [false, false, false, false, false, false, false, false, false, true]);
+});
+
+test('devices that are a little slower alike ask for no other plan; one that is a tenth slower than the others does after a minute, untold', () => {
+  const alike = watched();
+  settle(alike);
+  assert.equal(alike.looks(23, 34.5, 20), undefined);
+  const uneven = watched();
+  settle(uneven);
+  assert.deepEqual(uneven.looks(22.4, 30), { count: 5, factors: {} });
+  assert.equal(uneven.looks(22.4, 30, 20), undefined);
 });

@@ -15,29 +15,38 @@ export interface Refreshed {
   readonly profile: Profile;
   /** How many times as long as the profile says a device computes: those that it is corrected by. */
   readonly factors: Readonly<Record<string, number>>;
-  /** Of `factors`, those that are told. */
-  readonly drift: Readonly<Record<string, number>>;
+}
+
+/** What became otherwise since plans were last asked for. */
+export interface Changes {
+  /** Devices that became so much slower or faster that it is told, with how many times as long they compute. */
+  readonly factors: Readonly<Record<string, number>>;
+  readonly links: readonly LinkChange[];
 }
 
 /** What a look at the rounds of a layout found. */
 export interface Seen extends Refreshed {
   readonly links: readonly LinkChange[];
-  /** Devices or links are so much otherwise than planned with that another plan may be better. */
-  readonly mayGain: boolean;
+  /** Another plan may be better now, even where nothing is told; undefined: nobody need look for one. */
+  readonly changes: Changes | undefined;
 }
 
 /** Fewer rounds say nothing. */
 const leastRoundCount = 5;
-/** Between these a device is as it was, more or less, to whoever reads of it. */
-const [slower, faster] = [1.25, 0.8];
 /** Between these the profile stands: rounds are not more alike. */
 const [longer, shorter] = [1.05, 0.95];
-/** Where factors are less far apart nobody plans anew: it costs time, and the same plan is the best where all devices are slower alike. */
+/** Beyond these it is told that a device became slower or faster, and another plan is looked for soon. */
+const [slower, faster] = [1.25, 0.8];
+/** Where devices became slower by factors that are further apart than this, another plan may be better, too: it is looked for now and then. */
 const leastSpread = 1.1;
 /** The first rounds of a layout: code is compiled, memory is taken. They say nothing of those after them. */
 const settlingMs = 10_000;
-/** What lasts less is not worth another layout. Whoever finds that another may be better waits twice as long before looking again: a device that others use comes and goes. */
-const [shortestWindowMs, longestWindowMs] = [10_000, 300_000];
+/** From one look to the next. What changed within that time is seen at once: the later half of the rounds counts. */
+const lookEveryMs = 10_000;
+/** After drift the next one waits twice as long: a device that others use comes and goes. */
+const [shortestPauseMs, longestPauseMs] = [10_000, 300_000];
+/** Smaller differences wait so long. */
+const nowAndThenMs = 60_000;
 
 /** The rounds of a layout, from one look at them to the next. */
 export class DriftWatch {
@@ -45,25 +54,26 @@ export class DriftWatch {
   readonly #clock: Clock;
   #busyMs: Record<string, number[]> = {};
   #sinceMs: number;
-  #windowMs = shortestWindowMs;
   #isSettling = true;
+  /** By device, the product of what its times were corrected by since plans were last asked for. */
+  #corrections = new Map<string, number>();
+  #linkChanges: LinkChange[] = [];
+  #pauseMs = shortestPauseMs;
+  #judgedAtMs: number;
+  #askedAtMs: number;
 
   constructor(clock: Clock) {
     this.#clock = clock;
     this.links = new LinkWatch(clock);
     this.#sinceMs = clock.now();
+    this.#judgedAtMs = this.#sinceMs;
+    this.#askedAtMs = this.#sinceMs;
   }
 
   /** A new layout begins: what devices took before says nothing of it. */
   begin(): void {
     this.#isSettling = true;
     this.#forget();
-  }
-
-  #forget(): void {
-    this.#busyMs = {};
-    this.links.begin();
-    this.#sinceMs = this.#clock.now();
   }
 
   /** Notes a round. True when there are enough of them for `look`. */
@@ -74,8 +84,7 @@ export class DriftWatch {
       this.#busyMs[device] ??= [];
       roundCount = Math.max(roundCount, this.#busyMs[device].push(busyMs));
     }
-    const elapsedMs = this.#clock.now() - this.#sinceMs;
-    if (roundCount < leastRoundCount || elapsedMs < (this.#isSettling ? settlingMs : this.#windowMs)) return false;
+    if (roundCount < leastRoundCount || this.#clock.now() - this.#sinceMs < (this.#isSettling ? settlingMs : lookEveryMs)) return false;
     if (!this.#isSettling) return true;
     this.#isSettling = false;
     this.#forget();
@@ -84,20 +93,47 @@ export class DriftWatch {
 
   /** What the rounds since the last look, or since the layout has settled, say. `cluster` is as `links` corrected it. */
   look(profile: Profile, plan: Plan, cluster: Cluster): Seen {
-    const refreshed = refreshProfile(profile, plan, cluster, this.#busyMs);
+    const later = Object.entries(this.#busyMs).map(([device, rounds]) => [
+      device,
+      rounds.slice(-Math.max(leastRoundCount, rounds.length >> 1)),
+    ]);
+    const refreshed = refreshProfile(profile, plan, cluster, Object.fromEntries(later));
+    for (const [device, factor] of Object.entries(refreshed.factors))
+      this.#corrections.set(device, (this.#corrections.get(device) ?? 1) * factor);
     const links = this.links.look(refreshed.profile, plan, cluster);
-    const factors = Object.keys(this.#busyMs).map((device) => refreshed.factors[device] ?? 1);
-    const isUneven = Math.max(...factors) >= leastSpread * Math.min(...factors);
-    const mayGain = isUneven || Object.keys(refreshed.drift).length > 0 || links.length > 0;
-    this.#windowMs = mayGain ? Math.min(longestWindowMs, this.#windowMs * 2) : Math.max(shortestWindowMs, this.#windowMs / 2);
+    this.#linkChanges.push(...links);
+    const changes = this.#changes(Object.keys(this.#busyMs));
     this.#forget();
-    return { ...refreshed, links, mayGain };
+    return { ...refreshed, links, changes };
+  }
+
+  #changes(devices: readonly string[]): Changes | undefined {
+    const nowMs = this.#clock.now();
+    if (nowMs - this.#judgedAtMs < this.#pauseMs) return undefined;
+    this.#judgedAtMs = nowMs;
+    const factors = Object.fromEntries([...this.#corrections].filter(([, factor]) => factor >= slower || factor <= faster));
+    const isDrift = this.#linkChanges.length > 0 || Object.keys(factors).length > 0;
+    this.#pauseMs = isDrift ? Math.min(longestPauseMs, 2 * this.#pauseMs) : Math.max(shortestPauseMs, this.#pauseMs / 2);
+    const corrections = devices.map((device) => this.#corrections.get(device) ?? 1);
+    const isUneven = Math.max(...corrections) >= leastSpread * Math.min(...corrections);
+    if (!isDrift && !(isUneven && nowMs - this.#askedAtMs >= nowAndThenMs)) return undefined;
+    const changes = { factors, links: this.#linkChanges };
+    this.#askedAtMs = nowMs;
+    this.#corrections.clear();
+    this.#linkChanges = [];
+    return changes;
+  }
+
+  #forget(): void {
+    this.#busyMs = {};
+    this.links.begin();
+    this.#sinceMs = this.#clock.now();
   }
 }
 
 /**
- * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs). The profile is corrected, and a device has drifted,
- * where three quarters of its rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out. (FTPipeHD, section
+ * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs). The profile is corrected where three quarters of
+ * the rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out. (FTPipeHD, section
  * III-D, estimates capacities in this way, from the time of a stage beside that of the same layers in the profile.)
  */
 export function refreshProfile(
@@ -108,7 +144,6 @@ export function refreshProfile(
 ): Refreshed {
   const { devices: predicted } = simulate(program(plan), plan, profile, cluster, { events: false });
   const factors: Record<string, number> = {};
-  const drift: Record<string, number> = {};
   const devices: Record<string, DeviceTimes> = {};
   for (const device of cluster.devices) {
     const { busyMs: mostMs = 0, handlingMs = 0 } = predicted[device.name] ?? {};
@@ -117,13 +152,11 @@ export function refreshProfile(
     const rounds = busyMs[device.name] ?? [];
     if (leastMs === 0 || rounds.length < leastRoundCount) continue;
     const [low, median, high] = quartiles(rounds);
-    const isBeyond = (above: number, below: number): boolean => low >= above * mostMs || high <= below * leastMs;
-    if (!isBeyond(longer, shorter)) continue;
+    if (low < longer * mostMs && high > shorter * leastMs) continue;
     const factor = median / (median > mostMs ? mostMs : leastMs);
     factors[device.name] = factor;
-    if (isBeyond(slower, faster)) drift[device.name] = factor;
     devices[device.name] = scaledTimes(deviceTimes(profile, device), factor);
   }
   const isSame = Object.keys(factors).length === 0;
-  return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, factors, drift };
+  return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, factors };
 }

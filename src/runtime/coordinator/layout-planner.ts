@@ -171,7 +171,7 @@ export class LayoutPlanner {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
     // Nothing is kept of rounds that nobody will look at.
     if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results)) return undefined;
-    const { profile, factors, drift, links, mayGain } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
+    const { profile, factors, links, changes } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
     if (links.length > 0) this.#reserve.clear();
     for (const device of Object.keys(factors)) {
       const times = profile.devices[device];
@@ -180,7 +180,7 @@ export class LayoutPlanner {
       this.profiled(device, { ...before, times });
       this.#corrected.add(device);
     }
-    return mayGain ? { factors: drift, links } : undefined;
+    return changes;
   }
 
   /** Links between these devices that were found slow and are to be measured again now. */
