@@ -13,7 +13,7 @@ export interface ProcessMeters {
   residentBytes(): number;
 }
 
-/** Time between two looks at the event loop: one a millisecond would cost a fifth of a device of a third of a core. */
+/** Time between two looks at the event loop: one a millisecond took 15 % of a device of a third of a core. */
 const lookEveryMs = 20;
 
 /** The meters of this process. */
