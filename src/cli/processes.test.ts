@@ -5,7 +5,6 @@ import assert from 'node:assert/strict';
 import { mkdtemp, readdir, readFile, truncate, writeFile } from 'node:fs/promises';
 import { createServer } from 'node:net';
 import { join } from 'node:path';
-import { monitorEventLoopDelay } from 'node:perf_hooks';
 import { before, test } from 'node:test';
 import { defined } from '../assert.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
@@ -96,7 +95,7 @@ async function resume(folder: string): Promise<void> {
 }
 
 /** The run that nobody disturbs, with which the others are compared. */
-let whole: { readonly end: CommandEnd; readonly workers: readonly number[]; readonly idleDelayMs: number };
+let whole: { readonly end: CommandEnd; readonly workers: readonly number[] };
 
 before(async () => {
   if (skip) return;
@@ -105,28 +104,41 @@ before(async () => {
   const run = train('whole', ...overThree, '--steps', String(roundCount));
   await reached(run, 0);
   const workers = await childrenOf(pidOf(run));
-  const delay = monitorEventLoopDelay({ resolution: 20 });
-  delay.enable();
-  whole = { end: await run.end, workers, idleDelayMs: Math.max(0, delay.percentile(99) / 1e6 - 20) };
+  whole = { end: await run.end, workers };
 });
 
-test('three processes train to the end; their main threads are never blocked for long', { timeout, skip }, async () => {
+test('three processes train to the end and end with the run', { timeout, skip }, async () => {
   const { end, workers } = whole;
   assert.equal(workers.length, 3);
   assert.equal(end.code, 0, end.stderr);
   assert.ok(await allGone(workers));
   assert.deepEqual((await metricsOf('whole')).rounds, allRounds);
-  const events = await jsonLines(at('whole', 'events.jsonl'));
+});
+
+test('while a worker computes for a long time, its main thread goes on', { timeout, skip }, async () => {
+  const halves = ['worker-1', 'worker-2'];
+  const stages = halves.map((device, index) => ({
+    layers: index === 0 ? [0, 3] : [3, 11],
+    devices: [device],
+    samples: [128],
+    inFlight: 1,
+  }));
+  await writeFile(at('plan-of-halves.json'), JSON.stringify({ ...plan, batchSize: 128, microBatchSize: 128, microBatchCount: 1, stages }));
+  const subject = ['--model', 'conv-l', '--data', 'synthetic:1x28x28', '--batch', '128', '--steps', '8', '--eval-every', '0'];
+  const overTwo = ['--workers', '2', '--plan', at('plan-of-halves.json')];
+  const end = await runCommand(['train', ...subject, ...overTwo, '--json', '--out', at('long')], { cwd });
+  assert.equal(end.code, 0, end.stderr);
+  const { traceEvents } = JSON.parse(await readFile(at('long', 'trace.json'), 'utf8')) as { traceEvents: { name: string; dur: number }[] };
+  const longestMs = Math.max(...traceEvents.filter(({ name }) => name.startsWith('backward')).map(({ dur }) => dur / 1000));
+  const events = await jsonLines(at('long', 'events.jsonl'));
   const statistics = events.filter(({ event }) => event === 'statistics');
-  assert.deepEqual(new Set(statistics.map(({ device }) => device)), new Set(['worker-1', 'worker-2', 'worker-3']));
-  // A machine that is too busy delays this process as well, which does nothing meanwhile.
-  const limitMs = 20 + whole.idleDelayMs;
-  for (const { device, eventLoopDelayP99Ms } of statistics) {
+  assert.deepEqual(new Set(statistics.map(({ device }) => device)), new Set(halves));
+  // Processes that compete for the cores delay each other by some tens of milliseconds; a blocked thread is as late as the instruction takes.
+  for (const { device, eventLoopDelayP99Ms } of statistics)
     assert.ok(
-      Number(eventLoopDelayP99Ms) <= limitMs,
-      `${device}: the 99th percentile of the event loop's delay is ${eventLoopDelayP99Ms} ms`,
+      Number(eventLoopDelayP99Ms) <= longestMs / 3,
+      `${device}: ${eventLoopDelayP99Ms} ms late, beside instructions of ${longestMs} ms`,
     );
-  }
 });
 
 test('a worker is killed: told, and the others go on; when all are killed, the run ends and goes on from the last checkpoint', {

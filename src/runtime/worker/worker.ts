@@ -45,9 +45,6 @@ import type { Replicas } from './replicas.ts';
 import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
 import { StagesAhead } from './stages-ahead.ts';
 
-/** For how many rounds the event loop is watched: all the time would cost 1.65 % of a core, a twentieth of a device of a third of one. */
-const watchedCount = 12;
-
 export interface WorkerOptions {
   /** The name that the coordinator gave this device. */
   readonly name: string;
@@ -114,7 +111,6 @@ class Worker {
   #unsettled: Promise<void> | undefined;
   #clippedUpdate: Omit<UpdateOptions, 'gradientScale'> | undefined;
   #peakMemoryBytes = 0;
-  #roundCount = 0;
   #stopHeartbeat: () => void = () => {};
 
   constructor(options: WorkerOptions) {
@@ -515,7 +511,7 @@ class Worker {
    */
   async #runRound({ round, learningRate, replicate }: ToWorker['round']): Promise<void> {
     const layout = this.#running('round');
-    this.#watch();
+    this.#meters.start();
     // What goes on in the background of a round that was given up must not touch the next layout's: neither its mail nor its word.
     const session = this.#session;
     const mailbox = this.#mailbox;
@@ -542,13 +538,6 @@ class Worker {
     this.#reportRound(session, round, outcome).catch((error: unknown) => session.failure.fail(error));
     if (isClipped) await this.#guard(committed);
     this.#peakMemoryBytes = Math.max(this.#peakMemoryBytes, this.#meters.residentBytes());
-  }
-
-  /** The first rounds' delays of the event loop are counted. A monitor that goes on after a pause would count that too. */
-  #watch(): void {
-    if (this.#roundCount === 0) this.#meters.start();
-    if (this.#roundCount === watchedCount) this.#meters.stop();
-    this.#roundCount++;
   }
 
   /** Tells the coordinator that the round is computed. */
