@@ -30,8 +30,8 @@ await build({
   format: 'esm',
   platform: 'node',
   target: 'node20',
-  // Packages that look for files of their own.
-  external: ['onnxruntime-*', 'mnist'],
+  // Packages that are loaded only where they are needed, some of which look for files of their own.
+  external: ['onnxruntime-*', 'mnist', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
   // CommonJS packages among ours ask for Node.js's modules.
   banner: { js: "import { createRequire as requireFrom } from 'node:module'; const require = requireFrom(import.meta.url);" },
   plugins: [places],

@@ -127,7 +127,11 @@ function limit({ cgroups }, device, cores) {
   const folder = dirname(cgroups.devices[device][0]);
   const periodUs = 10_000;
   const [file, value] = existsSync(join(folder, 'cpu.max')) ? ['cpu.max', `${cores * periodUs} ${periodUs}`] : ['cpu.cfs_quota_us', String(cores * periodUs)];
+  const burst = ['cpu.max.burst', 'cpu.cfs_burst_us'].map((name) => join(folder, name)).find((path) => existsSync(path));
+  // A burst is never more than the quota.
+  if (burst !== undefined) writeFileSync(burst, '0');
   writeFileSync(join(folder, file), value);
+  if (burst !== undefined) writeFileSync(burst, String(cores * periodUs));
 }
 
 /** Memory of each device's processes that is no file's, looked at every 50 ms. */

@@ -40,6 +40,10 @@ test('version 1: a folder in each hierarchy', () => {
       [`${cpu}/asteroid-x/2/cpu.cfs_quota_us`, '1000'],
       [`${memory}/asteroid-x/2/memory.limit_in_bytes`, '536870912'],
     ],
+    bursts: [
+      [`${cpu}/asteroid-x/1/cpu.cfs_burst_us`, '3500'],
+      [`${cpu}/asteroid-x/2/cpu.cfs_burst_us`, '1000'],
+    ],
     devices: {
       a: [`${cpu}/asteroid-x/1/cgroup.procs`, `${memory}/asteroid-x/1/cgroup.procs`],
       b: [`${cpu}/asteroid-x/2/cgroup.procs`, `${memory}/asteroid-x/2/cgroup.procs`],
@@ -61,6 +65,10 @@ test('version 2: one hierarchy, whose controllers are handed down', () => {
       ['/sys/fs/cgroup/asteroid-x/1/memory.max', '1073741824'],
       ['/sys/fs/cgroup/asteroid-x/2/cpu.max', '1000 20000'],
       ['/sys/fs/cgroup/asteroid-x/2/memory.max', '536870912'],
+    ],
+    bursts: [
+      ['/sys/fs/cgroup/asteroid-x/1/cpu.max.burst', '3500'],
+      ['/sys/fs/cgroup/asteroid-x/2/cpu.max.burst', '1000'],
     ],
     devices: { a: ['/sys/fs/cgroup/asteroid-x/1/cgroup.procs'], b: ['/sys/fs/cgroup/asteroid-x/2/cgroup.procs'] },
     coordinator: ['/sys/fs/cgroup/asteroid-x/coordinator/cgroup.procs'],

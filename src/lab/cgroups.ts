@@ -14,6 +14,8 @@ export interface CgroupPlan {
   /** In the order of making; to be removed in reverse. */
   readonly folders: readonly string[];
   readonly writes: readonly (readonly [file: string, value: string])[];
+  /** After these, where the kernel has such a file (Linux 5.14): what a device could not use of its quota in a period, since others had the cores, it may use in the next. */
+  readonly bursts: readonly (readonly [file: string, value: string])[];
   /** By device: where a process writes its id to be in the group. */
   readonly devices: Readonly<Record<string, readonly string[]>>;
   /** The same for the coordinator that has a place of its own. */
@@ -51,9 +53,10 @@ export function cgroupPlan(layout: LabLayout, mounts: CgroupMounts, priority: Pr
   const parents = roots.map((root) => `${root}/asteroid-${layout.name}`);
   const processes = (group: string): string[] => parents.map((parent) => `${parent}/${group}/cgroup.procs`);
   const [cpu = '', memory = cpu] = parents;
+  const periodOf = (cores: number): number => Math.max(periodUs, Math.ceil(leastQuotaUs / cores));
+  const quotaOf = (cores: number): number => Math.round(cores * periodOf(cores));
   const limits = layout.devices.flatMap(({ cores, memoryMiB }, index) => {
-    const period = Math.max(periodUs, Math.ceil(leastQuotaUs / cores));
-    const quota = Math.round(cores * period);
+    const [quota, period] = [quotaOf(cores), periodOf(cores)];
     const bytes = Math.round((memoryMiB + frameworkMiB) * 2 ** 20);
     return (
       mounts.version === 1
@@ -71,6 +74,10 @@ export function cgroupPlan(layout: LabLayout, mounts: CgroupMounts, priority: Pr
   return {
     folders: parents.flatMap((parent) => [parent, ...groups.map((group) => `${parent}/${group}`)]),
     writes: [...enabled(mounts, cpu), ...weight(mounts, cpu, priority), ...limits],
+    bursts: layout.devices.map(({ cores }, index) => [
+      `${cpu}/${index + 1}/${mounts.version === 1 ? 'cpu.cfs_burst_us' : 'cpu.max.burst'}`,
+      String(quotaOf(cores)),
+    ]),
     devices: Object.fromEntries(layout.devices.map(({ name }, index) => [name, processes(String(index + 1))])),
     coordinator: processes('coordinator'),
   };

@@ -2,6 +2,7 @@
 // whenever: namespaces asteroid-NAME-…, control groups asteroid-NAME, and a folder with what `run` needs. Linux, root, iproute2.
 
 import { execFile } from 'node:child_process';
+import { existsSync } from 'node:fs';
 import { mkdir, readdir, readFile, rm, rmdir, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { setTimeout } from 'node:timers/promises';
@@ -65,6 +66,7 @@ export async function makeLab(cluster: Cluster, settings: LabSettings, stateFold
       await makeFolders(join(lab.folder, device));
     for (const folder of lab.cgroups.folders) await mkdir(folder, { recursive: true });
     for (const [file, value] of lab.cgroups.writes) await writeLimit(file, value);
+    for (const [file, value] of lab.cgroups.bursts) if (existsSync(file)) await writeLimit(file, value);
     for (const command of networkCommands(lab.layout)) await execute(command);
     return lab;
   } catch (error) {
