@@ -1,5 +1,6 @@
-// Puts the code of the command, and of the threads that it starts, into few files below dist/bundle: a command starts in half the time that its hundreds of modules take one by one. Run by
-// `npm run build` after the compiler; without it the command works as well. What the compiler wrote stays for the library and the tests; the entries import the bundle.
+// Puts the code of the command, and of the threads that it starts, into few files below dist/bundle: a command starts in half the time that its hundreds of
+// modules take one by one. Run by `npm run build` after the compiler, whose output stays for the library and the tests; the command's entries then import the
+// bundle. Without it the command works as well.
 
 import { readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { basename, dirname, relative } from 'node:path';

@@ -17,8 +17,8 @@ const idleBytes = 4096;
 const lumpBytes = 65_536;
 
 /**
- * A lab for a cluster on cores that are kept awake, its files in a temporary folder. `caches` is a folder that holds measured profiles between labs of the same devices: they do not depend
- * on links.
+ * A lab for a cluster on cores that are kept awake, its files in a temporary folder. `caches` is a folder that holds measured profiles between labs of the same
+ * devices: they do not depend on links.
  */
 export async function openTestbed(cluster, { name, priority, caches }) {
   const folder = mkdtempSync(join(tmpdir(), 'asteroid-bench-'));
@@ -62,9 +62,8 @@ export async function openTestbed(cluster, { name, priority, caches }) {
 
 /**
  * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times; how long each device computed in the second
- * half of the warm-up's rounds; what each link carried and each device
- * computed between the end of the warm-up and the end of the last round; the most memory of each device above what its worker had when it joined; and the run
- * folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
+ * half of the warm-up's rounds; what each link carried and each device computed between the end of the warm-up and the end of the last round; the most memory
+ * of each device above what its worker had when it joined; and the run folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
  */
 function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {}, isEnough = () => false }) {
   const words = ['lab', 'run', '--name', lab.layout.name, '--json', '--', 'train', ...args, '--out', folder];

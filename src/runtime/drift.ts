@@ -133,8 +133,8 @@ export class DriftWatch {
 
 /**
  * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs). The profile is corrected where three quarters of
- * the rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out. (FTPipeHD, section
- * III-D, estimates capacities in this way, from the time of a stage beside that of the same layers in the profile.)
+ * the rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out. (FTPipeHD, section III-D, estimates
+ * capacities in this way, from the time of a stage beside that of the same layers in the profile.)
  */
 export function refreshProfile(
   profile: Profile,

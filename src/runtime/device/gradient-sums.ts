@@ -6,6 +6,7 @@ import type { Engine, Value } from '../../engine/engine.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { summedName, sumName } from '../../training/optimizers.ts';
+import { takeMemory } from '../../transport/tensor-memory.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 
@@ -117,7 +118,7 @@ export class GradientSums {
     });
   }
 
-  /** Puts the group's sums in the place of what was taken. `next` gives the tensors one by one. */
+  /** Puts the group's sums in the place of what was taken. `next` gives the tensors one by one, in their order. */
   async put(bucket: number | undefined, next: (shape: readonly number[]) => Promise<Tensor>): Promise<void> {
     const [first = 0] = this.#positions();
     const sums = this.#sums.get(first) ?? {};
@@ -165,19 +166,22 @@ export class GradientSums {
   }
 }
 
-/** A position's tensors in one vector. */
+/** A position's tensors, in one vector that has room for more at its end; undefined stands for zeros. */
 export async function vectorOf(
   specs: readonly TensorSpec[],
   parts: readonly (Promise<Tensor> | undefined)[],
   extraCount: number,
 ): Promise<Float32Array> {
   assert(parts.length === specs.length, 'a tensor for each parameter');
-  const values = new Float32Array(specs.reduce((sum, { shape }) => sum + elementCount(shape), 0) + extraCount);
+  const length = specs.reduce((sum, { shape }) => sum + elementCount(shape), 0) + extraCount;
+  const values = new Float32Array(takeMemory(4 * length).buffer);
   let offset = 0;
   for (const [index, { shape }] of specs.entries()) {
     const part = await parts[index];
-    if (part !== undefined) values.set(part.data as Float32Array, offset);
-    offset += elementCount(shape);
+    const end = offset + elementCount(shape);
+    if (part === undefined) values.fill(0, offset, end);
+    else values.set(part.data as Float32Array, offset);
+    offset = end;
   }
   return values;
 }

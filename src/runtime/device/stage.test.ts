@@ -8,7 +8,7 @@ import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import { type CutTensor, cutBefore } from '../../graph/layers.ts';
-import { allocate, elementCount, type Tensor, tensor } from '../../graph/tensor.ts';
+import { allocate, elementCount, type Tensor, tensor, wrap } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { program } from '../../schedule/generate.ts';
 import {
@@ -22,10 +22,12 @@ import {
   type TestNet,
   transformerNet,
 } from '../../testing/training-subjects.ts';
+import { giveMemory } from '../../transport/tensor-memory.ts';
 import type { RunSubject } from '../coordinator/options.ts';
 import { Failure } from '../failure.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { createStage } from './create-stage.ts';
+import { vectorOf } from './gradient-sums.ts';
 import { runRound } from './round.ts';
 import { ownCopy } from './samples.ts';
 import type { RoundTotals, StagePort } from './stage.ts';
@@ -495,4 +497,17 @@ test('rounds that are queued one behind the other share out what the engine comp
   assert.ok(busyMs.every((ms) => ms > 0));
   const sum = busyMs.reduce((total, ms) => total + ms, 0);
   assert.ok(sum <= engine.busyMs() - beforeMs + 1e-9, `${busyMs.join(' and ')} of ${engine.busyMs() - beforeMs} ms`);
+});
+
+test('a vector of gradients in memory that was used before has zeros where there are none', async () => {
+  const used = new Float32Array(5_000).fill(7);
+  giveMemory(used);
+  const ones = wrap('float32', [3_000], new Float32Array(3_000).fill(1));
+  const specs = [
+    { name: 'frozen', shape: [2_000] },
+    { name: 'trained', shape: [3_000] },
+  ];
+  const values = await vectorOf(specs, [undefined, Promise.resolve(ones)], 0);
+  assert.equal(values.buffer, used.buffer);
+  assert.deepEqual(values, new Float32Array(5_000).fill(1, 2_000));
 });

@@ -9,6 +9,7 @@ import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { squaredNormName } from '../../training/clipping.ts';
+import { giveMemory } from '../../transport/tensor-memory.ts';
 import type { StateRole, TensorSpec } from '../messages.ts';
 import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
@@ -88,6 +89,8 @@ export class Stage {
   /** Kept by forward for backward, by micro-batch. */
   readonly #inFlight = new Map<number, Values>();
   readonly #sums: GradientSums;
+  /** The tensors of gradients that are being summed over the group, by bucket: the sums come back in their memory. */
+  readonly #taken = new Map<number | undefined, readonly (Promise<Tensor> | undefined)[]>();
   #takenMs: number;
   #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
   /** Squared norms of single gradients, from a step that updates. */
@@ -198,6 +201,7 @@ export class Stage {
     for (const values of this.#inFlight.values()) this.#releaseAll(values);
     this.#inFlight.clear();
     this.#sums.clear();
+    this.#taken.clear();
     this.#releaseAll(this.#updated);
     this.#updated = {};
     this.#losses = [];
@@ -357,6 +361,7 @@ export class Stage {
     const parts = defined(this.#sums.take(bucket)[0], 'the sums');
     const averages = statistics.map(({ name }) => this.#engine.download(defined(this.#state.get('buffer', name), name)));
     const extraCount = statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
+    this.#taken.set(bucket, parts);
     const values = await vectorOf(trained, parts, extraCount);
     const weight = this.#options.sampleCount / this.#options.microBatchSize;
     let offset = values.length - extraCount;
@@ -386,9 +391,14 @@ export class Stage {
     return bucket === undefined || bucket === buckets.length - 1 ? statistics : [];
   }
 
-  /** Puts the group's sums in place of the own gradients and statistics, of a bucket if given. Copies of many megabytes let other work in between. */
+  /**
+   * Puts the group's sums in place of the own gradients and statistics, of a bucket if given, in the memory that these came in. `values` is this stage's from
+   * here on. Copies of many megabytes let other work in between.
+   */
   async putGradients(values: Float32Array, bucket?: number): Promise<void> {
-    let [offset, sinceYield] = [0, 0];
+    const taken = this.#taken.get(bucket) ?? [];
+    this.#taken.delete(bucket);
+    let [index, offset, sinceYield] = [0, 0, 0];
     const next = async (shape: readonly number[]): Promise<Tensor> => {
       const end = offset + elementCount(shape);
       sinceYield += end - offset;
@@ -396,12 +406,16 @@ export class Stage {
         await new Promise((resolve) => setImmediate(resolve));
         sinceYield = 0;
       }
-      const part = wrap('float32', shape, values.slice(offset, end));
+      const before = await taken[index++];
+      const sums = values.subarray(offset, end);
       offset = end;
-      return part;
+      if (before === undefined) return wrap('float32', shape, sums.slice());
+      (before.data as Float32Array).set(sums);
+      return before;
     };
     await this.#sums.put(bucket, next);
     for (const { name, shape } of this.#statisticsOf(bucket)) this.load({ role: 'buffer', name, value: await next(shape) });
+    giveMemory(values);
   }
 
   /**
