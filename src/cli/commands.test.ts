@@ -135,6 +135,15 @@ test('every command has help with an example, and every example parses', async (
   );
 });
 
+test('--version and -V: the package’s, without loading any command', async () => {
+  const { version } = JSON.parse(await readFile(join(import.meta.dirname, '..', '..', 'package.json'), 'utf8')) as { version: string };
+  for (const flag of ['--version', '-V']) {
+    assert.deepEqual((await createProgram(flag)).commands, []);
+    const { code, stdout, stderr } = await runCommand([flag], { cwd });
+    assert.deepEqual({ code, stdout, stderr }, { code: 0, stdout: `${version}\n`, stderr: '' });
+  }
+});
+
 test('devices: lists who has a certificate, and puts out by name or key', async () => {
   const folder = at('state');
   const registry = createRegistry(folder);

@@ -24,10 +24,12 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   lab: async () => (await import('./commands/lab.ts')).addLab,
 };
 
-/** The program `asteroid`, ready to parse: with the one command of this name, or with all where there is none. */
-export async function createProgram(name?: string): Promise<Command> {
-  const named = Object.entries(commands).filter(([known]) => known === name);
-  const wanted = await Promise.all((named.length > 0 ? named : Object.entries(commands)).map(([, load]) => load()));
+/** The program `asteroid`, ready to parse words of which this is the first: with the command of this name, without any for the version, else with all. */
+export async function createProgram(first?: string): Promise<Command> {
+  const all = Object.entries(commands);
+  const named = all.filter(([name]) => name === first);
+  const loads = first === '--version' || first === '-V' ? [] : named.length > 0 ? named : all;
+  const wanted = await Promise.all(loads.map(([, load]) => load()));
   const program = new Command('asteroid')
     .description('Trains one neural network on the devices you already own, as one machine.')
     .version(version)
