@@ -3,6 +3,9 @@
 
 import { endWithParent, needsComputeProcess, runComputeProcess } from './compute-process.ts';
 
+/** What shells say of a program that SIGPIPE has ended. */
+const readerGone = 141;
+
 if (needsComputeProcess(process.argv.slice(2), process.env, process.platform)) process.exitCode = await runComputeProcess();
 else await runHere();
 
@@ -10,8 +13,11 @@ async function runHere(): Promise<void> {
   endWithParent();
   const { runCommandLine } = await import('./command-line.ts');
 
-  // Whoever reads our output has gone (`| head`): stop as if asked to, once.
-  process.stdout.once('error', () => process.kill(process.pid, 'SIGTERM'));
+  // Whoever reads our output has gone (`| head`): what can stop in good order is asked to, once; the rest ends without a word of the shell.
+  process.stdout.once('error', () => {
+    if (process.listenerCount('SIGTERM') === 0) process.exit(readerGone);
+    process.kill(process.pid, 'SIGTERM');
+  });
   process.stdout.on('error', () => {});
 
   const { exitCode, error } = await runCommandLine(process.argv.slice(2));

@@ -116,23 +116,20 @@ test('three processes train to the end and end with the run', { timeout, skip },
 });
 
 test('while a worker computes for a long time, its main thread goes on', { timeout, skip }, async () => {
-  const halves = ['worker-1', 'worker-2'];
-  const stages = halves.map((device, index) => ({
-    layers: index === 0 ? [0, 3] : [3, 11],
-    devices: [device],
-    samples: [128],
-    inFlight: 1,
-  }));
+  const stages = [
+    { layers: [0, 3], devices: ['worker-1'], samples: [128], inFlight: 1 },
+    { layers: [3, 11], devices: ['worker-2'], samples: [128], inFlight: 1 },
+  ];
   await writeFile(at('plan-of-halves.json'), JSON.stringify({ ...plan, batchSize: 128, microBatchSize: 128, microBatchCount: 1, stages }));
-  const subject = ['--model', 'conv-l', '--data', 'synthetic:1x28x28', '--batch', '128', '--steps', '8', '--eval-every', '0'];
+  const convolutions = ['--model', 'conv-l', '--data', 'synthetic:1x28x28', '--batch', '128', '--steps', '8', '--eval-every', '0'];
   const overTwo = ['--workers', '2', '--plan', at('plan-of-halves.json')];
-  const end = await runCommand(['train', ...subject, ...overTwo, '--json', '--out', at('long')], { cwd });
+  const end = await runCommand(['train', ...convolutions, ...overTwo, '--json', '--out', at('long')], { cwd });
   assert.equal(end.code, 0, end.stderr);
   const { traceEvents } = JSON.parse(await readFile(at('long', 'trace.json'), 'utf8')) as { traceEvents: { name: string; dur: number }[] };
   const longestMs = Math.max(...traceEvents.filter(({ name }) => name.startsWith('backward')).map(({ dur }) => dur / 1000));
   const events = await jsonLines(at('long', 'events.jsonl'));
   const statistics = events.filter(({ event }) => event === 'statistics');
-  assert.deepEqual(new Set(statistics.map(({ device }) => device)), new Set(halves));
+  assert.deepEqual(new Set(statistics.map(({ device }) => device)), new Set(['worker-1', 'worker-2']));
   // Processes that compete for the cores delay each other by some tens of milliseconds; a blocked thread is as late as the instruction takes.
   for (const { device, eventLoopDelayP99Ms } of statistics)
     assert.ok(
@@ -286,6 +283,13 @@ test('a reader that goes away stops the run in good order', { timeout, skip }, a
   const code = await new Promise((resolve) => run.process.once('exit', resolve));
   assert.equal(code, 130);
   assert.notEqual((await loadLatestCheckpoint(at('unread', 'checkpoints'))).checkpoint, undefined);
+});
+
+test('a reader that goes away ends a short command without a word', { timeout }, async () => {
+  const help = startCommand(['--help'], { cwd });
+  help.process.stdout?.destroy();
+  const { code, signal, stderr } = await help.end;
+  assert.deepEqual({ code, signal, stderr }, { code: 141, signal: null, stderr: '' });
 });
 
 test('a worker joins by hand with the code; a wrong code is refused; a worker that leaves is named, and missed by nobody', {
