@@ -14,7 +14,10 @@ export interface CgroupPlan {
   /** In the order of making; to be removed in reverse. */
   readonly folders: readonly string[];
   readonly writes: readonly (readonly [file: string, value: string])[];
-  /** After these, where the kernel has such a file (Linux 5.14): what a device could not use of its quota in a period, since others had the cores, it may use in the next. */
+  /**
+   * After these, where the kernel has such a file (Linux 5.14): what a device could not use of its quota in a period, since others had the cores, it may use
+   * in the next.
+   */
   readonly bursts: readonly (readonly [file: string, value: string])[];
   /** By device: where a process writes its id to be in the group. */
   readonly devices: Readonly<Record<string, readonly string[]>>;
