@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Emitter } from '../graph/emitter.ts';
 import { evaluateGraph } from '../graph/evaluate.ts';
+import type { ValueInfo } from '../graph/graph.ts';
 import { inferTypes } from '../graph/infer-types.ts';
 import { tensor } from '../graph/tensor.ts';
 import { randomGraph } from '../testing/random-graph.ts';
@@ -9,17 +10,20 @@ import { hideReshapes, shownValues } from './hidden-shapes.ts';
 
 const relu = (node: { readonly operator: string }): number | undefined => (node.operator === 'Relu' ? 0 : undefined);
 
-test('what comes into a kernel that may write over it and what goes out is shown; the border, whose memory is others’, is not', () => {
-  const e = new Emitter();
-  const x = e.input('x', 'float32', [2, 3]);
-  const first = e.emit('Relu', [x]);
-  const second = e.emit('Relu', [e.emit('Neg', [first])]);
-  const graph = e.build('relus', [e.emit('Relu', [e.emit('Exp', [second])])]);
-  const shown = shownValues(graph, relu, inferTypes(graph));
-  assert.deepEqual(shown, [
-    { name: 'Neg_1', type: 'float32', shape: [2, 3] },
-    { name: 'Relu_2', type: 'float32', shape: [2, 3] },
+test('what comes into a kernel that may write over it and what goes out is shown, from 64 KiB on; the border, whose memory is others’, is not', () => {
+  const shownOf = (shape: readonly number[]): readonly ValueInfo[] => {
+    const e = new Emitter();
+    const x = e.input('x', 'float32', shape);
+    const first = e.emit('Relu', [x]);
+    const second = e.emit('Relu', [e.emit('Neg', [first])]);
+    const graph = e.build('relus', [e.emit('Relu', [e.emit('Exp', [second])])]);
+    return shownValues(graph, relu, inferTypes(graph));
+  };
+  assert.deepEqual(shownOf([128, 128]), [
+    { name: 'Neg_1', type: 'float32', shape: [128, 128] },
+    { name: 'Relu_2', type: 'float32', shape: [128, 128] },
   ]);
+  assert.deepEqual(shownOf([128, 127]), []);
 });
 
 test('large values are shown, but for views of others', () => {

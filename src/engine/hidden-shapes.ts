@@ -10,8 +10,10 @@ import { byteLength, int64s, type Tensor, toNumbers, type ValueType } from '../g
 
 /** From this size on, values are large. */
 const largeBytes = 2 ** 22;
+/** Smaller values may have memory of their own: to look for some that can be written over takes longer than it saves. */
+const smallBytes = 2 ** 16;
 
-/** The values whose shapes the runtime has a use for: large ones, and what comes into a kernel that may write over its input and what goes out. */
+/** The values whose shapes the runtime has a use for: large ones, and what comes into a kernel that may write over its input and what goes out, unless it is small. */
 export function shownValues(
   { nodes, inputs, outputs, initializers }: Graph,
   overwrites: (node: Node) => number | undefined,
@@ -27,9 +29,9 @@ export function shownValues(
     const place = overwrites(node);
     const pair = place === undefined ? [] : [node.inputs[place] ?? '', node.outputs[0] as string];
     const known = pair.map((name) => (border.has(name) || initializers.has(name) ? undefined : types.get(name)));
+    if (!known.every((type) => type !== undefined && byteLength(type) >= smallBytes)) continue;
     pair.forEach((name, index) => {
-      const type = known[index];
-      if (type !== undefined && known.every((each) => each !== undefined)) shown.set(name, { name, ...type });
+      shown.set(name, { name, ...(known[index] as ValueType) });
     });
   }
   return [...shown.values()];

@@ -3,7 +3,7 @@
 
 import { type Graph, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
 import { inferTypes } from '../graph/infer-types.ts';
-import { type MemoryModel, type MemoryUse, memoryUse, viewOperators } from '../graph/lifetimes.ts';
+import { type MemoryModel, type MemoryUse, memoryUse, type Sharing, viewOperators } from '../graph/lifetimes.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
 import { byteLength, elementBytes, elementCount, type ValueType } from '../graph/tensor.ts';
 import { blockedDomain } from '../lowering/layouts.ts';
@@ -13,7 +13,9 @@ import { peelReshapes } from './border-reshapes.ts';
 import { arrangeForMemory, executionOrder } from './execution-order.ts';
 import { hideReshapes, shownValues } from './hidden-shapes.ts';
 import { canWriteInPlace } from './outputs-in-place.ts';
+import { shortNames } from './short-names.ts';
 import { tidy } from './tidy.ts';
+import { wholeVectors } from './whole-vectors.ts';
 
 /** A graph as it goes to the runtime. */
 export interface PreparedGraph {
@@ -28,8 +30,10 @@ export interface PreparedGraph {
 
 /** Brings a graph without reshapes on its border (border-reshapes.ts) into the form that takes the runtime the least memory and time. */
 export function prepareGraph(peeled: Graph, blockSize: number | undefined): PreparedGraph {
-  const graph = arrangeForMemory(tidy(withStatistics(peeled)));
-  const types = inferTypes(graph, (node, inputs) => blockedType(node, inputs, blockSize));
+  const typesOf = (graph: Graph): Map<string, ValueType> => inferTypes(graph, (node, inputs) => blockedType(node, inputs, blockSize));
+  const tidied = tidy(withStatistics(peeled));
+  const graph = arrangeForMemory(wholeVectors(tidied, () => typesOf(tidied)));
+  const types = typesOf(graph);
   const isOptimized = isOptimizable(graph);
   const overwrites = (node: Node): number | undefined => {
     const sharing = onnxRuntimeMemory.shares(node);
@@ -40,9 +44,10 @@ export function prepareGraph(peeled: Graph, blockSize: number | undefined): Prep
 
 /** The file of a prepared graph; `signal`: with an empty sequence of that name as its first output. */
 export function exportPrepared({ graph, shown }: PreparedGraph, signal?: string): Uint8Array {
-  return shown === undefined
-    ? exportGraph(graph, new Map(), { emptySequence: signal })
-    : exportGraph(hideReshapes(graph), new Map(), { isBorderTyped: false, values: shown, emptySequence: signal });
+  if (shown === undefined) return exportGraph(graph, new Map(), { emptySequence: signal });
+  const { graph: short, nameOf } = shortNames(hideReshapes(graph));
+  const values = shown.map((value) => ({ ...value, name: nameOf(value.name) }));
+  return exportGraph(short, new Map(), { isBorderTyped: false, values, emptySequence: signal });
 }
 
 /**
@@ -122,9 +127,13 @@ export interface RunMemory extends MemoryUse {
 /** The memory of one run of a graph on this engine, as it is compiled. `blockSize` is the engine's. */
 export function runMemory(graph: Graph, blockSize?: number): RunMemory {
   const { graph: prepared, shown, types } = prepareGraph(peelReshapes(graph, blockSize).graph, blockSize);
-  const reusesDead = shown === undefined || new Set(shown.map(({ name }) => name));
+  const known = new Set(shown?.map(({ name }) => name));
+  const shares = (node: Node): Sharing | undefined => {
+    const sharing = onnxRuntimeMemory.shares(node);
+    return shown === undefined || sharing?.how !== 'in-place' || known.has(node.outputs[0] as string) ? sharing : undefined;
+  };
   const isOutputGiven = canWriteInPlace(prepared);
-  const use = memoryUse(prepared, { ...onnxRuntimeMemory, reusesDead, isOutputGiven }, types);
+  const use = memoryUse(prepared, { ...onnxRuntimeMemory, shares, reusesDead: shown === undefined || known, isOutputGiven }, types);
   const copiedBytes = isOutputGiven ? 0 : 2 * use.outputBytes;
   return { ...use, copiedBytes, runBytes: Math.max(use.peakBytes, copiedBytes) };
 }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Emitter } from '../graph/emitter.ts';
 import { type Graph, int, ints } from '../graph/graph.ts';
-import { tensor, toNumbers } from '../graph/tensor.ts';
+import { int64s, tensor, toNumbers } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import { evaluateGraph } from '../testing/evaluate-graph.ts';
 import { randomGraph, randomTensor } from '../testing/random-graph.ts';
@@ -58,6 +58,37 @@ test('of several reshapes in a row the last stays, unless it asks for the dimens
     Array.from({ length: 12 }, (_, index) => index),
   );
   assert.deepEqual(evaluateGraph(tidy(relative), new Map([['x', value]])), evaluateGraph(relative, new Map([['x', value]])));
+});
+
+test('of several reshapes of one value to one shape the first stays, under the names of others that leave the graph too', () => {
+  const emitter = new Emitter();
+  const x = emitter.input('x', 'float32', [2, 6]);
+  const flat = (): string => emitter.emit('Reshape', [x, emitter.initializer(emitter.fresh('shape'), int64s([12]))]);
+  const left = [emitter.emit('Neg', [flat()]), emitter.emit('Exp', [flat()]), flat()];
+  const graph = emitter.build('same', left);
+  const tidied = tidy(graph);
+  assert.equal(operatorsOf(tidied), 'Reshape Neg Exp Reshape');
+  const feeds = new Map([['x', randomTensor(createRandom(2), 'float32', [2, 6])]]);
+  assert.deepEqual(evaluateGraph(tidied, feeds), evaluateGraph(graph, feeds));
+});
+
+test('what works element by element between two reshapes reads what is before the first', () => {
+  const between = (work: (e: Emitter, x: string) => string): Graph => {
+    const e = new Emitter();
+    const flat = e.emit('Reshape', [e.input('x', 'float32', [2, 6]), e.int64s([12])]);
+    return e.build('between', [e.emit('Reshape', [work(e, flat), e.int64s([3, 4])])]);
+  };
+  const tidied = (graph: Graph): string => {
+    const feeds = new Map([['x', randomTensor(createRandom(2), 'float32', [2, 6])]]);
+    assert.deepEqual(evaluateGraph(tidy(graph), feeds), evaluateGraph(graph, feeds));
+    return operatorsOf(tidy(graph));
+  };
+  assert.equal(tidied(between((e, x) => e.emit('Neg', [x]))), 'Neg Reshape');
+  assert.equal(tidied(between((e, x) => e.emit('Sub', [e.scalarLike(x, 1), x]))), 'Sub Reshape');
+  assert.equal(tidied(between((e, x) => e.emit('Neg', [e.emit('Exp', [x])]))), 'Reshape Exp Neg Reshape');
+  // of two values, or along an axis, shapes count
+  assert.equal(tidied(between((e, x) => e.emit('Mul', [x, x]))), 'Reshape Mul Reshape');
+  assert.equal(tidied(between((e, x) => e.emit('Softmax', [x], { axis: int(-1) }))), 'Reshape Softmax Reshape');
 });
 
 test('random graphs compute the same', () => {

@@ -36,12 +36,15 @@ export interface BlockedConvolution {
 /** Writes the kernel's node. */
 export function blockedConv(l: Layouts, options: BlockedConvolution): string {
   const { x, w, bias = '', sum = '', activation, kernel, output, outputChannels, group = 1 } = options;
+  // The runtime's defaults are left out: it takes time for each attribute of a net's many hundred convolutions.
+  const unless = (usual: number, name: string, values: readonly number[] = []): Attributes =>
+    values.every((value) => value === usual) ? {} : { [name]: ints(values) };
   const attributes: Attributes = {
     kernel_shape: ints(kernel),
-    strides: ints(options.strides ?? kernel.map(() => 1)),
-    dilations: ints(options.dilations ?? kernel.map(() => 1)),
-    pads: ints(options.pads ?? [...kernel, ...kernel].map(() => 0)),
-    group: int(group),
+    ...unless(1, 'strides', options.strides),
+    ...unless(1, 'dilations', options.dilations),
+    ...unless(0, 'pads', options.pads),
+    ...(group === 1 ? {} : { group: int(group) }),
     ...(activation === undefined ? {} : { activation: string(activation.name) }),
     ...(activation?.parameters === undefined ? {} : { activation_params: floats(activation.parameters) }),
   };

@@ -4,7 +4,7 @@
 import { product } from '../autodiff/expressions.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { intAttribute, type Node } from '../graph/graph.ts';
-import { elementCount, sameShape, toNumbers } from '../graph/tensor.ts';
+import { elementCount, sameShape, type Tensor, toNumbers } from '../graph/tensor.ts';
 import { channelAffine, imageDots, imageMeans } from './convolutions.ts';
 import type { Fusing } from './fusing.ts';
 import type { Layouts } from './layouts.ts';
@@ -65,6 +65,8 @@ export class ImageLowering {
   readonly #l: Layouts;
   readonly #emitter: Emitter;
   readonly #fusing: Fusing;
+  /** Factors of 1, by their number. */
+  readonly #ones = new Map<number, string>();
 
   constructor(layouts: Layouts, emitter: Emitter, fusing: Fusing) {
     this.#l = layouts;
@@ -202,15 +204,23 @@ export class ImageLowering {
     const x = l.blocked(image);
     const [samples = 1, channels = 1, ...places] = this.#emitter.shape(x);
     const images = samples * channels;
-    const ones = (): string =>
-      this.#emitter.initializer(this.#emitter.fresh('ones'), { type: 'float32', shape: [images], data: new Float32Array(images).fill(1) });
     const vector = (value: string): string => l.reshape(l.blocked(value), [images]);
     const name = channelAffine(l, {
       x: l.reshape(x, [1, images, ...places]),
-      factor: factor === undefined ? ones() : vector(factor),
+      factor: factor === undefined ? this.#onesOf(images) : vector(factor),
       ...(offset === undefined ? {} : { offset: vector(offset) }),
     });
     return l.reshape(name, [samples, channels, ...places]);
+  }
+
+  /** A factor of 1 for each of so many channels. */
+  #onesOf(count: number): string {
+    const known = this.#ones.get(count);
+    if (known !== undefined) return known;
+    const value: Tensor = { type: 'float32', shape: [count, 1, 1, 1], data: new Float32Array(count).fill(1) };
+    const name = this.#emitter.initializer(this.#emitter.fresh('ones'), value);
+    this.#ones.set(count, name);
+    return name;
   }
 
   /** factor · the mean of each image: [N, C, 1, 1] or [N, C]. */
