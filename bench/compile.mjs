@@ -30,7 +30,9 @@ async function compileHere({ model, batch, folder }) {
   const { stageForBench } = await import('./engine-stage.mjs');
   const stage = stageForBench(model, batch, { initialize: false });
   const engine = await createComputeThread();
+  // A worker makes these when it starts, and has the hash of its code long before a stage comes.
   const files = createStageFiles({ folder });
+  await files.read('none');
   let writing;
   const write = (key, pieces) => (writing = files.write(key, pieces));
   const timed = async () => {

@@ -14,8 +14,10 @@ import { pipeedge } from './pipeedge.ts';
 import type { Problem } from './problem.ts';
 import {
   type Answer,
-  answerBelow,
   answerOf,
+  answerOfCandidate,
+  type Candidate,
+  candidateBelow,
   type Overload,
   overloadOf,
   type Planner,
@@ -119,18 +121,29 @@ function byLayouts(layoutsOf: Layouts, schedule: string): Planner {
   return function* (question, options) {
     if (question.base.pins.size > 0)
       throw new InputError(`Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`);
-    let found: Answer | undefined;
     let nearest: (Overload & { readonly microBatchSize: number }) | undefined;
+    const candidates: Candidate[] = [];
+    // What one of them is known to take.
+    let barMs = Number.POSITIVE_INFINITY;
     for (const { problem, boundMs } of problemsOf(question, [schedule])) {
-      if (found !== undefined && boundMs >= found.roundMs) break;
+      if (boundMs >= barMs) break;
       const layouts = yield* layoutsOf(problem);
       if (layouts.length === 0) continue;
       const overload = overloadOf(problem, layoutPlan(problem, question.planner, layouts).stages);
       if (overload === undefined) {
-        const answer = answerBelow(found?.roundMs ?? Number.POSITIVE_INFINITY, problem, question.planner, layouts);
-        if (answer !== undefined) found = better(found, answer, options);
+        const candidate = candidateBelow(barMs, problem, layouts);
+        if (candidate === undefined) continue;
+        candidates.push(candidate);
+        if (candidate.isExact) barMs = candidate.leastMs;
       } else if (nearest === undefined || overload.neededMiB - overload.hasMiB < nearest.neededMiB - nearest.hasMiB)
         nearest = { ...overload, microBatchSize: problem.microBatchSize };
+    }
+    // The simulator is asked for those that may still be the fastest, the most promising first.
+    let found: Answer | undefined;
+    for (const candidate of candidates.sort((a, b) => a.leastMs - b.leastMs)) {
+      if (found !== undefined && candidate.leastMs >= found.roundMs) break;
+      found = better(found, answerOfCandidate(candidate, question.planner), options);
+      yield 1;
     }
     return found ?? (nearest === undefined ? refuse(question, singleSpaces) : explainOverload(question, nearest));
   };

@@ -71,14 +71,25 @@ export function answerOf(problem: Problem, planner: string, layouts: readonly St
   return answerIn(evaluator.isExactFor(layouts) ? evaluator.roundMs(layouts) : simulatedMs(problem, layouts), problem, planner, layouts);
 }
 
-/** The same where its round is shorter than the bar: what is not needs no simulator. */
-export function answerBelow(barMs: number, problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer | undefined {
+/** A pipeline with what is known of it without the simulator. */
+export interface Candidate {
+  readonly problem: Problem;
+  readonly layouts: readonly StageLayout[];
+  /** Its round, or what that is at least. */
+  readonly leastMs: number;
+  readonly isExact: boolean;
+}
+
+/** Undefined where its round is not shorter than the bar. */
+export function candidateBelow(barMs: number, problem: Problem, layouts: readonly StageLayout[]): Candidate | undefined {
   const evaluator = new Evaluator(problem);
-  if (barMs === Number.POSITIVE_INFINITY && !evaluator.isExactFor(layouts)) return answerOf(problem, planner, layouts);
   const leastMs = evaluator.roundMs(layouts, barMs);
-  if (leastMs >= barMs) return undefined;
-  const roundMs = evaluator.isExact ? leastMs : simulatedMs(problem, layouts);
-  return roundMs < barMs ? answerIn(roundMs, problem, planner, layouts) : undefined;
+  return leastMs >= barMs ? undefined : { problem, layouts, leastMs, isExact: evaluator.isExact };
+}
+
+/** The candidate with what the simulator says of it. */
+export function answerOfCandidate({ problem, layouts, leastMs, isExact }: Candidate, planner: string): Answer {
+  return answerIn(isExact ? leastMs : simulatedMs(problem, layouts), problem, planner, layouts);
 }
 
 function answerIn(roundMs: number, problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer {

@@ -1,0 +1,30 @@
+// The command's code as a script with V8's code cache. tools/bundle.mjs puts this file beside both. A cache of another version of Node.js, or made under other
+// flags, is refused by V8, and the script compiled as it runs.
+
+const { existsSync, readFileSync, writeFileSync } = require('node:fs');
+const { createRequire } = require('node:module');
+const { join } = require('node:path');
+const { pathToFileURL } = require('node:url');
+const vm = require('node:vm');
+
+const path = join(__dirname, 'command-line.script');
+const cachePath = join(__dirname, 'command-line.cache');
+
+const script = new vm.Script(readFileSync(path, 'latin1'), {
+  filename: path,
+  cachedData: existsSync(cachePath) ? readFileSync(cachePath) : undefined,
+});
+const bundled = { exports: {} };
+script.runInThisContext()(bundled.exports, createRequire(path), bundled, pathToFileURL(path).href, (specifier) => import(specifier));
+
+/** Whether the code came from the cache. */
+exports.isCacheTaken = script.cachedDataRejected === false;
+
+exports.runCommandLine = (words) => bundled.exports.runCommandLine(words);
+
+/** Runs a command and writes the cache with what has been compiled since, and what was in it before. */
+exports.writeCodeCache = async (words) => {
+  const { exitCode, error } = await exports.runCommandLine(words);
+  if (exitCode !== 0) throw new Error(`asteroid ${words.join(' ')}: ${error}`);
+  writeFileSync(cachePath, script.createCachedData());
+};
