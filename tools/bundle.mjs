@@ -68,10 +68,8 @@ copyFileSync(at('tools/command-line.cjs'), at('dist/bundle/command-line.cjs'));
 
 // What is in the cache is what has been compiled when it is made: the beginnings of all commands, and planning.
 const folder = mkdtempSync(join(tmpdir(), 'asteroid-build-'));
-const commands = [
-  ['--help'],
-  ['plan', '--model', 'mobilenetv2:input=32', '--cluster', at('clusters/asteroid-a.yaml'), '--batch', '8', '--planner', 'pipeedge', '--json'],
-];
+const plan = ['plan', '--model', 'mobilenetv2:input=32', '--cluster', at('clusters/asteroid-a.yaml'), '--batch', '8', '--json'];
+const commands = [['--help'], [...plan, '--planner', 'pipeedge'], [...plan, '--planner', 'best', '--time-limit', '1']];
 try {
   for (const words of commands) {
     const warm = `require(${JSON.stringify(at('dist/bundle/command-line.cjs'))}).writeCodeCache(${JSON.stringify(words)})`;

@@ -122,15 +122,18 @@ function byLayouts(layoutsOf: Layouts, schedule: string): Planner {
     if (question.base.pins.size > 0)
       throw new InputError(`Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`);
     let nearest: (Overload & { readonly microBatchSize: number }) | undefined;
+    const problems = problemsOf(question, [schedule]);
     const candidates: Candidate[] = [];
+    let found: Answer | undefined;
     // What one of them is known to take.
     let barMs = Number.POSITIVE_INFINITY;
-    for (const { problem, boundMs } of problemsOf(question, [schedule])) {
+    for (const { problem, boundMs } of problems) {
       if (boundMs >= barMs) break;
       const layouts = yield* layoutsOf(problem);
       if (layouts.length === 0) continue;
       const overload = overloadOf(problem, layoutPlan(problem, question.planner, layouts).stages);
-      if (overload === undefined) {
+      if (overload === undefined && problems.length === 1) found = better(found, answerOf(problem, question.planner, layouts), options);
+      else if (overload === undefined) {
         const candidate = candidateBelow(barMs, problem, layouts);
         if (candidate === undefined) continue;
         candidates.push(candidate);
@@ -139,7 +142,6 @@ function byLayouts(layoutsOf: Layouts, schedule: string): Planner {
         nearest = { ...overload, microBatchSize: problem.microBatchSize };
     }
     // The simulator is asked for those that may still be the fastest, the most promising first.
-    let found: Answer | undefined;
     for (const candidate of candidates.sort((a, b) => a.leastMs - b.leastMs)) {
       if (found !== undefined && candidate.leastMs >= found.roundMs) break;
       found = better(found, answerOfCandidate(candidate, question.planner), options);
