@@ -73,7 +73,7 @@ const commands = [['--help'], [...plan, '--planner', 'pipeedge'], [...plan, '--p
 try {
   for (const words of commands) {
     const warm = `require(${JSON.stringify(at('dist/bundle/command-line.cjs'))}).writeCodeCache(${JSON.stringify(words)})`;
-    execFileSync(process.execPath, ['-e', warm], { cwd: folder, env: { PATH: process.env.PATH, HOME: folder }, stdio: ['ignore', 'ignore', 'inherit'] });
+    execFileSync(process.execPath, ['-e', warm], { cwd: folder, env: { ...process.env, HOME: folder, NODE_OPTIONS: '' }, stdio: ['ignore', 'ignore', 'inherit'] });
   }
 } finally {
   rmSync(folder, { recursive: true });
