@@ -48,6 +48,44 @@ test('several reshapes to one shape are one; to two shapes they stay', () => {
   });
 });
 
+test('a result that is reshaped several times in a row leaves before the first, or behind what is an output or read again', () => {
+  const e = new Emitter();
+  const x = e.input('x', 'float32', [2, 3]);
+  const reshaped = (name: string, value: string, shape: readonly number[]): string => named(e, name, 'Reshape', [value, e.int64s(shape)]);
+  const a = reshaped('a', reshaped('a2', reshaped('a1', named(e, 'sine', 'Sin', [x]), [6]), [1, 6]), [3, 2]);
+  // What is read twice stays, and what is behind it.
+  const b1 = reshaped('b1', named(e, 'cosine', 'Cos', [x]), [6]);
+  const b = reshaped('b', reshaped('b2', b1, [1, 6]), [3, 2]);
+  const c = named(e, 'c', 'Neg', [b1]);
+  // Reshapes of an input or an output stay, all but those after the first.
+  const d = reshaped('d', reshaped('d1', x, [6]), [3, 2]);
+  const f = reshaped('f', reshaped('f1', c, [1, 6]), [3, 2]);
+  const graph = e.build('rows', [a, b, c, d, f]);
+  const peeled = peelReshapes(graph);
+  assert.deepEqual(
+    [...peeled.inside],
+    [
+      ['a', 'sine'],
+      ['b', 'b1'],
+      ['c', 'c'],
+      ['d', 'd1'],
+      ['f', 'f1'],
+    ],
+  );
+  const values = new Map([
+    [
+      'x',
+      wrap(
+        'float32',
+        [2, 3],
+        Float32Array.from({ length: 6 }, (_, index) => index - 2),
+      ),
+    ],
+  ]);
+  const [plain, inside] = [evaluateGraph(graph, values), evaluateGraph(peeled.graph, values)];
+  for (const [name, within] of peeled.inside) assert.deepEqual(inside.get(within)?.data, plain.get(name)?.data, name);
+});
+
 test('an input or result that is an output too, a reshaped input, and a result that is read again stay as they are', () => {
   const e = new Emitter();
   const x = e.input('x', 'float32', [2, 3]);

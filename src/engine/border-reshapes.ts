@@ -46,24 +46,39 @@ function peelInputs(graph: Graph): Graph {
   return { ...graph, inputs, nodes: nodes.map((node) => ({ ...node, inputs: node.inputs.map((name) => renamed.get(name) ?? name) })) };
 }
 
-/** Output y = Reshape(v, constant) that nothing else reads: v leaves instead, if a node makes it and it is no output already. */
+/** Output y = Reshape(v, constant) that nothing else reads, perhaps several times over: v leaves instead, if a node makes it and it is no output already. */
 function peelOutputs(graph: Graph, blockSize: number | undefined): PeeledGraph {
   const inside = new Map(graph.outputs.map(({ name }) => [name, name]));
   const makers = new Map(graph.nodes.flatMap((node) => node.outputs.map((name) => [name, node] as const)));
-  const read = new Set(graph.nodes.flatMap(({ inputs }) => inputs));
+  const readerCounts = new Map<string, number>();
+  for (const { inputs } of graph.nodes) for (const name of inputs) readerCounts.set(name, (readerCounts.get(name) ?? 0) + 1);
   const leaving = new Set(inside.keys());
-  const candidates = graph.outputs.filter(({ name }) => makers.get(name)?.operator === 'Reshape' && !read.has(name));
+  const candidates = graph.outputs.filter(({ name }) => makers.get(name)?.operator === 'Reshape' && !readerCounts.has(name));
   if (candidates.length === 0) return { graph, inside };
   const types = inferTypes(graph, (node, inputs) => blockedType(node, inputs, blockSize));
   const dropped = new Set<Node>();
+  /** The reshapes in a row that make a value which nothing else reads, the last one first. */
+  function* reshapesBehind(output: string): Generator<Node, void, void> {
+    for (let name = output; name === output || readerCounts.get(name) === 1; ) {
+      const node = makers.get(name);
+      const source = node?.inputs[0];
+      const type = source === undefined ? undefined : types.get(source);
+      if (node === undefined || type === undefined || targetShape(graph, node, type) === undefined) return;
+      yield node;
+      name = source as string;
+    }
+  }
   for (const { name } of candidates) {
-    const node = makers.get(name) as Node;
-    const source = node.inputs[0] as string;
-    const type = types.get(source);
-    if (type === undefined || !makers.has(source) || leaving.has(source) || targetShape(graph, node, type) === undefined) continue;
-    leaving.add(source);
-    inside.set(name, source);
-    dropped.add(node);
+    const passed: Node[] = [];
+    for (const node of reshapesBehind(name)) {
+      passed.push(node);
+      const source = node.inputs[0] as string;
+      if (leaving.has(source)) break;
+      if (!makers.has(source)) continue;
+      inside.set(name, source);
+      for (const one of passed.splice(0)) dropped.add(one);
+    }
+    leaving.add(inside.get(name) as string);
   }
   const outputs = graph.outputs.map((output): ValueInfo => {
     const name = inside.get(output.name) as string;

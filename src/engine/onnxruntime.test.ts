@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { evaluateGraph } from '../graph/evaluate.ts';
-import { ints } from '../graph/graph.ts';
-import { tensor } from '../graph/tensor.ts';
+import { int, ints, string } from '../graph/graph.ts';
+import { tensor, toNumbers } from '../graph/tensor.ts';
 import { engineSuite } from '../testing/engine-suite.ts';
 import { runGraph } from '../testing/run-graph.ts';
 import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
@@ -41,4 +42,32 @@ test('a missing package is an input error that says what to do', async () => {
 test('a package that does not load is an input error with its reason', async () => {
   const load = (): Promise<never> => Promise.reject(new Error('GLIBC_2.38 not found'));
   await assert.rejects(createOnnxRuntimeNodeEngine({ load }), (error) => error instanceof InputError && /GLIBC_2\.38/.test(error.message));
+});
+
+test('a session holds no large values that it could compute beforehand: the zeros behind an embedding’s gradient, 128 MiB', async () => {
+  const rows = 2 ** 20;
+  const e = new Emitter();
+  const [indices, g] = [e.input('indices', 'int64', [4, 1]), e.input('g', 'float32', [4, 32])];
+  const zeros = e.emit('ConstantOfShape', [e.int64s([rows, 32])]);
+  const added = e.emit('ScatterND', [zeros, indices, g], { reduction: string('add') });
+  const graph = e.build('scatter', [e.emit('ReduceSum', [added, e.int64s([1])], { keepdims: int(0) })]);
+  const engine = await createOnnxRuntimeNodeEngine();
+  const before = process.memoryUsage().rss;
+  const kernel = await engine.compile(graph);
+  const grownMiB = (process.memoryUsage().rss - before) / 2 ** 20;
+  assert.ok(grownMiB < 64, `the process grew by ${grownMiB.toFixed(0)} MiB`);
+  const values = {
+    indices: engine.upload(tensor('int64', [4, 1], [1, 7, 1, rows - 1])),
+    g: engine.upload(
+      tensor(
+        'float32',
+        [4, 32],
+        Array.from({ length: 128 }, (_, index) => Math.floor(index / 32) + 1),
+      ),
+    ),
+  };
+  const [sums] = Object.values(kernel.run(values));
+  const found = toNumbers(await engine.take(defined(sums, 'sums')));
+  assert.deepEqual([found[0], found[1], found[7], found[rows - 1]], [0, 32 * 4, 64, 128]);
+  await engine.close();
 });
