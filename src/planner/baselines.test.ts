@@ -66,7 +66,7 @@ test('pipeedge: the optimum of its objective among all orders and subsets of dev
     for (const layouts of everyPipeline(problem)) {
       if (layouts.every(({ devices }) => devices.length === 1)) best = Math.min(best, slowestPartMs(problem, layouts));
     }
-    const found = slowestPartMs(problem, finish(pipeedge(problem)));
+    const found = slowestPartMs(problem, finish(pipeedge()(problem)));
     assert.ok(Math.abs(found - best) <= 1e-6 * best, `seed ${seed}: ${found} ms, the optimum ${best} ms`);
   }
 });

@@ -59,9 +59,34 @@ function leastOf({ profile, microBatchSize }: Problem, { forward, backward }: Pa
   return found;
 }
 
+/** Rounds that no plan with the problem's micro-batch size is below. */
+export interface RoundBounds {
+  /** Whatever its planner, schedule and devices. */
+  readonly anyMs: number;
+  /** A pipeline of single devices whose backward passes are whole. */
+  readonly straightMs: number;
+}
+
+/**
+ * In a straight pipeline, stage p has nothing to do before the first forward and after the last backward of those in front of it: with u for the times that a
+ * micro-batch keeps stages busy, T ≥ Σ_{q<p} u_q + M·u_p. With T given, that lets stage p do s_p·T/M·((M − 1)/M)^p of the work at most, s_p its speed; the
+ * fastest devices in front do the most together.
+ */
+export function roundBounds(problem: Problem): RoundBounds {
+  const { microBatchCount, available, profile } = problem;
+  const { speeds, busiestMs } = createBounds(problem);
+  const descending = available.map((device) => speeds[device.classIndex] ?? 0).sort((a, b) => b - a);
+  let [total, reached, left] = [0, 0, 1];
+  for (const speed of descending) {
+    total += speed;
+    reached += speed * left;
+    left *= (microBatchCount - 1) / microBatchCount;
+  }
+  const boundMs = (speed: number): number => microBatchCount * busiestMs(0, profile.layers.length, speed);
+  return { anyMs: boundMs(total), straightMs: boundMs(reached) };
+}
+
 /** A lower bound of the round of any plan with the problem's micro-batch size, whatever its planner, schedule and devices. */
 export function lowerBoundMs(problem: Problem): number {
-  const { speeds, busiestMs } = createBounds(problem);
-  const total = problem.available.reduce((sum, device) => sum + (speeds[device.classIndex] ?? 0), 0);
-  return problem.microBatchCount * busiestMs(0, problem.profile.layers.length, total);
+  return roundBounds(problem).anyMs;
 }

@@ -75,6 +75,9 @@ interface Feed {
   freeMs: number;
 }
 
+/** What rounding may do. */
+const slack = 1e-12;
+
 /** Evaluates pipelines of one problem. */
 export class Evaluator {
   /** Whether the last result is the simulator's, or a lower bound of it. */
@@ -107,6 +110,7 @@ export class Evaluator {
     const nodes: Node[] = [];
     const stages = this.#flatten(layouts, nodes);
     this.isExact = this.isExactFor(layouts);
+    if (this.#leastMs(stages, nodes) * (1 - slack) >= stopMs) return Number.POSITIVE_INFINITY;
     const feeds = this.#createFeeds(layouts, nodes);
     return this.#run(stages, nodes, feeds, stopMs);
   }
@@ -227,6 +231,34 @@ export class Evaluator {
     return feeds;
   }
 
+  /** A lower bound of the round, from what each device computes, what comes before its first forward, and what follows when its last gradients have left. */
+  #leastMs(stages: readonly FlatStage[], nodes: readonly Node[]): number {
+    const M = this.#problem.microBatchCount;
+    let [least, beforeMs, behindMs] = [0, 0, 0];
+    for (const [index, { first, end, pace, isForwardOnly, pieces }] of stages.entries()) {
+      let [forwardMs, backwardMs] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+      for (let place = first; place < end; place++) {
+        const node = nodes[place] as Node;
+        const lastMs = lastPassMs(node);
+        forwardMs = Math.min(forwardMs, node.forwardMs);
+        if (isForwardOnly) least = Math.max(least, beforeMs + M * node.forwardMs);
+        else if (pace.delay === undefined) {
+          least = Math.max(least, beforeMs + M * node.forwardMs + (M - 1) * node.backwardMs + lastMs + behindMs);
+          backwardMs = Math.min(backwardMs, node.backwardMs, lastMs);
+        } else {
+          // Weight gradients are computed while others wait for nothing.
+          const gradientsMs = beforeMs + M * (node.forwardMs + node.backwardMs);
+          least = Math.max(least, gradientsMs + behindMs, gradientsMs + (M - 1) * node.weightMs + lastMs);
+          backwardMs = Math.min(backwardMs, node.backwardMs);
+        }
+      }
+      beforeMs += forwardMs + leastOf(pieces, ({ forwardOccupancyMs, latencyMs }) => forwardOccupancyMs + latencyMs);
+      if (stages[index + 1]?.isGradientWanted === true)
+        behindMs += backwardMs + leastOf(pieces, ({ backwardOccupancyMs, latencyMs }) => backwardOccupancyMs + latencyMs);
+    }
+    return least;
+  }
+
   #run(stages: readonly FlatStage[], nodes: readonly Node[], feeds: readonly (Feed | undefined)[], stopMs: number): number {
     const M = this.#problem.microBatchCount;
     const P = stages.length;
@@ -306,6 +338,12 @@ export class Evaluator {
     const round = roundEnd(stages, nodes, free);
     return round < stopMs ? round : Number.POSITIVE_INFINITY;
   }
+}
+
+function leastOf(pieces: readonly Piece[], msOf: (piece: Piece) => number): number {
+  let least = Number.POSITIVE_INFINITY;
+  for (const piece of pieces) least = Math.min(least, msOf(piece));
+  return pieces.length === 0 ? 0 : least;
 }
 
 /** The last micro-batch's pass that makes weight gradients final, in all of its pieces. */

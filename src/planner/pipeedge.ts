@@ -12,8 +12,8 @@
 
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { interpolation, rangeOf } from '../cluster/times.ts';
-import { type PlannerDevice, type Problem, type StageLayout, stageDemand } from './problem.ts';
-import type { Steps } from './steps.ts';
+import type { Layouts } from './baselines.ts';
+import { type PlannerDevice, type Problem, stageDemand } from './problem.ts';
 
 const stateLimit = 512;
 
@@ -25,16 +25,31 @@ interface Category {
   readonly sumsMs: Float64Array;
 }
 
-export function* pipeedge(problem: Problem): Steps<readonly StageLayout[]> {
-  const categories = categoriesOf(problem).map((members) => categoryOf(problem, members));
-  const found = new CategoryProgram(problem, categories).best();
-  yield 1;
-  const next = categories.map(() => 0);
-  return found.map(({ first, end, category }) => {
-    const at = next[category] ?? 0;
-    next[category] = at + 1;
-    return { layers: [first, end], devices: [categories[category]?.members[at]?.place ?? 0], samples: [problem.microBatchSize] };
-  });
+/** A planner for the problems of one question, which differ in the micro-batch size only: what the first one took tells the others where to begin. */
+export function pipeedge(): Layouts {
+  let sets: DeviceSets | undefined;
+  let hint: Hint | undefined;
+  return function* (problem) {
+    sets ??= new DeviceSets(problem, categoriesOf(problem));
+    const { categories } = sets;
+    const found = new CategoryProgram(problem, sets).best(hint);
+    hint = found.hint;
+    yield 1;
+    const next = categories.map(() => 0);
+    return found.parts.map(({ first, end, category }) => {
+      const at = next[category] ?? 0;
+      next[category] = at + 1;
+      return { layers: [first, end], devices: [categories[category]?.[at]?.place ?? 0], samples: [problem.microBatchSize] };
+    });
+  };
+}
+
+/** What one micro-batch size tells of the next: its bars. */
+interface Hint {
+  /** The least bar without links, over that of devices which could share layers as they like. */
+  readonly slowdown: number;
+  /** How far above it a pipeline was found, as a fraction. */
+  readonly slack: number;
 }
 
 interface Part {
@@ -45,21 +60,51 @@ interface Part {
 
 /** How near to the least bar without links the first one is, as a fraction: to halve it takes another run over the sets. */
 const precision = 0.02;
+/** How far the first bar is raised at first, as a fraction. */
+const firstStep = 0.5;
 /** Where links bind: how far the second bar is above the first, as a fraction, and how much further each next one is. */
 const firstSlack = 0.05;
 const slackGrowth = 2;
 
+/** The sets S, and what holds of them for any micro-batch size. */
+class DeviceSets {
+  readonly categories: readonly (readonly PlannerDevice[])[];
+  /** By category: what one more of its devices adds to the number of a set S. */
+  readonly strides: readonly number[];
+  readonly count: number;
+  /** By set and category: whether S has all of the category's devices. */
+  readonly isSpent: Uint8Array;
+  /** By two categories: milliseconds a byte. */
+  readonly linkMs: Float64Array;
+
+  constructor(problem: Problem, categories: readonly (readonly PlannerDevice[])[]) {
+    const C = categories.length;
+    const strides: number[] = [];
+    let count = 1;
+    for (const members of categories) {
+      strides.push(count);
+      count *= members.length + 1;
+    }
+    this.categories = categories;
+    this.strides = strides;
+    this.count = count;
+    this.linkMs = crossTimes(problem, categories);
+    this.isSpent = new Uint8Array(count * C);
+    for (const [u, { length }] of categories.entries()) {
+      const stride = strides[u] as number;
+      for (let set = 0; set < count; set++) this.isSpent[set * C + u] = Math.floor(set / stride) % (length + 1) === length ? 1 : 0;
+    }
+  }
+}
+
 class CategoryProgram {
   readonly #layerCount: number;
   readonly #categories: readonly Category[];
-  /** By category: what one more of its devices adds to the number of a set S. */
-  readonly #strides: number[] = [];
+  readonly #strides: readonly number[];
   readonly #setCount: number;
-  /** By set and category: whether S has all of the category's devices. */
   readonly #isSpent: Uint8Array;
   /** By layer: bytes of one micro-batch at the cut in front of it. */
   readonly #cutBytes: Float64Array;
-  /** By two categories: milliseconds a byte. */
   readonly #linkMs: Float64Array;
   /** By category and first layer: how far a stage can go within its memory. */
   readonly #lastEnd: readonly Int32Array[];
@@ -70,35 +115,26 @@ class CategoryProgram {
   readonly #least: Float64Array;
   readonly #precursors: Int32Array;
 
-  constructor(problem: Problem, categories: readonly Category[]) {
+  constructor(problem: Problem, { categories, strides, count, isSpent, linkMs }: DeviceSets) {
     const { profile, microBatchSize } = problem;
     const L = profile.layers.length;
-    const C = categories.length;
     this.#layerCount = L;
-    this.#categories = categories;
-    let sets = 1;
-    for (const { members } of categories) {
-      this.#strides.push(sets);
-      sets *= members.length + 1;
-    }
-    this.#setCount = sets;
+    this.#categories = categories.map((members) => categoryOf(problem, members));
+    this.#strides = strides;
+    this.#setCount = count;
+    this.#isSpent = isSpent;
+    this.#linkMs = linkMs;
     this.#cutBytes = new Float64Array(L + 1);
     for (let cut = 1; cut <= L; cut++) this.#cutBytes[cut] = microBatchSize * (profile.layers[cut - 1]?.outputBytes ?? 0);
-    this.#linkMs = crossTimes(problem, categories);
-    this.#lastEnd = categories.map(({ memoryBytes }) => lastFitting(problem, memoryBytes));
-    this.#isSpent = new Uint8Array(sets * C);
-    for (let u = 0; u < C; u++) {
-      const [stride, count] = [this.#strides[u] as number, (categories[u] as Category).members.length];
-      for (let set = 0; set < sets; set++) this.#isSpent[set * C + u] = Math.floor(set / stride) % (count + 1) === count ? 1 : 0;
-    }
-    this.#most = new Int32Array(sets);
-    this.#fewest = new Int32Array(sets);
-    this.#least = new Float64Array((L + 1) * sets * C);
+    this.#lastEnd = this.#categories.map(({ memoryBytes }) => lastFitting(problem, memoryBytes));
+    this.#most = new Int32Array(count);
+    this.#fewest = new Int32Array(count);
+    this.#least = new Float64Array((L + 1) * count * categories.length);
     this.#precursors = new Int32Array(this.#least.length);
   }
 
-  /** Algorithm 1. Empty when nothing fits. */
-  best(): Part[] {
+  /** Algorithm 1; begins with the bar that `hint` tells. Empty when nothing fits. */
+  best(hint: Hint | undefined): { readonly parts: Part[]; readonly hint: Hint | undefined } {
     let longestMs = 0;
     let speed = 0;
     for (const { sumsMs, members } of this.#categories) {
@@ -106,21 +142,33 @@ class CategoryProgram {
       longestMs = Math.max(longestMs, allMs);
       speed += members.length / allMs;
     }
-    if (!this.#reaches(longestMs)) return [];
-    let low = 0;
-    let high = Math.max(1 / speed, 1e-9 * longestMs);
-    for (; !this.#reaches(high); high = Math.min(longestMs, 1.5 * high)) low = high;
+    if (!this.#reaches(longestMs)) return { parts: [], hint };
+    const idealMs = Math.max(1 / speed, 1e-9 * longestMs);
+    let [low, high] = [0, Math.min(longestMs, idealMs * (hint?.slowdown ?? 1))];
+    let step = hint === undefined ? firstStep : precision;
+    if (hint !== undefined && high > 0 && this.#reaches(high)) {
+      for (low = high / (1 + step); this.#reaches(low); low = high / (1 + step)) [high, step] = [low, 2 * step];
+    } else
+      for (; !this.#reaches(high); step *= 2) {
+        low = high;
+        high = Math.min(longestMs, (1 + step) * high);
+      }
     while (high - low > precision * high) {
       const middle = (low + high) / 2;
       if (this.#reaches(middle)) high = middle;
       else low = middle;
     }
+    const slowdown = idealMs > 0 ? high / idealMs : 1;
     high *= 1 + 1e-9;
-    for (let slack = 0; high > 0 && high * (1 + slack) < Number.POSITIVE_INFINITY; slack = Math.max(firstSlack, slack * slackGrowth)) {
-      const found = this.#below(high * (1 + slack));
-      if (found.length > 0) return found;
+    for (
+      let slack = hint?.slack ?? 0;
+      high > 0 && high * (1 + slack) < Number.POSITIVE_INFINITY;
+      slack = Math.max(firstSlack, slack * slackGrowth)
+    ) {
+      const parts = this.#below(high * (1 + slack));
+      if (parts.length > 0) return { parts, hint: { slowdown, slack } };
     }
-    return this.#below(Number.POSITIVE_INFINITY);
+    return { parts: this.#below(Number.POSITIVE_INFINITY), hint: { slowdown, slack: 0 } };
   }
 
   /** Whether the devices can do all layers within a bar if links take no time; fills #most. */
@@ -245,24 +293,26 @@ class CategoryProgram {
 /** For each first layer, how far a stage can go within this memory. */
 function lastFitting(problem: Problem, memoryBytes: number): Int32Array {
   const L = problem.profile.layers.length;
-  const ends = new Int32Array(L);
+  const ends = new Int32Array(L).fill(L);
+  const needed = (first: number, end: number): number => stageMemoryBytes(stageDemand(problem, first, end, 1), problem.microBatchSize);
+  if (needed(0, L) <= memoryBytes) return ends;
   for (let [first, end] = [0, 0]; first < L; first++) {
     end = Math.max(end, first);
-    while (end < L && stageMemoryBytes(stageDemand(problem, first, end + 1, 1), problem.microBatchSize) <= memoryBytes) end++;
+    while (end < L && needed(first, end + 1) <= memoryBytes) end++;
     ends[first] = end;
   }
   return ends;
 }
 
 /** Milliseconds a byte between categories, by the slowest link. */
-function crossTimes({ table }: Problem, categories: readonly Category[]): Float64Array {
+function crossTimes({ table }: Problem, categories: readonly (readonly PlannerDevice[])[]): Float64Array {
   const C = categories.length;
   const found = new Float64Array(C * C);
   if (table.isUniform) return found.fill(table.occupancyMs(0, 1, 1));
   for (const [u, from] of categories.entries()) {
     for (const [v, to] of categories.entries()) {
-      for (const { place: a } of from.members)
-        for (const { place: b } of to.members) if (a !== b) found[u * C + v] = Math.max(found[u * C + v] ?? 0, table.occupancyMs(a, b, 1));
+      for (const { place: a } of from)
+        for (const { place: b } of to) if (a !== b) found[u * C + v] = Math.max(found[u * C + v] ?? 0, table.occupancyMs(a, b, 1));
     }
   }
   return found;

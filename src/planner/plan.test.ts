@@ -8,7 +8,7 @@ import { program, scheduleNames } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomCluster, randomInstance, randomPlan, randomProfile } from '../testing/random-plans.ts';
 import { withFrozenPrefix } from '../testing/random-problems.ts';
-import { lowerBoundMs } from './bounds.ts';
+import { lowerBoundMs, roundBounds } from './bounds.ts';
 import { type PlanInput, plan } from './plan.ts';
 import { plannerNames } from './planners.ts';
 import { createProblem } from './problem.ts';
@@ -328,6 +328,36 @@ test('no plan at all beats the bound of its micro-batch size: 1000 random plans'
     const { roundMs } = simulate(program(some), some, of, on, { events: false });
     assert.ok(bound > 0 && bound <= roundMs, `seed ${seed}: bound ${bound} ms, simulated ${roundMs} ms`);
   }
+});
+
+test('no straight pipeline beats the bound of straight ones, which is above that of all plans: 1000 random plans', () => {
+  let higherCount = 0;
+  for (let seed = 0; seed < 1000; seed++) {
+    const some = randomPlan(seed);
+    const on = randomCluster(seed, some);
+    const of = randomProfile(seed, some, on);
+    const { microBatchSize, microBatchCount } = some;
+    const stages = some.stages.map((stage) => ({ ...stage, devices: stage.devices.slice(0, 1), samples: [microBatchSize] }));
+    for (const schedule of ['gpipe', '1f1b', '1f1b-overlap']) {
+      const straight = {
+        ...some,
+        schedule,
+        stages: stages.map((stage, p) => ({ ...stage, inFlight: Math.min(microBatchCount, stages.length - p) })),
+      };
+      const problem = {
+        ...{ profile: of, cluster: on, schedule, microBatchSize, optimizerState: 0 as const },
+        replicateBatchDependent: false,
+      };
+      const { anyMs, straightMs } = roundBounds(createProblem({ ...problem, batchSize: some.batchSize }));
+      const { roundMs } = simulate(program(straight), straight, of, on, { events: false });
+      assert.ok(
+        straightMs >= anyMs && straightMs <= roundMs * (1 + 1e-9),
+        `seed ${seed}, ${schedule}: bound ${straightMs} ms, simulated ${roundMs} ms`,
+      );
+      if (straightMs > 1.01 * anyMs) higherCount++;
+    }
+  }
+  assert.ok(higherCount > 1000, `${higherCount} of 3000 are higher`);
 });
 
 test('213 layers on five devices, every micro-batch size of a batch of 2048: well under a second on an idle machine', () => {

@@ -6,7 +6,7 @@ import type { OptimizerState } from '../cluster/memory.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { inFlight } from '../schedule/generate.ts';
-import { lowerBoundMs } from './bounds.ts';
+import { roundBounds } from './bounds.ts';
 import { type Pin, settleConstraints } from './constraints.ts';
 import { plannerOf } from './planners.ts';
 import { createProblem, withMicroBatchSize } from './problem.ts';
@@ -87,9 +87,9 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     ...{ profile, cluster, schedule: schedule ?? '1f1b', batchSize, microBatchSize, optimizerState, replicateBatchDependent },
     ...rules,
   });
-  const boundsMs = microBatchSizes.map((size) => lowerBoundMs(withMicroBatchSize(base, size)));
-  const question: Question = { planner, base, microBatchSizes, boundsMs, schedule, mayRecompute };
-  const boundMs = Math.min(...boundsMs);
+  const bounds = microBatchSizes.map((size) => roundBounds(withMicroBatchSize(base, size)));
+  const question: Question = { planner, base, microBatchSizes, bounds, schedule, mayRecompute };
+  const boundMs = Math.min(...bounds.map(({ anyMs }) => anyMs));
   const finished = ({ layout, predicted, roundMs, isOptimal, boundMs: betterMs = 0 }: Answer): Plan => ({
     ...layout,
     predicted: { ...predicted, lowerBoundMs: isOptimal === true ? roundMs : Math.max(boundMs, betterMs) },

@@ -49,12 +49,12 @@ export const planners: Readonly<Record<string, Planner>> = {
   dp: bySearch(dataParallelSpaces),
   /** A pipeline of single devices in the cluster's order, each with at least one layer, by eq. 4 (with fewer layers than devices: the first ones). */
   straight: bySearch(straightSpaces),
-  gpipe: byLayouts(gpipe, 'gpipe'),
-  pipedream: byLayouts(pipedream, '1f1b'),
-  dapple: byLayouts(dapple, '1f1b'),
+  gpipe: byLayouts(() => gpipe, 'gpipe', { isStraight: true }),
+  pipedream: byLayouts(() => pipedream, '1f1b'),
+  dapple: byLayouts(() => dapple, '1f1b'),
   hetpipe: virtualWorkers,
-  pipeedge: byLayouts(pipeedge, '1f1b'),
-  ftpipehd: byLayouts(ftpipehd, '1f1b'),
+  pipeedge: byLayouts(pipeedge, '1f1b', { isStraight: true }),
+  ftpipehd: byLayouts(() => ftpipehd, '1f1b', { isStraight: true }),
   /** The oracle, for small problems. */
   exhaustive,
 };
@@ -117,12 +117,13 @@ function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
 }
 
 /** One plan for each micro-batch size, with the planner's own schedule unless another was asked for; the simulator decides among those that fit. */
-function byLayouts(layoutsOf: Layouts, schedule: string): Planner {
+function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly isStraight?: boolean } = {}): Planner {
   return function* (question, options) {
     if (question.base.pins.size > 0)
       throw new InputError(`Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`);
     let nearest: (Overload & { readonly microBatchSize: number }) | undefined;
-    const problems = problemsOf(question, [schedule]);
+    const layoutsOf = planner();
+    const problems = problemsOf(question, [schedule], kind);
     const candidates: Candidate[] = [];
     let found: Answer | undefined;
     // What one of them is known to take.

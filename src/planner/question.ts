@@ -3,6 +3,8 @@
 
 import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
+import { splitsBackward } from '../schedule/generate.ts';
+import type { RoundBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
 import { type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
@@ -16,8 +18,8 @@ export interface Question {
   readonly base: Problem;
   /** Ascending. One where the caller chose it. */
   readonly microBatchSizes: readonly number[];
-  /** For each of them, a round that no plan is below (bounds.ts). */
-  readonly boundsMs: readonly number[];
+  /** For each of them. */
+  readonly bounds: readonly RoundBounds[];
   /** Absent where the caller leaves it to the planner. */
   readonly schedule?: string | undefined;
   /** Whether planners that can may let devices compute activations again. */
@@ -53,14 +55,18 @@ export interface PlannerOptions {
 /** A planner. Throws InputError, one sentence, where it has no plan. */
 export type Planner = (question: Question, options: PlannerOptions) => Steps<Answer>;
 
-/** The question's problems with bounds, the most promising first: one for each micro-batch size and each schedule. */
+/** The question's problems with bounds, the most promising first: one for each micro-batch size and each schedule. `isStraight`: all stages are single devices. */
 export function problemsOf(
-  { base, microBatchSizes, boundsMs, schedule }: Question,
+  { base, microBatchSizes, bounds, schedule }: Question,
   schedules: readonly string[],
+  { isStraight = false }: { readonly isStraight?: boolean } = {},
 ): { problem: Problem; boundMs: number }[] {
   const asked = schedule === undefined ? schedules : [schedule];
   const found = microBatchSizes.flatMap((size, index) =>
-    asked.map((name) => ({ problem: withMicroBatchSize(base, size, name), boundMs: boundsMs[index] ?? 0 })),
+    asked.map((name) => {
+      const { anyMs, straightMs } = bounds[index] as RoundBounds;
+      return { problem: withMicroBatchSize(base, size, name), boundMs: isStraight && !splitsBackward(name) ? straightMs : anyMs };
+    }),
   );
   return found.sort((a, b) => a.boundMs - b.boundMs);
 }
