@@ -14,7 +14,7 @@
 //   release    older versions and copies may go       replicated      holds a copy of a stage
 //   probe      do you live?                           alive, heartbeat
 //   measure-link  how fast is this one again?         link-measured
-//   reserve    a layout that may come after a loss
+//   reserve    a layout that may come: be ready       reserved        its stage is translated, as far as that is possible
 //                                                     lost-peer       a link to a peer ended
 //                                                     leaving         this device wants to go
 //   end        the run is over                        failed          this worker cannot go on
@@ -182,8 +182,8 @@ export interface ToWorker {
   readonly release: { /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number };
   readonly probe: Record<string, never>;
   readonly 'measure-link': { readonly peer: string };
-  /** A layout that may come after a loss. */
-  readonly reserve: { readonly plan: Plan };
+  /** A layout that may come; `id` is what is answered. */
+  readonly reserve: { readonly plan: Plan; readonly id: number };
   readonly end: { readonly reason: string };
 }
 
@@ -202,6 +202,8 @@ export interface ToCoordinator {
   readonly heartbeat: Record<string, never>;
   readonly 'link-measured': LinkMeasurement;
   readonly alive: Record<string, never>;
+  /** All is done that makes the layout of that `reserve` stand sooner. */
+  readonly reserved: { readonly id: number };
   readonly 'lost-peer': {
     readonly peer: string;
     readonly reason: string /** It has sent what the protocol does not allow. */;
@@ -251,7 +253,7 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   release: z.object({ before: count }),
   probe: z.object({}),
   'measure-link': z.object({ peer: name }),
-  reserve: z.object({ plan }),
+  reserve: z.object({ plan, id: count }),
   end: z.object({ reason: z.string().max(1000) }),
 };
 
@@ -288,6 +290,7 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
   heartbeat: z.object({}),
   'link-measured': linkMeasurement,
   alive: z.object({}),
+  reserved: z.object({ id: count }),
   'lost-peer': z.object({ peer: name, reason: z.string().max(1000), isFault: z.boolean() }),
   leaving: z.object({}),
   failed: z.object({ message: z.string().max(2000) }),

@@ -108,7 +108,7 @@ const toWorker: ToWorker = {
   release: { before: 3 },
   probe: {},
   'measure-link': { peer: 'b' },
-  reserve: { plan },
+  reserve: { plan, id: 7 },
   end: { reason: 'the run is done' },
 };
 const toCoordinator: ToCoordinator = {
@@ -125,6 +125,7 @@ const toCoordinator: ToCoordinator = {
   heartbeat: {},
   'link-measured': { peer: 'b', bandwidthMbps: 5, latencyMs: 1 },
   alive: {},
+  reserved: { id: 7 },
   'lost-peer': { peer: 'b', reason: 'the connection was lost', isFault: false },
   leaving: {},
   failed: { message: 'no room' },

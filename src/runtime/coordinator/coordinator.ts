@@ -20,6 +20,7 @@ import type { Answer, MachineEffect, MachineInput, MachineState, Proposal } from
 import { fullMembers } from './members.ts';
 import { predictedMiB } from './memory-budgets.ts';
 import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from './options.ts';
+import { Readiness } from './readiness.ts';
 import { notAsked, Snapshots } from './snapshots.ts';
 
 /** One run's coordinator. */
@@ -68,6 +69,7 @@ class CoordinatorShell implements Coordinator {
   readonly #links = new Map<string, Link>();
   readonly #planner: LayoutPlanner;
   readonly #detector = new Detector(judgeEveryMs);
+  readonly #readiness: Readiness;
   readonly #snapshots: Snapshots;
   #model: ReturnType<typeof encodeModel> | undefined;
   #state: MachineState;
@@ -93,6 +95,7 @@ class CoordinatorShell implements Coordinator {
   constructor(options: CoordinatorOptions) {
     this.#options = options;
     this.#planner = new LayoutPlanner(options);
+    this.#readiness = new Readiness(options.clock);
     this.#state = initialState(options.machine);
     this.#snapshots = new Snapshots(options.subject, options.machine.firstRound);
     this.#durableRound = options.machine.firstRound > 0 ? options.machine.firstRound : undefined;
@@ -164,6 +167,7 @@ class CoordinatorShell implements Coordinator {
   #forget(device: string): void {
     this.#links.delete(device);
     this.#detector.forget(device);
+    this.#readiness.gone(device);
     this.#stopCooling.get(device)?.();
     this.#stopCooling.delete(device);
   }
@@ -277,6 +281,9 @@ class CoordinatorShell implements Coordinator {
       }
       case 'alive':
         return { kind: 'alive' };
+      case 'reserved':
+        this.#readiness.answered(device, received.control.id);
+        return undefined;
       case 'leaving':
         return { kind: 'leaving' };
       case 'heartbeat':
@@ -445,10 +452,22 @@ class CoordinatorShell implements Coordinator {
     const isOver = (): boolean => !this.#isTrainingWith(from);
     try {
       const found = await this.#planner.better(devices, from, { round: this.#state.round, isOver });
-      if (found !== undefined) this.#propose(found);
+      if (found === undefined) return;
+      // One after the other: what was found before is not wanted any more.
+      this.#readiness.clear();
+      this.#whenReady(found.plan, () => {
+        if (!isOver()) this.#propose(found);
+      });
     } catch (error) {
       if (!(error instanceof InputError)) throw error; // nothing better fits: what runs goes on
     }
+  }
+
+  /** Has devices make themselves ready for a layout while they go on with the one before. */
+  #whenReady(plan: Plan, onReady: () => void): void {
+    const devices = new Set(plan.stages.flatMap((stage) => stage.devices));
+    const id = this.#readiness.ask(devices, onReady);
+    for (const device of devices) this.#send(device, message('reserve', { plan, id }));
   }
 
   /** Between two rounds: what to do about the next loss. */
@@ -462,9 +481,8 @@ class CoordinatorShell implements Coordinator {
           fullMembers(this.#state).map(({ name }) => name),
           plan,
         );
-        const reserved = this.#planner.tellReserve();
-        const devices = new Set(reserved?.stages.flatMap((stage) => stage.devices));
-        for (const device of devices) if (reserved !== undefined) this.#send(device, message('reserve', { plan: reserved }));
+        const reserved = this.#readiness.isAsking ? undefined : this.#planner.tellReserve();
+        if (reserved !== undefined) this.#whenReady(reserved, () => {});
       } catch (error) {
         this.#abort(error);
       }
@@ -535,6 +553,7 @@ class CoordinatorShell implements Coordinator {
     this.#epoch = epoch;
     this.#program = program(plan);
     this.#feeding = Promise.resolve();
+    this.#readiness.clear();
     this.#planner.begin(plan, this.#state.copyEvery);
     this.#options.hooks.observe({ kind: 'deployment', plan });
     this.#snapshots.begin(plan);
@@ -601,6 +620,7 @@ class CoordinatorShell implements Coordinator {
     this.#stopWaiting();
     for (const stop of this.#stopCooling.values()) stop();
     this.#stopPreparing();
+    this.#readiness.clear();
     const links = [...this.#links.values()];
     void Promise.all(links.map((link) => link.close('the run is over'))).then(settle, settle);
   }

@@ -23,9 +23,10 @@ import { Reserve } from './reserve.ts';
 /** Rounds between copies where no profile tells what they cost. */
 const unprofiledCopyEvery = 10;
 
-/** A layout that has stood for so long is worth being made ready for its losses: devices compile for it beside their work, one plan after the other. */
+/** Training that has gone on for so long is worth being made ready for losses: devices translate for them beside their work, one plan after the other. */
 const tellAfterMs = 30_000;
-const tellPauseMs = 10_000;
+/** Between a new layout, or a plan, and the next plan. */
+const tellPauseMs = 5_000;
 
 /** What the planner is asked for, when devices are lost. */
 export interface PlanRequest {
@@ -51,7 +52,8 @@ export class LayoutPlanner {
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
   readonly #reserve = new Reserve();
-  #tellAtMs = 0;
+  /** When devices may hear of the next plan in reserve; undefined before the first layout. */
+  #tellAtMs: number | undefined;
 
   constructor(options: CoordinatorOptions) {
     this.#options = options;
@@ -103,7 +105,8 @@ export class LayoutPlanner {
   /** A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it. */
   begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
-    this.#tellAtMs = this.#options.clock.now() + tellAfterMs;
+    const nowMs = this.#options.clock.now();
+    this.#tellAtMs = Math.max(this.#tellAtMs ?? nowMs + tellAfterMs, nowMs + tellPauseMs);
     this.#copyPace.begin(this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1, copyEvery);
   }
 
@@ -268,10 +271,10 @@ export class LayoutPlanner {
     this.#reserve.add(from, devices, (lost, others) => this.#light(others, from, [lost]));
   }
 
-  /** A plan in reserve that those who would run it do not know of yet; undefined where there is none, or the layout is too young to be worth it. */
+  /** A plan in reserve that those who would run it do not know of yet; undefined where there is none, or it is too early. */
   tellReserve(): Plan | undefined {
     const nowMs = this.#options.clock.now();
-    const plan = nowMs < this.#tellAtMs ? undefined : this.#reserve.tell();
+    const plan = nowMs < (this.#tellAtMs ?? Number.POSITIVE_INFINITY) ? undefined : this.#reserve.tell();
     if (plan !== undefined) this.#tellAtMs = nowMs + tellPauseMs;
     return plan;
   }

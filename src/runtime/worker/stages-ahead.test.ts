@@ -94,7 +94,7 @@ test('a worker that hears of a layout that may come keeps the very bytes that co
   });
   void coordinator.send(modelFrame);
   await until('ready');
-  void coordinator.send(message('reserve', { plan: whole } satisfies ToWorker['reserve']));
+  void coordinator.send(message('reserve', { plan: whole, id: 7 } satisfies ToWorker['reserve']));
   await store.written(1);
 
   const model = receiveModel(control, modelFrame);

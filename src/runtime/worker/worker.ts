@@ -196,7 +196,7 @@ class Worker {
       case 'measure-link':
         return void this.#measureAgain(received.control.peer).catch((error: unknown) => this.#session.failure.fail(error));
       case 'reserve':
-        return this.#reserve(received.control.plan);
+        return void this.#reserve(received.control).catch(() => {}); // a lost link ends the run by itself
       case 'release':
         return this.#model?.layouts.release(received.control.before);
       case 'state':
@@ -349,10 +349,11 @@ class Worker {
   }
 
   /** This device's part in a layout that may come is made ready beside the work. */
-  #reserve(plan: Plan): void {
+  #reserve({ plan, id }: ToWorker['reserve']): Promise<void> {
     const model = earlier(this.#model, 'reserve', 'a model');
     const device = checkedProgram(plan, model.sequence, this.#options.name);
-    if (device !== undefined) void this.#ahead?.add(model, device, plan);
+    const ready = device && this.#ahead?.add(model, device, plan);
+    return Promise.resolve(ready).then(() => this.#send('reserved', { id }));
   }
 
   async #profile(batchSizes: readonly number[]): Promise<void> {
