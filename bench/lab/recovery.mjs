@@ -14,6 +14,8 @@ const roundsBefore = 12;
 const readyMs = 100_000;
 /** Rounds of a new layout before its speed is measured, the light one's as the best one's: stages that are new become faster. */
 const settlingRounds = 12;
+/** Layouts that are compared run in turn, so often: the host's speed changes. */
+const turns = 2;
 
 /**
  * One run that loses a device. R is the time from its loss to the next round that commits; `layoutMs` that until another layout stands, `wholeMs` what the whole
@@ -50,6 +52,7 @@ async function loseDevice({ bed, train, batch, rounds, planner }, device) {
     recoveryMs: heard.firstMs - heard.lostMs,
     layoutMs: heard.recoverySeconds * 1000,
     wholeMs: phaseMs.training - phaseMs.planning,
+    lightPlan: heard.event.plan,
     movedMiB: heard.event.movedMiB,
     source: heard.event.source,
     repeatedRounds: heard.event.repeatedRounds,
@@ -102,8 +105,16 @@ export async function measureRecovery(ready, { planner, lost, optimizerState, ro
   const schedule = planner === 'best' ? {} : { schedule: '1f1b' };
   const planWithout = (...exclude) =>
     plan({ profile, cluster, exclude, batchSize: batch, microBatchSize: sizes.microBatchSize, planner, ...schedule, optimizerState, replicateBatchDependent: true });
-  const roundMs = async (layout) =>
-    median((await train(['--steps', String(settlingRounds + rounds), '--plan', bed.writePlan(layout)], { batch, warmUp: settlingRounds })).roundMs);
+  /** Medians of the layouts' rounds. */
+  const inTurn = async (layouts) => {
+    const measured = layouts.map(() => []);
+    for (let turn = 0; turn < turns; turn++)
+      for (const [index, layout] of layouts.entries()) {
+        const words = ['--steps', String(settlingRounds + rounds), '--plan', bed.writePlan(layout)];
+        measured[index].push(...(await train(words, { batch, warmUp: settlingRounds })).roundMs);
+      }
+    return measured.map(median);
+  };
   const whole = planWithout();
   log(`  ${formOf(whole)}`);
   const copies = await costOfCopies(ready, whole);
@@ -111,11 +122,10 @@ export async function measureRecovery(ready, { planner, lost, optimizerState, ro
   const losses = [];
   for (const name of lost ?? cluster.devices.map((device) => device.name)) {
     const loss = await loseDevice({ ...ready, rounds, planner }, name);
-    const heavyMs = await roundMs(planWithout(name));
     const merged = lost === undefined ? undefined : takenOver(loss.plan, name);
-    const respipeMs = merged && (await roundMs(merged));
-    losses.push({ ...loss, heavyMs, respipeMs });
-    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms, heavy's ${heavyMs.toFixed(0)}${respipeMs === undefined ? '' : `, ResPipe's ${respipeMs.toFixed(0)}`}`);
+    const [lightMs, heavyMs, respipeMs] = await inTurn([loss.lightPlan, planWithout(name), ...(merged === undefined ? [] : [merged])]);
+    losses.push({ ...loss, lightMs, heavyMs, respipeMs });
+    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms; in turn light's ${lightMs.toFixed(0)}, heavy's ${heavyMs.toFixed(0)}${respipeMs === undefined ? '' : `, ResPipe's ${respipeMs.toFixed(0)}`}`);
   }
   return { copies, losses };
 }

@@ -85,11 +85,12 @@ export function recoveryTable({ cluster, batch, copies, losses }) {
     one.repeatedRounds,
     rate(one.beforeMs),
     rate(one.afterMs),
+    rate(one.lightMs),
     rate(one.heavyMs),
-    percent(one.heavyMs / one.afterMs),
+    percent(one.heavyMs / one.lightMs),
     one.respipeMs === undefined ? '-' : rate(one.respipeMs),
   ]);
-  const head = [`${cluster}: lost`, 'R', 'until the layout stands', 'planned and given out anew', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after, light', 'heavy', 'light over heavy', 'ResPipe'];
+  const head = [`${cluster}: lost`, 'R', 'until the layout stands', 'planned and given out anew', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after', 'in turn: light', 'heavy', 'light over heavy', 'ResPipe'];
   return `${table(head, rows)}\n\nCopies were made after ${copies.versions.join(', ')} rounds; in the second half they cost ${percent(copies.cost)} (rounds without: ${copies.baseMs.toFixed(0)} ms).`;
 }
 

@@ -8,6 +8,8 @@ import { bufferBytes, cutBytes, parameterBytes } from '../../graph/layers.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
+import { program } from '../../schedule/generate.ts';
+import { simulate } from '../../simulator/simulate.ts';
 import { DriftWatch } from '../drift.ts';
 import type { RunEvent } from '../events.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
@@ -25,8 +27,11 @@ const unprofiledCopyEvery = 10;
 
 /** Training that has gone on for so long is worth being made ready for losses: devices translate for them beside their work, one plan after the other. */
 const tellAfterMs = 30_000;
-/** Between a new layout, or a plan, and the next plan. */
+/** Between a new layout and the first plan: there may be a better layout soon. */
 const tellPauseMs = 5_000;
+
+/** How many times as long rounds of a plan may take that devices are ready for. */
+const readyWorth = 1.1;
 
 /** What the planner is asked for, when devices are lost. */
 export interface PlanRequest {
@@ -175,13 +180,14 @@ export class LayoutPlanner {
     // Nothing is kept of rounds that nobody will look at.
     if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results)) return undefined;
     const { profile, factors, links, changes } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
-    if (links.length > 0) this.#reserve.clear();
+    if (links.length > 0) this.#reserve.outdate();
     for (const device of Object.keys(factors)) {
       const times = profile.devices[device];
       const before = this.#profiles.get(device);
       if (times === undefined || before === undefined) continue;
-      this.profiled(device, { ...before, times });
+      this.#profiles.set(device, { ...before, times });
       this.#corrected.add(device);
+      this.#reserve.outdate();
     }
     return changes;
   }
@@ -195,7 +201,7 @@ export class LayoutPlanner {
   measuredAgain(device: string, { peer, bandwidthMbps }: LinkMeasurement): Drift | undefined {
     const change = this.#driftWatch.links.measuredAgain([device, peer], bandwidthMbps);
     if (change === undefined) return undefined;
-    this.#reserve.clear();
+    this.#reserve.outdate();
     return { factors: {}, links: [change] };
   }
 
@@ -268,15 +274,18 @@ export class LayoutPlanner {
   prepare(devices: readonly string[], from: Plan): void {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     if (devices.length < 2 || !this.#isProfiled(devices) || devices.some((device) => !used.has(device))) return;
-    this.#reserve.add(from, devices, (lost, others) => this.#light(others, from, [lost]));
+    this.#reserve.add(from, devices, (lost, others, told) => {
+      const found = this.#light(others, from, [lost]);
+      if (told === undefined) return found;
+      const { roundMs, samplesPerS } = simulate(program(told), told, this.#profile(others), this.#cluster(others), { events: false });
+      // What devices are ready for is worth more than a little speed.
+      return roundMs > readyWorth * found.predicted.roundMs ? found : { ...told, predicted: { ...told.predicted, roundMs, samplesPerS } };
+    });
   }
 
   /** A plan in reserve that those who would run it do not know of yet; undefined where there is none, or it is too early. */
   tellReserve(): Plan | undefined {
-    const nowMs = this.#options.clock.now();
-    const plan = nowMs < (this.#tellAtMs ?? Number.POSITIVE_INFINITY) ? undefined : this.#reserve.tell();
-    if (plan !== undefined) this.#tellAtMs = nowMs + tellPauseMs;
-    return plan;
+    return this.#tellAtMs === undefined || this.#options.clock.now() < this.#tellAtMs ? undefined : this.#reserve.tell();
   }
 
   #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {

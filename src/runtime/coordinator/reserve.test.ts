@@ -66,3 +66,32 @@ test('a fault of the planner is not an answer', () => {
   };
   assert.throws(() => new Reserve().add(from, devices, broken), new TypeError('a mistake'));
 });
+
+test('when more is known, each loss is asked for again, with the plan that devices know of; what they know is not told again', () => {
+  const { reserve } = filled();
+  assert.deepEqual(reserve.tell(), planOf('a'));
+  reserve.outdate();
+  assert.equal(reserve.take(from, { lost: ['a'], devices: ['b', 'c'] }), undefined);
+  const asked: [string, Plan | undefined][] = [];
+  const again = (plan: (lost: string) => Plan): boolean =>
+    reserve.add(from, devices, (lost, _, told) => {
+      asked.push([lost, told]);
+      return plan(lost);
+    });
+  const faster = { ...planOf('a'), predicted: { ...predicted, roundMs: 2 } };
+  for (const plan of [() => faster, planOf, planOf]) assert.equal(again(plan), true);
+  assert.deepEqual(asked, [
+    ['a', planOf('a')],
+    ['b', undefined],
+    ['c', undefined],
+  ]);
+  assert.deepEqual(reserve.take(from, { lost: ['a'], devices: ['b', 'c'] }), faster);
+  assert.deepEqual([reserve.tell(), reserve.tell(), reserve.tell()], [planOf('b'), planOf('c'), undefined]);
+  reserve.outdate();
+  const moved: Plan = { ...planOf('a'), schedule: 'gpipe' };
+  again(() => moved);
+  assert.deepEqual([reserve.tell(), reserve.tell()], [moved, undefined]);
+  reserve.clear();
+  again(planOf);
+  assert.deepEqual(asked.at(-1), ['a', undefined]);
+});

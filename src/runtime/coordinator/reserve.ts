@@ -8,26 +8,38 @@ export class Reserve {
   #from: Plan | undefined;
   #devices: readonly string[] = [];
   readonly #answers = new Map<string, Plan | InputError>();
-  #untold: Plan[] = [];
+  /** Plans that were told, by the device that is lost. */
+  readonly #told = new Map<string, Plan>();
+  #untold: string[] = [];
 
-  /** What is known of devices and links has changed. */
+  /** There are other devices, or what they said of themselves is no more. */
   clear(): void {
     this.#from = undefined;
+    this.#told.clear();
+    this.outdate();
+  }
+
+  /** More is known of how fast devices and links are: each plan is looked for again. */
+  outdate(): void {
     this.#answers.clear();
     this.#untold = [];
   }
 
-  /** Finds the plan for one more device, where `find` throws InputError for none; false: all are known. */
-  add(from: Plan, devices: readonly string[], find: (lost: string, others: readonly string[]) => Plan): boolean {
+  /**
+   * Finds the plan for one more device, where `find` throws InputError for none; false: all are known. `told`: one for this loss that devices know of from
+   * before `outdate`.
+   */
+  add(from: Plan, devices: readonly string[], find: (lost: string, others: readonly string[], told: Plan | undefined) => Plan): boolean {
     if (this.#from !== from || !areSame(this.#devices, devices)) this.clear();
     [this.#from, this.#devices] = [from, devices];
     const lost = devices.find((device) => !this.#answers.has(device));
     if (lost === undefined) return false;
     const others = devices.filter((device) => device !== lost);
+    const told = this.#told.get(lost);
     try {
-      const plan = find(lost, others);
+      const plan = find(lost, others, told);
       this.#answers.set(lost, plan);
-      this.#untold.push(plan);
+      if (told === undefined || !isSameLayout(told, plan)) this.#untold.push(lost);
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
       this.#answers.set(lost, error);
@@ -37,7 +49,11 @@ export class Reserve {
 
   /** A plan that was not told before: those who would run it can make themselves ready. */
   tell(): Plan | undefined {
-    return this.#untold.shift();
+    const lost = this.#untold.shift();
+    const plan = lost === undefined ? undefined : this.#answers.get(lost);
+    if (lost === undefined || plan === undefined || plan instanceof InputError) return undefined;
+    this.#told.set(lost, plan);
+    return plan;
   }
 
   /** The plan for this loss; undefined where none is in reserve. Throws the InputError where there is none. */
@@ -54,6 +70,12 @@ export class Reserve {
     if (answer instanceof InputError) throw answer;
     return answer;
   }
+}
+
+/** Whether devices would run the same stages. */
+function isSameLayout(a: Plan, b: Plan): boolean {
+  const layoutOf = ({ planner: _, predicted: __, ...layout }: Plan): string => JSON.stringify(layout);
+  return layoutOf(a) === layoutOf(b);
 }
 
 function areSame(a: readonly string[], b: readonly string[]): boolean {
