@@ -233,17 +233,15 @@ export class LayoutPlanner {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     const gone = [...used].filter((device) => lost.includes(device));
     if (gone.length === 0) return from;
+    return this.#reserve.take(from, { lost: gone, devices }) ?? this.#mended(devices, from, gone);
+  }
+
+  /** The same as long as nothing is in reserve. */
+  #mended(devices: readonly string[], from: Plan, gone: readonly string[]): Plan {
     const substitutes = this.#substitutes(devices, from, gone);
     const substituted = withNames(from, substitutes);
-    if (substitutes.size === gone.length) return substituted;
-    return (
-      this.#reserve.take(from, { lost: gone, devices }) ??
-      this.#light(
-        devices,
-        substituted,
-        gone.filter((device) => !substitutes.has(device)),
-      )
-    );
+    const left = gone.filter((device) => !substitutes.has(device));
+    return left.length === 0 ? substituted : this.#light(devices, substituted, left);
   }
 
   /**
@@ -270,12 +268,13 @@ export class LayoutPlanner {
     return lowered.every((device) => (predicted.peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY) <= this.memoryMiB(device));
   }
 
-  /** Finds what to do if one more of the layout's devices were lost, in idle time. Where another would take its place there is nothing to find. */
+  /** Finds what to do if one more of the layout's devices were lost, in idle time. */
   prepare(devices: readonly string[], from: Plan): void {
+    if (devices.length < 2 || !this.#isProfiled(devices)) return;
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
-    if (devices.length < 2 || !this.#isProfiled(devices) || devices.some((device) => !used.has(device))) return;
     this.#reserve.add(from, devices, (lost, others, told) => {
-      const found = this.#light(others, from, [lost]);
+      if (!used.has(lost)) return from;
+      const found = this.#mended(others, from, [lost]);
       if (told === undefined) return found;
       const { roundMs, samplesPerS } = simulate(program(told), told, this.#profile(others), this.#cluster(others), { events: false });
       // What devices are ready for is worth more than a little speed.

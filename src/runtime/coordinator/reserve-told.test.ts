@@ -63,3 +63,36 @@ function plansOf(told: readonly { readonly plan: Plan }[]): readonly Plan[] {
 function deployed({ events }: MemoryCluster): readonly Plan[] {
   return events.flatMap((event) => (event.kind === 'deployment' ? [event.plan] : []));
 }
+
+test('a spare hears of the places that it would take', { timeout: 120_000 }, async () => {
+  const clock = createVirtualClock();
+  const net = wideNet();
+  const subject = subjectOf(net, 8);
+  const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
+  const plan: Plan = { ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[4], [4]], microBatchCount: 2 }, 2), predicted };
+  const run: MemoryRun = {
+    subject,
+    batch: batches(net, subject),
+    workerNames: ['a', 'b', 'c'],
+    machine: { endRound: 100, replicateEvery: 5, learningRate: () => 0.01 },
+    clock,
+    links: { clock, bandwidthMbps: 0.5 },
+    choosePlan: () => plan,
+    observe: (event, cluster) => {
+      if (event.kind === 'replicated' && told.length === 4 && cluster.workers.has('a')) queueMicrotask(() => cluster.kill('a'));
+    },
+  };
+  const told: string[] = [];
+  const drawn = ({ stages }: Plan): string => stages.map(({ devices }) => devices.join('+')).join(' | ');
+  const cluster = await startCluster(run);
+  for (const [to, { coordinatorLink }] of cluster.workers) {
+    const send = coordinatorLink.send.bind(coordinatorLink);
+    coordinatorLink.send = (frame, priority) => {
+      if (frame.kind === 'reserve') told.push(`${to}: ${drawn((frame.control as { plan: Plan }).plan)}`);
+      return send(frame, priority);
+    };
+  }
+  await clock.runUntil(cluster.outcome());
+  assert.deepEqual(told.slice(0, 4), ['c: c | b', 'b: c | b', 'a: a | c', 'c: a | c']);
+  assert.deepEqual(deployed(cluster).map(drawn), ['a | b', 'c | b']);
+});

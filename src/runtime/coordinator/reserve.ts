@@ -39,7 +39,7 @@ export class Reserve {
     try {
       const plan = find(lost, others, told);
       this.#answers.set(lost, plan);
-      if (told === undefined || !isSameLayout(told, plan)) this.#untold.push(lost);
+      if (plan !== from && (told === undefined || !isSameLayout(told, plan))) this.#untold.push(lost);
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
       this.#answers.set(lost, error);

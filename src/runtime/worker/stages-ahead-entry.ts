@@ -11,8 +11,8 @@ import { encodeBundle } from '../device/stage-bundle.ts';
 import { receiveModel, stageOptionsOf } from './model.ts';
 import type { StageJob } from './stages-ahead.ts';
 
-// On Linux a priority belongs to the thread that asks for it; elsewhere it would be the whole process's. A quarter of what the computing gets: less is next to
-// nothing on a device that never rests (at the lowest priority a stage of 1 s took more than half a minute), and the work is the same.
+// That of the compute thread, behind those that move bytes: on a device that never rests, less is next to nothing (at the lowest priority a stage of 1 s took
+// half a minute), and the work is the same. On Linux a priority belongs to the thread that asks for it; elsewhere it would be the whole process's.
 if (process.platform === 'linux') setPriority(0, 5);
 
 const { message, graph, device, plan, memoryBytes, target } = workerData as StageJob;

@@ -1,5 +1,5 @@
 // Stages that this device would run in other layouts, translated before any is needed and kept where compiling looks first: after a loss all wait for the
-// slowest device to compile. A thread of its own does it, at a lower priority, one stage at a time.
+// slowest device to compile. A thread of its own does it, beside the work, one stage at a time.
 
 import { Worker } from 'node:worker_threads';
 import type { Plan } from '../../cluster/cluster.ts';
