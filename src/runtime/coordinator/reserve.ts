@@ -32,7 +32,7 @@ export class Reserve {
   add(from: Plan, devices: readonly string[], find: (lost: string, others: readonly string[], told: Plan | undefined) => Plan): boolean {
     if (this.#from !== from || !areSame(this.#devices, devices)) this.clear();
     [this.#from, this.#devices] = [from, devices];
-    const lost = devices.find((device) => !this.#answers.has(device));
+    const lost = mostWorkFirst(from, devices).find((device) => !this.#answers.has(device));
     if (lost === undefined) return false;
     const others = devices.filter((device) => device !== lost);
     const told = this.#told.get(lost);
@@ -70,6 +70,15 @@ export class Reserve {
     if (answer instanceof InputError) throw answer;
     return answer;
   }
+}
+
+/** The loss of a device with many layers leaves the others the most to translate. */
+function mostWorkFirst({ stages }: Plan, devices: readonly string[]): readonly string[] {
+  const layerCount = (device: string): number => {
+    const stage = stages.find((one) => one.devices.includes(device));
+    return stage === undefined ? 0 : stage.layers[1] - stage.layers[0];
+  };
+  return devices.toSorted((a, b) => layerCount(b) - layerCount(a));
 }
 
 /** Whether devices would run the same stages. */
