@@ -130,7 +130,7 @@ export function handlingMs({ handlingMsPerMiB = 0 }: DeviceTimes, bytes: number)
 }
 
 /** sums[i] is the sum of the first i values. */
-export function prefixSums(values: readonly number[]): Float64Array {
+export function prefixSums(values: ArrayLike<number>): Float64Array {
   const sums = new Float64Array(values.length + 1);
   for (let index = 0; index < values.length; index++) sums[index + 1] = (sums[index] as number) + (values[index] as number);
   return sums;

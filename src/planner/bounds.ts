@@ -43,20 +43,23 @@ function leastPerSampleMs(problem: Problem, times: ClassTimes): Float64Array {
   return leastOf(problem, times.steps).map((ms, layer) => Math.min(ms, apart[layer] as number));
 }
 
-function leastOf({ profile, microBatchSize }: Problem, { forward, backward }: PassSums): Float64Array {
-  const { batchSizes } = profile;
-  const at = interpolation(batchSizes, microBatchSize);
-  const found = new Float64Array(profile.layers.length);
-  const totalMs = (index: number, layer: number): number =>
-    rangeOf(forward[index] as Float64Array, layer, layer + 1) + rangeOf(backward[index] as Float64Array, layer, layer + 1);
-  for (let layer = 0; layer < found.length; layer++) {
-    const wholeMs = at.lowerWeight * totalMs(at.lower, layer) + at.upperWeight * totalMs(at.upper, layer);
-    let least = Math.max(0, wholeMs) / microBatchSize;
-    for (let index = 0; index < batchSizes.length && (batchSizes[index] as number) < microBatchSize; index++)
-      least = Math.min(least, totalMs(index, layer) / (batchSizes[index] as number));
-    found[layer] = least;
+function leastOf({ profile: { batchSizes }, microBatchSize }: Problem, { layers }: PassSums): Float64Array {
+  const { lower, upper, lowerWeight, upperWeight } = interpolation(batchSizes, microBatchSize);
+  const [from, to] = [layers[lower] as Float64Array, layers[upper] as Float64Array];
+  const least = new Float64Array(from.length);
+  for (let layer = 0; layer < least.length; layer++) {
+    const wholeMs = lowerWeight * (from[layer] as number) + upperWeight * (to[layer] as number);
+    least[layer] = wholeMs > 0 ? wholeMs / microBatchSize : 0;
   }
-  return found;
+  for (let point = 0; point < batchSizes.length && (batchSizes[point] as number) < microBatchSize; point++) {
+    const row = layers[point] as Float64Array;
+    const samples = batchSizes[point] as number;
+    for (let layer = 0; layer < least.length; layer++) {
+      const ms = (row[layer] as number) / samples;
+      if (ms < (least[layer] as number)) least[layer] = ms;
+    }
+  }
+  return least;
 }
 
 /** Rounds that no plan with the problem's micro-batch size is below. */

@@ -11,9 +11,9 @@
 // to each other in speed form a category, which counts as its slowest member, with the least memory and the slowest links.
 
 import { stageMemoryBytes } from '../cluster/memory.ts';
-import { interpolation, rangeOf } from '../cluster/times.ts';
+import { interpolation, prefixSums } from '../cluster/times.ts';
 import type { Layouts } from './baselines.ts';
-import { type PlannerDevice, type Problem, stageDemand } from './problem.ts';
+import { type ClassTimes, type PlannerDevice, type Problem, stageDemand } from './problem.ts';
 
 const stateLimit = 512;
 
@@ -319,24 +319,17 @@ function crossTimes({ table }: Problem, categories: readonly (readonly PlannerDe
 }
 
 function categoryOf({ classes, profile, microBatchSize }: Problem, members: readonly PlannerDevice[]): Category {
-  const at = interpolation(profile.batchSizes, microBatchSize);
-  const sumsMs = new Float64Array(profile.layers.length + 1);
-  const different = [...new Set(members.map(({ classIndex }) => classIndex))];
-  for (let layer = 0; layer < sumsMs.length - 1; layer++) {
-    let slowestMs = 0;
-    for (const classIndex of different) {
-      const times = classes[classIndex];
-      let ms = 0;
-      for (const sums of [times?.forward, times?.backward]) {
-        const lower = rangeOf(sums?.[at.lower] as Float64Array, layer, layer + 1);
-        const upper = rangeOf(sums?.[at.upper] as Float64Array, layer, layer + 1);
-        ms += Math.max(0, at.lowerWeight * lower + at.upperWeight * upper);
-      }
-      slowestMs = Math.max(slowestMs, ms);
+  const { lower, upper, lowerWeight, upperWeight } = interpolation(profile.batchSizes, microBatchSize);
+  const slowestMs = new Float64Array(profile.layers.length);
+  for (const classIndex of new Set(members.map((member) => member.classIndex))) {
+    const { layers } = classes[classIndex] as ClassTimes;
+    const [from, to] = [layers[lower] as Float64Array, layers[upper] as Float64Array];
+    for (let layer = 0; layer < slowestMs.length; layer++) {
+      const ms = lowerWeight * (from[layer] as number) + upperWeight * (to[layer] as number);
+      if (ms > (slowestMs[layer] as number)) slowestMs[layer] = ms;
     }
-    sumsMs[layer + 1] = (sumsMs[layer] as number) + slowestMs;
   }
-  return { members, memoryBytes: Math.min(...members.map(({ memoryBytes }) => memoryBytes)), sumsMs };
+  return { members, memoryBytes: Math.min(...members.map(({ memoryBytes }) => memoryBytes)), sumsMs: prefixSums(slowestMs) };
 }
 
 /** Equal devices together; where that leaves too many sets, runs of devices that are near in speed. */

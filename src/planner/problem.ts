@@ -35,6 +35,8 @@ export interface ClassTimes extends PassSums {
 export interface PassSums {
   readonly forward: readonly Float64Array[];
   readonly backward: readonly Float64Array[];
+  /** Forward and backward of each layer by itself. */
+  readonly layers: readonly Float64Array[];
 }
 
 export interface Problem {
@@ -114,9 +116,16 @@ function passSums(times: DeviceTimes): PassSums & { readonly steps: PassSums } {
   const sums = ({ forwardMs, backwardMs }: PassTables): PassSums => ({
     forward: forwardMs.map(prefixSums),
     backward: backwardMs.map(prefixSums),
+    layers: forwardMs.map((row, point) => sumsOfLayers(row, backwardMs[point] as readonly number[])),
   });
   const apart = sums(times);
   return { ...apart, steps: times.stepMs === undefined ? apart : sums(stepTables(times)) };
+}
+
+function sumsOfLayers(forwardMs: readonly number[], backwardMs: readonly number[]): Float64Array {
+  const sums = new Float64Array(forwardMs.length);
+  for (let layer = 0; layer < sums.length; layer++) sums[layer] = (forwardMs[layer] as number) + (backwardMs[layer] as number);
+  return sums;
 }
 
 /** Whether a last stage that begins with layer `first` runs each backward right after its forward, as one step (`stepMs` of the profile). */
