@@ -39,9 +39,7 @@ async function processorTimeEngine() {
   const engine = await createComputeThread();
   const [[id] = []] = [...threadTimes()].filter(([thread]) => !before.has(thread)).sort(([, a], [, b]) => b - a);
   const busyMs = () => (id === undefined ? engine.busyMs() : threadMs(id));
-  const methods = ['compile', 'upload', 'download', 'take', 'release', 'settled', 'valueBytes', 'close'];
-  const bound = Object.fromEntries(methods.map((method) => [method, (...given) => engine[method](...given)]));
-  return { name: engine.name, blockSize: engine.blockSize, ...bound, busyMs };
+  return new Proxy(engine, { get: (_, key) => (key === 'busyMs' ? busyMs : typeof engine[key] === 'function' ? engine[key].bind(engine) : engine[key]) });
 }
 
 /** Stages of plans: the whole, two stages with the cut at a third and at a half of the layers, three stages. */

@@ -1,13 +1,24 @@
 // From the times of layers compiled alone to times that add up to those of real stages. The model is taken apart at a few places; between each two of
-// them, the layers share what that part of the model takes as a stage whose two passes are two graphs, and what it adds to a last stage, whose passes are
-// one graph. A stage between any two layers is then off by no more than the layers' shares of one part, and by its own border.
+// them, the layers share what that part of the model takes as a stage whose two passes are two graphs. A stage between any two layers is then off by no
+// more than the layers' shares of one part, and by its own border. What last stages save, whose passes are one graph, is about the same part of their time
+// wherever they begin: one factor, from stages measured both ways in turn (differences between last stages would be mostly noise).
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { type CutTensor, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import { median } from '../../statistics.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
 import type { LeastKept } from './recomputation.ts';
-import { createStageTrial, type Span, type StageTrial, type TrialTimes, timeMicroBatches, timeUpdate, total } from './stage-trial.ts';
+import {
+  createStageTrial,
+  type Span,
+  type StageTrial,
+  type TrialTimes,
+  timeMicroBatches,
+  timeRatio,
+  timeUpdate,
+  total,
+} from './stage-trial.ts';
 
 /** The time of one layer compiled alone. */
 export interface LayerTrial {
@@ -32,7 +43,7 @@ export interface CalibratedTimes {
   readonly stepMs: readonly number[];
 }
 
-/** How the parts of the model differ from their layers alone, by part. */
+/** How stages differ from their layers alone; `forward` and `backward` by part of the model. */
 export interface Calibration {
   /** The first layer of each part. */
   readonly starts: readonly number[];
@@ -40,8 +51,8 @@ export interface Calibration {
   readonly backward: readonly number[];
   /** What the parts take in a plan of two stages, of what they take each by itself; part of the factors above. */
   readonly border: number;
-  /** Of forward and backward together, after calibration. */
-  readonly step: readonly number[];
+  /** What both passes take as one graph, of what they take as two. */
+  readonly step: number;
   /** Of the passes of a split backward, after calibration. */
   readonly split: SplitFactors;
 }
@@ -92,10 +103,9 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const partsMs = starts.map((_, part) => at(forwardMs, part) * at(separate[0], part) + at(backwardMs, part) * at(separate[1], part));
   const border = isLong(request) && before !== undefined ? before.border : await borderFactor(request, sum(partsMs), starts.length);
   const [forward, backward] = separate.map((factors) => factors.map((factor) => factor * border)) as [number[], number[]];
-  const totals = partsMs.map((ms) => ms * border);
   const known = { starts, border, forward, backward };
   const split = isLong(request) && before !== undefined ? before.split : await splitFactors(request, known);
-  return { ...known, step: await stepFactors(request, starts, totals), split };
+  return { ...known, step: await stepFactor(request, starts), split };
 }
 
 /** What the two passes of a split backward take in a stage of all parts but the first, of what they take in layers alone. */
@@ -141,7 +151,7 @@ export function calibratedTimes({ starts, forward, backward, step, split }: Cali
     backwardWeightMs: alone.map(
       ({ inputPart, weightPart }, layer) => at(backwardMs, layer) * (inputPart === 0 ? weightPart : weightPart * split.weight),
     ),
-    stepMs: forwardMs.map((ms, layer) => (ms + at(backwardMs, layer)) * at(step, part(layer))),
+    stepMs: forwardMs.map((ms, layer) => (ms + at(backwardMs, layer)) * step),
   };
 }
 
@@ -160,7 +170,7 @@ export function interpolatedCalibration(known: ReadonlyMap<number, Calibration>,
     border: between(from.border, to.border),
     forward: all(from.forward, to.forward),
     backward: all(from.backward, to.backward),
-    step: all(from.step, to.step),
+    step: between(from.step, to.step),
     split: { input: between(from.split.input, to.split.input), weight: between(from.split.weight, to.split.weight) },
   };
 }
@@ -207,31 +217,24 @@ async function borderFactor(request: CalibrationRequest, partsMs: number, partCo
   return (wholeMs + (partsMs - wholeMs) / borderCount) / partsMs;
 }
 
-/**
- * What each part adds to a last stage, of what it takes elsewhere: differences between stages that end with the model. Where micro-batches are long, only
- * every other such stage is measured, and two parts share the difference as they did at the batch size before.
- */
-async function stepFactors(request: CalibrationRequest, starts: readonly number[], totals: readonly number[]): Promise<readonly number[]> {
+/** The median of last stages that begin at different parts; of the latest of them alone where micro-batches are long. Undefined where none of them fits: as before. */
+async function stepFactor(request: CalibrationRequest, starts: readonly number[]): Promise<number> {
   const end = request.alone.length;
-  const usual = request.before?.step ?? starts.map(() => 1);
-  const stride = isLong(request) ? 2 : 1;
-  const anchors = starts.map((_, part) => part).filter((part) => part % stride === 0);
-  const suffixes = await inTurn(anchors, (part) => timeStage(request, [at(starts, part), end], 'step'));
-  const factors = [...usual];
-  for (const [index, part] of anchors.entries()) {
-    const [from, to] = [suffixes[index], suffixes[index + 1]];
-    const next = anchors[index + 1] ?? starts.length;
-    if (from === undefined || (to === undefined && next < starts.length)) continue;
-    const expectedMs = sum(usual.slice(part, next).map((factor, offset) => factor * at(totals, part + offset)));
-    const addedMs = total(from) - (to === undefined ? 0 : total(to));
-    for (let own = part; own < next; own++)
-      factors[own] = expectedMs === 0 ? 1 : Math.max(leastStep, (at(usual, own) * addedMs) / expectedMs);
-  }
-  return factors;
+  const anchors = starts.filter((_, part) => part % anchorStride === 0);
+  const tried = isLong(request) ? anchors.slice(-1) : anchors;
+  const ratios = await inTurn(tried, (start) => stepRatio(request, [start, end]));
+  const known = ratios.filter((ratio) => ratio !== undefined);
+  return known.length === 0 ? (request.before?.step ?? 1) : median(known);
 }
 
-/** No part takes less in a last stage, of what it takes elsewhere, whatever the noise of a difference says. */
-const leastStep = 0.2;
+/** Of parts at which last stages are measured both ways, one in so many. */
+const anchorStride = 2;
+
+/** A last stage's time as one graph, of its time as two, measured in turn. Undefined where both do not fit together. */
+async function stepRatio(request: CalibrationRequest, layers: readonly [number, number]): Promise<number | undefined> {
+  if (!fits(request, layers, 2)) return undefined;
+  return withTrial(request, layers, 'apart', (apart) => withTrial(request, layers, 'step', (step) => timeRatio(step, apart, request.span)));
+}
 
 /** Forward and backward as one graph, as two, or the backward as two of its own. */
 type Passes = 'step' | 'apart' | 'split';
@@ -266,12 +269,12 @@ async function withTrial<T>(
   }
 }
 
-/** Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out. */
-function fits({ sequence, alone, training, memoryBytes }: CalibrationRequest, [first, end]: readonly [number, number]): boolean {
+/** Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out; of so many stages at once. */
+function fits({ sequence, alone, training, memoryBytes }: CalibrationRequest, [first, end]: readonly [number, number], count = 1): boolean {
   if (memoryBytes === undefined) return true;
   const weightBytes = sum(sequence.layers.slice(first, end).map((layer) => parameterBytes(sequence, layer)));
   const savedBytes = sum(alone.slice(first, end).map((layer) => layer.savedBytes));
-  return (3 + optimizerStateCount(training)) * weightBytes + 2 * savedBytes <= memoryPart * memoryBytes;
+  return count * ((3 + optimizerStateCount(training)) * weightBytes + 2 * savedBytes) <= memoryPart * memoryBytes;
 }
 
 function sums(starts: readonly number[], alone: readonly LayerTrial[], ms: (layer: LayerTrial) => number): readonly number[] {

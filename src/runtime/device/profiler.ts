@@ -163,7 +163,7 @@ function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], upda
 /** All that the times depend on, but for the device itself. */
 function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training, label }: ProfileOptions): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([9, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([10, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */

@@ -131,30 +131,49 @@ const warmMs = 10;
 /** A run this long is a span of its own, and the first after the one that warms up is the last. */
 const longRunMs = 400;
 
-/**
- * The mean time of a micro-batch over a span; the median of several spans.
- */
-export async function timeMicroBatches(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {
+/** The mean time of a micro-batch over a span; the median of several spans. */
+export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<TrialTimes> {
+  const isLong = await warmUpTrial(trial, span);
+  const spans: TrialTimes[] = [];
+  while (spans.length < (isLong ? 1 : spanCount)) spans.push(await meanTimes(trial, span));
+  spans.sort((a, b) => total(a) - total(b));
+  return defined(spans[Math.floor(spans.length / 2)], 'a span');
+}
+
+/** The time of one stage's micro-batch, of another's: spans of both in turn, so that what slows the device down slows both. The median. */
+export async function timeRatio(trial: StageTrial, other: StageTrial, span: Span): Promise<number> {
+  await warmUpTrial(trial, span);
+  await warmUpTrial(other, span);
+  const ratios: number[] = [];
+  while (ratios.length < ratioCount) {
+    const [ms, otherMs] = [await meanTimes(trial, span), await meanTimes(other, span)].map(total) as [number, number];
+    ratios.push(otherMs === 0 ? 1 : ms / otherMs);
+  }
+  return median(ratios);
+}
+
+const ratioCount = 3;
+
+/** The first micro-batches of new graphs take longer. Whether they take so long that one is enough. */
+async function warmUpTrial(trial: StageTrial, { runLimit }: Span): Promise<boolean> {
   let warm = 0;
   for (let run = 0; run < leastWarmRuns || (warm < warmMs && run < runLimit); run++) {
     warm += total(await trial.microBatch());
-    if (warm > longRunMs) break;
+    if (warm > longRunMs) return true;
   }
-  const spans: TrialTimes[] = [];
-  const isLong = warm > longRunMs;
-  while (spans.length < (isLong ? 1 : spanCount)) {
-    let [forwardMs, backwardMs, inputMs, runCount] = [0, 0, 0, 0];
-    do {
-      const times = await trial.microBatch();
-      forwardMs += times.forwardMs;
-      backwardMs += times.backwardMs;
-      inputMs += times.inputMs;
-      runCount++;
-    } while (forwardMs + backwardMs < ms && runCount < runLimit);
-    spans.push({ forwardMs: forwardMs / runCount, backwardMs: backwardMs / runCount, inputMs: inputMs / runCount });
-  }
-  spans.sort((a, b) => total(a) - total(b));
-  return defined(spans[Math.floor(spans.length / 2)], 'a span');
+  return false;
+}
+
+async function meanTimes(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {
+  let [forwardMs, backwardMs, inputMs, runCount] = [0, 0, 0, 0];
+  do {
+    const times = await trial.microBatch();
+    forwardMs += times.forwardMs;
+    backwardMs += times.backwardMs;
+    inputMs += times.inputMs;
+    runCount++;
+  } while (forwardMs + backwardMs < ms && runCount < runLimit);
+  return { forwardMs: forwardMs / runCount, backwardMs: backwardMs / runCount, inputMs: inputMs / runCount };
 }
 
 /** What an update adds to a round of micro-batches. */
