@@ -16,7 +16,7 @@ import {
   transformerNet,
 } from '../../testing/training-subjects.ts';
 import type { RunSubject } from '../coordinator/options.ts';
-import { compileStage, type StageStore } from './compiled-stages.ts';
+import { compileStage, prepareStage, type StageStore } from './compiled-stages.ts';
 import { createStage } from './create-stage.ts';
 import { ownCopy } from './samples.ts';
 import type { StagePort } from './stage.ts';
@@ -170,6 +170,33 @@ test('stages alike share their graphs; the last two that are not needed any more
     assert.deepEqual([counts.compiled, counts.released], [4 * each, 2 * each]);
     await engine.close();
   }
+});
+
+test('of stages that were prepared the last four stay compiled until they are used', async () => {
+  const inner = await createOnnxRuntimeNodeEngine();
+  const { engine, counts } = counting(inner);
+  const subject = subjectOf(residualNet(), batchSize);
+  const store = memoryStore();
+  const options = [1, 2, 3, 4, 5].map((sampleCount) => optionsOf(subject, { sampleCount, microBatchSize: 5 }));
+  for (const each of options) await prepareStage(engine, each, store);
+  const graphCount = counts.compiled / 5;
+  assert.equal(counts.released, graphCount, 'the first had to go');
+  const used = await Promise.all(options.slice(1).map((each) => compileStage(engine, each, store)));
+  assert.equal(counts.compiled, 5 * graphCount);
+  const [second, ...others] = used;
+  for (const { release } of others) release();
+  assert.equal(counts.released, 2 * graphCount, 'used once, they are like all others');
+  await prepareStage(engine, defined(options[1], 'a stage in use'), store);
+  assert.equal(counts.compiled, 5 * graphCount);
+  second?.release();
+  // Wanted while it is prepared: the same graphs.
+  const [, stage] = await Promise.all([
+    prepareStage(engine, defined(options[0], 'options'), store),
+    compileStage(engine, defined(options[0], 'options'), store),
+  ]);
+  assert.equal(counts.compiled, 6 * graphCount);
+  stage.release();
+  await inner.close();
 });
 
 test('a stage that cannot be compiled leaves nothing behind', async () => {

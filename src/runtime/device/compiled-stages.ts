@@ -39,14 +39,26 @@ export interface CompiledStage extends StageLayout, Graphs {
 
 /** Stages of which nobody needs the graphs any more that stay compiled: the one before a change, and one more. */
 const keptCount = 2;
+/** Stages that were prepared and not used yet that stay compiled: one for each of a few losses. */
+const preparedCount = 4;
 
 /** Layers [first, end) for a share of a micro-batch, from what was compiled before or kept in `store` where it can be. */
 export async function compileStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<CompiledStage> {
   const key = stageKey(engine, options);
+  const { graphs, release } = await libraryOf(engine).use(key, () => compile(engine, options, store && { key, store }));
+  return { ...stageLayout(options), ...graphs, release };
+}
+
+/** Compiles a stage that may be used later. Of several, the last few stay. */
+export async function prepareStage(engine: Engine, options: StageOptions, store: StageStore): Promise<void> {
+  const key = stageKey(engine, options);
+  await libraryOf(engine).prepare(key, () => compile(engine, options, { key, store }));
+}
+
+function libraryOf(engine: Engine): Library {
   const library = libraries.get(engine) ?? new Library();
   libraries.set(engine, library);
-  const { graphs, release } = await library.use(key, () => compile(engine, options, store && { key, store }));
-  return { ...stageLayout(options), ...graphs, release };
+  return library;
 }
 
 const libraries = new WeakMap<Engine, Library>();
@@ -61,15 +73,36 @@ class Library {
   readonly #entries = new Map<string, Entry>();
   /** The graphs of those without users, in the order in which they lost the last. */
   readonly #unused = new Map<string, ByGraph<Executable>>();
+  /** The graphs of those that had no user yet, in the order in which they were prepared. */
+  readonly #prepared = new Map<string, ByGraph<Executable>>();
 
   async use(key: string, make: () => Promise<Graphs>): Promise<{ readonly graphs: Graphs; release(): void }> {
+    const entry = this.#entry(key, make);
+    this.#unused.delete(key);
+    this.#prepared.delete(key);
+    const graphs = await this.#loaded(key, entry);
+    return { graphs, release: () => this.#release(key, entry, graphs) };
+  }
+
+  async prepare(key: string, make: () => Promise<Graphs>): Promise<void> {
+    if (this.#entries.has(key)) return;
+    const entry = this.#entry(key, make);
+    const { graphs } = await this.#loaded(key, entry);
+    if (--entry.userCount > 0) return;
+    this.#prepared.set(key, graphs);
+    this.#shorten(this.#prepared, preparedCount);
+  }
+
+  #entry(key: string, make: () => Promise<Graphs>): Entry {
     const entry: Entry = this.#entries.get(key) ?? { loading: make(), userCount: 0 };
     entry.userCount++;
     this.#entries.set(key, entry);
-    this.#unused.delete(key);
+    return entry;
+  }
+
+  async #loaded(key: string, entry: Entry): Promise<Graphs> {
     try {
-      const graphs = await entry.loading;
-      return { graphs, release: () => this.#release(key, entry, graphs) };
+      return await entry.loading;
     } catch (error) {
       if (this.#entries.get(key) === entry) this.#entries.delete(key);
       throw error;
@@ -79,8 +112,12 @@ class Library {
   #release(key: string, entry: Entry, { graphs }: Graphs): void {
     if (--entry.userCount > 0) return;
     this.#unused.set(key, graphs);
-    for (const [oldest, executables] of [...this.#unused].slice(0, -keptCount)) {
-      this.#unused.delete(oldest);
+    this.#shorten(this.#unused, keptCount);
+  }
+
+  #shorten(kept: Map<string, ByGraph<Executable>>, count: number): void {
+    for (const [oldest, executables] of [...kept].slice(0, -count)) {
+      kept.delete(oldest);
       this.#entries.delete(oldest);
       for (const executable of Object.values(executables)) executable.release();
     }

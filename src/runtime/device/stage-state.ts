@@ -6,7 +6,7 @@
 
 import { assert, defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
-import { allocate, type Tensor, wrap } from '../../graph/tensor.ts';
+import { allocate, byteLength, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { StateRole } from '../messages.ts';
 import { optimizedParameter } from '../run-state.ts';
 import { memberValue, type Pack, type PackMember } from './packs.ts';
@@ -31,6 +31,17 @@ export interface EntryOptions {
   readonly since?: number;
   /** Names of parameters and buffers; optimizer state goes with its parameter. */
   readonly names?: ReadonlySet<string>;
+  /** Bytes that are asked of the engine before they are wanted, at once where nothing has been taken yet. Default 0: one tensor after the other. */
+  readonly aheadBytes?: number;
+}
+
+/** A value of which entries are wanted: itself, or members of the pack that it is. */
+interface WantedValue {
+  readonly role: StateRole;
+  readonly name: string;
+  readonly value: Value;
+  readonly packed: StatePack | undefined;
+  readonly members: readonly PackMember[];
 }
 
 /** A member that was loaded, not yet packed. */
@@ -160,28 +171,44 @@ export class StageState {
    * Everything of version `round` (default: the live state) under the model's names, copied out one by one; of `names` only, if given. The version stays
    * meanwhile. `since`: leaves out what is as it was in that version.
    */
-  async *entries({ round, since, names }: EntryOptions = {}): AsyncGenerator<StateEntry> {
+  async *entries({ aheadBytes = 0, ...options }: EntryOptions = {}): AsyncGenerator<StateEntry> {
     this.settle();
-    const version = copyOf(round === undefined ? this.#values : this.#version(round));
-    const former = since === undefined ? undefined : this.#versions.get(since);
-    const isWanted = (role: StateRole, name: string): boolean => names === undefined || names.has(ownerName(role, name));
-    const held = [...valuesOf(version)];
-    for (const value of held) this.retain(value);
+    const wanted = this.#wanted(options);
+    for (const { value } of wanted) this.retain(value);
     try {
-      for (const role of roles) {
-        for (const [name, value] of version[role]) {
-          if (former?.[role].get(name)?.handle === value.handle) continue;
-          const packed = this.#packs.find((statePack) => statePack.role === role && statePack.pack.name === name);
-          const members = packed?.pack.members.filter((member) => isWanted(role, member.name));
-          if (members?.length === 0 || (members === undefined && !isWanted(role, name))) continue;
-          const content = await this.#engine.download(value);
-          if (packed === undefined || members === undefined) yield { role, name, value: content };
-          else for (const member of members) yield { role, name: member.name, value: memberValue(packed.pack, member, content) };
+      const asked: Promise<Tensor>[] = [];
+      let [askedCount, askedBytes] = [0, 0];
+      for (const [index, { role, name, value, packed, members }] of wanted.entries()) {
+        for (; askedCount < wanted.length && (askedCount === index || askedBytes < aheadBytes); askedCount++) {
+          const next = defined(wanted[askedCount], 'a value').value;
+          const content = this.#engine.download(next);
+          content.catch(() => {}); // seen when it is its turn
+          asked.push(content);
+          askedBytes += byteLength(next);
         }
+        const content = await defined(asked.shift(), 'a tensor');
+        askedBytes -= byteLength(value);
+        if (packed === undefined) yield { role, name, value: content };
+        else for (const member of members) yield { role, name: member.name, value: memberValue(packed.pack, member, content) };
       }
     } finally {
-      for (const value of held) this.release(value);
+      for (const { value } of wanted) this.release(value);
     }
+  }
+
+  /** The values of these entries, in their order. */
+  #wanted({ round, since, names }: EntryOptions): readonly WantedValue[] {
+    const version = round === undefined ? this.#values : this.#version(round);
+    const former = since === undefined ? undefined : this.#versions.get(since);
+    const isWanted = (role: StateRole, name: string): boolean => names === undefined || names.has(ownerName(role, name));
+    return roles.flatMap((role) =>
+      [...version[role]].flatMap(([name, value]) => {
+        if (former?.[role].get(name)?.handle === value.handle) return [];
+        const packed = this.#packs.find((statePack) => statePack.role === role && statePack.pack.name === name);
+        const members = packed?.pack.members.filter((member) => isWanted(role, member.name)) ?? [];
+        return (packed === undefined ? isWanted(role, name) : members.length > 0) ? [{ role, name, value, packed, members }] : [];
+      }),
+    );
   }
 
   /** Packs what was loaded. A pack is loaded whole, but for optimizer state, of which what nobody loads is zeros. */

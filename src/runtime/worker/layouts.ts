@@ -6,7 +6,10 @@ import type { Failure } from '../failure.ts';
 import type { Catalog } from './catalog.ts';
 import type { Layout } from './layout.ts';
 import type { Replicas } from './replicas.ts';
-import { guarded } from './session.ts';
+import { EarlyEntries, guarded } from './session.ts';
+
+/** Of state that travels, so much is out of the engine before the links have taken it. */
+const aheadBytes = 2 ** 26;
 
 /** The layouts, and the copies of other devices' stages. */
 export class Layouts {
@@ -46,14 +49,18 @@ export class Layouts {
     this.#replicas.dropBefore(before);
   }
 
-  /** What this device holds of these parameters and buffers after `round` rounds, each once, for as long as nothing fails. */
-  async *held(names: ReadonlySet<string>, round: number, failure: Failure): AsyncGenerator<StateEntry> {
+  /** What this device holds of these parameters and buffers after `round` rounds, each once, for as long as nothing fails. The engine is asked at once. */
+  held(names: ReadonlySet<string>, round: number, failure: Failure): EarlyEntries {
+    return new EarlyEntries(this.#held(names, round, failure));
+  }
+
+  async *#held(names: ReadonlySet<string>, round: number, failure: Failure): AsyncGenerator<StateEntry> {
     const wanted = new Set(names);
     const sources = this.#all().filter((layout) => layout.isComplete && layout.stage.versions.includes(round));
     for (const { stage, program } of sources) {
       const own = new Set([...this.#catalog.names(program.layers)].filter((name) => wanted.has(name)));
       if (own.size === 0) continue;
-      yield* guarded(stage.state({ round, names: own }), failure);
+      yield* guarded(stage.state({ round, names: own, aheadBytes }), failure);
       for (const name of own) wanted.delete(name);
     }
     // The engine takes the buffers that it is given; the copy must stay.

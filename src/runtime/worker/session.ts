@@ -75,3 +75,27 @@ export async function* guarded(entries: AsyncGenerator<StateEntry>, failure: Fai
     void entries.return(undefined);
   }
 }
+
+/** Entries of which the first, and what is read ahead with it, is asked for now: an engine that compiles in the meantime answers only afterwards. */
+export class EarlyEntries {
+  readonly #entries: AsyncGenerator<StateEntry>;
+  readonly #first: Promise<IteratorResult<StateEntry, void>>;
+
+  constructor(entries: AsyncGenerator<StateEntry>) {
+    this.#entries = entries;
+    this.#first = entries.next();
+    this.#first.catch(() => {}); // seen by who takes it
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<StateEntry> {
+    const first = await this.#first;
+    if (first.done === true) return;
+    yield first.value;
+    yield* this.#entries;
+  }
+
+  /** To be called in any case: what nobody takes is let go. */
+  close(): void {
+    void this.#entries.return(undefined);
+  }
+}

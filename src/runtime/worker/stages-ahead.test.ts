@@ -119,10 +119,10 @@ test('a worker that hears of a layout that may come keeps the very bytes that co
   await engine.close();
 });
 
-test('stages are made one after the other, each once; what is given up is not kept', { timeout }, async () => {
+test('stages are translated one after the other, each once; what is given up is not kept', { timeout }, async () => {
   const engine = await createComputeThread();
   const store = memoryStore();
-  const ahead = new StagesAhead({ engine, store, memoryBytes: undefined });
+  const ahead = new StagesAhead({ engine, store, memoryBytes: undefined, spareBytes: () => 2 ** 29 });
   const model = receiveModel(control, modelFrame);
   const [first, second] = [programOf(model, halves, 'a'), programOf(model, halves, 'b')];
   await Promise.all([ahead.add(model, first, halves), ahead.add(model, second, halves), ahead.add(model, first, halves)]);
@@ -133,4 +133,30 @@ test('stages are made one after the other, each once; what is given up is not ke
   await left;
   assert.equal(store.kept.size, 2);
   await engine.close();
+});
+
+test('where there is memory for it the engine has the stage before it is needed, and makes nothing when it is', { timeout }, async () => {
+  for (const [spareBytes, readyCount] of [
+    [2 ** 31, 1],
+    [2 ** 29, 0],
+  ] as const) {
+    const engine = await createComputeThread();
+    let compileCount = 0;
+    const { compile } = engine;
+    engine.compile = (graph) => {
+      compileCount++;
+      return compile.call(engine, graph);
+    };
+    const store = memoryStore();
+    const ahead = new StagesAhead({ engine, store, memoryBytes: undefined, spareBytes: () => spareBytes });
+    const model = receiveModel(control, modelFrame);
+    await ahead.add(model, programOf(model, whole, 'a'), whole);
+    const before = compileCount;
+    assert.equal(before > 0, readyCount === 1);
+    const stage = await createStage(engine, stageOptionsOf(model, programOf(model, whole, 'a'), whole, undefined), store);
+    assert.equal(compileCount > before, readyCount === 0);
+    stage.dispose();
+    await ahead.close();
+    await engine.close();
+  }
 });

@@ -1,11 +1,12 @@
-// Stages that this device would run in other layouts, translated before any is needed and kept where compiling looks first: after a loss all wait for the
-// slowest device to compile. A thread of its own does it, beside the work, one stage at a time.
+// Stages that this device would run in other layouts, made before any is needed: after a loss all wait for the slowest device to compile. A thread of its own
+// translates them, beside the work, one stage at a time, and keeps the result where compiling looks first; the engine then makes its sessions of it, which
+// holds up a round once, and keeps them for as long as there is memory for it.
 
 import { Worker } from 'node:worker_threads';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine, TranslationTarget } from '../../engine/engine.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
-import type { StageStore } from '../device/compiled-stages.ts';
+import { prepareStage, type StageStore } from '../device/compiled-stages.ts';
 import { compiledOptions } from '../device/create-stage.ts';
 import { stageKey } from '../device/stage-key.ts';
 import type { ModelMessage } from '../messages.ts';
@@ -27,12 +28,16 @@ export interface StagesAheadOptions {
   readonly store: StageStore;
   /** What the device may use, where that is known. */
   readonly memoryBytes: number | undefined;
+  /** Memory that is free on this device. Default: what the system says. */
+  spareBytes?(): number;
 }
 
 /** With less memory than this to spare, a stage is translated when it is needed. */
 const leastSpareBytes = 2 ** 28;
+/** With less than this, sessions are made when they are needed: some tens of MiB for a hundred layers. */
+const leastSessionSpareBytes = 2 ** 30;
 
-/** Translates stages in the order in which they were added. */
+/** Prepares stages in the order in which they were added. */
 export class StagesAhead {
   readonly #options: StagesAheadOptions;
   /** Settles, and never rejects, when all stages so far are done. */
@@ -46,18 +51,22 @@ export class StagesAhead {
 
   /** The stage that this device would run as `device` of a plan. Resolves when it is kept, or cannot be: then it is made, and fails, when it is needed. */
   add(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
-    this.#done = this.#done.then(() => this.#translate(model, device, plan));
+    this.#done = this.#done.then(() => this.#prepare(model, device, plan)).catch(() => {}); // it is made, and fails, when it is needed
     return this.#done;
   }
 
-  async #translate(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
-    const { engine, store, memoryBytes } = this.#options;
+  async #prepare(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
+    const { engine, store, memoryBytes, spareBytes = () => process.availableMemory() } = this.#options;
     const { translationTarget: target } = engine;
-    if (this.#isClosed || target === undefined || model.graph === undefined || process.availableMemory() < leastSpareBytes) return;
-    const key = stageKey(engine, compiledOptions(stageOptionsOf(model, device, plan, memoryBytes)));
-    if ((await store.read(key)) !== undefined) return;
-    const pieces = await this.#run({ message: model.message, graph: model.graph, device, plan, memoryBytes, target });
-    if (pieces !== undefined) await store.write(key, pieces);
+    if (this.#isClosed || target === undefined || model.graph === undefined || spareBytes() < leastSpareBytes) return;
+    const options = compiledOptions(stageOptionsOf(model, device, plan, memoryBytes));
+    const key = stageKey(engine, options);
+    if ((await store.read(key)) === undefined) {
+      const pieces = await this.#run({ message: model.message, graph: model.graph, device, plan, memoryBytes, target });
+      if (pieces === undefined) return;
+      await store.write(key, pieces);
+    }
+    if (!this.#isClosed && spareBytes() >= leastSessionSpareBytes) await prepareStage(engine, options, store);
   }
 
   #run(job: StageJob): Promise<readonly Uint8Array[] | undefined> {

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { type Clock, systemClock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
+import type { Engine } from '../../engine/engine.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { RunError } from '../../errors.ts';
 import { type Tensor, tensor } from '../../graph/tensor.ts';
@@ -91,25 +92,40 @@ interface Session {
 }
 
 /** Starts a worker called a. `network` replaces what it listens with. */
-function start(network: Partial<PeerNetwork> = {}, onListen: (accept: (link: Link) => void) => void = () => {}): Session {
+function start(
+  network: Partial<PeerNetwork> = {},
+  onListen: (accept: (link: Link) => void) => void = () => {},
+  engine: Engine = createReferenceEngine(),
+): Session {
   const [coordinator, link] = createMemoryLinks('coordinator', 'a');
-  const engine = createReferenceEngine();
   const received: Frame[] = [];
   let check = (): void => {};
   coordinator.receive((sent) => {
     received.push(sent);
     check();
   });
-  const end = runWorker({
-    name: 'a',
-    coordinator: link,
-    clock: hasty,
-    engine,
-    createNetwork: async (_name, _token, onLink) => {
-      onListen(onLink);
-      return { url: 'memory://a', connect: () => Promise.reject(new RunError('nobody listens there')), close: async () => {}, ...network };
-    },
-  }).finally(() => engine.close());
+  const serve = async (): Promise<WorkerEnd> => {
+    try {
+      return await runWorker({
+        name: 'a',
+        coordinator: link,
+        clock: hasty,
+        engine,
+        createNetwork: async (_name, _token, onLink) => {
+          onListen(onLink);
+          return {
+            url: 'memory://a',
+            connect: () => Promise.reject(new RunError('nobody listens there')),
+            close: async () => {},
+            ...network,
+          };
+        },
+      });
+    } finally {
+      await engine.close();
+    }
+  };
+  const end = serve();
   end.catch(() => {}); // seen by the test
   let seen = 0;
   return {
@@ -368,14 +384,15 @@ test('data of another epoch is dropped: it neither fills the mailbox nor stands 
 });
 
 /** A worker that trains with a peer b, which the test plays. */
-async function startWithPeer(): Promise<{ worker: Session; peer: Link }> {
+async function startWithPeer(engine?: Engine): Promise<{ worker: Session; peer: Link }> {
   let peer: Link | undefined;
-  const worker = start({}, (accept) => {
+  const listen = (accept: (link: Link) => void): void => {
     const [own, other] = createMemoryLinks('a', 'b');
     peer = other;
     other.receive(() => {});
     accept(own);
-  });
+  };
+  const worker = start({}, listen, engine);
   worker.send(
     modelFrame,
     frame('connect', {
@@ -461,6 +478,43 @@ test('a device without a part in the plan says so, and gives what it holds to th
   );
   assert.deepEqual(sent.at(-1)?.control, { layers: [0, 2], count: 4 });
   for (const [index, { tensors }] of sent.slice(0, 4).entries()) assert.deepEqual(tensors, state[index]?.tensors);
+  worker.send(frame('end', { reason: 'done' }));
+  await worker.end;
+});
+
+test('what others wait for leaves before a stage is compiled, which an engine in a thread of its own is busy with', {
+  timeout,
+}, async () => {
+  const engine = createReferenceEngine();
+  const { worker, peer } = await startWithPeer(engine);
+  // From now on it answers in the order in which it is asked, and compiles until the test says so.
+  const [compile, download] = [engine.compile.bind(engine), engine.download.bind(engine)];
+  let [before, finish]: [Promise<void>, () => void] = [Promise.resolve(), () => {}];
+  let compileCount = 0;
+  engine.compile = (graph) => {
+    if (compileCount++ === 0)
+      before = new Promise((resolve) => {
+        finish = resolve;
+      });
+    return before.then(() => compile(graph));
+  };
+  engine.download = (value) => {
+    const [content, turn] = [download(value), before];
+    return turn.then(() => content);
+  };
+  const arrived = new Promise<void>((resolve) => {
+    peer.receive(({ kind }) => {
+      if (kind === 'state-end') resolve();
+    });
+  });
+  const narrow: Plan = { ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2], [2]], microBatchCount: 2 }, 4), predicted };
+  worker.send(
+    frame('deploy', { ...deploy, plan: narrow, moves: [{ layers: [1, 2], from: 'a', to: 'b' }], stateCount: 0 }, [], { epoch: 2 }),
+  );
+  await arrived;
+  assert.ok(compileCount > 0 && !worker.received.some(({ kind, epoch }) => kind === 'deployed' && epoch === 2));
+  finish();
+  await worker.until('deployed');
   worker.send(frame('end', { reason: 'done' }));
   await worker.end;
 });

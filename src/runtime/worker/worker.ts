@@ -42,7 +42,7 @@ import { earlier, type Model, receiveModel, stageOptionsOf } from './model.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
 import { type ProcessMeters, processMeters } from './process-meters.ts';
 import type { Replicas } from './replicas.ts';
-import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
+import { Commits, type EarlyEntries, guarded, type Session, Superseded, sessionOf } from './session.ts';
 import { StagesAhead } from './stages-ahead.ts';
 
 export interface WorkerOptions {
@@ -91,6 +91,11 @@ export const heartbeatMs = 500;
 /** How long the coordinator may take to say what a lost link means, and a peer to call. */
 const verdictMs = 30_000;
 const callMs = 10_000;
+
+/** Layers on their way to another device. */
+interface Leaving extends Pick<Move, 'layers' | 'to'> {
+  readonly entries: EarlyEntries;
+}
 
 class Worker {
   readonly #options: WorkerOptions;
@@ -405,19 +410,21 @@ class Worker {
   async #deploy({ plan, round, moves, peers }: ToWorker['deploy']): Promise<void> {
     const { name } = this.#options;
     const model = earlier(this.#model, 'deploy', 'a model');
-    const { arrivals, program, partners } = this.#session;
+    const { arrivals, program, partners, failure } = this.#session;
     model.layouts.returnTo(round);
-    const partnersLinked = this.#linkTo(peers, partners);
-    const sent = partnersLinked.then(() =>
-      this.#sendLayers(
-        moves.filter(({ from }) => from === name),
-        round,
-      ),
-    );
-    sent.catch(() => {}); // seen below
-    if (program === undefined) this.#retire();
-    else await this.#establish(program, plan, { round, arriving: moves.filter(({ to }) => to === name) });
-    await this.#guard(this.#explained(Promise.all([sent, arrivals?.complete])));
+    // Asked for before a stage is compiled, for which others need not wait.
+    const leaving = moves
+      .filter(({ from }) => from === name)
+      .map(({ layers, to }) => ({ layers, to, entries: model.layouts.held(model.catalog.names(layers), round, failure) }));
+    try {
+      const sent = this.#linkTo(peers, partners).then(() => this.#sendLayers(leaving, round));
+      sent.catch(() => {}); // seen below
+      if (program === undefined) this.#retire();
+      else await this.#establish(program, plan, { round, arriving: moves.filter(({ to }) => to === name) });
+      await this.#guard(this.#explained(Promise.all([sent, arrivals?.complete])));
+    } finally {
+      for (const { entries } of leaving) entries.close();
+    }
     if (model.layouts.current !== undefined) await this.#complete(model.layouts.current);
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
   }
@@ -435,20 +442,31 @@ class Worker {
     const options = stageOptionsOf(model, device, plan, this.#options.memoryBytes);
     const key = stageKey(options);
     const same = layouts.takeLike(key);
-    const create =
-      this.#options.createStage ??
-      ((stageOptions: StageOptions) => createStage(this.#options.engine, stageOptions, this.#options.stageStore));
-    const stage = same?.stage ?? (await this.#guardStage(create(options)));
-    const layout = new Layout({ program: device, stage, key }, round);
-    layouts.current = layout;
-    this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
-    if (same !== undefined) layout.begin();
+    const begin = (stage: StagePort): Layout => {
+      const layout = new Layout({ program: device, stage, key }, round);
+      layouts.current = layout;
+      this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
+      return layout;
+    };
+    if (same !== undefined) begin(same.stage).begin();
     else {
       const own = new Set(catalog.names(device.layers));
       for (const { layers } of arriving) for (const name of catalog.names(layers)) own.delete(name);
-      for await (const entry of layouts.held(own, round, failure)) stage.load(entry);
+      const staying = layouts.held(own, round, failure);
+      try {
+        const { stage } = begin(await this.#guardStage(this.#createStage(options)));
+        for await (const entry of staying) stage.load(entry);
+      } finally {
+        staying.close();
+      }
     }
+    const { stage } = defined(layouts.current, 'the layout');
     arrivals?.deliver((entry) => stage.load(entry));
+  }
+
+  #createStage(options: StageOptions): Promise<StagePort> {
+    const { engine, stageStore, createStage: create = () => createStage(engine, options, stageStore) } = this.#options;
+    return create(options);
   }
 
   /** A stage that comes after another layout has been announced goes at once. */
@@ -464,13 +482,12 @@ class Worker {
   }
 
   /** Sends layers to their new owners, all at once. */
-  async #sendLayers(moves: readonly Move[], round: number): Promise<void> {
-    const { catalog, layouts } = earlier(this.#model, 'deploy', 'a model');
-    const { epoch, failure } = this.#session;
+  async #sendLayers(leaving: readonly Leaving[], round: number): Promise<void> {
+    const { epoch } = this.#session;
     await Promise.all(
-      moves.map(async ({ layers, to }) => {
+      leaving.map(async ({ layers, to, entries }) => {
         let count = 0;
-        for await (const { role, name, value } of layouts.held(catalog.names(layers), round, failure)) {
+        for await (const { role, name, value } of entries) {
           await this.#guard(this.#peers.send(to, message('state', { role, name }, [value], { epoch, round }), 'pipeline'));
           count++;
         }
