@@ -9,9 +9,9 @@ const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.le
 
 /** Rounds in which the run finds out how often to make copies, and rounds that are measured then. */
 const copyRounds = 50;
-/** Rounds, and time, before the loss: enough that copies have been made, and devices are ready for the layouts that a loss leads to. */
+/** Rounds before the loss. It comes when the layout in force has been copied and devices are ready for the layouts that a loss leads to, or after so long. */
 const roundsBefore = 12;
-const readyMs = 100_000;
+const patienceMs = 400_000;
 /** Rounds of a new layout before its speed is measured, the light one's as the best one's: stages that are new become faster. */
 const settlingRounds = 12;
 /** Layouts that are compared run in turn, so often: the host's speed changes. */
@@ -23,10 +23,12 @@ const turns = 2;
  */
 async function loseDevice({ bed, train, batch, rounds, planner }, device) {
   const phaseMs = {};
-  const heard = { plan: undefined, lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
+  const heard = { plan: undefined, isCopied: false, readySeconds: undefined, lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
   const onEvent = (event, nowMs) => {
     if (event.event === 'phase') phaseMs[event.phase] ??= nowMs;
-    if (event.event === 'plan' || (event.event === 'recovering' && heard.lostMs === undefined)) heard.plan = event.plan;
+    if (event.event === 'plan' || (event.event === 'recovering' && heard.lostMs === undefined)) Object.assign(heard, { plan: event.plan, isCopied: false, readySeconds: undefined });
+    if (event.event === 'replicated') heard.isCopied = true;
+    if (event.event === 'reserve-ready') heard.readySeconds = event.seconds;
     // A better plan before the loss changes the layout, too; what follows the loss first is its recovery.
     if (event.event === 'recovering' && heard.lostMs !== undefined) heard.event ??= event;
     if (event.event === 'recovered' && heard.lostMs !== undefined) heard.recoverySeconds ??= event.seconds;
@@ -37,8 +39,10 @@ async function loseDevice({ bed, train, batch, rounds, planner }, device) {
     const roundMs = (batch / event.samplesPerS) * 1000;
     if (heard.lostMs === undefined && event.round >= 2) heard.before.push(roundMs);
     if (heard.firstMs !== undefined && nowMs > heard.firstMs) heard.after.push(roundMs);
-    if (heard.lostMs === undefined && event.round >= roundsBefore && nowMs - phaseMs.training >= readyMs) {
+    const isReady = heard.isCopied && heard.readySeconds !== undefined;
+    if (heard.lostMs === undefined && event.round >= roundsBefore && (isReady || nowMs - phaseMs.training >= patienceMs)) {
       heard.lostMs = nowMs;
+      heard.trainedMs = nowMs - phaseMs.training;
       bed.killDevice(device);
     }
   };
@@ -49,6 +53,8 @@ async function loseDevice({ bed, train, batch, rounds, planner }, device) {
   return {
     device,
     plan: heard.plan,
+    readySeconds: heard.readySeconds,
+    trainedMs: heard.trainedMs,
     recoveryMs: heard.firstMs - heard.lostMs,
     layoutMs: heard.recoverySeconds * 1000,
     wholeMs: phaseMs.training - phaseMs.planning,
@@ -125,7 +131,7 @@ export async function measureRecovery(ready, { planner, lost, optimizerState, ro
     const merged = lost === undefined ? undefined : takenOver(loss.plan, name);
     const [lightMs, heavyMs, respipeMs] = await inTurn([loss.lightPlan, planWithout(name), ...(merged === undefined ? [] : [merged])]);
     losses.push({ ...loss, lightMs, heavyMs, respipeMs });
-    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms; in turn light's ${lightMs.toFixed(0)}, heavy's ${heavyMs.toFixed(0)}${respipeMs === undefined ? '' : `, ResPipe's ${respipeMs.toFixed(0)}`}`);
+    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; lost ${(loss.trainedMs / 1000).toFixed(0)} s into training, ${loss.readySeconds === undefined ? 'devices not ready' : `devices ready ${loss.readySeconds.toFixed(0)} s after their layout began`}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms; in turn light's ${lightMs.toFixed(0)}, heavy's ${heavyMs.toFixed(0)}${respipeMs === undefined ? '' : `, ResPipe's ${respipeMs.toFixed(0)}`}`);
   }
   return { copies, losses };
 }

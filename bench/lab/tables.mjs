@@ -83,6 +83,7 @@ export function recoveryTable({ cluster, batch, copies, losses }) {
     `${one.movedMiB.toFixed(1)} MiB`,
     one.source,
     one.repeatedRounds,
+    one.readySeconds === undefined ? 'no' : `after ${one.readySeconds.toFixed(0)} s`,
     rate(one.beforeMs),
     rate(one.afterMs),
     rate(one.lightMs),
@@ -90,7 +91,7 @@ export function recoveryTable({ cluster, batch, copies, losses }) {
     percent(one.heavyMs / one.lightMs),
     one.respipeMs === undefined ? '-' : rate(one.respipeMs),
   ]);
-  const head = [`${cluster}: lost`, 'R', 'until the layout stands', 'planned and given out anew', 'moved', 'from', 'rounds repeated', 'samples/s before', 'after', 'in turn: light', 'heavy', 'light over heavy', 'ResPipe'];
+  const head = [`${cluster}: lost`, 'R', 'until the layout stands', 'planned and given out anew', 'moved', 'from', 'rounds repeated', 'devices ready', 'samples/s before', 'after', 'in turn: light', 'heavy', 'light over heavy', 'ResPipe'];
   return `${table(head, rows)}\n\nCopies were made after ${copies.versions.join(', ')} rounds; in the second half they cost ${percent(copies.cost)} (rounds without: ${copies.baseMs.toFixed(0)} ms).`;
 }
 

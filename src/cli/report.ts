@@ -117,6 +117,8 @@ class HumanReport {
         return this.#recovering(event);
       case 'recovered':
         return this.#section('Going on', `after ${event.seconds.toFixed(1)} s; with round ${event.round}`);
+      case 'reserve-ready':
+        return this.#section('Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`);
       case 'phase':
         return this.#phase(event.phase);
       case 'profile-progress':

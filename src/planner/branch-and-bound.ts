@@ -29,13 +29,16 @@ export interface Exact {
   readonly isComplete: boolean;
 }
 
+/** Work between two steps: some milliseconds. */
+const unitsPerStep = 2048;
+
 /** Looks for pipelines with a round below `barMs`. */
 export function* branchAndBound(problem: Problem, barMs: number, budget: Budget): Steps<Exact> {
   const tree = new Tree(problem, barMs, budget);
   const stageLimit = Math.min(problem.profile.layers.length, problem.available.length);
   for (let stageCount = 1; stageCount <= stageLimit && budget.left > 0; stageCount++) {
     yield (stageCount - 1) / stageLimit;
-    tree.search(stageCount);
+    yield* tree.search(stageCount);
   }
   return { layouts: tree.best, roundMs: tree.barMs, isComplete: budget.left > 0 };
 }
@@ -95,23 +98,23 @@ class Tree {
     this.#used = new Uint8Array(devices.length);
   }
 
-  search(stageCount: number): void {
+  *search(stageCount: number): Steps<void> {
     this.#stageCount = stageCount;
     this.#inFlight = inFlightFromEnd(this.#problem, stageCount);
-    this.#openStage(0, 0, []);
+    yield* this.#openStage(0, 0, []);
   }
 
-  #openStage(stage: number, first: number, before: readonly Member[]): void {
+  *#openStage(stage: number, first: number, before: readonly Member[]): Steps<void> {
     const layerCount = this.#problem.profile.layers.length;
     const after = this.#stageCount - stage - 1;
     for (let end = after === 0 ? layerCount : first + 1; end <= layerCount - after; end++) {
       if (this.#budget.left <= 0) return;
-      this.#fill({ stage, first, end, before, members: [] }, this.#problem.microBatchSize);
+      yield* this.#fill({ stage, first, end, before, members: [] }, this.#problem.microBatchSize);
     }
   }
 
   /** Adds each unused device with each share to the stage's group. */
-  #fill(level: Level, left: number): void {
+  *#fill(level: Level, left: number): Steps<void> {
     const { microBatchSize } = this.#problem;
     const { members, stage, first, end } = level;
     const reserved = this.#stageCount - stage - 1;
@@ -128,12 +131,13 @@ class Tree {
       this.#used[place] = 1;
       for (let share = isLast ? left : 1; share <= limit; share++) {
         if (--this.#budget.left <= 0) break;
+        if (this.#budget.left % unitsPerStep === 0) yield 0;
         const from = microBatchSize - left;
         const member = this.#member(level, demand, place, [from, from + share]);
         if (member === undefined) continue;
         members.push(member);
-        if (share === left) this.#close(level);
-        else this.#fill(level, left - share);
+        if (share === left) yield* this.#close(level);
+        else yield* this.#fill(level, left - share);
         members.pop();
       }
       this.#used[place] = 0;
@@ -198,7 +202,7 @@ class Tree {
   }
 
   /** The stage's group is complete: its AllReduce is known, and what the rest needs at least. */
-  #close(level: Level): void {
+  *#close(level: Level): Steps<void> {
     const { stage, first, end, members } = level;
     const problem = this.#problem;
     const places = members.map(({ place }) => place);
@@ -215,7 +219,7 @@ class Tree {
     if (slowest + reduceMs >= this.barMs) return;
     this.#stages.push({ layers: [first, end], devices: places, samples });
     if (stage === this.#stageCount - 1) this.#evaluate();
-    else if (this.#restMs(group, end) < this.barMs) this.#openStage(stage + 1, end, group);
+    else if (this.#restMs(group, end) < this.barMs) yield* this.#openStage(stage + 1, end, group);
     this.#stages.pop();
   }
 

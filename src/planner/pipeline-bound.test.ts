@@ -4,12 +4,13 @@ import { createRandom } from '../random.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { randomLayouts, randomProblem, withFrozenPrefix } from '../testing/random-problems.ts';
 import { lowerBoundMs } from './bounds.ts';
+import { branchAndBound } from './branch-and-bound.ts';
 import { simulatedMs } from './evaluate.ts';
 import { fastestOfEvery } from './exhaustive.ts';
 import { pipelineBoundMs } from './pipeline-bound.ts';
 import { plan } from './plan.ts';
 import { createProblem, type Problem, withMicroBatchSize } from './problem.ts';
-import { finish } from './steps.ts';
+import { finish, type Steps } from './steps.ts';
 
 const budget = 1e9;
 const schedules = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'];
@@ -67,6 +68,29 @@ test('no pipeline is below it: 1000 random ones on larger problems, and the plan
     const least = Math.min(...rounds);
     const found = boundMs(problem, 3 * least);
     assert.ok(found <= least, `seed ${seed}: bound ${found} ms, a pipeline takes ${least} ms`);
+  }
+});
+
+test('long searches go in short steps: whoever drives them has a network to listen to in between', () => {
+  const { profile, cluster } = randomInstance(7, { deviceCount: 5, layerCount: 120 });
+  const roomy = { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })) };
+  const base = randomProblem(7, profile, roomy);
+  const problem = withMicroBatchSize(base, base.microBatchSize, '1f1b-overlap');
+  const highMs = 3 * lowerBoundMs(problem);
+  const searches = [
+    (limit: { left: number }) => pipelineBoundMs([{ problem, boundMs: 0 }], 0, highMs, limit),
+    (limit: { left: number }) => branchAndBound(problem, highMs, limit),
+  ];
+  for (const [index, search] of searches.entries()) {
+    const limit = { left: 4e5 };
+    const steps: Steps<unknown> = search(limit);
+    let [before, longest] = [limit.left, 0];
+    for (let isDone = false; !isDone; before = limit.left) {
+      isDone = steps.next().done === true;
+      longest = Math.max(longest, before - limit.left);
+    }
+    assert.ok(limit.left < 3.5e5, `search ${index} has little to do: ${limit.left} units are left`);
+    assert.ok(longest < 10_000, `search ${index}: ${longest} units without a break`);
   }
 });
 

@@ -25,6 +25,8 @@ const halvings = 9;
 const capacityRatio = 1.2;
 /** Sets of devices that have done the first layers are told apart by this many capacities. */
 const bucketCount = 48;
+/** Work between two steps: some milliseconds. */
+const unitsPerStep = 2048;
 /** What rounding may do. */
 const slack = 1e-9;
 
@@ -39,13 +41,16 @@ export function* pipelineBoundMs(
   budget: Budget,
 ): Steps<number> {
   const worlds = problems.map(({ problem, boundMs }) => ({ boundMs, relaxation: new Relaxation(problem) }));
-  const isBeatable = (ms: number): boolean => worlds.some(({ boundMs, relaxation }) => boundMs < ms && relaxation.mayTake(ms, budget));
-  if (!isBeatable(highMs * (1 - slack)) && budget.left > 0) return highMs * (1 - slack);
+  function* isBeatable(ms: number): Steps<boolean> {
+    for (const { boundMs, relaxation } of worlds) if (boundMs < ms && (yield* relaxation.mayTake(ms, budget))) return true;
+    return false;
+  }
+  if (!(yield* isBeatable(highMs * (1 - slack))) && budget.left > 0) return highMs * (1 - slack);
   let [low, high] = [lowMs, highMs];
   for (let halving = 0; halving < halvings && budget.left > 0; halving++) {
     yield halving / halvings;
     const middle = (low + high) / 2;
-    if (isBeatable(middle)) high = middle;
+    if (yield* isBeatable(middle)) high = middle;
     else low = middle;
   }
   return low;
@@ -104,18 +109,23 @@ class Relaxation {
   }
 
   /** Whether a pipeline may take less than this; true, too, when the budget is used up. */
-  mayTake(barMs: number, budget: Budget): boolean {
+  *mayTake(barMs: number, budget: Budget): Steps<boolean> {
     const L = this.#problem.profile.layers.length;
     this.#before.fill(Number.POSITIVE_INFINITY);
     this.#used.fill(Number.POSITIVE_INFINITY);
     this.#stages.fill(0);
     this.#before[this.#cell(0, 1, 0)] = 0;
     this.#used[this.#cell(0, 1, 0)] = 0;
+    let stepAt = budget.left - unitsPerStep;
     for (let first = 0; first < L; first++) {
       for (let isSingle = 0; isSingle < 2; isSingle++) {
         for (let bucket = 0; bucket <= bucketCount; bucket++) {
           const from = this.#cell(first, isSingle, bucket);
           if (this.#before[from] === Number.POSITIVE_INFINITY) continue;
+          if (budget.left < stepAt) {
+            stepAt = budget.left - unitsPerStep;
+            yield first / L;
+          }
           for (const option of this.#options) if (this.#extend(from, first, isSingle === 1, option, barMs, budget)) return true;
         }
       }

@@ -70,6 +70,8 @@ export type RunEvent =
     }
   /** The new layout stands. */
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
+  /** Devices are ready for the layouts that the loss of any one of them would lead to, so long after their own layout began. */
+  | { readonly kind: 'reserve-ready'; readonly seconds: number }
   /** Devices that compute otherwise than profiled: how many times as long; and links that carry otherwise than measured. */
   | { readonly kind: 'drift'; readonly factors: Readonly<Record<string, number>>; readonly links: readonly LinkChange[] }
   | { readonly kind: 'repeated'; readonly round: number }

@@ -87,6 +87,8 @@ class CoordinatorShell implements Coordinator {
   /** By device that has come back and waits. */
   readonly #stopCooling = new Map<string, () => void>();
   #stopPreparing: () => void = () => {};
+  /** The layout that stands, since when, and whether all has been said of how ready devices are for losses. */
+  #standing: { readonly plan: Plan; readonly sinceMs: number; isSaid: boolean } | undefined;
   /** The last checkpoint that is safe. */
   #durableRound: number | undefined;
   #resolve: (end: CoordinatorEnd) => void = () => {};
@@ -464,7 +466,7 @@ class CoordinatorShell implements Coordinator {
   }
 
   /** Has devices make themselves ready for a layout while they go on with the one before. */
-  #whenReady(plan: Plan, onReady: () => void): void {
+  #whenReady(plan: Plan, onReady: (isComplete: boolean) => void): void {
     const devices = new Set(plan.stages.flatMap((stage) => stage.devices));
     const id = this.#readiness.ask(devices, onReady);
     for (const device of devices) this.#send(device, message('reserve', { plan, id }));
@@ -481,12 +483,27 @@ class CoordinatorShell implements Coordinator {
           fullMembers(this.#state).map(({ name }) => name),
           plan,
         );
-        const reserved = this.#readiness.isAsking ? undefined : this.#planner.tellReserve();
-        if (reserved !== undefined) this.#whenReady(reserved, () => {});
+        if (!this.#readiness.isAsking) this.#tellReserve(plan);
       } catch (error) {
         this.#abort(error);
       }
     });
+  }
+
+  /** Tells the next plan in reserve, or, once for each layout, that all are told and devices ready for them. */
+  #tellReserve(plan: Plan): void {
+    const nowMs = this.#options.clock.now();
+    if (this.#standing?.plan !== plan) this.#standing = { plan, sinceMs: nowMs, isSaid: false };
+    const standing = this.#standing;
+    const reserved = this.#planner.tellReserve();
+    if (reserved !== undefined)
+      this.#whenReady(reserved, (isComplete) => {
+        standing.isSaid ||= !isComplete; // one that takes too long may not be ready at all
+      });
+    else if (!standing.isSaid && this.#planner.isReserveTold) {
+      standing.isSaid = true;
+      this.#options.hooks.observe({ kind: 'reserve-ready', seconds: (nowMs - standing.sinceMs) / 1000 });
+    }
   }
 
   #reconsider(): void {

@@ -287,6 +287,11 @@ export class LayoutPlanner {
     return this.#tellAtMs === undefined || this.#options.clock.now() < this.#tellAtMs ? undefined : this.#reserve.tell();
   }
 
+  /** Whether devices have been told what they would do after any one loss. */
+  get isReserveTold(): boolean {
+    return this.#reserve.isTold;
+  }
+
   #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
     const { grain = 1 } = this.#options.subject.training;
     const profile = this.#isProfiled(devices) ? this.#profile(devices) : undefined;

@@ -9,7 +9,7 @@ import { Readiness } from './readiness.ts';
 test('all devices have to answer, each once; what is repeated or was never asked says nothing', () => {
   const readiness = new Readiness(createVirtualClock());
   const heard: string[] = [];
-  const first = readiness.ask(['a', 'b', 'a'], () => heard.push('first'));
+  const first = readiness.ask(['a', 'b', 'a'], (isComplete) => heard.push(`first ${isComplete}`));
   const second = readiness.ask(['a'], () => heard.push('second'));
   readiness.answered('a', first);
   readiness.answered('a', first);
@@ -21,7 +21,7 @@ test('all devices have to answer, each once; what is repeated or was never asked
   assert.equal(readiness.isAsking, true);
   readiness.answered('b', first);
   readiness.answered('b', first);
-  assert.deepEqual(heard, ['second', 'first']);
+  assert.deepEqual(heard, ['second', 'first true']);
   assert.equal(readiness.isAsking, false);
 });
 
@@ -37,10 +37,10 @@ test('devices that are gone, or take too long, are not waited for; of what is cl
   const cleared = readiness.ask(['a'], () => heard.push('cleared'));
   readiness.clear();
   readiness.answered('a', cleared);
-  readiness.ask(['a', 'b'], () => heard.push(`late after ${clock.now() - startMs} ms`));
+  readiness.ask(['a', 'b'], (isComplete) => heard.push(`late after ${clock.now() - startMs} ms, ${isComplete}`));
   const startMs = clock.now();
   await clock.runUntil(new Promise<void>((resolve) => clock.after(60_000, resolve)));
-  assert.deepEqual(heard, ['gone', 'late after 30000 ms']);
+  assert.deepEqual(heard, ['gone', 'late after 30000 ms, false']);
   assert.equal(readiness.isAsking, false);
 });
 

@@ -8,7 +8,7 @@ const patienceMs = 30_000;
 
 interface Question {
   readonly waitingFor: Set<string>;
-  readonly onReady: () => void;
+  readonly onReady: (isComplete: boolean) => void;
   readonly stop: () => void;
 }
 
@@ -22,10 +22,10 @@ export class Readiness {
     this.#clock = clock;
   }
 
-  /** Opens a question to these devices, and returns its id. `onReady` is called once, when all that are still there have answered or it took too long; never after `clear`. */
-  ask(devices: Iterable<string>, onReady: () => void): number {
+  /** Opens a question to these devices, and returns its id. `onReady` is called once, when all that are still there have answered (`isComplete`), or it took too long; never after `clear`. */
+  ask(devices: Iterable<string>, onReady: (isComplete: boolean) => void): number {
     const id = ++this.#lastId;
-    const stop = this.#clock.after(patienceMs, () => this.#settle(id));
+    const stop = this.#clock.after(patienceMs, () => this.#settle(id, false));
     this.#open.set(id, { waitingFor: new Set(devices), onReady, stop });
     return id;
   }
@@ -33,7 +33,7 @@ export class Readiness {
   /** A device is ready. Nothing where it said so before, or nobody asks any more. */
   answered(device: string, id: number): void {
     const waitingFor = this.#open.get(id)?.waitingFor;
-    if (waitingFor?.delete(device) === true && waitingFor.size === 0) this.#settle(id);
+    if (waitingFor?.delete(device) === true && waitingFor.size === 0) this.#settle(id, true);
   }
 
   /** Nobody waits for this device any more. */
@@ -51,11 +51,11 @@ export class Readiness {
     return this.#open.size > 0;
   }
 
-  #settle(id: number): void {
+  #settle(id: number, isComplete: boolean): void {
     const question = this.#open.get(id);
     if (question === undefined) return;
     this.#open.delete(id);
     question.stop();
-    question.onReady();
+    question.onReady(isComplete);
   }
 }

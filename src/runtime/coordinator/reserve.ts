@@ -56,6 +56,11 @@ export class Reserve {
     return plan;
   }
 
+  /** Whether there is an answer for every loss, and devices know them. */
+  get isTold(): boolean {
+    return this.#devices.length > 0 && this.#answers.size === this.#devices.length && this.#untold.length === 0;
+  }
+
   /** The plan for this loss; undefined where none is in reserve. Throws the InputError where there is none. */
   take(from: Plan, { lost, devices }: { readonly lost: readonly string[]; readonly devices: readonly string[] }): Plan | undefined {
     const [only] = lost;
