@@ -87,8 +87,8 @@ class CoordinatorShell implements Coordinator {
   /** By device that has come back and waits. */
   readonly #stopCooling = new Map<string, () => void>();
   #stopPreparing: () => void = () => {};
-  /** The layout that stands, since when, and whether all has been said of how ready devices are for losses. */
-  #standing: { readonly plan: Plan; readonly sinceMs: number; isSaid: boolean } | undefined;
+  /** When the layout began, and whether all has been said of how ready devices are for losses of it. */
+  #readying = { sinceMs: 0, isOver: false };
   /** The last checkpoint that is safe. */
   #durableRound: number | undefined;
   #resolve: (end: CoordinatorEnd) => void = () => {};
@@ -483,7 +483,7 @@ class CoordinatorShell implements Coordinator {
           fullMembers(this.#state).map(({ name }) => name),
           plan,
         );
-        if (!this.#readiness.isAsking) this.#tellReserve(plan);
+        if (!this.#readiness.isAsking) this.#tellReserve();
       } catch (error) {
         this.#abort(error);
       }
@@ -491,18 +491,16 @@ class CoordinatorShell implements Coordinator {
   }
 
   /** Tells the next plan in reserve, or, once for each layout, that all are told and devices ready for them. */
-  #tellReserve(plan: Plan): void {
-    const nowMs = this.#options.clock.now();
-    if (this.#standing?.plan !== plan) this.#standing = { plan, sinceMs: nowMs, isSaid: false };
-    const standing = this.#standing;
+  #tellReserve(): void {
+    const readying = this.#readying;
     const reserved = this.#planner.tellReserve();
     if (reserved !== undefined)
       this.#whenReady(reserved, (isComplete) => {
-        standing.isSaid ||= !isComplete; // one that takes too long may not be ready at all
+        readying.isOver ||= !isComplete; // one that takes too long may not be ready at all
       });
-    else if (!standing.isSaid && this.#planner.isReserveTold) {
-      standing.isSaid = true;
-      this.#options.hooks.observe({ kind: 'reserve-ready', seconds: (nowMs - standing.sinceMs) / 1000 });
+    else if (!readying.isOver && this.#planner.isReserveTold) {
+      readying.isOver = true;
+      this.#options.hooks.observe({ kind: 'reserve-ready', seconds: (this.#options.clock.now() - readying.sinceMs) / 1000 });
     }
   }
 
@@ -571,6 +569,7 @@ class CoordinatorShell implements Coordinator {
     this.#program = program(plan);
     this.#feeding = Promise.resolve();
     this.#readiness.clear();
+    this.#readying = { sinceMs: this.#options.clock.now(), isOver: false };
     this.#planner.begin(plan, this.#state.copyEvery);
     this.#options.hooks.observe({ kind: 'deployment', plan });
     this.#snapshots.begin(plan);
