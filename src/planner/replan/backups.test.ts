@@ -11,9 +11,9 @@ function layout(...stages: readonly (readonly [devices: readonly string[], sampl
   };
 }
 
-test('a single device backs up to the next stage, the last to the first; groups and a single stage do not', () => {
+test('a single device backs up to the next stage, the last to the one before, or as in the paper to the first; groups and a single stage do not', () => {
   assert.deepEqual(
-    [...backups(layout([['a'], [4]], [['b'], [4]], [['c'], [4]]))],
+    [...backups(layout([['a'], [4]], [['b'], [4]], [['c'], [4]]), { lastTo: 'first' })],
     [
       [0, 'b'],
       [1, 'c'],
@@ -42,7 +42,7 @@ test('a single device backs up to the next stage, the last to the first; groups 
     [[1, 'a']],
   );
   assert.deepEqual(
-    [...backups(layout([['a'], [4]], [['b'], [4]], [['c'], [4]]), { lastTo: 'previous' })],
+    [...backups(layout([['a'], [4]], [['b'], [4]], [['c'], [4]]))],
     [
       [0, 'b'],
       [1, 'c'],

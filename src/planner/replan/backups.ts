@@ -1,5 +1,5 @@
 // Topology-driven replication (Asteroid §3.4, module 2): a stage on a single device keeps a copy of its model on one device of the next
-// stage, the last stage on one of the first. Stages on several devices are copies of each other already.
+// stage, the last stage on one of the stage before it (in the paper on one of the first). Stages on several devices are copies of each other already.
 
 import type { PlanLayout } from '../../cluster/cluster.ts';
 import { layerCountOf } from './survivors.ts';
@@ -8,9 +8,9 @@ export interface BackupOptions {
   /** Memory that a device has left beside its own stage, in bytes; where it is given, the device of a group with the most is chosen. */
   readonly spareBytes?: (device: string) => number;
   /**
-   * Where the last stage is copied to. 'first' is the paper's ring: only the loss of two neighbours can cost a stage. 'previous' lets the stage
-   * that takes over the last one's layers have them already, and costs a stage less often a long transfer, but both of the last two when both are
-   * lost. Default 'first'.
+   * Where the last stage is copied to. With 'previous' the stage that takes over the last one's layers has them already, which are often most of the
+   * model's weights, and the first and the last stage may be lost together; but the loss of both of the last two costs both. 'first' is the paper's
+   * ring: the loss of two neighbours, the last and the first among them, costs one stage. Default 'previous'.
    */
   readonly lastTo?: 'first' | 'previous';
 }
@@ -21,7 +21,7 @@ export interface BackupOptions {
  */
 export function backups(
   { stages }: PlanLayout,
-  { spareBytes = () => 0, lastTo = 'first' }: BackupOptions = {},
+  { spareBytes = () => 0, lastTo = 'previous' }: BackupOptions = {},
 ): ReadonlyMap<number, string> {
   const found = new Map<number, string>();
   if (stages.length < 2) return found;

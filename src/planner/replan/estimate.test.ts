@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { predictedPlan } from '../predict.ts';
+import { backups } from './backups.ts';
 import { recoveryEstimate } from './estimate.ts';
 import { lightReplan } from './light.ts';
 import { predictLoss } from './predict-loss.ts';
@@ -59,7 +60,9 @@ test('light moves what is missing, all pairs at once; heavy gathers everything, 
 
 test('two neighbours at once: what only they had comes from the checkpoint', () => {
   const one = { plan: planned(layout([0, 4, 'a'])), planningMs: 0 };
-  const { losses, light } = recoveryEstimate({ plan, profile, cluster, lost: ['b', 'c'], detectionMs: 0, light: one, heavy: one });
+  // In the paper's ring a keeps c's copy.
+  const copies = backups(plan, { lastTo: 'first' });
+  const { losses, light } = recoveryEstimate({ plan, profile, cluster, copies, lost: ['b', 'c'], detectionMs: 0, light: one, heavy: one });
   assert.deepEqual(
     losses.map(({ device, restoredFrom }) => [device, restoredFrom]),
     [
@@ -67,7 +70,7 @@ test('two neighbours at once: what only they had comes from the checkpoint', () 
       ['c', 'copy'],
     ],
   );
-  // a keeps c's copy; layer 1 over the default link.
+  // Layer 1 over the default link.
   assert.deepEqual([light.moves, light.migrationMs], [[{ layers: [1, 2], from: null, to: 'a' }], 2.5]);
   assert.throws(
     () => recoveryEstimate({ plan: layout([0, 4, 'a']), profile, cluster, lost: ['b'], detectionMs: 0, light: one, heavy: one }),

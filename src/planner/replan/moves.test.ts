@@ -20,7 +20,7 @@ function layout(...stages: readonly (readonly [first: number, end: number, ...de
 
 test('Fig. 9: device D, the last stage, is lost; its layers come from A, which has its copy, and layers move between neighbours', () => {
   const before = layout([0, 4, 'A'], [4, 8, 'B', 'C'], [8, 12, 'D']);
-  const copies = backups(before);
+  const copies = backups(before, { lastTo: 'first' });
   assert.deepEqual(
     [...copies],
     [
@@ -28,7 +28,7 @@ test('Fig. 9: device D, the last stage, is lost; its layers come from A, which h
       [2, 'A'],
     ],
   );
-  const holders = holdersAfter(before, ['D']);
+  const holders = holdersAfter(before, ['D'], copies);
   assert.deepEqual([holders[0], holders[4], holders[8]], [['A', 'C'], ['B', 'C'], ['A']]);
   const target = layout([0, 6, 'A'], [6, 12, 'B', 'C']);
   // A needs 4 and 5, one from B and one from C; B and C need what D had.
@@ -201,7 +201,7 @@ test("FTPipeHD's Algorithm 1 gives the same sources, for each worker that fails,
     const workers = Array.from({ length: N }, (_, index) => `w${index}`);
     const points = { current: randomPoints(layerCount, N, random), next: randomPoints(layerCount, N - 1, random) };
     const before = straight(points.current, workers);
-    const copies = backups(before);
+    const copies = backups(before, { lastTo: 'first' });
     // The paper's central node is worker 0, which does not fail; the chain's rule holds for it all the same.
     for (let failed = 0; failed < N; failed++) {
       const alive = workers.filter((_, index) => index !== failed);
@@ -232,7 +232,7 @@ test('FTPipeHD, several failures: from the next worker where it is alive, else f
   const workers = ['w0', 'w1', 'w2', 'w3', 'w4'];
   const before = straight([2, 4, 6, 8, 10], workers);
   // w1 and w2 fail: w2 had the copy of w1, w3 has that of w2, and w4 that of w3.
-  const holders = holdersAfter(before, ['w1', 'w2']);
+  const holders = holdersAfter(before, ['w1', 'w2'], backups(before, { lastTo: 'first' }));
   assert.deepEqual([holders[2], holders[4], holders[8]], [[], ['w3'], ['w4', 'w0']]);
   assert.deepEqual(moves({ holders, target: straight([3, 6, 10], ['w0', 'w3', 'w4']) }), [
     { layers: [2, 3], from: null, to: 'w0' },

@@ -71,6 +71,12 @@ export interface Proposal {
   readonly copyEvery: number;
 }
 
+/** A copy on its way to a device. */
+export interface AwaitedCopy {
+  readonly device: string;
+  readonly layers: readonly [first: number, end: number];
+}
+
 export interface MachineState {
   readonly phase: Phase;
   /** Bumped by each change of members or layout; frames of another epoch are late ones. */
@@ -93,7 +99,7 @@ export interface MachineState {
   /** What devices hold beside the layout that stands, until it is released. */
   readonly holdings: readonly Holding[];
   /** The copying of single-device stages that is going on. */
-  readonly replication: { readonly round: number; readonly waitingFor: readonly string[] } | undefined;
+  readonly replication: { readonly round: number; readonly waitingFor: readonly AwaitedCopy[] } | undefined;
   /** The last round after which stages were copied, or began to be. */
   readonly replicatedRound: number | undefined;
   /** The round in progress, or the next one. */

@@ -6,7 +6,7 @@ import { defined } from '../../assert.ts';
 import type { PlanLayout } from '../../cluster/cluster.ts';
 import { backups } from '../../planner/replan/backups.ts';
 import { type Holding, holdingsOf } from './holdings.ts';
-import type { Answer, MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
+import type { Answer, AwaitedCopy, MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
 import { fullMembers } from './members.ts';
 
 /** Whether a plan's stages are to be copied at all. */
@@ -23,18 +23,21 @@ export function isCopyDue(config: MachineConfig, { plan, replication, replicated
 /** The state once the copying of version `round` has been asked for, where it was. */
 export function copying(state: MachineState, round: number, isAsked: boolean): Partial<MachineState> {
   if (!isAsked) return {};
-  const waitingFor = [...backups(defined(state.plan, 'the plan')).values()];
+  const plan = defined(state.plan, 'the plan');
+  const waitingFor = [...backups(plan)].map(
+    ([stage, device]): AwaitedCopy => ({ device, layers: defined(plan.stages[stage], 'a stage').layers }),
+  );
   return { replication: { round, waitingFor }, replicatedRound: round };
 }
 
 /** A device has the copy of a stage. When all have theirs, what is older may go. Undefined: it is no copy that was asked for. */
 export function copied(state: MachineState, device: string, { round, layers }: Extract<Answer, { kind: 'replicated' }>): Step | undefined {
   const { plan, replication } = state;
-  const stage = plan?.stages.find((_, index) => backups(plan).get(index) === device);
-  const isAsked = replication?.round === round && replication.waitingFor.includes(device);
-  if (plan === undefined || replication === undefined || !isAsked || stage === undefined) return undefined;
-  if (layers[0] !== stage.layers[0] || layers[1] !== stage.layers[1]) return undefined;
-  const waitingFor = replication.waitingFor.filter((name) => name !== device);
+  const found = replication?.waitingFor.find(
+    (copy) => copy.device === device && copy.layers[0] === layers[0] && copy.layers[1] === layers[1],
+  );
+  if (plan === undefined || replication?.round !== round || found === undefined) return undefined;
+  const waitingFor = replication.waitingFor.filter((copy) => copy !== found);
   const copies = [
     ...state.holdings.filter((holding) => !isOwn(plan, holding, round)),
     ...holdingsOf(plan, round),

@@ -2,6 +2,7 @@
 // committed rounds. The version that committed last is always kept; older ones are while they are pinned: those that all devices could return to
 // together after a loss.
 
+import { defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { parsePlan } from '../../cluster/validate.ts';
 import { InputError, ProtocolError } from '../../errors.ts';
@@ -25,7 +26,7 @@ export interface Topology {
   readonly peers: ReadonlySet<string>;
   /** Who keeps the copy of its stage. */
   readonly backup: string | undefined;
-  readonly kept: KeptCopy | undefined;
+  readonly kept: readonly KeptCopy[];
 }
 
 /** A device's part in a layout. */
@@ -127,10 +128,11 @@ export function topologyOf(plan: Plan, device: DeviceProgram): Topology {
   }
   const copies = backups(plan);
   const backup = copies.get(device.stage);
-  const keptStage = plan.stages[[...copies].find(([, keeper]) => keeper === device.device)?.[0] ?? -1];
-  const owner = keptStage?.devices[0];
-  const kept = keptStage === undefined || owner === undefined ? undefined : { owner, layers: keptStage.layers };
-  for (const other of [backup, kept?.owner]) if (other !== undefined) peers.add(other);
+  const kept = [...copies].flatMap(([index, keeper]): KeptCopy[] => {
+    const { layers, devices } = defined(plan.stages[index], 'a stage');
+    return keeper === device.device ? [{ owner: defined(devices[0], 'its device'), layers }] : [];
+  });
+  for (const other of [backup, ...kept.map(({ owner }) => owner)]) if (other !== undefined) peers.add(other);
   peers.delete(device.device);
   return { peers, backup, kept };
 }

@@ -14,7 +14,8 @@ type Copy = Map<string, StateEntry>;
 export class Replicas {
   readonly #catalog: Catalog;
   readonly #complete = new Map<number, Copy>();
-  #incoming: { readonly round: number; readonly layers: LayerRange; readonly copy: Copy } | undefined;
+  /** By sender. */
+  readonly #incoming = new Map<string, { readonly round: number; readonly copy: Copy }>();
 
   constructor(catalog: Catalog) {
     this.#catalog = catalog;
@@ -28,8 +29,9 @@ export class Replicas {
     value?: Tensor,
   ): void {
     const layer = this.#catalog.layerOf(entry.role, entry.name, value, from);
-    if (this.#incoming?.round !== round) this.#incoming = { round, layers, copy: new Map() };
-    const { copy } = this.#incoming;
+    const known = this.#incoming.get(from);
+    const { copy } = known?.round === round ? known : { copy: new Map<string, StateEntry>() };
+    this.#incoming.set(from, { round, copy });
     const key = entryKey(entry);
     if (value === undefined || layer < layers[0] || layer >= layers[1] || copy.has(key))
       throw new ProtocolError(`${from} sent the ${entry.role} ${entry.name} for a copy of layers ${layers[0]} to ${layers[1]}.`);
@@ -38,8 +40,9 @@ export class Replicas {
 
   /** The copy is whole, with what has not changed since `base` (−1: nothing). Throws ProtocolError where something is missing. */
   end(from: string, { round, layers }: { round: number; layers: LayerRange }, { count, base }: { count: number; base: number }): void {
-    const incoming = this.#incoming?.round === round ? this.#incoming.copy : new Map<string, StateEntry>();
-    this.#incoming = undefined;
+    const known = this.#incoming.get(from);
+    const incoming = known?.round === round ? known.copy : new Map<string, StateEntry>();
+    this.#incoming.delete(from);
     if (incoming.size !== count) throw new ProtocolError(`${from} sent ${incoming.size} pieces of a copy and said ${count}.`);
     const names = this.#catalog.names(layers);
     const former = base < 0 ? new Map<string, StateEntry>() : this.#complete.get(base);
@@ -57,9 +60,9 @@ export class Replicas {
     return [...(this.#complete.get(round)?.values() ?? [])].filter((entry) => names.has(ownerName(entry)));
   }
 
-  /** Gives up the copy that is coming in. */
+  /** Gives up the copies that are coming in. */
   interrupt(): void {
-    this.#incoming = undefined;
+    this.#incoming.clear();
   }
 
   /** Keeps only copies after `from` rounds and more. */

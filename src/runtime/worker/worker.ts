@@ -264,8 +264,8 @@ class Worker {
 
   /** What a copy from this peer is of. */
   #copyFrom(from: string, round: number): { readonly round: number; readonly layers: LayerRange } {
-    const kept = this.#session.topology?.kept;
-    if (kept?.owner !== from || round < 0) throw new ProtocolError(`${from} sent a copy of its stage, which this device does not keep.`);
+    const kept = this.#session.topology?.kept.find(({ owner }) => owner === from);
+    if (kept === undefined || round < 0) throw new ProtocolError(`${from} sent a copy of its stage, which this device does not keep.`);
     return { round, layers: kept.layers };
   }
 

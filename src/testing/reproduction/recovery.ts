@@ -44,7 +44,13 @@ function timed(find: () => Plan): PlannedRecovery {
   return { plan, planningMs: (user + system) / 1000 };
 }
 
-function dropout(plan: PlanLayout, profile: Profile, cluster: Cluster, device: string, copies = backups(plan)): Dropout {
+function dropout(
+  plan: PlanLayout,
+  profile: Profile,
+  cluster: Cluster,
+  device: string,
+  copies = backups(plan, { lastTo: 'first' }),
+): Dropout {
   const question = { plan, profile, cluster, lost: [device], replicateBatchDependent: true, copies };
   const light = timed(() => lightReplan(question));
   const heavy = timed(() => heavyReplan({ ...question, planner: 'asteroid' }));
