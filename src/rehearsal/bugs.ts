@@ -76,6 +76,15 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
       }),
     faults: losses,
   },
+  'a layout counts as a source before all of its state has come': {
+    make: () => ({
+      step(config, state, input) {
+        const [next, effects] = machineStep(config, state, input);
+        return [{ ...next, isSettled: true }, effects];
+      },
+    }),
+    faults: ['kill', 'reset', 'drain', 'join'],
+  },
   'the state of a stage is never let go': { make: () => onStage(() => ({ dispose: () => {} })) },
   'gradients are clipped by another factor': {
     make: () =>

@@ -294,10 +294,14 @@ export class CoordinatorLife {
     this.#progress(event.kind, ...details);
   }
 
-  /** Who was killed for want of memory is to hold no more than what is left to count on. Of a given plan nobody knows what devices hold. */
+  /**
+   * Who was killed for want of memory is to hold no more than what is left to count on. Of a given plan nobody knows what devices hold; and where they say
+   * that they have nothing, nothing fits.
+   */
   #checkBudget(device: string, { predicted: { peakMemoryMiB } }: Plan): void {
     const budgetMiB = this.#budgetsMiB.get(device);
-    if (budgetMiB === undefined || !this.#world.scenario.isMeasured) return;
+    const { isMeasured, memoryMiB } = this.#world.scenario;
+    if (budgetMiB === undefined || !isMeasured || memoryMiB === 0) return;
     const heldMiB = peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY;
     if (heldMiB > budgetMiB) this.#world.witness.violate(`${device} is to hold ${heldMiB} MiB, with ${budgetMiB} to count on`);
   }

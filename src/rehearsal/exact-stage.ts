@@ -21,8 +21,6 @@ export interface StageWorld {
   violate(what: string): void;
 }
 
-const roles = ['parameter', 'optimizer', 'buffer'] as const;
-
 /** A layer's weight, momentum and running statistic, and the rounds that each has seen. */
 type LayerState = Readonly<Record<StateRole, readonly [value: number, version: number]>>;
 
@@ -143,7 +141,7 @@ export class ExactStage implements StagePort {
     this.#summedCount = undefined;
     this.#lossSum = 0;
     this.#correctCount = 0;
-    for (const layer of this.#layers) this.#checkVersions(layer);
+    for (const layer of this.#layers) this.#checkVersions(layer, ['parameter', 'buffer']);
   }
 
   forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
@@ -232,6 +230,7 @@ export class ExactStage implements StagePort {
     if (rate !== learningRate(this.#round)) this.#violate(`the update has the rate ${rate}`);
     if (step !== this.#round + 1) this.#violate(`the update calls itself step ${step}`);
     for (const [index, layer] of this.#layers.entries()) {
+      this.#checkVersions(layer, ['optimizer']);
       const { parameter, optimizer, buffer } = this.#layerState(layer);
       const moved = layerRules.momentum(optimizer[0], this.#gradientSums[index] as number, gradientScale, parameter[0], rate);
       this.#set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
@@ -244,7 +243,7 @@ export class ExactStage implements StagePort {
   #layerState(layer: number): LayerState {
     return {
       parameter: this.#stateOf('parameter', layer),
-      optimizer: this.#held('optimizer', layer) ?? [0, 0],
+      optimizer: this.#held('optimizer', layer) ?? [0, 0], // nobody has sent it: there was no update yet, or it comes before the next
       buffer: this.#stateOf('buffer', layer),
     };
   }
@@ -274,8 +273,8 @@ export class ExactStage implements StagePort {
     }
   }
 
-  /** All of a layer's state is of the round that is to be computed. */
-  #checkVersions(layer: number): void {
+  /** A layer's state is of the round that is to be computed. */
+  #checkVersions(layer: number, roles: readonly StateRole[]): void {
     const state = this.#layerState(layer);
     for (const role of roles) {
       const version = state[role][1];

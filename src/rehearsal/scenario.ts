@@ -106,6 +106,7 @@ export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): 
     network: {
       latencyMs: logarithmic(0.1, 40, random),
       jitterMs: logarithmic(0.1, 20, random),
+      patienceMs: logarithmic(0.1, 5000, random),
       bandwidthMbps,
       windowBytes: random.integer(3) === 0 ? 1 : 2 ** (8 + random.integer(8)),
     },

@@ -9,6 +9,8 @@ export interface PathConditions {
   latencyMs: number;
   /** Each message takes up to so much longer. */
   jitterMs: number;
+  /** And in the lane behind all others up to so much: something urgent is always there. Default 0. */
+  patienceMs?: number;
   bandwidthMbps: number;
 }
 
@@ -25,6 +27,8 @@ export interface PipeWorld {
   readonly random: Random;
 }
 
+/** The lane of what has time. */
+const bulkLane = 2;
 /** After a cut, TCP tries again after up to so long. */
 const retransmitMs = 200;
 
@@ -65,7 +69,8 @@ export class Pipe {
     const startMs = lane === 0 ? nowMs : Math.max(nowMs, this.#freeAtMs);
     const sentMs = startMs + byteCount / (this.path.bandwidthMbps * 125);
     this.#freeAtMs = Math.max(this.#freeAtMs, sentMs);
-    this.#send({ deliver, byteCount }, Math.max(sentMs + this.#delayMs(), this.#lanes[lane] as number), lane);
+    const waitMs = lane === bulkLane ? (this.path.patienceMs ?? 0) * this.#network.random.uniform() : 0;
+    this.#send({ deliver, byteCount }, Math.max(sentMs + waitMs + this.#delayMs(), this.#lanes[lane] as number), lane);
   }
 
   /** Sends what arrives after everything else: the end of the connection. */

@@ -6,7 +6,7 @@
 //   connect    the peers' addresses                   connected       links to the peers stand
 //   measure    time the links to these peers          measured        Mbps and ms
 //   profile    time each layer                        profile-progress, profiled
-//   deploy     a layout and the round it begins at;   deployed        compiled, state in place,
+//   deploy     a layout and the round it begins at;   deployed        compiled, weights in place,
 //              then `state` frames                                    others have what they need
 //   round      a round may begin                      prepared        gradients ready, loss
 //   commit     it holds everywhere: its update stands
@@ -19,7 +19,8 @@
 //                                                     leaving         this device wants to go
 //   end        the run is over                        failed          this worker cannot go on
 //
-// Between workers, beside pipeline data: `state` frames, then state-end (layers that change their owner); `replica` frames, then replica-end (a copy).
+// Between workers, beside pipeline data: `state` frames, then state-end, of weights and then of the optimizer's state (layers that change their owner);
+// `replica` frames, then replica-end (a copy).
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan, StagePlan } from '../cluster/cluster.ts';
@@ -69,6 +70,15 @@ export interface LinkMeasurement {
 }
 
 export type StateRole = 'parameter' | 'buffer' | 'optimizer';
+
+/** State by when it is needed: what a forward pass reads, and what the first update does. */
+export const stateParts = ['weights', 'optimizer'] as const;
+export type StatePart = (typeof stateParts)[number];
+
+/** When a piece of state is needed. */
+export function partOf(role: StateRole): StatePart {
+  return role === 'optimizer' ? 'optimizer' : 'weights';
+}
 
 export interface RoundResult {
   readonly round: number;
@@ -218,7 +228,12 @@ export interface ToCoordinator {
 /** What workers may send each other, beside pipeline data, by frame kind. */
 export interface ToPeer {
   readonly state: { readonly role: StateRole; readonly name: string };
-  readonly 'state-end': { readonly layers: readonly [first: number, end: number] /** Frames sent. */; readonly count: number };
+  readonly 'state-end': {
+    readonly layers: readonly [first: number, end: number];
+    readonly part: StatePart;
+    /** Frames sent. */
+    readonly count: number;
+  };
   readonly replica: { readonly role: StateRole; readonly name: string };
   readonly 'replica-end': {
     readonly layers: readonly [first: number, end: number];
@@ -300,7 +315,7 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
 
 export const toPeerSchemas: Schemas<ToPeer> = {
   state,
-  'state-end': z.object({ layers: range, count }),
+  'state-end': z.object({ layers: range, part: z.enum(stateParts), count }),
   replica: state,
   'replica-end': z.object({ layers: range, count, base: z.number().int().min(-1).max(1e9) }),
 };

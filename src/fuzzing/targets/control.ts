@@ -134,7 +134,7 @@ const toCoordinator: ToCoordinator = {
 };
 const toPeer: ToPeer = {
   state: { role: 'buffer', name: 'a.mean' },
-  'state-end': { layers: [0, 2], count: 4 },
+  'state-end': { layers: [0, 2], part: 'weights', count: 4 },
   replica: { role: 'parameter', name: 'a.weight' },
   'replica-end': { layers: [0, 2], count: 4, base: -1 },
 };

@@ -56,7 +56,7 @@ export interface Recovery {
   readonly bytes: number;
   readonly detectionMs: number;
   readonly planningMs: number;
-  /** All pairs at once, each link by itself. */
+  /** All pairs at once, each link by itself. Light's: of what a round cannot begin without. */
   readonly migrationMs: number;
   readonly compileMs: number;
   /** From the loss until the next forward pass. */
@@ -86,10 +86,9 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
   const recovery = (
     { plan: found, planningMs }: PlannedRecovery,
     all: readonly Move[],
-    phases: readonly (readonly LinkLoad[])[],
+    loads: readonly LinkLoad[],
+    migrationMs: number,
   ): Recovery => {
-    const migrationMs = phases.reduce((sum, loads) => sum + transferTimeMs(loads, left), 0);
-    const loads = phases.flat();
     return {
       ...{ plan: found, moves: all, links: loads, bytes: loads.reduce((sum, load) => sum + load.bytes, 0) },
       ...{ detectionMs, planningMs, migrationMs, compileMs },
@@ -97,11 +96,13 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
     };
   };
   const own = moves({ holders, target: input.light.plan, bytes, cluster: left });
-  const light = recovery(input.light, own, [linkLoads(own, bytes)]);
+  const light = recovery(input.light, own, linkLoads(own, bytes), transferTimeMs(awaitedLoads(own, profile, optimizerState), left));
   const planner = mostPowerful(plan, profile, left);
   const gather = moves({ holders, target: wholeOn(plan, planner), bytes, cluster: left });
   const spread = moves({ holders: holders.map(() => [planner]), target: input.heavy.plan, bytes, cluster: left });
-  const heavy = recovery(input.heavy, spread, [linkLoads(gather, bytes), linkLoads(spread, bytes)]);
+  const phases = [linkLoads(gather, bytes), linkLoads(spread, bytes)];
+  const gatheredMs = phases.reduce((sum, loads) => sum + transferTimeMs(loads, left), 0);
+  const heavy = recovery(input.heavy, spread, phases.flat(), gatheredMs);
   return {
     losses: lost.map((device) => lossOf(plan, device, lost, holders)),
     samplesPerSBefore: simulate(program(plan), plan, profile, cluster, { events: false }).samplesPerS,
@@ -110,6 +111,16 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
     speedup: heavy.totalMs / light.totalMs,
     throughputRatio: input.light.plan.predicted.samplesPerS / input.heavy.plan.predicted.samplesPerS,
   };
+}
+
+/** What a round cannot begin without: weights, and all that comes from a checkpoint. The optimizer's state of devices travels during the round. */
+function awaitedLoads(own: readonly Move[], profile: Profile, optimizerState: OptimizerState): readonly LinkLoad[] {
+  const loads = (isStored: boolean, state: OptimizerState): readonly LinkLoad[] =>
+    linkLoads(
+      own.filter(({ from }) => (from === null) === isStored),
+      (layer) => stateBytes(profile, layer, state),
+    );
+  return [...loads(false, 0), ...loads(true, optimizerState)];
 }
 
 function lossOf(plan: PlanLayout, device: string, lost: readonly string[], holders: readonly (readonly string[])[]): Loss {

@@ -35,7 +35,7 @@ export function lost(config: MachineConfig, state: MachineState, device: string,
   // Before there is a layout, the others simply go on without it.
   if (state.plan === undefined && state.pending === undefined && state.change === undefined) return [bumped, []];
   const isUsed = [state.plan, state.pending].some((plan) => plan?.stages.some(({ devices }) => devices.includes(device)));
-  const isSource = state.phase === 'deploying' && state.holdings.some((holding) => holding.device === device);
+  const isSource = (state.phase === 'deploying' || !state.isSettled) && state.holdings.some((holding) => holding.device === device);
   if (!isUsed && !isSource) return [next, []];
   return recover(bumped, { cause, lost: [device] });
 }
@@ -52,7 +52,15 @@ function nobodyLeft(config: MachineConfig, state: MachineState, cause: string): 
   return [started, [{ kind: 'phase', phase: 'waiting' }, ...welcomes]];
 }
 
-const nothingStands = { plan: undefined, pending: undefined, proposal: undefined, replication: undefined, holdings: [] } as const;
+const nothingStands = {
+  plan: undefined,
+  isSettled: true,
+  drained: undefined,
+  pending: undefined,
+  proposal: undefined,
+  replication: undefined,
+  holdings: [],
+} as const;
 
 /** A device cannot go on, or does what the protocol does not allow: the others go on without it. What ails two devices alike ails the run. */
 export function putOut(config: MachineConfig, state: MachineState, device: string, message: string): Step {
@@ -132,6 +140,7 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
     phase: 'deploying',
     epoch: state.epoch + 1,
     pending: plan,
+    isSettled: !travels.some(({ from }) => from !== null),
     holdings: held.filter((holding) => holding.round === round),
     round,
     grantedRound: round - 1,
@@ -150,7 +159,7 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   return [next, effects];
 }
 
-/** Beside what is kept for a loss, the layout that stands: its devices can all return to the round in progress. */
-function heldNow({ plan, round, holdings }: MachineState): readonly Holding[] {
-  return plan === undefined ? holdings : [...holdings, ...holdingsOf(plan, round)];
+/** Beside what is kept for a loss, the layout that stands and is settled: its devices can all return to the round in progress. */
+function heldNow({ plan, isSettled, round, holdings }: MachineState): readonly Holding[] {
+  return plan === undefined || !isSettled ? holdings : [...holdings, ...holdingsOf(plan, round)];
 }

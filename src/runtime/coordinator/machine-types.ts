@@ -60,7 +60,7 @@ export interface Change {
   readonly cause: string;
   /** Devices that are gone. */
   readonly lost: readonly string[];
-  /** A device to be released when the new layout stands. */
+  /** A device to be released when nobody needs what it holds any more. */
   readonly drained?: string;
 }
 
@@ -86,8 +86,15 @@ export interface MachineState {
   readonly waitingFor: readonly string[];
   /** Whose turn it is to measure its links. */
   readonly measurerIndex: number;
-  /** The layout that stands: its devices hold their layers after `round` rounds. */
+  /** The layout that stands: its devices hold their layers after `round` rounds, once it is settled. */
   readonly plan: Plan | undefined;
+  /**
+   * False from a layout's beginning until its first round has committed, where state travels between devices: until then some may wait for optimizer state,
+   * and what the layout came from is kept.
+   */
+  readonly isSettled: boolean;
+  /** A device to be released when the layout is settled. */
+  readonly drained: string | undefined;
   /** The layout that is being established. */
   readonly pending: Plan | undefined;
   /** How often the stages of the layout are copied, where the settings do not say. */

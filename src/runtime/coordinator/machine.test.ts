@@ -256,6 +256,57 @@ test('a stage that is lost whole comes from its copy, and what was computed sinc
   );
 });
 
+test('until the first round of a layout has committed, what it came from is kept, and is what another loss goes back to', () => {
+  const drive = new Drive({ ...config, replicateEvery: 0, endRound: 6, checkpointEvery: 100 });
+  const alone = (device: string): Plan => ({ ...plan, stages: [{ layers: [0, 3], devices: [device], samples: [4], inFlight: 1 }] });
+  // a, b and c all hold the model; then two stages, whose round 2 nobody finishes.
+  drive.planFor = () => ({ ...plan, stages: [{ layers: [0, 3], devices: ['a', 'b', 'c'], samples: [2, 1, 1], inFlight: 1 }] });
+  drive.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' && honest.result.round === 2 ? undefined : honest);
+  gathered(drive);
+  assert.equal(drive.state.round, 2);
+  const releases = (): number => drive.log.filter((line) => line.startsWith('release')).length;
+  const before = releases();
+  drive.planFor = (devices) => (devices.includes('a') ? twoStages(['a'], ['b']) : alone('b'));
+  drive.input({ kind: 'left', device: 'c', reason: 'gone' });
+  // Nothing travels: all that a and b need is theirs.
+  assert.ok(drive.log.includes('deploy 2'), drive.log.join('\n'));
+  assert.deepEqual([drive.state.isSettled, releases()], [true, before + 2]);
+
+  drive.planFor = () => alone('b');
+  drive.input({ kind: 'left', device: 'a', reason: 'gone too' });
+  assert.ok(drive.log.includes('changing to 0 from checkpoint, 2 again: a left in round 2 (gone too)'), drive.log.join('\n'));
+});
+
+test('a device that was drained gives what it holds until the round behind it has committed, and its loss before is a loss', () => {
+  const start = (): Drive => {
+    const drive = new Drive({ ...config, replicateEvery: 0, endRound: 9, checkpointEvery: 100 });
+    drive.planFor = () => twoStages(['a'], ['c']);
+    drive.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' && honest.result.round === 1 ? undefined : honest);
+    gathered(drive);
+    drive.input({
+      kind: 'proposed',
+      plan: twoStages(['a'], ['b']),
+      change: { cause: 'c leaves', lost: [], drained: 'c' },
+      copyEvery: 1,
+    });
+    drive.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' && honest.result.round === 3 ? undefined : honest);
+    for (const device of ['a', 'c']) drive.input({ kind: 'answer', device, answer: { kind: 'prepared', result: result(1, device) } });
+    return drive;
+  };
+  const drive = start();
+  assert.ok(drive.log.includes('deploy 3 c→b[2,3]'), drive.log.join('\n'));
+  const dismissed = 'dismiss c: the device was drained';
+  assert.deepEqual([drive.state.phase, drive.state.isSettled, drive.log.includes(dismissed)], ['training', false, false]);
+  for (const device of ['a', 'b']) drive.input({ kind: 'answer', device, answer: { kind: 'prepared', result: result(3, device) } });
+  assert.ok(drive.log.indexOf('commit→b') < drive.log.indexOf(dismissed));
+  assert.deepEqual([drive.state.isSettled, drive.state.drained], [true, undefined]);
+
+  const other = start();
+  other.planFor = () => twoStages(['a'], ['b']);
+  other.input({ kind: 'left', device: 'c', reason: 'gone' });
+  assert.ok(other.log.includes('changing to 0 from checkpoint, 3 again: c left in round 3 (gone)'), other.log.join('\n'));
+});
+
 test('without a copy everything comes from the last checkpoint; a loss on the way starts the recovery again', () => {
   const drive = new Drive({ ...config, replicateEvery: 0 });
   drive.answerOf = (device, message, honest) =>

@@ -30,6 +30,8 @@ export function initialState(config: MachineConfig): MachineState {
     waitingFor: [],
     measurerIndex: 0,
     plan: undefined,
+    isSettled: true,
+    drained: undefined,
     pending: undefined,
     copyEvery: 1,
     change: undefined,
@@ -268,17 +270,33 @@ function goOnIfIdle(config: MachineConfig, state: MachineState): Step {
   return state.phase === 'training' && state.round > state.grantedRound ? goOn(config, state, []) : [state, []];
 }
 
-/** The layout stands: all of its devices have what they need. */
+/** The layout stands: all of its devices can begin a round. */
 function established(config: MachineConfig, state: MachineState): Step {
   const plan = defined(state.pending, 'a layout to establish');
   const { change } = state;
-  const stands: MachineState = { ...state, phase: 'training', plan, pending: undefined, change: undefined };
+  const stands: MachineState = {
+    ...state,
+    phase: 'training',
+    plan,
+    pending: undefined,
+    change: undefined,
+    drained: change?.drained,
+    replication: undefined,
+    replicatedRound: undefined,
+  };
   const effects: MachineEffect[] = [{ kind: 'phase', phase: 'training' }];
   if (change !== undefined) effects.push({ kind: 'changed', change, round: state.round });
-  if (change?.drained !== undefined) effects.push({ kind: 'dismiss', device: change.drained, reason: 'the device was drained' });
-  const [settled, releases] = settleHoldings(config, stands);
+  const [settled, releases] = state.isSettled ? settle(config, stands) : [stands, []];
   const [next, welcomes] = startQueued(settled);
   return goOn(config, next, [...effects, ...releases, ...welcomes]);
+}
+
+/** All devices of the layout have all of their state: what it came from is no longer needed for it. */
+function settle(config: MachineConfig, state: MachineState): Step {
+  const { drained } = state;
+  const dismissals: MachineEffect[] = drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: 'the device was drained' }];
+  const [next, releases] = settleHoldings(config, { ...state, isSettled: true, drained: undefined });
+  return [next, [...dismissals, ...releases]];
 }
 
 /** True when training pauses after `round` committed rounds, for a checkpoint or the end. */
@@ -347,8 +365,10 @@ function commit(config: MachineConfig, state: MachineState): Step {
   const commits = activeDevices(state).map(
     (device): MachineEffect => ({ kind: 'send', device, message: 'commit', control: { round, gradientScale } }),
   );
-  const next = { ...state, round: round + 1, recordedRound: Math.max(state.recordedRound, round + 1), brokenLinks: {} };
-  const effects = [...commits, round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, state, results)];
+  const [settled, releases] = state.isSettled ? [state, []] : settle(config, state);
+  const next = { ...settled, round: round + 1, recordedRound: Math.max(state.recordedRound, round + 1), brokenLinks: {} };
+  const recorded = round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, state, results);
+  const effects = [...commits, ...releases, recorded];
   return next.round > next.grantedRound ? goOn(config, next, effects) : proceed(config, next, effects);
 }
 

@@ -14,9 +14,11 @@ function isCopied({ replicateEvery }: MachineConfig, plan: PlanLayout): boolean 
   return replicateEvery !== 0 && backups(plan).size > 0;
 }
 
-/** True where version `round` is to be copied when it is committed. */
-export function isCopyDue(config: MachineConfig, { plan, replication, replicatedRound, copyEvery }: MachineState, round: number): boolean {
+/** True where version `round` is to be copied when it is committed. A layout that is not settled has no version yet that all devices have. */
+export function isCopyDue(config: MachineConfig, state: MachineState, round: number): boolean {
+  const { plan, replication, replicatedRound, copyEvery, isSettled } = state;
   if (replication !== undefined || plan === undefined || !isCopied(config, plan)) return false;
+  if (!isSettled && round === state.round) return false;
   return replicatedRound === undefined || round >= replicatedRound + (config.replicateEvery ?? copyEvery);
 }
 
@@ -53,13 +55,12 @@ function isOwn({ stages }: PlanLayout, { device, layers, round }: Holding, at: n
   return round === at && own?.layers[0] === layers[0] && own.layers[1] === layers[1];
 }
 
-/** What is kept when a layout stands: until its stages have been copied all that it came from, or nothing where they are not copied. */
+/** What is kept when a layout is settled: until its stages have been copied all that it came from, or nothing where they are not copied. */
 export function settleHoldings(config: MachineConfig, state: MachineState): Step {
   const { round } = state;
   const plan = defined(state.plan, 'the plan');
-  const fresh = { ...state, replication: undefined, replicatedRound: undefined };
-  if (isCopied(config, plan)) return [{ ...fresh, holdings: [...state.holdings, ...holdingsOf(plan, round)] }, []];
-  return [{ ...fresh, holdings: [] }, release(state, round + 1)];
+  if (isCopied(config, plan)) return [{ ...state, holdings: [...state.holdings, ...holdingsOf(plan, round)] }, []];
+  return [{ ...state, holdings: [] }, release(state, round + 1)];
 }
 
 /** Versions below `before` may go, but for the one that has committed last. */

@@ -3,11 +3,12 @@
 //
 // VERSIONS: an update makes new values and leaves the old ones alone, so a former state is kept by keeping its handles. Version n is the state after n
 // committed rounds. Values are counted: one is released when neither the live state, nor a version, nor a micro-batch in flight has it.
+// Optimizer state may be loaded after a version has been kept, up to the first update: it is that version's, too.
 
 import { assert, defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { allocate, byteLength, type Tensor, wrap } from '../../graph/tensor.ts';
-import type { StateRole } from '../messages.ts';
+import { partOf, type StatePart, type StateRole } from '../messages.ts';
 import { optimizedParameter } from '../run-state.ts';
 import { memberValue, type Pack, type PackMember } from './packs.ts';
 import { owned } from './samples.ts';
@@ -31,6 +32,8 @@ export interface EntryOptions {
   readonly since?: number;
   /** Names of parameters and buffers; optimizer state goes with its parameter. */
   readonly names?: ReadonlySet<string>;
+  /** Default: both. */
+  readonly part?: StatePart | undefined;
   /** Bytes that are asked of the engine before they are wanted, at once where nothing has been taken yet. Default 0: one tensor after the other. */
   readonly aheadBytes?: number;
 }
@@ -74,11 +77,21 @@ export class StageState {
   /** Puts one tensor in place, or replaces it. The engine takes the tensor's buffer where it holds nothing else. */
   load({ role, name, value }: StateEntry): void {
     const place = this.#places.get(placeKey(role, name));
-    if (place === undefined) return this.set(role, name, this.#engine.upload(owned(value)));
+    if (place === undefined) return this.#loaded(role, name, this.#engine.upload(owned(value)));
     const loose = this.#loose.get(place.statePack) ?? new Map<string, Tensor>();
     loose.set(name, value);
     this.#loose.set(place.statePack, loose);
     if (loose.size === place.statePack.pack.members.length) this.#pack(place.statePack, loose);
+  }
+
+  /** A loaded value is live, and of the versions that were kept before it came. */
+  #loaded(role: StateRole, name: string, value: Value): void {
+    this.set(role, name, value);
+    for (const { [role]: values } of this.#versions.values()) {
+      if (values.has(name)) continue;
+      this.retain(value);
+      values.set(name, value);
+    }
   }
 
   /** True for a tensor that was loaded or computed. */
@@ -90,7 +103,7 @@ export class StageState {
 
   /** The value as the graphs take it. */
   get(role: StateRole, name: string): Value | undefined {
-    this.settle();
+    this.#settle(partOf(role));
     return this.#values[role].get(name);
   }
 
@@ -125,7 +138,7 @@ export class StageState {
 
   /** Keeps the live state as version `round`, in place of what bore that number. */
   keep(round: number): void {
-    this.settle();
+    this.#settle('weights');
     const copy = copyOf(this.#values);
     for (const value of valuesOf(copy)) this.retain(value);
     this.drop(round);
@@ -163,16 +176,17 @@ export class StageState {
 
   /** Parameters and buffers as the graphs take them. */
   values(): Record<string, Value> {
-    this.settle();
+    this.#settle('weights');
     return { ...Object.fromEntries(this.#values.parameter), ...Object.fromEntries(this.#values.buffer) };
   }
 
   /**
-   * Everything of version `round` (default: the live state) under the model's names, copied out one by one; of `names` only, if given. The version stays
-   * meanwhile. `since`: leaves out what is as it was in that version.
+   * Everything of version `round` (default: the live state) under the model's names, copied out one by one; of `names` or a part only, if given. The
+   * version stays meanwhile. `since`: leaves out what is as it was in that version.
    */
   async *entries({ aheadBytes = 0, ...options }: EntryOptions = {}): AsyncGenerator<StateEntry> {
-    this.settle();
+    this.#settle('weights');
+    this.#settle('optimizer');
     const wanted = this.#wanted(options);
     for (const { value } of wanted) this.retain(value);
     try {
@@ -197,11 +211,12 @@ export class StageState {
   }
 
   /** The values of these entries, in their order. */
-  #wanted({ round, since, names }: EntryOptions): readonly WantedValue[] {
+  #wanted({ round, since, names, part }: EntryOptions): readonly WantedValue[] {
     const version = round === undefined ? this.#values : this.#version(round);
     const former = since === undefined ? undefined : this.#versions.get(since);
     const isWanted = (role: StateRole, name: string): boolean => names === undefined || names.has(ownerName(role, name));
-    return roles.flatMap((role) =>
+    const wantedRoles = roles.filter((role) => part === undefined || partOf(role) === part);
+    return wantedRoles.flatMap((role) =>
       [...version[role]].flatMap(([name, value]) => {
         if (former?.[role].get(name)?.handle === value.handle) return [];
         const packed = this.#packs.find((statePack) => statePack.role === role && statePack.pack.name === name);
@@ -211,10 +226,11 @@ export class StageState {
     );
   }
 
-  /** Packs what was loaded. A pack is loaded whole, but for optimizer state, of which what nobody loads is zeros. */
-  settle(): void {
+  /** Packs what was loaded of a part. A pack is loaded whole, but for optimizer state, of which what nobody has loaded when it is needed is zeros. */
+  #settle(part: StatePart): void {
     for (const [statePack, loose] of this.#loose) {
       const { role, pack } = statePack;
+      if (partOf(role) !== part) continue;
       assert(role === 'optimizer', `only ${loose.size} of ${pack.members.length} tensors of ${pack.name}`);
       this.#pack(statePack, loose);
     }
@@ -228,7 +244,7 @@ export class StageState {
       if (value !== undefined) data.set(value.data as Float32Array, offset);
     }
     this.#loose.delete(statePack);
-    this.set(role, pack.name, this.#engine.upload(wrap('float32', [pack.count], data)));
+    this.#loaded(role, pack.name, this.#engine.upload(wrap('float32', [pack.count], data)));
   }
 }
 

@@ -212,6 +212,44 @@ test('every version that is kept is the very state of its round: statistics and 
   }
 });
 
+test('optimizer state that is loaded in the middle of a round is that of the version before it, and of the update behind it', async () => {
+  for (const make of [createReferenceEngine, () => createOnnxRuntimeNodeEngine()]) {
+    for (const net of [transformerNet(), batchNormNet()]) {
+      const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 } });
+      const engine = await make();
+      const whole = [0, subject.sequence.layers.length] as const;
+      const stage = await stageOf(engine, subject, { layers: whole });
+      await pass(stage, net, 0);
+      stage.update({ ...update, step: 1 });
+      const after = await stateOf(stage);
+      const late = await stageOf(engine, subject, { layers: whole });
+      const load = (isLate: boolean): void => {
+        for (const { role, name, value } of after.values())
+          if ((role === 'optimizer') === isLate) late.load({ role, name, value: ownCopy(value) });
+      };
+      load(false);
+      late.keepVersion(1);
+      for (const each of [stage, late]) {
+        await pass(each, net, 1);
+        if (each === late) load(true);
+        each.update({ ...update, step: 2 });
+      }
+      assert.deepEqual(await stateOf(late), await stateOf(stage), net.graph.name);
+      assert.deepEqual(await stateOf(late, { round: 1 }), after);
+      assert.deepEqual(
+        [...(await stateOf(late, { round: 1, part: 'optimizer' })).values()].map(({ role }) => role).includes('buffer'),
+        false,
+      );
+      late.returnTo(1);
+      assert.deepEqual(await stateOf(late), after);
+      for (const each of [stage, late]) each.dispose();
+      await engine.settled();
+      assert.equal(engine.valueBytes(), 0);
+      await engine.close();
+    }
+  }
+});
+
 test('what is the same in two versions is left out where only the difference is asked for; other layers are, too', async () => {
   const net = regressionNet();
   const subject = subjectOf(net, 8, { frozen: ['a.weight'] });

@@ -1,15 +1,18 @@
 // The state that a new layout's stage waits for: layers from peers, and from the coordinator what nobody holds. Each piece is checked against what was
-// announced and given to the stage, which may be compiled after the first of them has come.
+// announced and given to the stage, which may be compiled after the first of them has come. Weights come first: with them a round can begin, and the
+// optimizer's state of peers is there in time when it has come before the round's update.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import type { StateRole } from '../messages.ts';
+import { partOf, type StatePart, type StateRole, stateParts } from '../messages.ts';
 import { type Catalog, entryKey, type LayerRange } from './catalog.ts';
 
+/** A part of the state of the layers of a move. */
 interface Expected {
   readonly move: Move;
+  readonly part: StatePart;
   count: number;
   isComplete: boolean;
 }
@@ -24,6 +27,8 @@ export interface ArrivalsOptions {
 
 /** The state on its way to a device. */
 export class Arrivals {
+  /** Resolves when a round can begin: when all weights have come, and all that the coordinator sends. */
+  readonly weights: Promise<void>;
   /** Resolves when everything has come. */
   readonly complete: Promise<void>;
   readonly #catalog: Catalog;
@@ -32,14 +37,19 @@ export class Arrivals {
   readonly #waiting: StateEntry[] = [];
   #fromCoordinator: number;
   #load: ((entry: StateEntry) => void) | undefined;
-  #resolve: () => void = () => {};
+  readonly #resolve: Record<StatePart, () => void> = { weights: () => {}, optimizer: () => {} };
 
   constructor({ catalog, moves, stateCount }: ArrivalsOptions) {
     this.#catalog = catalog;
-    this.#expected = moves.filter(({ from }) => from !== null).map((move) => ({ move, count: 0, isComplete: false }));
+    this.#expected = moves
+      .filter(({ from }) => from !== null)
+      .flatMap((move) => stateParts.map((part) => ({ move, part, count: 0, isComplete: false })));
     this.#fromCoordinator = stateCount;
+    this.weights = new Promise((resolve) => {
+      this.#resolve.weights = resolve;
+    });
     this.complete = new Promise((resolve) => {
-      this.#resolve = resolve;
+      this.#resolve.optimizer = resolve;
     });
     this.#check();
   }
@@ -49,7 +59,8 @@ export class Arrivals {
     const sender = from ?? 'The coordinator';
     const layer = this.#catalog.layerOf(role, name, value, sender);
     const key = entryKey({ role, name });
-    const expected = from === null ? undefined : this.#expected.find(({ move }) => move.from === from && isIn(layer, move.layers));
+    const isOf = ({ move, part }: Expected): boolean => move.from === from && part === partOf(role) && isIn(layer, move.layers);
+    const expected = from === null ? undefined : this.#expected.find(isOf);
     const isExpected = from === null ? this.#fromCoordinator > 0 : expected !== undefined && !expected.isComplete;
     if (value === undefined || !isExpected || this.#seen.has(key))
       throw new ProtocolError(`${sender} sent the ${role} ${name}, which nothing waits for.`);
@@ -62,11 +73,15 @@ export class Arrivals {
     this.#check();
   }
 
-  /** A peer has sent all of these layers. Throws ProtocolError where that is not so. */
-  end(from: string, layers: LayerRange, count: number): void {
-    const expected = this.#expected.find(({ move }) => move.from === from && move.layers[0] === layers[0] && move.layers[1] === layers[1]);
+  /** A peer has sent all of these layers, of one part. Throws ProtocolError where that is not so. */
+  end(from: string, { layers, part, count }: { readonly layers: LayerRange; readonly part: StatePart; readonly count: number }): void {
+    const isEnded = ({ move, ...expected }: Expected): boolean =>
+      move.from === from && expected.part === part && move.layers[0] === layers[0] && move.layers[1] === layers[1];
+    const expected = this.#expected.find(isEnded);
     if (expected === undefined || expected.isComplete || expected.count !== count)
-      throw new ProtocolError(`${from} sent ${expected?.count ?? 0} pieces of layers ${layers[0]} to ${layers[1]} and said ${count}.`);
+      throw new ProtocolError(
+        `${from} sent ${expected?.count ?? 0} pieces (${part}) of layers ${layers[0]} to ${layers[1]} and said ${count}.`,
+      );
     expected.isComplete = true;
     this.#check();
   }
@@ -78,13 +93,11 @@ export class Arrivals {
     this.#check();
   }
 
-  /** Devices that have not sent everything yet. */
-  missingFrom(): readonly string[] {
-    return this.#expected.flatMap(({ move, isComplete }) => (isComplete || move.from === null ? [] : [move.from]));
-  }
-
   #check(): void {
-    if (this.#fromCoordinator === 0 && this.#waiting.length === 0 && this.#expected.every(({ isComplete }) => isComplete)) this.#resolve();
+    if (this.#fromCoordinator > 0 || this.#waiting.length > 0) return;
+    const missing = this.#expected.filter(({ isComplete }) => !isComplete);
+    if (missing.every(({ part }) => part !== 'weights')) this.#resolve.weights();
+    if (missing.length === 0) this.#resolve.optimizer();
   }
 }
 

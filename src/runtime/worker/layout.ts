@@ -35,7 +35,9 @@ export class Layout {
   readonly stage: StagePort;
   /** What the stage was compiled for: one with the same key computes the same. */
   readonly key: string;
-  /** True when all of the stage's state is in place. */
+  /** Resolves when all of the stage's state is in place; before, a round can begin, but not update. Seen by whoever needs that. */
+  complete: Promise<void> = Promise.resolve();
+  /** True when it is. */
   isComplete = false;
   /** Rounds committed. */
   committedRound: number;
@@ -52,11 +54,18 @@ export class Layout {
     this.committedRound = round;
   }
 
-  /** The live state is version `committedRound`, complete and pinned. */
-  begin(): void {
+  /** The live state is version `committedRound`, pinned, and complete when `arrived`. */
+  begin(arrived: Promise<void> | undefined): void {
     this.stage.keepVersion(this.committedRound);
     this.#pinned.add(this.committedRound);
-    this.isComplete = true;
+    if (arrived === undefined) {
+      this.isComplete = true;
+      return;
+    }
+    this.complete = arrived.then(() => {
+      this.isComplete = true;
+    });
+    this.complete.catch(() => {}); // seen by whoever needs it
   }
 
   /** Version `round` will be kept until it is released. */

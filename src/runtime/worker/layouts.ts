@@ -3,6 +3,7 @@
 import { ownCopy } from '../device/samples.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import type { Failure } from '../failure.ts';
+import { partOf, type StatePart } from '../messages.ts';
 import type { Catalog } from './catalog.ts';
 import type { Layout } from './layout.ts';
 import type { Replicas } from './replicas.ts';
@@ -10,6 +11,16 @@ import { EarlyEntries, guarded } from './session.ts';
 
 /** Of state that travels, so much is out of the engine before the links have taken it. */
 const aheadBytes = 2 ** 26;
+
+/** State that is wanted of what a device holds. */
+interface Wanted {
+  /** Of parameters and buffers; optimizer state goes with its parameter. */
+  readonly names: ReadonlySet<string>;
+  /** Rounds committed. */
+  readonly round: number;
+  /** Default: both. */
+  readonly part?: StatePart;
+}
 
 /** The layouts, and the copies of other devices' stages. */
 export class Layouts {
@@ -50,21 +61,23 @@ export class Layouts {
   }
 
   /** What this device holds of these parameters and buffers after `round` rounds, each once, for as long as nothing fails. The engine is asked at once. */
-  held(names: ReadonlySet<string>, round: number, failure: Failure): EarlyEntries {
-    return new EarlyEntries(this.#held(names, round, failure));
+  held(wanted: Wanted, failure: Failure): EarlyEntries {
+    return new EarlyEntries(this.#held(wanted, failure));
   }
 
-  async *#held(names: ReadonlySet<string>, round: number, failure: Failure): AsyncGenerator<StateEntry> {
+  async *#held({ names, round, part }: Wanted, failure: Failure): AsyncGenerator<StateEntry> {
     const wanted = new Set(names);
     const sources = this.#all().filter((layout) => layout.isComplete && layout.stage.versions.includes(round));
     for (const { stage, program } of sources) {
       const own = new Set([...this.#catalog.names(program.layers)].filter((name) => wanted.has(name)));
       if (own.size === 0) continue;
-      yield* guarded(stage.state({ round, names: own, aheadBytes }), failure);
+      yield* guarded(stage.state({ round, names: own, part, aheadBytes }), failure);
       for (const name of own) wanted.delete(name);
     }
     // The engine takes the buffers that it is given; the copy must stay.
-    for (const entry of this.#replicas.entries(round, wanted)) yield { ...entry, value: ownCopy(entry.value) };
+    for (const entry of this.#replicas.entries(round, wanted)) {
+      if (part === undefined || partOf(entry.role) === part) yield { ...entry, value: ownCopy(entry.value) };
+    }
   }
 
   dispose(): void {

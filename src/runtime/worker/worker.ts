@@ -11,7 +11,7 @@ import type { Engine } from '../../engine/engine.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
+import { type DeviceProgram, isUpdateImmediate } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
@@ -28,6 +28,8 @@ import {
   message,
   type PeerAddress,
   parseMessage,
+  type StatePart,
+  stateParts,
   type ToCoordinator,
   type ToPeer,
   type ToWorker,
@@ -92,10 +94,14 @@ export const heartbeatMs = 500;
 const verdictMs = 30_000;
 const callMs = 10_000;
 
-/** Layers on their way to another device. */
+/** A part of the state of layers on its way to another device. */
 interface Leaving extends Pick<Move, 'layers' | 'to'> {
+  readonly part: StatePart;
   readonly entries: EarlyEntries;
 }
+
+/** Until the weights are there nobody computes; what the first update needs makes way for the round before it. */
+const priorities = { weights: 'pipeline', optimizer: 'bulk' } as const;
 
 class Worker {
   readonly #options: WorkerOptions;
@@ -229,7 +235,7 @@ class Worker {
       case 'state':
         return this.#arrived(from, received);
       case 'state-end':
-        return this.#arrivals(from).end(from, received.control.layers, received.control.count);
+        return this.#arrivals(from).end(from, received.control);
       case 'replica':
         return this.#replicas().add(from, this.#copyFrom(from, frame.round), received.control, frame.tensors?.[0]);
       case 'replica-end': {
@@ -279,8 +285,13 @@ class Worker {
     return defined(this.#queue.shift(), 'a message');
   }
 
-  #send<Kind extends keyof ToCoordinator>(kind: Kind, control: ToCoordinator[Kind], tensors: Frame['tensors'] = []): Promise<void> {
-    return this.#options.coordinator.send(message(kind, control, tensors, { epoch: this.#session.epoch }), 'control');
+  #send<Kind extends keyof ToCoordinator>(
+    kind: Kind,
+    control: ToCoordinator[Kind],
+    tensors: Frame['tensors'] = [],
+    { epoch }: Session = this.#session,
+  ): Promise<void> {
+    return this.#options.coordinator.send(message(kind, control, tensors, { epoch }), 'control');
   }
 
   async #handle(received: Message<ToWorker>): Promise<void> {
@@ -410,23 +421,35 @@ class Worker {
   async #deploy({ plan, round, moves, peers }: ToWorker['deploy']): Promise<void> {
     const { name } = this.#options;
     const model = earlier(this.#model, 'deploy', 'a model');
-    const { arrivals, program, partners, failure } = this.#session;
+    const { arrivals, program, partners } = this.#session;
     model.layouts.returnTo(round);
     // Asked for before a stage is compiled, for which others need not wait.
-    const leaving = moves
-      .filter(({ from }) => from === name)
-      .map(({ layers, to }) => ({ layers, to, entries: model.layouts.held(model.catalog.names(layers), round, failure) }));
-    try {
-      const sent = this.#linkTo(peers, partners).then(() => this.#sendLayers(leaving, round));
-      sent.catch(() => {}); // seen below
-      if (program === undefined) this.#retire();
-      else await this.#establish(program, plan, { round, arriving: moves.filter(({ to }) => to === name) });
-      await this.#guard(this.#explained(Promise.all([sent, arrivals?.complete])));
-    } finally {
-      for (const { entries } of leaving) entries.close();
-    }
-    if (model.layouts.current !== undefined) await this.#complete(model.layouts.current);
+    const [weights, rest] = stateParts.map((part) => this.#leaving(moves, round, part)) as [readonly Leaving[], readonly Leaving[]];
+    const sent = this.#linkTo(peers, partners).then(() => this.#sendLayers(weights, round));
+    const done = this.#guard(sent.then(() => this.#sendLayers(rest, round)));
+    this.#inBackground(done.finally(() => closeAll([...weights, ...rest])));
+    if (program === undefined) this.#retire();
+    else await this.#establish(program, plan, { round, arriving: moves.filter(({ to }) => to === name) });
+    await this.#guard(this.#explained(Promise.all([sent, arrivals?.weights])));
+    if (model.layouts.current !== undefined) await this.#begin(model.layouts.current);
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
+  }
+
+  /** A part of the state that this device gives away, asked of the engine now. */
+  #leaving(moves: readonly Move[], round: number, part: StatePart): readonly Leaving[] {
+    const { layouts, catalog } = earlier(this.#model, 'deploy', 'a model');
+    return moves
+      .filter(({ from }) => from === this.#options.name)
+      .map(({ layers, to }) => {
+        const entries = layouts.held({ names: catalog.names(layers), round, part }, this.#session.failure);
+        return { layers, to, part, entries };
+      });
+  }
+
+  /** Goes on beside what follows. What fails ends the layout, unless the coordinator explains it. */
+  #inBackground(work: Promise<void>): void {
+    const { failure } = this.#session;
+    work.catch((error: unknown) => this.#waitForVerdict(error)).catch((error: unknown) => failure.fail(error));
   }
 
   /** This device has no part in the layout; what it holds is kept for the others. */
@@ -448,11 +471,11 @@ class Worker {
       this.#mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
       return layout;
     };
-    if (same !== undefined) begin(same.stage).begin();
+    if (same !== undefined) begin(same.stage).begin(undefined);
     else {
       const own = new Set(catalog.names(device.layers));
       for (const { layers } of arriving) for (const name of catalog.names(layers)) own.delete(name);
-      const staying = layouts.held(own, round, failure);
+      const staying = layouts.held({ names: own, round }, failure);
       try {
         const { stage } = begin(await this.#guardStage(this.#createStage(options)));
         for await (const entry of staying) stage.load(entry);
@@ -461,7 +484,8 @@ class Worker {
       }
     }
     const { stage } = defined(layouts.current, 'the layout');
-    arrivals?.deliver((entry) => stage.load(entry));
+    // A stage that goes on has all that it needs, whatever others were told to send: it may have been whole before the coordinator knew.
+    arrivals?.deliver(same === undefined ? (entry) => stage.load(entry) : () => {});
   }
 
   #createStage(options: StageOptions): Promise<StagePort> {
@@ -485,13 +509,13 @@ class Worker {
   async #sendLayers(leaving: readonly Leaving[], round: number): Promise<void> {
     const { epoch } = this.#session;
     await Promise.all(
-      leaving.map(async ({ layers, to, entries }) => {
+      leaving.map(async ({ layers, to, part, entries }) => {
         let count = 0;
         for await (const { role, name, value } of entries) {
-          await this.#guard(this.#peers.send(to, message('state', { role, name }, [value], { epoch, round }), 'pipeline'));
+          await this.#guard(this.#peers.send(to, message('state', { role, name }, [value], { epoch, round }), priorities[part]));
           count++;
         }
-        await this.#guard(this.#peers.send(to, message('state-end', { layers, count }, [], { epoch, round }), 'pipeline'));
+        await this.#guard(this.#peers.send(to, message('state-end', { layers, part, count }, [], { epoch, round }), priorities[part]));
       }),
     );
   }
@@ -509,16 +533,17 @@ class Worker {
     });
   }
 
-  async #complete(layout: Layout): Promise<void> {
+  /** A round can begin: all weights are in place. */
+  async #begin(layout: Layout): Promise<void> {
     if (!layout.isComplete) {
       const missing = layout.stage.missingState();
       if (missing.length > 0) throw new ProtocolError(`Nobody sent a value for ${missing.slice(0, 3).join(', ')}.`);
-      layout.begin();
+      layout.begin(this.#session.arrivals?.complete);
     }
     await this.#guard(this.#options.engine.settled());
   }
 
-  /** The layout that runs. Its state is in place: until then, nothing else is handled. */
+  /** The layout that runs. Its weights are in place: until then, nothing else is handled. */
   #running(kind: 'round' | 'snapshot'): Layout {
     return earlier(this.#model?.layouts.current, kind, 'a plan');
   }
@@ -538,6 +563,7 @@ class Worker {
     const plannedUpdate = isClipped ? undefined : { learningRate, gradientScale: 1, step };
     if (replicate) this.#copyWhenCommitted(layout, round);
     const unsettled = this.#unsettled;
+    if (isUpdateImmediate(layout.program)) await this.#guard(layout.complete);
     const { outcome } = await runRound(layout.program, layout.stage, round, {
       clock: this.#options.clock,
       send: (to, frame, priority) => this.#peers.send(to, { ...frame, epoch: session.epoch }, priority),
@@ -545,7 +571,7 @@ class Worker {
       failure: session.failure,
       plannedUpdate,
       nextUpdate: async () => {
-        await unsettled;
+        await Promise.all([unsettled, layout.complete]);
         return plannedUpdate;
       },
     }).catch((error: unknown) => this.#waitForVerdict(error));
@@ -587,10 +613,7 @@ class Worker {
   }
 
   #startCopy(layout: Layout): void {
-    const { failure } = this.#session;
-    this.#copy(layout)
-      .catch((error: unknown) => this.#waitForVerdict(error))
-      .catch((error: unknown) => failure.fail(error));
+    this.#inBackground(this.#copy(layout));
   }
 
   /** Sends a copy of a version, as far as it differs from the one that the backup has; with the lowest priority. */
@@ -600,6 +623,7 @@ class Worker {
     layout.copyRound = undefined;
     const to = topology?.backup;
     if (to === undefined) return;
+    await failure.guard(layout.complete);
     const base = layout.copiedRound;
     layout.copiedRound = round;
     let count = 0;
@@ -645,19 +669,26 @@ class Worker {
     throw error;
   }
 
+  /** Whatever comes in between, what is said is of the layout that was asked. */
   async #snapshot({ round, withState }: ToWorker['snapshot']): Promise<void> {
-    const { stage } = this.#running('snapshot');
-    await this.#guard(this.#unsettled ?? Promise.resolve());
-    for await (const entry of guarded(withState ? stage.state({ round }) : noEntries(), this.#session.failure)) {
-      await this.#guard(this.#send('state', { role: entry.role, name: entry.name }, [entry.value]));
+    const session = this.#session;
+    const { stage, complete } = this.#running('snapshot');
+    await this.#guard(Promise.all([this.#unsettled, complete]));
+    for await (const entry of guarded(withState ? stage.state({ round }) : noEntries(), session.failure)) {
+      await session.failure.guard(this.#send('state', { role: entry.role, name: entry.name }, [entry.value], session));
     }
-    await this.#send('statistics', {
+    const statistics = {
       eventLoopDelayP99Ms: this.#meters.eventLoopDelayP99Ms(),
       eventLoopDelayMaxMs: this.#meters.eventLoopDelayMaxMs(),
       peakMemoryMiB: Math.max(this.#peakMemoryBytes, this.#meters.residentBytes()) / 2 ** 20,
-    });
-    await this.#send('snapshot-end', { round });
+    };
+    await session.failure.guard(this.#send('statistics', statistics, [], session));
+    await session.failure.guard(this.#send('snapshot-end', { round }, [], session));
   }
+}
+
+function closeAll(leaving: readonly Leaving[]): void {
+  for (const { entries } of leaving) entries.close();
 }
 
 async function* noEntries(): AsyncGenerator<StateEntry> {}
