@@ -150,12 +150,15 @@ function caseResult(group, form, layout, { predict, predictAfter, profile }, run
   };
 }
 
-/** The time for which a member of a ring was sending in each round, beside 2(n−1)/n · bytes / bandwidth. */
+/** The time for which a member of a ring was sending in each round, and the bytes that its shaper let through, headers included, beside 2(n−1)/n · bytes / bandwidth. */
 function allReduceOf(run, names, profile, { mbps }) {
   const bytes = profile.layers.reduce((sum, layer) => sum + layer.weightBytes, 0);
   const idealMs = (2 * (names.length - 1) * bytes * 8) / names.length / (mbps * 1000);
-  const measuredMs = median(names.map((device) => run.sending[device].busyMs)) / run.roundMs.length;
-  return { bytes, measuredMs: round(measuredMs, 4), idealMs: round(idealMs, 4) };
+  const rounds = run.roundMs.length;
+  const measuredMs = median(names.map((device) => run.sending[device].busyMs)) / rounds;
+  const sentBytes = median(names.map((device) => run.sending[device].bytes)) / rounds;
+  const idealBytes = (2 * (names.length - 1) * bytes) / names.length;
+  return { bytes, measuredMs: round(measuredMs, 4), idealMs: round(idealMs, 4), overhead: round(sentBytes / idealBytes - 1) };
 }
 
 /** Ours and PyTorch's, data parallel and as a straight pipeline, on the same devices. */

@@ -41,10 +41,11 @@ export function memoryTable(cases) {
 /** Links that are the bottleneck, and AllReduces. */
 export function linksTable(cases) {
   return table(
-    ['cluster, Mbps', 'form', 'busiest link', 'of the whole time', 'while sending', 'AllReduce ms', 'ideal ms', 'over'],
+    ['cluster, Mbps', 'form', 'busiest link', 'of the whole time', 'while sending', 'AllReduce ms', 'ideal ms', 'over', 'bytes over the ideal'],
     cases.flatMap(({ cluster, form, busiestLink, linkUtilisation, utilisationWhileSending, allReduce }) => {
       if (busiestLink === null || (linkUtilisation < 0.5 && allReduce === null)) return [];
-      const reduced = allReduce === null ? ['', '', ''] : [allReduce.measuredMs, allReduce.idealMs, percent(allReduce.measuredMs / allReduce.idealMs - 1)];
+      const { measuredMs, idealMs, overhead } = allReduce ?? {};
+      const reduced = allReduce === null ? ['', '', '', ''] : [measuredMs, idealMs, percent(measuredMs / idealMs - 1), percent(overhead)];
       return [[cluster, form, busiestLink, percent(linkUtilisation), percent(utilisationWhileSending), ...reduced]];
     }),
   );

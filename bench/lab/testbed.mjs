@@ -190,6 +190,7 @@ function usedTimeMs(ids) {
 
 function between({ layout: { devices } }, before, after, samples) {
   const ms = after.atMs - before.atMs;
+  /** With the bytes that its shaper let through, headers included. */
   const links = Object.entries(after.bytes).map(([link, end]) => {
     const [from, to] = link.split('->').map((name) => devices.findIndex((device) => device.name === name));
     const mbps = devices[from].bandwidthMbps[to];
@@ -197,15 +198,22 @@ function between({ layout: { devices } }, before, after, samples) {
     return { link, mbps, bytes, use: (bytes * 8) / 1000 / ms / mbps };
   });
   const window = samples.slice(before.sample, after.sample);
-  const sending = Object.fromEntries(devices.map(({ name, bandwidthMbps }, port) => [name, sendingOf(window, port + 1, Math.max(...bandwidthMbps))]));
+  const sending = Object.fromEntries(
+    devices.map(({ name, bandwidthMbps }, port) => {
+      const mbps = Math.max(...bandwidthMbps);
+      const busyMs = sendingMs(window, port + 1, mbps);
+      const bytes = links.filter(({ link }) => link.startsWith(`${name}->`)).reduce((sum, link) => sum + link.bytes, 0);
+      return [name, { busyMs, bytes, use: busyMs === 0 ? 0 : (bytes * 8) / 1000 / busyMs / mbps }];
+    }),
+  );
   const coresUsed = Object.fromEntries(Object.entries(after.usedMs).map(([device, used]) => [device, (used - before.usedMs[device]) / ms]));
   return { links, sending, coresUsed };
 }
 
-/** How long a port was sending, and which part of its bandwidth it used meanwhile. */
-function sendingOf(samples, port, mbps) {
+/** How long a port was sending. What it sent is counted by its shaper, headers included: here, lumps of many packets count as one. */
+function sendingMs(samples, port, mbps) {
   const pauseMs = Math.max(30, (3 * lumpBytes * 8) / 1000 / mbps);
-  let [busyMs, bytes, lastMs] = [0, 0, Number.NEGATIVE_INFINITY];
+  let [busyMs, lastMs] = [0, Number.NEGATIVE_INFINITY];
   for (let index = 1; index < samples.length; index++) {
     const [startMs, endMs] = [samples[index - 1][0], samples[index][0]];
     const sent = samples[index][port] - samples[index - 1][port];
@@ -213,7 +221,6 @@ function sendingOf(samples, port, mbps) {
     // What a lump took began with the end of the one before it, unless there was a pause.
     busyMs += startMs - lastMs <= pauseMs ? endMs - lastMs : endMs - startMs;
     lastMs = endMs;
-    bytes += sent;
   }
-  return { busyMs, use: busyMs === 0 ? 0 : (bytes * 8) / 1000 / busyMs / mbps };
+  return busyMs;
 }
