@@ -26,21 +26,26 @@ import {
 import type { Frame, Link } from '../../transport/link.ts';
 import type { ToPeer } from '../messages.ts';
 
-test('a device without a part in the plan says so, and gives what it holds to those who need it', { timeout }, async () => {
-  const { worker, peer } = await startWithPeer();
-  const sent: Frame[] = [];
-  const ended = new Promise<void>((resolve) => {
-    peer.receive((one) => {
-      sent.push(one);
-      if (one.kind === 'state-end' && (one.control as ToPeer['state-end']).part === 'optimizer') resolve();
+/** What comes to a peer until all of the optimizer's state that it was to get has come. */
+function framesUntilEnd(peer: Link): Promise<readonly Frame[]> {
+  const frames: Frame[] = [];
+  return new Promise((resolve) => {
+    peer.receive((frame) => {
+      frames.push(frame);
+      if (frame.kind === 'state-end' && (frame.control as ToPeer['state-end']).part === 'optimizer') resolve(frames);
     });
   });
+}
+
+test('a device without a part in the plan says so, and gives what it holds to those who need it', { timeout }, async () => {
+  const { worker, peer } = await startWithPeer();
+  const given = framesUntilEnd(peer);
   const other: Plan = { ...plan, stages: [{ layers: [0, 4], devices: ['b'], samples: [2], inFlight: 1 }] };
   worker.send(
     frame('deploy', { ...deploy, plan: other, moves: [{ layers: [0, 2], from: 'a', to: 'b' }], stateCount: 0 }, [], { epoch: 2 }),
   );
   await worker.until('deployed');
-  await ended;
+  const sent = await given;
   assert.deepEqual(
     sent.map(({ kind, epoch, control }) => [kind, epoch, (control as { name?: string }).name]),
     [
@@ -99,7 +104,7 @@ test('what others wait for leaves before a stage is compiled, which an engine in
 });
 
 /** The frames with which a peer gives layers [2, 4) away, one part of their state. */
-function given(entries: readonly Frame[], part: ToPeer['state-end']['part']): readonly Frame[] {
+function framesOf(entries: readonly Frame[], part: ToPeer['state-end']['part']): readonly Frame[] {
   const end = frame('state-end', { layers: [2, 4], part, count: entries.length }, [], { epoch: 2, round: 0 });
   return [...entries.map((entry) => ({ ...entry, epoch: 2, round: 0 })), end];
 }
@@ -150,7 +155,7 @@ test('a round begins with weights alone; the optimizer’s state comes in time f
   const fresh = await committed(alone);
 
   const { worker, peer } = await takingOver();
-  for (const one of given(state.slice(4), 'weights')) await peer.send(one, 'control');
+  for (const one of framesOf(state.slice(4), 'weights')) await peer.send(one, 'control');
   await worker.until('deployed');
   worker.send(...roundOf(2));
   await turns(100);
@@ -161,7 +166,7 @@ test('a round begins with weights alone; the optimizer’s state comes in time f
     const values = new Array(elementCount(shape)).fill(index + 1);
     return frame('state', { role: 'optimizer', name }, [tensor('float32', shape, values)]);
   });
-  for (const one of given(late, 'optimizer')) await peer.send(one, 'control');
+  for (const one of framesOf(late, 'optimizer')) await peer.send(one, 'control');
   await worker.until('prepared');
   const continued = await committed(worker);
   // Momentum 0.9, learning rate 0.1.
@@ -178,22 +183,16 @@ test('a round begins with weights alone; the optimizer’s state comes in time f
 
 test('a layout whose optimizer state has not come is no source for the next one: what it came from is', { timeout }, async () => {
   const { worker, peer } = await takingOver();
-  for (const one of given(state.slice(4), 'weights')) await peer.send(one, 'control');
+  for (const one of framesOf(state.slice(4), 'weights')) await peer.send(one, 'control');
   await worker.until('deployed');
   worker.send(...roundOf(2));
   await turns(20);
-  const sent: Frame[] = [];
-  const ended = new Promise<void>((resolve) => {
-    peer.receive((one) => {
-      sent.push(one);
-      if (one.kind === 'state-end' && (one.control as ToPeer['state-end']).part === 'optimizer') resolve();
-    });
-  });
+  const given = framesUntilEnd(peer);
   const other: Plan = { ...plan, stages: [{ layers: [0, 4], devices: ['b'], samples: [2], inFlight: 1 }] };
   worker.send(
     frame('deploy', { ...deploy, plan: other, moves: [{ layers: [0, 4], from: 'a', to: 'b' }], stateCount: 0 }, [], { epoch: 3 }),
   );
-  await ended;
+  const sent = await given;
   const names = sent.filter(({ kind }) => kind === 'state').map(({ control }) => (control as ToPeer['state']).name);
   assert.deepEqual(names, ['a.weight', 'a.bias', 'b.weight', 'b.bias']); // its stage of the layout before, [0, 2)
   for (const [index, { tensors }] of sent.slice(0, 4).entries()) assert.deepEqual(tensors, state[index]?.tensors);
