@@ -256,7 +256,7 @@ test('a stage that is lost whole comes from its copy, and what was computed sinc
   );
 });
 
-test('until the first round of a layout has committed, what it came from is kept, and is what another loss goes back to', () => {
+test('a layout for which nothing travels releases at once what it came from; what nobody has any more comes from the checkpoint', () => {
   const drive = new Drive({ ...config, replicateEvery: 0, endRound: 6, checkpointEvery: 100 });
   const alone = (device: string): Plan => ({ ...plan, stages: [{ layers: [0, 3], devices: [device], samples: [4], inFlight: 1 }] });
   // a, b and c all hold the model; then two stages, whose round 2 nobody finishes.

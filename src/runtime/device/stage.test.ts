@@ -236,10 +236,9 @@ test('optimizer state that is loaded in the middle of a round is that of the ver
       }
       assert.deepEqual(await stateOf(late), await stateOf(stage), net.graph.name);
       assert.deepEqual(await stateOf(late, { round: 1 }), after);
-      assert.deepEqual(
-        [...(await stateOf(late, { round: 1, part: 'optimizer' })).values()].map(({ role }) => role).includes('buffer'),
-        false,
-      );
+      const moments = [...after].filter(([, { role }]) => role === 'optimizer');
+      assert.ok(moments.length > 0);
+      assert.deepEqual(await stateOf(late, { round: 1, part: 'optimizer' }), new Map(moments));
       late.returnTo(1);
       assert.deepEqual(await stateOf(late), after);
       for (const each of [stage, late]) each.dispose();
