@@ -9,16 +9,22 @@
 //   slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then beside the best plan for how things are now
 //   --caches a folder in which measured profiles stay for the next call
 //   --plot   throughput around the first loss of section recovery, as SVG
-//   --only   cases whose name contains the word; --rounds: measured rounds of each case; -o: the tables as Markdown
+//   --only   cases whose name contains the word; --rounds: measured rounds of each case at most; -o: the tables as Markdown
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import { links as linkTable, slowestInGroup } from '../dist/cluster/links.js';
+import { bufferBytes } from '../dist/graph/layers.js';
+import { buildModel } from '../dist/models/zoo.js';
 import { plan } from '../dist/planner/plan.js';
 import { refreshProfile } from '../dist/runtime/drift.js';
+import { trainedLayers } from '../dist/runtime/fine-tuning.js';
+import { processMiB } from '../dist/runtime/memory-need.js';
 import { program } from '../dist/schedule/generate.js';
 import { createSimulator } from '../dist/simulator/simulate.js';
+import { steadyRoundMs } from '../dist/simulator/steady.js';
 import { environment, forms, links, models, peers, recovery, slowed, table4 } from './lab/cases.mjs';
 import { formOf, layoutOf } from './lab/forms.mjs';
 import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.mjs';
@@ -41,13 +47,17 @@ const { values: flags } = parseArgs({
   },
 });
 const rounds = Number(flags.rounds);
-/** Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. */
-const warmUp = 24;
+/** Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. Of long rounds fewer do, and fewer are measured. */
+const warmUp = 16;
+const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [45_000, 4, 45_000, 6];
 /** SGD with momentum keeps one copy of each weight. */
 const optimizerState = 1;
 
 const log = (text) => process.stderr.write(`${text}\n`);
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+/** By key, the medians of objects alike. */
+const middle = (all) => Object.fromEntries(Object.keys(all[0]).map((key) => [key, median(all.map((one) => one[key]))]));
+const everyOther = (values, first) => values.filter((_, index) => index % 2 === first);
 const round = (value, digits = 3) => Number(value.toPrecision(digits));
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
@@ -61,6 +71,18 @@ process.once('uncaughtException', (error) => {
   console.error(error);
   leave(1);
 });
+
+/** A round among others, as those that are measured. */
+function predicted(simulate, layout) {
+  const { devices } = simulate(program(layout), layout, { optimizerState, events: false });
+  return { devices, roundMs: steadyRoundMs(simulate, program(layout), layout) };
+}
+
+/** Rounds of a plan that is predicted to take so long. */
+function roundCounts(predictedMs) {
+  const within = (least, most, ms) => Math.min(most, Math.max(least, Math.ceil(ms / predictedMs)));
+  return { warmUp: within(leastWarmUp, warmUp, warmUpMs), rounds: within(Math.min(leastRounds, rounds), rounds, measuredMs) };
+}
 
 /** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
 async function openGroup({ name, environment: [letter, mbps], model: modelName, microBatch, count, copies = false }) {
@@ -84,14 +106,17 @@ async function openGroup({ name, environment: [letter, mbps], model: modelName, 
     batch,
     sizes: { microBatchSize: microBatch, microBatchCount: count },
     fastest: bed.lab.layout.devices.toSorted((a, b) => b.cores - a.cores)[0].name,
-    predict: (layout) => simulate(program(layout), layout, { optimizerState, events: false }),
-    /** As the run itself would, after rounds in which devices computed for so long. */
-    predictAfter(layout, busyMs) {
-      const { profile: corrected } = refreshProfile(profile, layout, cluster, busyMs);
-      return createSimulator(corrected, cluster)(program(layout), layout, { optimizerState, events: false });
+    predict: (layout) => predicted(simulate, layout),
+    /** As the run itself would, after what devices told of rounds, but without its patience with small differences. */
+    predictAfter(layout, rounds) {
+      const { profile: corrected } = refreshProfile(profile, layout, cluster, rounds, 0);
+      return predicted(createSimulator(corrected, cluster), layout);
     },
     train: (args, options) => bed.train([...settings, ...args], options),
-    run: (layout) => bed.train([...settings, '--steps', String(warmUp + rounds), '--plan', bed.writePlan(layout)], { warmUp, batch }),
+    run(layout) {
+      const counts = roundCounts(simulate(program(layout), layout, { events: false }).roundMs);
+      return bed.train([...settings, '--steps', String(counts.warmUp + counts.rounds), '--plan', bed.writePlan(layout)], { warmUp: counts.warmUp, batch });
+    },
   };
 }
 
@@ -122,10 +147,12 @@ async function runCases(group) {
   }
 }
 
-function caseResult(group, form, layout, { predict, predictAfter, profile }, run, single) {
-  const predicted = predict(layout);
-  const corrected = predictAfter(layout, run.busyMs);
-  const measuredRoundMs = median(run.roundMs);
+function caseResult(group, form, layout, ready, run, single) {
+  const predicted = ready.predict(layout);
+  // This host is faster and slower from minute to minute. So every other round says how fast devices are, and those between them are what is predicted from it.
+  const seen = Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, Array(5).fill(middle(everyOther(all, 0)))]));
+  const corrected = ready.predictAfter(layout, seen);
+  const measuredRoundMs = median(everyOther(run.roundMs, 1));
   const names = layout.stages.flatMap(({ devices }) => devices);
   const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
   const sender = busiest?.link.split('->')[0];
@@ -143,22 +170,32 @@ function caseResult(group, form, layout, { predict, predictAfter, profile }, run
     linkUtilisation: round(busiest?.use ?? 0),
     busiestLink: busiest?.link ?? null,
     utilisationWhileSending: round(run.sending[sender]?.use ?? 0),
-    allReduce: layout.stages.length === 1 && names.length > 1 ? allReduceOf(run, names, profile, busiest) : null,
-    memory: names.map((device) => ({ device, measuredMiB: round(run.peakMemoryMiB[device] ?? 0), predictedMiB: round(predicted.devices[device].peakMemoryMiB) })),
+    allReduce: layout.stages.length === 1 && names.length > 1 ? allReduceOf(run, names, ready, busiest, statisticBytes(models[group.model].model)) : null,
+    memory: names.map((device) => ({ device, measuredMiB: round(run.peakMemoryMiB[device] ?? 0), predictedMiB: round(processMiB + predicted.devices[device].peakMemoryMiB) })),
     coresUsed: Object.fromEntries(names.map((device) => [device, round(run.coresUsed[device] ?? 0)])),
     roundsMs: run.roundMs.map((ms) => round(ms, 4)),
   };
 }
 
-/** The time for which a member of a ring was sending in each round, and the bytes that its shaper let through, headers included, beside 2(n−1)/n · bytes / bandwidth. */
-function allReduceOf(run, names, profile, { mbps }) {
-  const bytes = profile.layers.reduce((sum, layer) => sum + layer.weightBytes, 0);
-  const idealMs = (2 * (names.length - 1) * bytes * 8) / names.length / (mbps * 1000);
+/** Of a model's batch statistics, which are averaged with the gradients. */
+function statisticBytes(spec) {
+  const { sequence } = trainedLayers(buildModel(spec, { initialize: false }).graph, { loss: 'cross-entropy', freeze: [], freezeAllBut: [] });
+  return sequence.layers.reduce((sum, layer) => sum + bufferBytes(sequence, layer), 0);
+}
+
+/**
+ * The time for which a member of a ring was sending in each round, and the bytes that its shaper let through, headers included, beside
+ * 2(n−1)/n · bytes / bandwidth, with batch statistics among the bytes: by the wire's bandwidth, and by that which was measured between the devices, which is what a plan counts on.
+ */
+function allReduceOf(run, names, { profile, cluster }, { mbps }, statisticBytes) {
+  const bytes = profile.layers.reduce((sum, layer) => sum + layer.weightBytes, statisticBytes);
+  const idealBytes = (2 * (names.length - 1) * bytes) / names.length;
   const rounds = run.roundMs.length;
   const measuredMs = median(names.map((device) => run.sending[device].busyMs)) / rounds;
   const sentBytes = median(names.map((device) => run.sending[device].bytes)) / rounds;
-  const idealBytes = (2 * (names.length - 1) * bytes) / names.length;
-  return { bytes, measuredMs: round(measuredMs, 4), idealMs: round(idealMs, 4), overhead: round(sentBytes / idealBytes - 1) };
+  const { bandwidthMbps } = slowestInGroup(linkTable(cluster), names.map((name) => cluster.devices.findIndex((device) => device.name === name)));
+  const idealMs = (by) => round((idealBytes * 8) / (by * 1000), 4);
+  return { bytes, measuredMs: round(measuredMs, 4), idealMs: idealMs(mbps), bandwidthMbps: round(bandwidthMbps, 4), idealMeasuredMs: idealMs(bandwidthMbps), overhead: round(sentBytes / idealBytes - 1) };
 }
 
 /** Ours and PyTorch's, data parallel and as a straight pipeline, on the same devices. */
@@ -184,7 +221,8 @@ async function runPeers(group) {
     const results = [];
     for (const [form, mode, layout, more] of forms) {
       const ours = median((await ready.run(layout)).roundMs);
-      const { torch, roundMs } = await runPyTorch(bed.lab, flags.python, { mode, batch, microBatchCount: sizes.microBatchCount, ...more }, { warmUp, rounds });
+      const counts = roundCounts(ready.predict(layout).roundMs);
+      const { torch, roundMs } = await runPyTorch(bed.lab, flags.python, { mode, batch, microBatchCount: sizes.microBatchCount, ...more }, counts);
       results.push({ cluster: group.name, form, plan: formOf(layout), asteroidMs: round(ours, 4), pyTorchMs: round(median(roundMs), 4), torch });
       log(`  ${form}: ${ours.toFixed(0)} ms, PyTorch ${torch} ${median(roundMs).toFixed(0)} ms`);
     }

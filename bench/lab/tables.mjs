@@ -10,7 +10,7 @@ function table(head, rows) {
 /** Every case: measured beside predicted. */
 export function casesTable(cases) {
   return table(
-    ['cluster, Mbps', 'form', 'plan', 'measured ms', 'predicted ms', 'difference', 'with the profile as the warm-up corrected it', 'difference', 'x best device', 'busiest link'],
+    ['cluster, Mbps', 'form', 'plan', 'measured ms', 'predicted ms', 'difference', 'with the profile as the rounds between correct it', 'difference', 'x best device', 'busiest link'],
     cases.map((one) => [
       one.cluster,
       one.form,
@@ -41,11 +41,11 @@ export function memoryTable(cases) {
 /** Links that are the bottleneck, and AllReduces. */
 export function linksTable(cases) {
   return table(
-    ['cluster, Mbps', 'form', 'busiest link', 'of the whole time', 'while sending', 'AllReduce ms', 'ideal ms', 'over', 'bytes over the ideal'],
+    ['cluster, Mbps', 'form', 'busiest link', 'of the whole time', 'while sending', 'AllReduce ms', 'ideal ms', 'over', 'at the measured Mbps', 'over', 'bytes over the ideal'],
     cases.flatMap(({ cluster, form, busiestLink, linkUtilisation, utilisationWhileSending, allReduce }) => {
       if (busiestLink === null || (linkUtilisation < 0.5 && allReduce === null)) return [];
-      const { measuredMs, idealMs, overhead } = allReduce ?? {};
-      const reduced = allReduce === null ? ['', '', '', ''] : [measuredMs, idealMs, percent(measuredMs / idealMs - 1), percent(overhead)];
+      const { measuredMs, idealMs, bandwidthMbps, idealMeasuredMs, overhead } = allReduce ?? {};
+      const reduced = allReduce === null ? Array(6).fill('') : [measuredMs, idealMs, percent(measuredMs / idealMs - 1), `${idealMeasuredMs} (${bandwidthMbps})`, percent(measuredMs / idealMeasuredMs - 1), percent(overhead)];
       return [[cluster, form, busiestLink, percent(linkUtilisation), percent(utilisationWhileSending), ...reduced]];
     }),
   );

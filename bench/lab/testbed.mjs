@@ -10,7 +10,7 @@ import { makeLab, removeLab } from '../../dist/lab/lab.js';
 const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
 const sampler = new URL('./sampler.mjs', import.meta.url).pathname;
 const awake = new URL('./awake.mjs', import.meta.url).pathname;
-const memorySampleMs = 50;
+const memorySampleMs = 200;
 /** A port that sends less than this in a sample's 10 ms sends no tensors. */
 const idleBytes = 4096;
 /** Segments leave the shaper in lumps of at most so many bytes: a pause of three of them is no sending any more. */
@@ -61,9 +61,9 @@ export async function openTestbed(cluster, { name, priority, caches }) {
 }
 
 /**
- * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times; how long each device computed in the second
- * half of the warm-up's rounds; what each link carried and each device computed between the end of the warm-up and the end of the last round; the most memory
- * of each device above what its worker had when it joined; and the run folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
+ * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times, and what each device told of each of
+ * them; what each link carried and each device computed between the end of the warm-up and the end of the last round; the most memory of each device's
+ * process; and the run folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
  */
 function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {}, isEnough = () => false }) {
   const words = ['lab', 'run', '--name', lab.layout.name, '--json', '--', 'train', ...args, '--out', folder];
@@ -72,7 +72,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
   const roundMs = [];
   const memory = watchMemory(lab);
   const marks = {};
-  const busyMs = {};
+  const rounds = {};
   let errors = '';
   let isStopped = false;
   child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
@@ -80,18 +80,18 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
     const event = JSON.parse(line);
     onEvent(event, performance.now());
     if (!isStopped && isEnough(event)) isStopped = child.kill('SIGINT');
-    if (event.event === 'joined') memory.begin(event.device);
     if (event.event !== 'round') return;
     const mark = { ...counters(lab), sample: ports.samples.length };
     const ms = (batch / event.samplesPerS) * 1000;
     if (event.round < warmUp) {
       marks.before = mark;
-      if (event.round < warmUp / 2) return;
-      for (const [device, fraction] of Object.entries(event.busyFraction)) busyMs[device] = [...(busyMs[device] ?? []), fraction * ms];
-    } else {
-      // What has ended is not counted any more.
-      if (Object.values(mark.usedMs).every((ms) => ms >= 0)) marks.after = mark;
-      roundMs.push(ms);
+      return;
+    }
+    // What has ended is not counted any more.
+    if (Object.values(mark.usedMs).every((ms) => ms >= 0)) marks.after = mark;
+    roundMs.push(ms);
+    for (const [device, fraction] of Object.entries(event.busyFraction)) {
+      rounds[device] = [...(rounds[device] ?? []), { busyMs: fraction * ms, ...event.work[device] }];
     }
   });
   return new Promise((resolve, reject) => {
@@ -103,7 +103,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
       const { before, after } = marks;
       resolve({
         roundMs,
-        busyMs,
+        rounds,
         ...(before === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {} } : between(lab, before, after, ports.samples)),
         peakMemoryMiB: memory.peakMiB(),
         profile: document('profile.json'),
@@ -133,22 +133,17 @@ function limit({ cgroups }, device, cores) {
   if (burst !== undefined) writeFileSync(burst, String(cores * periodUs));
 }
 
-/** Memory of each device's processes that is no file's, looked at every 50 ms. */
-function watchMemory({ cgroups }) {
-  const base = new Map();
+/** The most memory that each device's processes have had in memory at once, files included. */
+function watchMemory(lab) {
   const peak = new Map();
-  const residentBytes = (device) => {
-    const file = cgroups.devices[device].map((path) => path.replace(/cgroup\.procs$/, 'memory.stat')).find((path) => existsSync(path));
-    return Number(/^(?:total_rss|anon) (\d+)$/m.exec(readFileSync(file, 'utf8'))[1]);
+  const peakMiB = (id) => {
+    const status = existsSync(`/proc/${id}/status`) ? readFileSync(`/proc/${id}/status`, 'utf8') : '';
+    return Number(/^VmHWM:\s+(\d+)/m.exec(status)?.[1] ?? 0) / 1024;
   };
   const timer = setInterval(() => {
-    for (const [device, start] of base) peak.set(device, Math.max(peak.get(device) ?? 0, residentBytes(device) - start));
+    for (const { name } of lab.layout.devices) peak.set(name, Math.max(peak.get(name) ?? 0, ...processesOf(lab, name).map(peakMiB)));
   }, memorySampleMs);
-  return {
-    begin: (device) => base.set(device, residentBytes(device)),
-    end: () => clearInterval(timer),
-    peakMiB: () => Object.fromEntries([...peak].map(([device, bytes]) => [device, bytes / 2 ** 20])),
-  };
+  return { end: () => clearInterval(timer), peakMiB: () => Object.fromEntries(peak) };
 }
 
 /** Samples of [ms, bytes sent by each device …], which grow while the run goes on. */

@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../cluster/cluster.ts';
 import type { RunEvent } from '../runtime/events.ts';
+import { processMiB } from '../runtime/memory-need.ts';
 import { FakeStream } from '../testing/fake-stream.ts';
 import { humanReporter, jsonReporter } from './report.ts';
 import { createTerminal } from './terminal.ts';
@@ -35,7 +36,13 @@ const cluster = {
 
 function round(index: number, loss: number, samplesPerS: number): RunEvent {
   const metrics = { round: index, epoch: 0, loss, samplesPerS, lr: 0.01, accuracy: 0.5 };
-  return { kind: 'round', metrics, endRound: 4, busyFraction: { 'mini-pc': 0.25, board: 0.5, laptop: 1 } };
+  return {
+    kind: 'round',
+    metrics,
+    endRound: 4,
+    busyFraction: { 'mini-pc': 0.25, board: 0.5, laptop: 1 },
+    work: { board: { processMs: 40, linksMs: 4 } },
+  };
 }
 
 const joined = (device: string, cores: number, memoryMiB: number): RunEvent => ({
@@ -44,6 +51,14 @@ const joined = (device: string, cores: number, memoryMiB: number): RunEvent => (
   cores,
   memoryMiB,
   engine: 'onnxruntime 1.30',
+});
+
+const statistics = (device: string, peakMemoryMiB: number): RunEvent => ({
+  kind: 'statistics',
+  device,
+  eventLoopDelayP99Ms: 1,
+  eventLoopDelayMaxMs: 2,
+  peakMemoryMiB,
 });
 
 const beginning: readonly RunEvent[] = [
@@ -135,7 +150,11 @@ test('on a terminal: who joined, the profile as it is measured, the plan, a bar 
     '           mini-pc   ████▌░░░░░░░░░░░░░  25 % computing  stage 1',
   ]);
   show([round(1, 1, 50), round(2, 1, 50)], 2100);
-  show([round(3, 1, 25), { kind: 'evaluated', round: 4, accuracy: 0.98267, loss: 0.0963, sampleCount: 1500 }], 3100);
+  show(
+    [statistics('board', 150), round(3, 1, 25), { kind: 'evaluated', round: 4, accuracy: 0.98267, loss: 0.0963, sampleCount: 1500 }],
+    3100,
+  );
+  show([statistics('board', 201.4), statistics('phone', 120), statistics('board', 201.4)], 3200);
   assert.deepEqual(stream.screen().slice(opening.length + planned.length), [
     'Training   ██████████████████████████████  4 of 4 rounds  3.0 s',
     // 0.1 a round towards the newest loss; 4 / (1/100 + 1/50 + 1/50 + 1/25).
@@ -144,6 +163,8 @@ test('on a terminal: who joined, the profile as it is measured, the plan, a bar 
     '           laptop    ██████████████████ 100 % computing  stage 0, 14 of 25 samples',
     '           mini-pc   ████▌░░░░░░░░░░░░░  25 % computing  stage 1',
     'Test       accuracy 98.27 %, loss 0.0963 on 1,500 test samples',
+    `Memory     board     at most 201 MiB; predicted ${processMiB + 4} MiB: 4.18 MiB to train, ${processMiB} MiB for the process`,
+    '           phone     at most 120 MiB',
   ]);
 });
 
@@ -222,6 +243,6 @@ test('as JSON: one line an event, rounds as in metrics.jsonl and which part of t
   observe(round(3, 0.25, 100));
   assert.deepEqual(lines, [
     '{"event":"left","device":"board","reason":"it was stopped\\nby its owner"}',
-    '{"event":"round","round":3,"epoch":0,"loss":0.25,"samplesPerS":100,"lr":0.01,"accuracy":0.5,"busyFraction":{"mini-pc":0.25,"board":0.5,"laptop":1}}',
+    '{"event":"round","round":3,"epoch":0,"loss":0.25,"samplesPerS":100,"lr":0.01,"accuracy":0.5,"busyFraction":{"mini-pc":0.25,"board":0.5,"laptop":1},"work":{"board":{"processMs":40,"linksMs":4}}}',
   ]);
 });

@@ -5,6 +5,7 @@ import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan } from '../cluster/draw.ts';
 import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/events.ts';
+import { processMiB } from '../runtime/memory-need.ts';
 import type { PreparedRun } from '../runtime/prepare.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
@@ -14,7 +15,12 @@ export function jsonReporter(write: (line: string) => void): Observer {
   return (event) => {
     if (event.kind === 'profile-progress' || event.kind === 'trace') return;
     const { kind, ...rest } = event;
-    write(JSON.stringify({ event: kind, ...(kind === 'round' ? { ...event.metrics, busyFraction: event.busyFraction } : rest) }));
+    write(
+      JSON.stringify({
+        event: kind,
+        ...(kind === 'round' ? { ...event.metrics, busyFraction: event.busyFraction, work: event.work } : rest),
+      }),
+    );
   };
 }
 
@@ -69,6 +75,8 @@ class HumanReport {
   readonly #now: () => number;
   readonly #profiles = new Map<string, { done: number; total: number }>();
   readonly #deviceNames: string[] = [];
+  /** Devices whose memory has been told. */
+  readonly #told = new Set<string>();
   #plan: Plan | undefined;
   #training: Progress | undefined;
 
@@ -137,6 +145,8 @@ class HumanReport {
         return;
       case 'round':
         return this.#round(event);
+      case 'statistics':
+        return this.#peakMemory(event.device, event.peakMemoryMiB);
       case 'note':
         return this.#section('Note', event.message);
       case 'warning':
@@ -278,6 +288,18 @@ class HumanReport {
       if (place >= 0) return `stage ${index}${devices.length > 1 ? `, ${samples[place]} of ${this.#plan?.microBatchSize} samples` : ''}`;
     }
     return '';
+  }
+
+  /** After the last round, once for each device: the most that its process took, beside what the plan predicted. */
+  #peakMemory(device: string, peakMiB: number): void {
+    if (this.#training?.isDone !== true || this.#told.has(device)) return;
+    this.#told.add(device);
+    const stageMiB = this.#plan?.predicted.peakMemoryMiB[device];
+    const predicted =
+      stageMiB === undefined
+        ? ''
+        : `; predicted ${memory(processMiB + stageMiB)}: ${memory(stageMiB)} to train, ${processMiB} MiB for the process`;
+    this.#section('Memory', `${this.#name(device)}  at most ${memory(peakMiB)}${this.#terminal.colors.dim(predicted)}`);
   }
 
   #evaluated({ accuracy, loss, sampleCount }: Extract<RunEvent, { kind: 'evaluated' }>): void {

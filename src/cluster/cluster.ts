@@ -38,6 +38,8 @@ export interface LayerProfile {
   readonly frozenBytes?: number;
   /** Per sample, kept for the backward pass. */
   readonly savedBytes: number;
+  /** What the runtime keeps for the layer beside eq. 3, whatever the share. Extension to the contract; absent means 0. */
+  readonly runtimeBytes?: number;
   /** Forward, per sample. */
   readonly flops: number;
   /**

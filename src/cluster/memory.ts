@@ -1,4 +1,4 @@
-// Asteroid, eq. 3: what a stage keeps in a device's memory. The runtime adds its own buffers to this.
+// Asteroid, eq. 3: what a stage keeps in a device's memory, and the runtime's own buffers, where a profile names them.
 
 import type { Profile } from './cluster.ts';
 import { prefixSums, rangeOf } from './times.ts';
@@ -14,6 +14,8 @@ export interface StageDemand {
   readonly weightBytes: number;
   /** Weights that are not: they have neither gradients nor copies. Default 0. */
   readonly frozenBytes?: number;
+  /** What the runtime keeps beside eq. 3. Default 0. */
+  readonly runtimeBytes?: number;
   /** Per sample. */
   readonly savedBytes: number;
   /** The same where all that can be is computed again; absent: nothing is. */
@@ -25,11 +27,11 @@ export interface StageDemand {
 
 /**
  * Bytes on a device with a share of `samples` of each micro-batch: parameters and gradients, the optimizer's copies, and the saved
- * activations of K_p micro-batches. Frozen parameters count once.
+ * activations of K_p micro-batches. Frozen parameters count once. To eq. 3 come the runtime's buffers.
  */
 export function stageMemoryBytes(demand: StageDemand, samples: number): number {
-  const { frozenBytes = 0 } = demand;
-  return (2 + demand.optimizerState) * demand.weightBytes + frozenBytes + demand.inFlight * demand.savedBytes * samples;
+  const { frozenBytes = 0, runtimeBytes = 0 } = demand;
+  return (2 + demand.optimizerState) * demand.weightBytes + frozenBytes + runtimeBytes + demand.inFlight * demand.savedBytes * samples;
 }
 
 /** Sums over layer ranges that the memory and communication formulas need. */
@@ -38,6 +40,8 @@ export interface LayerSums {
   weightBytes(first: number, end: number): number;
   /** Of weights that are not. */
   frozenBytes(first: number, end: number): number;
+  /** What the runtime keeps beside eq. 3. */
+  runtimeBytes(first: number, end: number): number;
   /** Per sample. */
   savedBytes(first: number, end: number): number;
   /** Layers whose result depends on the whole batch. */
@@ -48,11 +52,13 @@ export interface LayerSums {
 export function layerSums(profile: Profile): LayerSums {
   const weights = prefixSums(profile.layers.map(({ weightBytes, frozenBytes = 0 }) => weightBytes - frozenBytes));
   const frozen = prefixSums(profile.layers.map(({ frozenBytes = 0 }) => frozenBytes));
+  const buffers = prefixSums(profile.layers.map(({ runtimeBytes = 0 }) => runtimeBytes));
   const saved = prefixSums(profile.layers.map((layer) => layer.savedBytes));
   const dependent = prefixSums(profile.layers.map((layer) => (layer.batchDependent === true ? 1 : 0)));
   return {
     weightBytes: (first, end) => rangeOf(weights, first, end),
     frozenBytes: (first, end) => rangeOf(frozen, first, end),
+    runtimeBytes: (first, end) => rangeOf(buffers, first, end),
     savedBytes: (first, end) => rangeOf(saved, first, end),
     batchDependentCount: (first, end) => rangeOf(dependent, first, end),
   };

@@ -110,6 +110,7 @@ const profileSchema = z.object(
           weightBytes: zeroOrMore('bytes of weights'),
           frozenBytes: zeroOrMore('bytes of weights that are not trained').exactOptional(),
           savedBytes: zeroOrMore('bytes a sample kept for the backward pass'),
+          runtimeBytes: zeroOrMore('bytes that the runtime keeps beside these').exactOptional(),
           flops: zeroOrMore('operations a sample'),
           recomputed: z
             .object(

@@ -40,6 +40,12 @@ export function linuxFacts(root = '/'): LinuxFacts {
   };
 }
 
+/** Processor time of this process's main thread, in milliseconds; undefined where the kernel does not count it. */
+export function readMainThreadMs(root = '/'): number | undefined {
+  const [nanoseconds] = (read(root, 'proc/self/schedstat') ?? '').split(' ');
+  return nanoseconds === undefined || nanoseconds === '' ? undefined : Number(nanoseconds) / 1e6;
+}
+
 /** Control groups that hold this process, the innermost first, in one hierarchy. Version 2 has one for all controllers. */
 interface Hierarchy {
   readonly version: 1 | 2;

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { createLossClock, createWorkClock, type ProcessorFacts, processorFacts, type WorkClockOptions } from './work-clock.ts';
+import { createProcessClock, createWorkClock, type ProcessorFacts, processorFacts, type WorkClockOptions } from './work-clock.ts';
 
 const free = { threadCount: 1, maxCpu: 1, isCourteous: false };
 
 /** A process that runs for 80 ms from one look to the next. */
 function facts(quotaCores?: number): ProcessorFacts {
-  let processMs = 0;
-  return { quotaCores: () => quotaCores, coreCount: 4, processMs: () => (processMs += 80) };
+  let [processMs, mainMs] = [0, 0];
+  return { quotaCores: () => quotaCores, coreCount: 4, processMs: () => (processMs += 80), mainThreadMs: () => (mainMs += 20) };
 }
 
 test('under a quota work counts for the processor time of its process over what that may use', () => {
@@ -24,34 +24,42 @@ test('under a quota work counts for the processor time of its process over what 
 test('a quota that changes counts from when it is noticed, within a second; one that comes or goes, too', (context) => {
   let [nowMs, processMs, quotaCores] = [5_000, 0, 0.5 as number | undefined];
   context.mock.method(performance, 'now', () => nowMs);
-  const clock = createWorkClock(free, { quotaCores: () => quotaCores, coreCount: 4, processMs: () => processMs });
+  const known = { quotaCores: () => quotaCores, coreCount: 4, processMs: () => processMs, mainThreadMs: () => undefined };
+  const process = createProcessClock(free, known);
+  const clocks = [createWorkClock(free, known), () => process().processMs];
   /** A second passes, in which the process runs for 100 ms. */
-  const second = (): number => {
-    const before = clock();
+  const second = (): readonly number[] => {
+    const before = clocks.map((clock) => clock());
     [nowMs, processMs] = [nowMs + 1_001, processMs + 100];
-    return Math.round(clock() - before);
+    return clocks.map((clock, index) => Math.round(clock() - (before[index] ?? 0)));
   };
-  assert.equal(second(), 200);
+  assert.deepEqual(second(), [200, 200]);
   quotaCores = 0.125;
-  assert.equal(second(), 800);
+  assert.deepEqual(second(), [800, 800]);
   quotaCores = undefined;
-  assert.equal(second(), 1_001);
+  assert.deepEqual(second(), [1_001, 0]);
   quotaCores = 2;
-  assert.equal(second(), 1_001);
+  assert.deepEqual(second(), [1_001, 0]);
   quotaCores = 0.5;
-  assert.equal(second(), 200);
+  assert.deepEqual(second(), [200, 200]);
 });
 
-test('what a process does besides takes time from an engine that uses all that there is, and from no other', () => {
-  assert.equal(createLossClock(free, facts(0.25))(), 320);
-  assert.equal(createLossClock({ ...free, threadCount: 4 }, facts())(), 20, 'all cores compute');
-  assert.equal(createLossClock({ ...free, threadCount: 4 }, facts(8))(), 20, 'a quota above the machine is none');
+test('all that a process does takes time from an engine that uses all that there is, and from no other', () => {
+  assert.deepEqual(createProcessClock(free, facts(0.25))(), { processMs: 320, linksMs: 80 });
+  assert.deepEqual(createProcessClock({ ...free, threadCount: 4 }, facts())(), { processMs: 20, linksMs: 5 }, 'all cores compute');
+  assert.deepEqual(
+    createProcessClock({ ...free, threadCount: 4 }, facts(8))(),
+    { processMs: 20, linksMs: 5 },
+    'a quota above the machine is none',
+  );
+  assert.deepEqual(createProcessClock(free, { ...facts(0.25), mainThreadMs: () => undefined })(), { processMs: 320 }, 'no word of threads');
   for (const clock of [
-    createLossClock(free, facts()),
-    createLossClock(free, facts(1.5)),
-    createLossClock({ ...free, maxCpu: 0.5 }, facts(0.25)),
+    createProcessClock(free, facts()),
+    createProcessClock(free, facts(1.5)),
+    createProcessClock({ ...free, maxCpu: 0.5 }, facts(0.25)),
+    createProcessClock({ ...free, isCourteous: true }, facts(0.25)),
   ])
-    assert.equal(clock(), 0);
+    assert.deepEqual(clock(), { processMs: 0, linksMs: 0 });
 });
 
 test('elsewhere time is time: no quota, one that is no limit, other limits that change', (context) => {

@@ -3,7 +3,7 @@
 // handing values over and collecting garbage come with the work and use up the same quota. Node only.
 
 import { availableParallelism } from 'node:os';
-import { readCpuQuota } from './host-linux.ts';
+import { readCpuQuota, readMainThreadMs } from './host-linux.ts';
 
 export interface WorkClockOptions {
   readonly threadCount: number;
@@ -20,6 +20,8 @@ export interface ProcessorFacts {
   readonly coreCount: number;
   /** Processor time of the whole process, in milliseconds. */
   readonly processMs: () => number;
+  /** Of its main thread, where the system tells that. */
+  readonly mainThreadMs: () => number | undefined;
 }
 
 /** A quota may be another after so long. */
@@ -46,14 +48,32 @@ export function createWorkClock(options: WorkClockOptions, facts: ProcessorFacts
   };
 }
 
-/**
- * A clock of the processor time that this process takes from an engine that uses all the cores it may use, as milliseconds of the engine's work. It does not run
- * where the process has more cores than that, or the engine pauses of its own accord. To be read while the engine rests: its work counts too.
- */
-export function createLossClock({ threadCount, maxCpu }: WorkClockOptions, facts: ProcessorFacts = processorFacts()): () => number {
-  const { coreCount, processMs } = facts;
-  const cores = Math.min(facts.quotaCores() ?? Number.POSITIVE_INFINITY, coreCount);
-  return cores > threadCount || maxCpu < 1 ? () => 0 : () => processMs() / cores;
+/** What a process has done, as milliseconds of an engine that uses all the cores it may use. */
+export interface ProcessWork {
+  /** All of it: the engine's work and everything else. */
+  readonly processMs: number;
+  /** Of these, what the main thread did: it has the links. Absent where that is not known. */
+  readonly linksMs?: number;
+}
+
+/** A clock of all that this process does. It does not run where the process has more cores than its engine uses, or the engine pauses of its own accord. */
+export function createProcessClock(
+  { threadCount, maxCpu, isCourteous }: WorkClockOptions,
+  facts: ProcessorFacts = processorFacts(),
+): () => ProcessWork {
+  const quota = recent(facts.quotaCores);
+  let [lastMs, lastMainMs] = [facts.processMs(), facts.mainThreadMs()];
+  let [processMs, linksMs] = [0, 0];
+  return () => {
+    const [nowMs, mainMs] = [facts.processMs(), facts.mainThreadMs()];
+    const cores = Math.min(quota(performance.now()) ?? Number.POSITIVE_INFINITY, facts.coreCount);
+    if (cores <= threadCount && maxCpu === 1 && !isCourteous) {
+      processMs += (nowMs - lastMs) / cores;
+      linksMs += ((mainMs ?? 0) - (lastMainMs ?? 0)) / cores;
+    }
+    [lastMs, lastMainMs] = [nowMs, mainMs];
+    return mainMs === undefined ? { processMs } : { processMs, linksMs };
+  };
 }
 
 /** The value, asked for again where it is too old. */
@@ -72,6 +92,11 @@ export function processorFacts(): ProcessorFacts {
     return (user + system) / 1000;
   };
   const coreCount = availableParallelism();
-  const quotaCores = process.platform === 'linux' ? () => readCpuQuota()?.cores : () => undefined;
-  return { quotaCores, coreCount, processMs };
+  const isLinux = process.platform === 'linux';
+  return {
+    quotaCores: isLinux ? () => readCpuQuota()?.cores : () => undefined,
+    coreCount,
+    processMs,
+    mainThreadMs: isLinux ? readMainThreadMs : () => undefined,
+  };
 }

@@ -116,6 +116,14 @@ export function parameterBytes(sequence: LayerSequence, layer: Layer): number {
   return initializerBytes(sequence.graph, layer.parameters);
 }
 
+/** Bytes of those parameters of a layer that are in `frozen`. */
+export function frozenBytes(sequence: LayerSequence, layer: Layer, frozen: ReadonlySet<string>): number {
+  return initializerBytes(
+    sequence.graph,
+    layer.parameters.filter((name) => frozen.has(name)),
+  );
+}
+
 /** Bytes of a layer's buffers. */
 export function bufferBytes(sequence: LayerSequence, layer: Layer): number {
   return initializerBytes(sequence.graph, layer.buffers);

@@ -180,6 +180,7 @@ export function stageDemand(problem: Problem, first: number, end: number, inFlig
   return {
     weightBytes: sums.weightBytes(first, end),
     frozenBytes: sums.frozenBytes(first, end),
+    runtimeBytes: sums.runtimeBytes(first, end),
     savedBytes,
     leastSavedBytes: recomputes ? kept.leastBytes(first, end) : savedBytes,
     inFlight: inFlightCount,

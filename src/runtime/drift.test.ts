@@ -5,7 +5,7 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { createRandom } from '../random.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
-import { DriftWatch, refreshProfile } from './drift.ts';
+import { type DeviceRound, DriftWatch, refreshProfile } from './drift.ts';
 
 const layer = (name: string): Profile['layers'][number] => ({ name, outputBytes: 4, weightBytes: 4, savedBytes: 4, flops: 1 });
 const profile: Profile = {
@@ -35,21 +35,24 @@ const plan: Plan = {
 };
 
 const many = (count: number, value: number): number[] => new Array<number>(count).fill(value);
+/** Rounds in which devices computed for so long. */
+const busy = (all: Readonly<Record<string, readonly number[]>>): Readonly<Record<string, readonly DeviceRound[]>> =>
+  Object.fromEntries(Object.entries(all).map(([device, values]) => [device, values.map((busyMs) => ({ busyMs }))]));
 
 test('a device that falls to a quarter of its speed is told when three quarters of its rounds say so; only its times change', () => {
   const rounds = (slowCount: number): readonly number[] => [...many(16 - slowCount, 20), ...many(slowCount, 80)];
-  assert.deepEqual(refreshProfile(profile, plan, cluster, { a: rounds(11), b: many(16, 30) }), { profile, factors: {} });
-  const { profile: found, factors } = refreshProfile(profile, plan, cluster, { a: rounds(13), b: many(16, 30) });
+  assert.deepEqual(refreshProfile(profile, plan, cluster, busy({ a: rounds(11), b: many(16, 30) })), { profile, factors: {} });
+  const { profile: found, factors } = refreshProfile(profile, plan, cluster, busy({ a: rounds(13), b: many(16, 30) }));
   assert.deepEqual(factors, { a: 4 });
   assert.deepEqual(found.devices, { board: profile.devices['board'], a: { forwardMs: [[4, 8]], backwardMs: [[12, 16]] } });
   // With the profile refreshed, the same rounds are as expected; when the device recovers, that is told too.
-  assert.deepEqual(refreshProfile(found, plan, cluster, { a: rounds(13) }).factors, {});
-  assert.deepEqual(refreshProfile(found, plan, cluster, { a: many(8, 20) }).factors, { a: 0.25 });
+  assert.deepEqual(refreshProfile(found, plan, cluster, busy({ a: rounds(13) })).factors, {});
+  assert.deepEqual(refreshProfile(found, plan, cluster, busy({ a: many(8, 20) })).factors, { a: 0.25 });
 });
 
 test('a profile that is corrected by a tenth predicts the rounds with it', () => {
   const rounds = { a: [21.6, 22, 22, 22.4, 22, 30], b: [27, 26.9, 27, 27.1, 20, 27] };
-  const { profile: found, factors } = refreshProfile(profile, plan, cluster, rounds);
+  const { profile: found, factors } = refreshProfile(profile, plan, cluster, busy(rounds));
   assert.deepEqual(factors, { a: 1.1, b: 0.9 });
   const { devices } = simulate(program(plan), plan, found, cluster, { events: false });
   for (const [device, ms] of [
@@ -59,16 +62,57 @@ test('a profile that is corrected by a tenth predicts the rounds with it', () =>
     assert.ok(Math.abs((devices[device]?.busyMs ?? 0) / ms - 1) < 1e-6, device);
   // Rounds like these say nothing new then, nor do some that are a little otherwise.
   for (const more of [rounds, { a: many(8, 23), b: many(8, 25.8) }])
-    assert.equal(refreshProfile(found, plan, cluster, more).profile, found);
+    assert.equal(refreshProfile(found, plan, cluster, busy(more)).profile, found);
 });
+
+/** 20 ms of computing, 20 of bytes on each device. */
+const costly: Profile = { ...profile, devices: { board: { forwardMs: [[1, 2]], backwardMs: [[3, 4]], handlingMsPerMiB: 2 ** 19 } } };
 
 test('what bytes cost may be paid while a device waits, or slow its computing: neither is drift', () => {
   // 8 bytes a micro-batch and device, forward and backward: 20 ms a round.
-  const costly: Profile = { ...profile, devices: { board: { forwardMs: [[1, 2]], backwardMs: [[3, 4]], handlingMsPerMiB: 2 ** 19 } } };
-  const factors = (a: number): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, { a: many(8, a) }).factors;
+  const factors = (a: number): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, busy({ a: many(8, a) })).factors;
   for (const ms of [19.2, 20, 40, 41.8]) assert.deepEqual(factors(ms), {}, `${ms} ms`);
   assert.deepEqual(factors(60), { a: 1.5 });
   assert.deepEqual(factors(10), { a: 0.5 });
+});
+
+test('what the whole process did says what computing and bytes take together, each as much longer', () => {
+  const rounds = (count: number, processMs: number): DeviceRound[] => many(count, processMs).map((ms) => ({ busyMs: 20, processMs: ms }));
+  const factors = (a: readonly DeviceRound[]): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, { a }).factors;
+  assert.deepEqual(factors(rounds(8, 40)), {});
+  assert.deepEqual(factors(rounds(8, 30)), { a: 0.75 });
+  assert.deepEqual(factors(rounds(8, 60)), { a: 1.5 });
+  assert.deepEqual(factors([...rounds(8, 60), { busyMs: 20 }]), {}, 'one that does not tell it');
+  const { profile: found } = refreshProfile(costly, plan, cluster, { a: rounds(8, 60) });
+  const { busyMs = 0, handlingMs = 0 } = simulate(program(plan), plan, found, cluster, { events: false }).devices['a'] ?? {};
+  assert.ok(Math.abs(busyMs - 60) < 1e-6 && Math.abs(handlingMs - 30) < 1e-6);
+  const small = refreshProfile(costly, plan, cluster, { a: rounds(8, 41) }, 0).factors;
+  assert.deepEqual(small, { a: 1.025 }, 'without patience');
+});
+
+test('what the thread of the links did tells bytes from computing; what is more than bytes can take counts with the computing', () => {
+  const found = (processMs: number, linksMs: number): readonly number[] => {
+    const a = many(8, processMs).map((ms) => ({ busyMs: 20, processMs: ms, linksMs }));
+    const refreshed = refreshProfile(costly, plan, cluster, { a });
+    const { busyMs = 0, handlingMs = 0 } = simulate(program(plan), plan, refreshed.profile, cluster, { events: false }).devices['a'] ?? {};
+    return [refreshed.factors['a'] ?? 1, busyMs - handlingMs, handlingMs].map((value) => Math.round(value * 1e6) / 1e6);
+  };
+  assert.deepEqual(found(40, 20), [1, 20, 20]);
+  assert.deepEqual(found(25, 5), [1, 20, 5], 'bytes cost a quarter');
+  assert.deepEqual(found(35, 5), [1.5, 30, 5], 'and computing half as much again');
+  assert.deepEqual(found(70, 40), [2.5, 50, 20], 'the thread does more than bytes could take');
+  assert.deepEqual(found(39.2, 18.5), [1, 20, 20], 'no more than rounds differ');
+});
+
+test('what an AllReduce costs the processors is of the bytes', () => {
+  const group: Plan = { ...plan, stages: [{ layers: [0, 2], devices: ['a', 'b'], samples: [1, 0], inFlight: 1 }] };
+  // 2(2 − 1)/2 of 8 bytes sent, and as many received; 5 micro-batches of 10 ms.
+  const one = { busyMs: 50, processMs: 52, linksMs: 2 };
+  const { profile: found, factors } = refreshProfile(costly, group, cluster, { a: many(8, 0).map(() => one) });
+  assert.deepEqual(factors, { a: 1 });
+  const { busyMs, handlingMs, reducingMs = 0 } = simulate(program(group), group, found, cluster, { events: false }).devices['a'] ?? {};
+  assert.deepEqual([busyMs, handlingMs], [50, undefined]);
+  assert.ok(Math.abs(reducingMs - 2) < 1e-6, `${reducingMs} of 8 ms before`);
 });
 
 test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {
@@ -78,7 +122,7 @@ test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than fi
       { length: 16 },
       (_, round) => 20 * (round % 4 === 1 ? (seed % 2 === 0 ? 10 : 0.1) : 0.85 + 0.35 * random.uniform()),
     );
-    const { factors } = refreshProfile(profile, plan, cluster, { a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] });
+    const { factors } = refreshProfile(profile, plan, cluster, busy({ a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] }));
     for (const [device, factor] of Object.entries(factors)) assert.ok(device === 'a' && factor > 0.85 && factor < 1.2, `seed ${seed}`);
   }
 });

@@ -6,7 +6,7 @@ import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts'
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
-import { quartiles } from '../statistics.ts';
+import { median, quartiles } from '../statistics.ts';
 import { type LinkChange, LinkWatch } from './link-watch.ts';
 import type { RoundResult } from './messages.ts';
 
@@ -16,6 +16,9 @@ export interface Refreshed {
   /** How many times as long as the profile says a device computes: those that it is corrected by. */
   readonly factors: Readonly<Record<string, number>>;
 }
+
+/** What a device tells of a round's computing. */
+export type DeviceRound = Pick<RoundResult, 'busyMs' | 'processMs' | 'linksMs'>;
 
 /** What became otherwise since plans were last asked for. */
 export interface Changes {
@@ -33,8 +36,8 @@ export interface Seen extends Refreshed {
 
 /** Fewer rounds say nothing. */
 const leastRoundCount = 5;
-/** Between these the profile stands: rounds are not more alike. */
-const [longer, shorter] = [1.05, 0.95];
+/** With smaller differences the profile stands: rounds are not more alike. */
+const usualDifference = 0.05;
 /** Beyond these it is told that a device became slower or faster, and another plan is looked for soon. */
 const [slower, faster] = [1.25, 0.8];
 /** Where devices became slower by factors that are further apart than this, another plan may be better, too: it is looked for now and then. */
@@ -52,7 +55,7 @@ const nowAndThenMs = 60_000;
 export class DriftWatch {
   readonly links: LinkWatch;
   readonly #clock: Clock;
-  #busyMs: Record<string, number[]> = {};
+  #rounds: Record<string, DeviceRound[]> = {};
   #sinceMs: number;
   #isSettling = true;
   /** By device, the product of what its times were corrected by since plans were last asked for. */
@@ -77,12 +80,12 @@ export class DriftWatch {
   }
 
   /** Notes a round. True when there are enough of them for `look`. */
-  add(results: Readonly<Record<string, Pick<RoundResult, 'busyMs' | 'linkMbps'>>>): boolean {
+  add(results: Readonly<Record<string, DeviceRound & Pick<RoundResult, 'linkMbps'>>>): boolean {
     let roundCount = 0;
-    for (const [device, { busyMs, linkMbps = {} }] of Object.entries(results)) {
+    for (const [device, { linkMbps = {}, ...round }] of Object.entries(results)) {
       this.links.add(device, linkMbps);
-      this.#busyMs[device] ??= [];
-      roundCount = Math.max(roundCount, this.#busyMs[device].push(busyMs));
+      this.#rounds[device] ??= [];
+      roundCount = Math.max(roundCount, this.#rounds[device].push(round));
     }
     if (roundCount < leastRoundCount || this.#clock.now() - this.#sinceMs < (this.#isSettling ? settlingMs : lookEveryMs)) return false;
     if (!this.#isSettling) return true;
@@ -93,7 +96,7 @@ export class DriftWatch {
 
   /** What the rounds since the last look, or since the layout has settled, say. `cluster` is as `links` corrected it. */
   look(profile: Profile, plan: Plan, cluster: Cluster): Seen {
-    const later = Object.entries(this.#busyMs).map(([device, rounds]) => [
+    const later = Object.entries(this.#rounds).map(([device, rounds]) => [
       device,
       rounds.slice(-Math.max(leastRoundCount, rounds.length >> 1)),
     ]);
@@ -102,7 +105,7 @@ export class DriftWatch {
       this.#corrections.set(device, (this.#corrections.get(device) ?? 1) * factor);
     const links = this.links.look(refreshed.profile, plan, cluster);
     this.#linkChanges.push(...links);
-    const changes = this.#changes(Object.keys(this.#busyMs));
+    const changes = this.#changes(Object.keys(this.#rounds));
     this.#forget();
     return { ...refreshed, links, changes };
   }
@@ -125,38 +128,80 @@ export class DriftWatch {
   }
 
   #forget(): void {
-    this.#busyMs = {};
+    this.#rounds = {};
     this.links.begin();
     this.#sinceMs = this.#clock.now();
   }
 }
 
 /**
- * `busyMs`: by device, the milliseconds that it computed in each round under this plan (RoundResult.busyMs). The profile is corrected where three quarters of
- * the rounds say so; by their median. Devices without samples, and names that the plan does not have, are left out. (FTPipeHD, section III-D, estimates
- * capacities in this way, from the time of a stage beside that of the same layers in the profile.)
+ * `rounds`: by device, what it told of its rounds under this plan. The profile is corrected where three quarters of the rounds say so, by their median. Devices
+ * without samples, and names that the plan does not have, are left out. (FTPipeHD, section III-D, estimates capacities in this way, from the time of a stage
+ * beside that of the same layers in the profile.) `difference`: the fraction up to which a device may be off without a correction.
  */
 export function refreshProfile(
   profile: Profile,
   plan: Plan,
   cluster: Cluster,
-  busyMs: Readonly<Record<string, readonly number[]>>,
+  rounds: Readonly<Record<string, readonly DeviceRound[]>>,
+  difference: number = usualDifference,
 ): Refreshed {
   const { devices: predicted } = simulate(program(plan), plan, profile, cluster, { events: false });
   const factors: Record<string, number> = {};
   const devices: Record<string, DeviceTimes> = {};
   for (const device of cluster.devices) {
-    const { busyMs: mostMs = 0, handlingMs = 0 } = predicted[device.name] ?? {};
-    // A device that has time to spare sends and receives in it, and takes no longer for its computing.
-    const leastMs = mostMs - handlingMs;
-    const rounds = busyMs[device.name] ?? [];
-    if (leastMs === 0 || rounds.length < leastRoundCount) continue;
-    const [low, median, high] = quartiles(rounds);
-    if (low < longer * mostMs && high > shorter * leastMs) continue;
-    const factor = median / (median > mostMs ? mostMs : leastMs);
-    factors[device.name] = factor;
-    devices[device.name] = scaledTimes(deviceTimes(profile, device), factor);
+    const { busyMs = 0, handlingMs = 0, reducingMs = 0 } = predicted[device.name] ?? {};
+    const own = rounds[device.name] ?? [];
+    const computeMs = busyMs - handlingMs;
+    if (computeMs === 0 || own.length < leastRoundCount) continue;
+    const { compute, handling } = ratesOf(own, { computeMs, handlingMs: handlingMs + reducingMs }, difference);
+    if (compute === 1 && handling === 1) continue;
+    const times = scaledTimes(deviceTimes(profile, device), compute);
+    const { handlingMsPerMiB } = deviceTimes(profile, device);
+    factors[device.name] = compute;
+    devices[device.name] = handlingMsPerMiB === undefined ? times : { ...times, handlingMsPerMiB: handlingMsPerMiB * handling };
   }
   const isSame = Object.keys(factors).length === 0;
   return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, factors };
+}
+
+/** How many times as long as predicted a device computes, and takes for its bytes. */
+function ratesOf(
+  rounds: readonly DeviceRound[],
+  { computeMs, handlingMs }: { readonly computeMs: number; readonly handlingMs: number },
+  difference: number,
+): { readonly compute: number; readonly handling: number } {
+  const wholeMs = computeMs + handlingMs;
+  const processMs = known(rounds.map((round) => round.processMs));
+  // Of computing alone nobody knows whether bytes slowed it down: a device that has time to spare sends and receives in it.
+  if (processMs === undefined) {
+    const compute = rate(
+      rounds.map((round) => round.busyMs),
+      [computeMs, wholeMs],
+      difference,
+    );
+    return { compute, handling: compute };
+  }
+  const linksMs = known(rounds.map((round) => round.linksMs));
+  if (linksMs === undefined || handlingMs === 0) {
+    const compute = rate(processMs, [wholeMs, wholeMs], difference);
+    return { compute, handling: compute };
+  }
+  // The thread of the links does more than move bytes: what is beyond the prediction is no fault of theirs, and counts with the computing.
+  const bytesMs = linksMs.map((ms) => Math.min(ms, handlingMs));
+  const restMs = processMs.map((ms, round) => ms - (bytesMs[round] as number));
+  const isNear = Math.abs(median(bytesMs) - handlingMs) <= difference * wholeMs;
+  return { compute: rate(restMs, [computeMs, computeMs], difference), handling: isNear ? 1 : median(bytesMs) / handlingMs };
+}
+
+/** What three quarters of the values say of times between these two, by the median; 1 where they do not differ by more than `difference`. */
+function rate(values: readonly number[], [leastMs, mostMs]: readonly [number, number], difference: number): number {
+  const [low, middle, high] = quartiles(values);
+  if (low < (1 + difference) * mostMs && high > (1 - difference) * leastMs) return 1;
+  return middle / (middle > mostMs ? mostMs : leastMs);
+}
+
+/** Undefined where one is. */
+function known(values: readonly (number | undefined)[]): readonly number[] | undefined {
+  return values.every((value) => value !== undefined) ? values : undefined;
 }

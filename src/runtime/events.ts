@@ -3,7 +3,7 @@
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { Phase } from './coordinator/machine-types.ts';
 import type { LinkChange } from './link-watch.ts';
-import type { RoundTimes } from './messages.ts';
+import type { RoundResult, RoundTimes } from './messages.ts';
 
 /** One line of metrics.jsonl. */
 export interface RoundMetrics {
@@ -92,6 +92,8 @@ export type RunEvent =
       readonly metrics: RoundMetrics;
       readonly endRound: number;
       readonly busyFraction: Readonly<Record<string, number>>;
+      /** What devices tell of all that their processes did. */
+      readonly work: Readonly<Record<string, Pick<RoundResult, 'processMs' | 'linksMs'>>>;
     }
   | { readonly kind: 'checkpoint'; readonly round: number; readonly path: string }
   | {

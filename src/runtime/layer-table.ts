@@ -26,7 +26,7 @@ export async function modelTable(spec: string): Promise<ModelTable> {
 }
 
 /** The table of a model. `savedBytes` holds for layers that are cut apart; fused into one stage they keep less at most. */
-function layerTable(model: string, sequence: LayerSequence): ModelTable {
+export function layerTable(model: string, sequence: LayerSequence): ModelTable {
   const batchSize = sequence.fixedBatch ?? probeBatch;
   const extract = stageExtractor(sequence, batchSize);
   type Sizes = Pick<TableLayer, 'savedBytes' | 'trafficBytes' | 'recomputed'>;

@@ -94,6 +94,10 @@ export interface RoundResult {
   readonly roundMs: number;
   /** Those spent computing since the round before ended. */
   readonly busyMs: number;
+  /** All that the process did since then, as milliseconds of computing, where its engine could use all of its processor; absent elsewhere. */
+  readonly processMs?: number;
+  /** Of these, what the thread of the links did; absent where that is not known. */
+  readonly linksMs?: number;
   /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
   readonly linkMbps?: Readonly<Record<string, number>>;
 }
@@ -192,6 +196,8 @@ export interface ToWorker {
   readonly release: { /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number };
   readonly probe: Record<string, never>;
   readonly 'measure-link': { readonly peer: string };
+  /** A device left before it was linked to all others: nobody need wait for it. */
+  readonly gone: { readonly peer: string };
   /** A layout that may come; `id` is what is answered. */
   readonly reserve: { readonly plan: Plan; readonly id: number };
   readonly end: { readonly reason: string };
@@ -268,6 +274,7 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   release: z.object({ before: count }),
   probe: z.object({}),
   'measure-link': z.object({ peer: name }),
+  gone: z.object({ peer: name }),
   reserve: z.object({ plan, id: count }),
   end: z.object({ reason: z.string().max(1000) }),
 };
@@ -297,6 +304,8 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
     finite: z.boolean(),
     roundMs: milliseconds,
     busyMs: milliseconds,
+    processMs: milliseconds.exactOptional(),
+    linksMs: milliseconds.exactOptional(),
     linkMbps: z.record(name, z.number().positive()).exactOptional(),
   }),
   state,

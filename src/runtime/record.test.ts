@@ -55,7 +55,7 @@ test('rounds go to the metrics, documents to their files, everything else to the
     { kind: 'cluster', cluster },
     { kind: 'profile', profile },
     { kind: 'deployment', plan },
-    { kind: 'round', metrics, endRound: 2, busyFraction: { a: 1 } },
+    { kind: 'round', metrics, endRound: 2, busyFraction: { a: 1 }, work: {} },
     { kind: 'checkpoint', round: 1, path: 'runs/1/checkpoints/1' },
     { kind: 'failed', message: 'b left' },
   ];

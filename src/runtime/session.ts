@@ -311,7 +311,11 @@ class Session {
     const busyFraction = Object.fromEntries(
       Object.entries(results).map(([device, { busyMs }]) => [device, Math.min(1, busyMs / (seconds * 1000))]),
     );
-    this.#observe({ kind: 'round', metrics, endRound: machine.endRound, busyFraction });
+    const told = Object.entries(results).filter(([, { processMs }]) => processMs !== undefined);
+    const work = Object.fromEntries(
+      told.map(([device, { processMs = 0, linksMs }]) => [device, { processMs, ...(linksMs === undefined ? {} : { linksMs }) }]),
+    );
+    this.#observe({ kind: 'round', metrics, endRound: machine.endRound, busyFraction, work });
   }
 
   async #checkpoint(round: number, state: RunState): Promise<boolean> {

@@ -56,7 +56,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
 });
 
 /** How many copies of each weight the optimizer keeps beside it (eq. 3's s): momentum 1, Adam 2. */
-export function optimizerStateCount(spec: TrainingSpec): 0 | 1 | 2 {
+export function optimizerStateCount(spec: Pick<TrainingSpec, 'optimizer'>): 0 | 1 | 2 {
   if (spec.optimizer.kind !== 'sgd') return 2;
   return spec.optimizer.momentum > 0 ? 1 : 0;
 }

@@ -20,6 +20,8 @@ export interface SimulatedDevice {
   readonly busyMs: number;
   /** The second part of it, where the profile says what bytes cost. */
   readonly handlingMs?: number;
+  /** What its AllReduces sent and received cost its processor; not in busyMs. Absent where they cost nothing. */
+  readonly reducingMs?: number;
   /** 1 − busyMs / roundMs. */
   readonly idleFraction: number;
   /** Eq. 3 with the device's own share. */
@@ -99,6 +101,7 @@ class World {
   readonly #heldMs: Float64Array;
   readonly #busyMs: Float64Array;
   readonly #handlingMs: Float64Array;
+  readonly #reducingMs: Float64Array;
   readonly #endMs: Float64Array;
   // By piece.
   readonly #arrived: Uint8Array;
@@ -128,6 +131,7 @@ class World {
     this.#heldMs = new Float64Array(runners.length).fill(-1);
     this.#busyMs = new Float64Array(runners.length);
     this.#handlingMs = new Float64Array(runners.length);
+    this.#reducingMs = new Float64Array(runners.length);
     this.#endMs = new Float64Array(runners.length);
     this.#arrived = new Uint8Array(flows.length * microBatchCount);
     this.#readyMs = new Float64Array(flows.length * microBatchCount);
@@ -174,10 +178,12 @@ class World {
     for (const [index, runner] of runners.entries()) {
       const busyMs = this.#busyMs[index] as number;
       const handlingMs = this.#handlingMs[index] as number;
+      const reducingMs = this.#reducingMs[index] as number;
       const { powerW } = defined(specs[runner.place], 'a device');
       devices[runner.program.device] = {
         busyMs,
         ...(handlingMs === 0 ? {} : { handlingMs }),
+        ...(reducingMs === 0 ? {} : { reducingMs }),
         idleFraction: roundMs === 0 ? 0 : 1 - busyMs / roundMs,
         peakMemoryMiB: this.#peakMemoryMiB(runner, optimizerState),
         ...(powerW === undefined ? {} : { energyJ: (powerW * busyMs) / 1000 }),
@@ -202,12 +208,14 @@ class World {
     const [first, end] = program.layers;
     const mostBytes = sums.savedBytes(trainedFrom, end);
     const leastBytes = kept.leastBytes(trainedFrom, end);
-    const [weightBytes, frozenBytes, savedBytes] = [
-      sums.weightBytes(first, end),
-      sums.frozenBytes(first, end),
-      Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
-    ];
-    const demand = { weightBytes, frozenBytes, savedBytes, inFlight, optimizerState };
+    const demand = {
+      weightBytes: sums.weightBytes(first, end),
+      frozenBytes: sums.frozenBytes(first, end),
+      runtimeBytes: sums.runtimeBytes(first, end),
+      savedBytes: Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
+      inFlight,
+      optimizerState,
+    };
     return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;
   }
 
@@ -256,11 +264,13 @@ class World {
   /** Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next. */
   #join(index: number, number: number, nowMs: number): boolean {
     const joined = this.#joined[number] as number[];
-    const { size, durationMs, row } = defined(this.#compiled.groups[number], 'a group');
+    const { size, durationMs, row, members, costsMs } = defined(this.#compiled.groups[number], 'a group');
     const isBeside = row >= 0;
     if (isBeside) this.#reducing[index] = (this.#reducing[index] as number) + 1;
     if (joined.push(index) < size) return isBeside;
     this.#joined[number] = [];
+    for (const [place, member] of members.entries())
+      this.#reducingMs[member] = (this.#reducingMs[member] as number) + (costsMs[place] as number);
     const startMs = isBeside ? Math.max(nowMs, this.#rowFreeMs[row] as number) : nowMs;
     const endMs = startMs + durationMs;
     if (this.#keepsEvents) for (const member of joined) this.#recordReduction(member, number, startMs, endMs);

@@ -7,7 +7,7 @@ import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/compute-thread.ts';
 import { searchForGarbageLess } from '../../engine/host-node.ts';
-import { createLossClock } from '../../engine/work-clock.ts';
+import { createProcessClock } from '../../engine/work-clock.ts';
 import { InputError } from '../../errors.ts';
 import { findCoordinator } from '../../runtime/discovery.ts';
 import { createDeviceStore } from '../../runtime/security/device-store.ts';
@@ -89,7 +89,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       clock: systemClock,
       insecure: options.insecure === true,
       createEngine: () => createComputeThread({ engine, threadCount, maxCpu, isCourteous }),
-      lossMs: createLossClock({ threadCount, maxCpu, isCourteous }),
+      processWork: createProcessClock({ threadCount, maxCpu, isCourteous }),
       ...(options.name === undefined ? {} : { name: options.name }),
       ...(options.host === undefined ? {} : { host: options.host }),
       profileCache: profileCache(`${options.name ?? ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`),

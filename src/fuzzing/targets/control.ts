@@ -108,6 +108,7 @@ const toWorker: ToWorker = {
   release: { before: 3 },
   probe: {},
   'measure-link': { peer: 'b' },
+  gone: { peer: 'b' },
   reserve: { plan, id: 7 },
   end: { reason: 'the run is done' },
 };

@@ -32,8 +32,11 @@ export function lost(config: MachineConfig, state: MachineState, device: string,
   const bumped = { ...next, epoch: state.epoch + 1 };
   if (state.phase === 'gathering' || state.phase === 'waiting') return [bumped, []];
   if (fullMembers(next).length === 0) return nobodyLeft(config, bumped, cause);
-  // Before there is a layout, the others simply go on without it.
-  if (state.plan === undefined && state.pending === undefined && state.change === undefined) return [bumped, []];
+  // Before there is a layout, the others simply go on without it, and wait for its call no longer.
+  if (state.plan === undefined && state.pending === undefined && state.change === undefined) {
+    const callers = state.phase === 'connecting' ? next.waitingFor : [];
+    return [bumped, callers.map((name) => ({ kind: 'send', device: name, message: 'gone', control: { peer: device } }))];
+  }
   const isUsed = [state.plan, state.pending].some((plan) => plan?.stages.some(({ devices }) => devices.includes(device)));
   const isSource = (state.phase === 'deploying' || !state.isSettled) && state.holdings.some((holding) => holding.device === device);
   if (!isUsed && !isSource) return [next, []];

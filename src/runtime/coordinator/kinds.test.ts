@@ -77,7 +77,7 @@ test('what links cost a device is the middle of what it sent with, and of what i
       ['b', [link('c', 6, 40)]],
     ]),
   );
-  assert.deepEqual(Object.fromEntries(costs), { a: 3, b: (6 + 10) / 2, c: 30 });
+  assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
 });
 
 test('a link that a processor held up is taken for as fast as that processor usually is, one that was slow itself for what it carried', () => {

@@ -12,7 +12,9 @@ import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { DriftWatch } from '../drift.ts';
 import type { RunEvent } from '../events.ts';
+import { runtimeBytes, trainingMiB } from '../memory-need.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
+import { checkPlanMemory } from '../plan-memory.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
 import { handlingByDevice, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
@@ -29,6 +31,9 @@ const unprofiledCopyEvery = 10;
 const tellAfterMs = 30_000;
 /** Between a new layout and the first plan: there may be a better layout soon. */
 const tellPauseMs = 5_000;
+
+/** What a device has for training at least: a plan that does not fit can then say what it lacks. */
+const leastMiB = 1;
 
 /** How many times as long rounds of a plan may take that devices are ready for. */
 const readyWorth = 1.1;
@@ -212,9 +217,12 @@ export class LayoutPlanner {
   /** A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few are left, the others do their work. */
   #fitted(plan: Plan, devices: readonly string[]): Plan {
     const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-    if (named.every((name) => devices.includes(name))) return plan;
     const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
-    return this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
+    const fitted = named.every((name) => devices.includes(name))
+      ? plan
+      : this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
+    checkPlanMemory(fitted, this.#cluster(devices), this.#options.subject);
+    return fitted;
   }
 
   /** Where the devices that are left cannot hold such a plan, another order of them, or other micro-batches, may fit. */
@@ -341,7 +349,8 @@ export class LayoutPlanner {
     return this.#driftWatch.links.corrected({
       devices: devices.map((name, index) => {
         const shareCount = machines.filter((machine) => machine === machines[index]).length;
-        return { name, memoryMiB: this.#budgets.withinMiB(name, Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount)) };
+        const ownMiB = Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount);
+        return { name, memoryMiB: this.#budgets.withinMiB(name, Math.max(leastMiB, trainingMiB(ownMiB))) };
       }),
       links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
     });
@@ -360,13 +369,13 @@ export class LayoutPlanner {
 
   #profile(devices: readonly string[]): Profile {
     const { machine } = this.#options;
-    const { modelName, sequence, label } = this.#options.subject;
-    const first = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
+    const { modelName, sequence, label, training } = this.#options.subject;
+    const { layers } = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
     return {
       model: modelName,
       inputBytes: cutBytes(sequence.inputs),
       labelBytes: cutBytes([label]),
-      layers: first.layers as readonly LayerProfile[],
+      layers: (layers as readonly LayerProfile[]).map((layer) => ({ ...layer, runtimeBytes: runtimeBytes(layer, training) })),
       batchSizes: machine.batchSizesToProfile,
       devices: Object.fromEntries(this.#times(devices)),
     };

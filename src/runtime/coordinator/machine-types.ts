@@ -169,7 +169,7 @@ export type MachineEffect =
         readonly message: Kind;
         readonly control: ToWorker[Kind];
       };
-    }['measure' | 'profile' | 'round' | 'commit' | 'snapshot' | 'release' | 'probe' | 'end']
+    }['measure' | 'profile' | 'round' | 'commit' | 'snapshot' | 'release' | 'probe' | 'gone' | 'end']
   /** Send the model (the shell holds its bytes). */
   | { readonly kind: 'send-model'; readonly device: string }
   | { readonly kind: 'send-peers'; readonly device: string; readonly members: readonly Member[] }

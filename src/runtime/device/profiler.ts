@@ -9,7 +9,7 @@ import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import type { Graph, ValueInfo } from '../../graph/graph.ts';
-import { type CutTensor, cutBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import { type CutTensor, cutBytes, frozenBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
 import { isFloat } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
@@ -186,8 +186,6 @@ function layerProfiles(
   batchSize: number,
 ): LayerProfile[] {
   const isFrozen = new Set(frozen);
-  const frozenBytes = (layer: Layer): number =>
-    parameterBytes(sequence, { ...layer, parameters: layer.parameters.filter((name) => isFrozen.has(name)) });
   const sizesOf = (layer: Layer, index: number): Pick<LayerProfile, 'savedBytes' | 'recomputed'> => {
     const passes = defined(times[index], layer.name);
     const savedBytes = Math.ceil(passes.savedBytes / batchSize);
@@ -197,7 +195,7 @@ function layerProfiles(
     name: layer.name,
     outputBytes: cutBytes(layer.outputs),
     weightBytes: parameterBytes(sequence, layer),
-    ...(layer.parameters.some((name) => isFrozen.has(name)) ? { frozenBytes: frozenBytes(layer) } : {}),
+    ...(layer.parameters.some((name) => isFrozen.has(name)) ? { frozenBytes: frozenBytes(sequence, layer, isFrozen) } : {}),
     ...sizesOf(layer, index),
     flops: layer.flops,
     // A model with a fixed batch cannot share it out either.

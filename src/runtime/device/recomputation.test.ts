@@ -3,10 +3,12 @@ import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
+import { parameterBytes } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
 import { program } from '../../schedule/generate.ts';
 import { difference, runAlone, runCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, residualNet, sgd, subjectOf, transformerNet } from '../../testing/training-subjects.ts';
+import { processMiB, runtimeBytes } from '../memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
 
 const plan = {
@@ -36,7 +38,11 @@ test('the budget of a micro-batch is a share of what is given, or of what the de
   assert.equal(budget(3000, undefined), 1000);
   assert.equal(budget(3000, undefined, b), 3000);
   // two layers of 5·7 + 7 and 7·7 + 7 weights, each three times: itself, its gradient, its momentum
-  assert.equal(budget('auto', 160 * 2 ** 20 + 3 * 4 * 98 + 300), 100);
+  const stage = sequence.layers
+    .slice(...defined(a, 'the device').layers)
+    .map((layer) => ({ weightBytes: parameterBytes(sequence, layer) }));
+  const buffers = stage.reduce((sum, layer) => sum + runtimeBytes(layer, training), 0);
+  assert.equal(budget('auto', processMiB * 2 ** 20 + 3 * 4 * 98 + buffers + 300), 100);
   assert.equal(budget('auto', 2 ** 20), 0);
 });
 

@@ -8,10 +8,8 @@ import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import type { StageGraph } from '../../graph/stage.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
+import { runtimeBytes, trainingMiB } from '../memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
-
-/** What the process takes before it has a stage: Node, the engine's library, buffers of links. */
-const processBytes = 160 * bytesInMiB;
 
 /** What a stage's share of memory depends on. */
 export interface BudgetOptions {
@@ -38,10 +36,15 @@ function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOpti
   if (recompute === undefined || (recompute === 'auto' && memoryBytes === undefined)) return undefined;
   const inFlight = Math.max(1, forwardsInFlight(program));
   if (recompute !== 'auto') return recompute / inFlight;
-  const layers = sequence.layers.slice(...program.layers);
-  const weightBytes = layers.reduce((sum, layer) => sum + parameterBytes(sequence, layer), 0);
-  const demand = { weightBytes, savedBytes: 0, inFlight, optimizerState: optimizerStateCount(training) };
-  return Math.max(0, (memoryBytes as number) - processBytes - stageMemoryBytes(demand, 0)) / inFlight;
+  const weights = sequence.layers.slice(...program.layers).map((layer) => ({ weightBytes: parameterBytes(sequence, layer) }));
+  const demand = {
+    weightBytes: weights.reduce((sum, { weightBytes }) => sum + weightBytes, 0),
+    runtimeBytes: weights.reduce((sum, layer) => sum + runtimeBytes(layer, training), 0),
+    savedBytes: 0,
+    inFlight,
+    optimizerState: optimizerStateCount(training),
+  };
+  return Math.max(0, trainingMiB((memoryBytes as number) / bytesInMiB) * bytesInMiB - stageMemoryBytes(demand, 0)) / inFlight;
 }
 
 /** The most forward passes of a round that wait for their backward pass at once. */

@@ -5,6 +5,7 @@ import { setTimeout } from 'node:timers/promises';
 import type { Clock } from '../../clock.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { type DeviceFacts, deviceFacts } from '../../engine/host-node.ts';
+import type { ProcessWork } from '../../engine/work-clock.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
@@ -41,7 +42,7 @@ export interface JoinOptions {
   readonly reconnectMs?: number;
   createEngine(): Promise<Engine>;
   /** See WorkerOptions. */
-  readonly lossMs?: () => number;
+  readonly processWork?: () => ProcessWork;
   onJoined(name: string, joined: { readonly host: string; readonly encrypted: boolean }): void;
   /** The link was lost; the device tries again. */
   onLost?(reason: string): void;
@@ -123,7 +124,7 @@ async function serve(
     engine,
     leave: signal,
     memoryBytes: memoryMiB * 2 ** 20,
-    ...(options.lossMs === undefined ? {} : { lossMs: options.lossMs }),
+    ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
     ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),

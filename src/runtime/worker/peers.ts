@@ -110,6 +110,12 @@ export class Peers {
     );
   }
 
+  /** A peer will not call any more: whoever waits for it goes on. */
+  gone(peer: string): void {
+    this.#arrivals.get(peer)?.(false);
+    this.#arrivals.delete(peer);
+  }
+
   async #arrival(peer: string, waitMs: number): Promise<void> {
     if (this.#links.has(peer)) return;
     let cancel = (): void => {};

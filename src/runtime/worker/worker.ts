@@ -8,6 +8,7 @@ import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
+import type { ProcessWork } from '../../engine/work-clock.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
@@ -68,8 +69,8 @@ export interface WorkerOptions {
   readModel?(message: ModelMessage, frame: Frame): LayerSequence;
   /** Default: those of this process. */
   readonly meters?: ProcessMeters;
-  /** Milliseconds of computing that this process has taken from its engine by other work; right while the engine rests. Default: not known. */
-  readonly lossMs?: () => number;
+  /** What this process has done (`createProcessClock`). Default: not known. */
+  readonly processWork?: () => ProcessWork;
 }
 
 /** How a worker's part ended. */
@@ -121,7 +122,10 @@ class Worker {
   /** The commit that the last round still waits for, and the update that waits for it. */
   #unsettled: Promise<void> | undefined;
   #clippedUpdate: Omit<UpdateOptions, 'gradientScale'> | undefined;
+  /** Devices that left before all were linked. */
+  readonly #gone = new Set<string>();
   #peakMemoryBytes = 0;
+  #toldWork: ProcessWork = { processMs: 0 };
   #stopHeartbeat: () => void = () => {};
 
   constructor(options: WorkerOptions) {
@@ -132,7 +136,8 @@ class Worker {
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#fromPeer(from, frame),
       onEnd: (peer, lost) => this.#peerLost(peer, lost),
-      lossMs: () => (this.#model?.layouts.current === undefined ? options.lossMs?.() : undefined),
+      // Nothing computes before the first layout: what the process does is for its links.
+      lossMs: () => (this.#model?.layouts.current === undefined ? options.processWork?.().processMs : undefined),
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>
@@ -206,6 +211,9 @@ class Worker {
         return void this.#send('alive', {}).catch(() => {}); // a lost link ends the run by itself
       case 'measure-link':
         return void this.#measureAgain(received.control.peer).catch((error: unknown) => this.#session.failure.fail(error));
+      case 'gone':
+        this.#gone.add(received.control.peer);
+        return this.#peers.gone(received.control.peer);
       case 'reserve':
         return void this.#reserve(received.control).catch(() => {}); // a lost link ends the run by itself
       case 'release':
@@ -302,7 +310,7 @@ class Worker {
         const { peers } = received.control;
         await this.#guard(
           this.#peers.connect(earlier(this.#network, 'connect', 'a model'), peers, {
-            names: peers.map(({ name }) => name),
+            names: peers.map(({ name }) => name).filter((name) => !this.#gone.has(name)),
             waitMs: callMs,
           }),
         );
@@ -323,6 +331,7 @@ class Worker {
       case 'release':
       case 'probe':
       case 'measure-link':
+      case 'gone':
       case 'reserve':
       case 'end':
         return; // heard on arrival
@@ -589,8 +598,22 @@ class Worker {
     const { result, times } = await outcome.catch((error: unknown) => this.#waitForVerdict(error));
     if (session !== this.#session) return;
     const linkMbps = this.#peers.rates();
-    await this.#send('prepared', Object.keys(linkMbps).length === 0 ? result : { ...result, linkMbps });
+    await this.#send('prepared', {
+      ...result,
+      ...this.#newWork(),
+      ...(Object.keys(linkMbps).length === 0 ? {} : { linkMbps }),
+    });
     if (isTraced(round)) await this.#send('trace', { round, times });
+  }
+
+  /** What this process has done since this was asked last; empty where that is not known. */
+  #newWork(): Partial<ProcessWork> {
+    const before = this.#toldWork;
+    const now = this.#options.processWork?.() ?? before;
+    this.#toldWork = now;
+    const processMs = now.processMs - before.processMs;
+    if (processMs === 0) return {};
+    return now.linksMs === undefined ? { processMs } : { processMs, linksMs: now.linksMs - (before.linksMs ?? 0) };
   }
 
   /** A round holds on all devices: its update stands, and the state before it may go. */

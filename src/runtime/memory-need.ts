@@ -1,0 +1,25 @@
+// What a device's memory has to hold beside eq. 3 (cluster/memory.ts): the process itself, and what the runtime keeps of each layer. Measured with
+// bench/lab.mjs; numbers and dates are in bench/results/2026-11-21-lab.md.
+
+import type { LayerProfile } from '../cluster/cluster.ts';
+import { optimizerStateCount, type TrainingSpec } from './training-spec.ts';
+
+/** Node.js, ONNX Runtime's library, the code of the model and of training, and buffers of links: what a worker's process takes without any weights. */
+export const processMiB = 160;
+
+/** Sessions of a layer's passes and its update. */
+const sessionBytes = 2 ** 18;
+
+/**
+ * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer state, until all devices have committed;
+ * the vector in which its gradients go round the ring; its sessions.
+ */
+export function runtimeBytes(layer: Pick<LayerProfile, 'weightBytes' | 'frozenBytes'>, training: Pick<TrainingSpec, 'optimizer'>): number {
+  const trainedBytes = layer.weightBytes - (layer.frozenBytes ?? 0);
+  return (2 + optimizerStateCount(training)) * trainedBytes + sessionBytes;
+}
+
+/** Of a device's memory, what is left for training. */
+export function trainingMiB(memoryMiB: number): number {
+  return Math.max(0, memoryMiB - processMiB);
+}
