@@ -1,9 +1,11 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--plot FILE] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--plot FILE] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (three quarters of an hour); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
 //   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
+//   memory   two devices whose memory limits the planner's plan fills: peaks, and kills by the system
+//   together five devices that train by themselves, one alone and all at once: what this machine leaves of five times one device
 //   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
 //   recovery each device lost in turn: time until training goes on, and its speed then beside the best plan for the devices left; what copies cost
 //   slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then beside the best plan for how things are now
@@ -25,13 +27,14 @@ import { processMiB } from '../dist/runtime/memory-need.js';
 import { program } from '../dist/schedule/generate.js';
 import { createSimulator } from '../dist/simulator/simulate.js';
 import { steadyRoundMs } from '../dist/simulator/steady.js';
-import { environment, forms, links, models, peers, recovery, slowed, table4 } from './lab/cases.mjs';
+import { environment, forms, links, memory, models, peers, recovery, slowed, table4, together } from './lab/cases.mjs';
 import { formOf, layoutOf } from './lab/forms.mjs';
 import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.mjs';
 import { measureRecovery, recoveryChart } from './lab/recovery.mjs';
 import { measureSlowed } from './lab/slowed.mjs';
-import { casesTable, linksTable, memoryTable, peersTable, recoveryTable, slowedTable, table4Table } from './lab/tables.mjs';
+import { budgetTable, casesTable, linksTable, memoryTable, peersTable, recoveryTable, slowedTable, table4Table, togetherTable } from './lab/tables.mjs';
 import { openTestbed } from './lab/testbed.mjs';
+import { trainApart } from './lab/together.mjs';
 
 const { values: flags } = parseArgs({
   options: {
@@ -49,7 +52,7 @@ const { values: flags } = parseArgs({
 const rounds = Number(flags.rounds);
 /** Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. Of long rounds fewer do, and fewer are measured. */
 const warmUp = 16;
-const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [45_000, 4, 45_000, 6];
+const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [45_000, 4, 60_000, 6];
 /** SGD with momentum keeps one copy of each weight. */
 const optimizerState = 1;
 
@@ -84,16 +87,26 @@ function roundCounts(predictedMs) {
   return { warmUp: within(leastWarmUp, warmUp, warmUpMs), rounds: within(Math.min(leastRounds, rounds), rounds, measuredMs) };
 }
 
-/** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
-async function openGroup({ name, environment: [letter, mbps], model: modelName, microBatch, count, copies = false }) {
-  const batch = microBatch * count;
+/** What is trained in a group, whatever the plan. */
+function settingsOf({ model: modelName, microBatch, count }) {
   const { model, data } = models[modelName];
-  const settings = ['--model', model, '--data', data, '--batch', String(batch), '--micro-batch', String(microBatch), '--lr', '0.01', '--momentum', '0.9'];
-  settings.push('--replicate-batch-norm', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0');
-  if (!copies) settings.push('--replicate-every', '0');
-  const bed = await openTestbed(environment(letter, mbps), { name: `bench-${process.pid}`, priority: flags.priority, caches });
+  const sizes = ['--batch', String(microBatch * count), '--micro-batch', String(microBatch)];
+  return ['--model', model, '--data', data, ...sizes, '--lr', '0.01', '--momentum', '0.9', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0'];
+}
+
+async function openBed({ name, environment: [letter, mbps, memoryMiB] }) {
+  const bed = await openTestbed(environment(letter, mbps, memoryMiB), { name: `bench-${process.pid}`, priority: flags.priority, caches });
   open = bed;
   log(`${name}: ${bed.lab.layout.devices.map(({ name: device, cores }) => `${device} ${cores}`).join(', ')} cores`);
+  return bed;
+}
+
+/** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
+async function openGroup(group) {
+  const { microBatch, count, copies = false } = group;
+  const batch = microBatch * count;
+  const settings = [...settingsOf(group), '--replicate-batch-norm', ...(copies ? [] : ['--replicate-every', '0'])];
+  const bed = await openBed(group);
   const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { batch }).catch(async (error) => {
     await bed.close();
     throw error;
@@ -232,6 +245,46 @@ async function runPeers(group) {
   }
 }
 
+/** What a plan that fills the devices' memory takes of their limits, profiles included. */
+async function runMemory(group) {
+  if (!group.name.includes(flags.only)) return [];
+  const bed = await openBed(group);
+  try {
+    const lost = [];
+    const onEvent = (event) => event.event === 'left' && lost.push(event.device);
+    const args = [...settingsOf(group), '--replicate-batch-norm', '--recompute', 'auto', '--planner', 'best', '--steps', String(rounds)];
+    const { plan, peakMemoryMiB } = await bed.train(args, { batch: group.microBatch * group.count, onEvent });
+    const devices = bed.limits().map(({ device, limitMiB, killCount }) => {
+      const predictedMiB = processMiB + (plan.predicted.peakMemoryMiB[device] ?? 0);
+      return { device, limitMiB, predictedMiB: round(predictedMiB), measuredMiB: round(peakMemoryMiB[device]), killCount };
+    });
+    log(`  ${formOf(plan)}: ${devices.map(({ device, measuredMiB, limitMiB, killCount }) => `${device} ${measuredMiB} of ${limitMiB} MiB, ${killCount} kills`).join('; ')}`);
+    return [{ cluster: group.name, plan: formOf(plan), lost, devices }];
+  } finally {
+    await bed.close();
+  }
+}
+
+/** Devices that train by themselves, one alone and all at once: what is between the two is the machine's. */
+async function runTogether(group) {
+  if (!group.name.includes(flags.only)) return [];
+  const bed = await openBed(group);
+  try {
+    const names = bed.lab.layout.devices.map(({ name }) => name);
+    const counts = { batch: group.microBatch * group.count, warmUp: leastWarmUp, rounds };
+    const results = [];
+    // The one before and after all: the machine becomes faster and slower.
+    for (const devices of [names.slice(0, 1), names, names.slice(0, 1)]) {
+      const times = await trainApart(bed.lab, devices, settingsOf(group), counts);
+      results.push({ devices: devices.length, roundMs: Object.values(times).map((all) => round(median(all), 4)) });
+      log(`  ${devices.length} at once: ${results.at(-1).roundMs.join(', ')} ms`);
+    }
+    return [{ cluster: group.name, model: models[group.model].model, results }];
+  } finally {
+    await bed.close();
+  }
+}
+
 /** Devices that are lost in the middle of training. */
 async function runRecovery(group) {
   if (!group.name.includes(flags.only)) return [];
@@ -251,7 +304,7 @@ async function runSlowed(group) {
 }
 
 const sections = flags.section.split(',');
-const results = { cases: [], peers: [], recovery: [], slowed: [] };
+const results = { cases: [], memory: [], together: [], peers: [], recovery: [], slowed: [] };
 const tables = [];
 for (const [name, groups] of Object.entries({ forms, links, table4 })) {
   if (!sections.includes(name)) continue;
@@ -260,6 +313,14 @@ for (const [name, groups] of Object.entries({ forms, links, table4 })) {
   results.cases.push(...found);
   tables.push(casesTable(found), memoryTable(found), linksTable(found));
   if (name === 'table4') tables.push(table4Table(found, table4));
+}
+if (sections.includes('memory')) {
+  for (const group of memory) results.memory.push(...(await runMemory(group)));
+  tables.push(budgetTable(results.memory));
+}
+if (sections.includes('together')) {
+  for (const group of together) results.together.push(...(await runTogether(group)));
+  tables.push(togetherTable(results.together));
 }
 if (sections.includes('peers')) {
   for (const group of peers) results.peers.push(...(await runPeers(group)));

@@ -5,11 +5,11 @@ import { parseCluster } from '../../dist/cluster/validate.js';
 
 const clusterFile = (letter) => new URL(`../../clusters/asteroid-${letter.toLowerCase()}.yaml`, import.meta.url);
 
-/** An environment of the paper with another bandwidth between all. 'pair': two equal devices; 'small': three slow ones, for a machine that does other work too. */
-export function environment(letter, bandwidthMbps) {
-  const own = { small: [0.3, 0.15, 0.15], pair: [0.6, 0.6], mixed: [1, 0.35, 0.35], laptops: [0.8, 0.8, 0.12] }[letter];
+/** An environment of the paper with another bandwidth between all. 'pair', 'tight': two equal devices; 'small': three slow ones, for a machine that does other work too. */
+export function environment(letter, bandwidthMbps, memoryMiB = 2048) {
+  const own = { small: [0.3, 0.15, 0.15], pair: [0.6, 0.6], tight: [0.6, 0.6], mixed: [1, 0.35, 0.35], laptops: [0.8, 0.8, 0.12] }[letter];
   if (own !== undefined) {
-    const devices = own.map((cores, index) => ({ name: 'abc'[index], memoryMiB: 2048, cores }));
+    const devices = own.map((cores, index) => ({ name: 'abc'[index], memoryMiB, cores }));
     return { devices, links: { default: { bandwidthMbps } } };
   }
   const cluster = parseCluster(readFileSync(clusterFile(letter), 'utf8'));
@@ -140,6 +140,15 @@ export const recovery = [
 
 /** A link of 100 Mbps that falls to 5, and a device of one core that falls to a quarter. */
 export const slowed = [{ name: 'slowed-100', environment: ['mixed', 100], model: 'mobilenet', microBatch: 8, count: 6 }];
+
+/** Devices whose limits a plan fills as far as it can. */
+export const memory = [
+  { name: 'memory-64', environment: ['tight', 100, 64], model: 'mobilenet', microBatch: 64, count: 4 },
+  { name: 'memory-256', environment: ['tight', 100, 256], model: 'mobilenet', microBatch: 64, count: 4 },
+];
+
+/** Five equal devices, each by itself. */
+export const together = [{ name: 'together-A', environment: ['A', 1000], model: 'mobilenet', microBatch: 10, count: 8 }];
 
 /** Against PyTorch. */
 export const peers = [

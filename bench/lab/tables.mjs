@@ -65,6 +65,27 @@ export function table4Table(cases, groups) {
   );
 }
 
+/** Devices whose limits a plan fills. */
+export function budgetTable(results) {
+  return table(
+    ['cluster', 'plan', 'device', 'limit MiB', 'predicted, process and stage', 'peak', 'killed by the system'],
+    results.flatMap(({ cluster, plan, devices }) => devices.map((one) => [cluster, plan, one.device, one.limitMiB, one.predictedMiB, one.measuredMiB, one.killCount])),
+  );
+}
+
+/** Devices by themselves, alone and all at once. */
+export function togetherTable(results) {
+  return table(
+    ['cluster', 'devices at once', 'rounds, ms', 'beside one alone'],
+    results.flatMap(({ cluster, results: runs }) => {
+      const alone = runs.filter(({ devices }) => devices === 1).map(({ roundMs }) => roundMs[0]);
+      const meanMs = alone.reduce((sum, ms) => sum + ms, 0) / alone.length;
+      const speed = (roundMs) => roundMs.reduce((sum, ms) => sum + meanMs / ms, 0);
+      return runs.map(({ devices, roundMs }) => [cluster, devices, roundMs.join(', '), `${speed(roundMs).toFixed(2)}x the samples`]);
+    }),
+  );
+}
+
 /** Beside PyTorch. */
 export function peersTable(peers) {
   return table(

@@ -42,6 +42,8 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     setBandwidth: (a, b, mbps) => [[a, b], [b, a]].forEach(([from, to]) => shape(lab, from, to, mbps)),
     /** A device has another quota from now on. */
     setCores: (device, cores) => limit(lab, device, cores),
+    /** By device, the memory limit of its control group, and processes that the system has killed for it. */
+    limits: () => lab.layout.devices.map(({ name }) => limitOf(lab, name)),
     /** The next run measures all devices anew. */
     forgetProfiles: () => pairs.forEach(({ own }) => rmSync(own, { recursive: true, force: true })),
     writePlan(plan) {
@@ -131,6 +133,12 @@ function limit({ cgroups }, device, cores) {
   if (burst !== undefined) writeFileSync(burst, '0');
   writeFileSync(join(folder, file), value);
   if (burst !== undefined) writeFileSync(burst, String(cores * periodUs));
+}
+
+function limitOf({ cgroups }, device) {
+  const read = (file) => cgroups.devices[device].map((path) => path.replace('cgroup.procs', file)).filter((path) => existsSync(path)).map((path) => readFileSync(path, 'utf8'))[0];
+  const limitMiB = Number(read('memory.limit_in_bytes') ?? read('memory.max')) / 2 ** 20;
+  return { device, limitMiB, killCount: Number(/^oom_kill (\d+)$/m.exec(read('memory.oom_control') ?? read('memory.events'))[1]) };
 }
 
 /** The most memory that each device's processes have had in memory at once, files included. */

@@ -324,16 +324,20 @@ test('a worker that its system killed for want of memory comes back, and it does
   timeout,
   skip: skip || noLimit,
 }, async (context) => {
-  // Enough to join (70 MiB), too little for its part of micro-batches of 256 samples (130 MiB).
-  const { group, through } = await startStarvedGroup(context, 100 * 2 ** 20);
+  const { group, through } = await startStarvedGroup(context, 256 * 1024);
   const options = { cwd, out: 'killed-for-memory', microBatch: 256 };
-  const joined = await startJoinedRun({ ...options, more: await tlsFlags() }, async (name) => (name === 'worker-3' ? { through } : {}));
+  const joined = await startJoinedRun({ ...options, more: await tlsFlags() });
   endAllAfter(context, joined);
   const { run, workers } = joined;
+  await reached(run, 3);
+  const { process: starved, end: starvedEnd } = defined(workers.get('worker-3'), 'a worker');
+  await writeFile(join(group, 'cgroup.procs'), String(starved.pid));
   await run.event('left', ({ device }) => device === 'worker-3');
   const leftMs = performance.now();
-  assert.equal((await defined(workers.get('worker-3'), 'a worker').end).signal, 'SIGKILL');
+  assert.equal((await starvedEnd).signal, 'SIGKILL');
   assert.equal(await killCount(group), 1);
+  // Enough to join (70 MiB), too little for its part of micro-batches of 256 samples (130 MiB).
+  await writeFile(join(group, 'memory.limit_in_bytes'), String(100 * 2 ** 20));
   const again = joined.join('worker-3', { through });
   endAfter(context, again);
   const { fromMiB, toMiB } = await run.event('memory-lowered', ({ device }) => device === 'worker-3');

@@ -27,6 +27,7 @@ import type { Observer, RunEvent } from './events.ts';
 import { withForwardOnly } from './fine-tuning.ts';
 import { type LinkChange, withLinks } from './link-watch.ts';
 import { localPlan, trainHere } from './local.ts';
+import { checkPlanMemory } from './plan-memory.ts';
 import { checkPlanFits, type PreparedRun, prepareRun, type SessionInput } from './prepare.ts';
 import type { RunState } from './run-state.ts';
 import { autoSchedule } from './settings.ts';
@@ -162,6 +163,7 @@ class Session {
         planAgain: (profile, cluster, wish) => this.#planAgain(profile, cluster, wish),
         mayRecompute: this.#mayRecompute,
         ...(plan === undefined ? {} : { givenPlan: plan }),
+        checkGiven: (given, cluster) => checkPlanMemory(given, this.#given(cluster), this.#prepared.subject),
       },
       {
         host: settings.host,

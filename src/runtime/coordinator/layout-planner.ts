@@ -14,7 +14,6 @@ import { DriftWatch } from '../drift.ts';
 import type { RunEvent } from '../events.ts';
 import { runtimeBytes, trainingMiB } from '../memory-need.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
-import { checkPlanMemory } from '../plan-memory.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
 import { handlingByDevice, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
@@ -221,7 +220,7 @@ export class LayoutPlanner {
     const fitted = named.every((name) => devices.includes(name))
       ? plan
       : this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
-    checkPlanMemory(fitted, this.#cluster(devices), this.#options.subject);
+    this.#options.checkGiven?.(fitted, this.#cluster(devices));
     return fitted;
   }
 
@@ -332,13 +331,12 @@ export class LayoutPlanner {
 
   #cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
-    const costs = handlingByDevice(this.#measurements);
     const pairs = devices.flatMap((from) =>
       (this.#measurements.get(from) ?? [])
         .filter(({ peer }) => devices.includes(peer))
         .map((link) => ({
           between: [from, link.peer] as const,
-          bandwidthMbps: unhinderedMbps(from, link, costs),
+          bandwidthMbps: unhinderedMbps(link),
           latencyMs: link.latencyMs,
         })),
     );

@@ -83,6 +83,8 @@ export interface CoordinatorOptions {
   readonly mayRecompute?: boolean;
   /** The plan to use as it is, its devices in the order of joining; no profiling then. */
   readonly givenPlan?: Plan;
+  /** Whether the devices can hold what it asks of them. Throws InputError. Default: not looked at. */
+  checkGiven?(plan: Plan, cluster: Cluster): void;
   /** The protocol. Default: `step` of machine.ts; the rehearsal wraps it in mistakes, to see them caught. */
   readonly step?: typeof step;
 }

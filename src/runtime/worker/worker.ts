@@ -30,7 +30,6 @@ import {
   type PeerAddress,
   parseMessage,
   type StatePart,
-  stateParts,
   type ToCoordinator,
   type ToPeer,
   type ToWorker,
@@ -39,13 +38,15 @@ import {
 } from '../messages.ts';
 import { Arrivals } from './arrivals.ts';
 import type { LayerRange } from './catalog.ts';
+import { Departures } from './departures.ts';
 import { EarlyFrames } from './early-frames.ts';
 import { checkedProgram, Layout, stageKey, topologyOf } from './layout.ts';
+import { measureLinks } from './measure-links.ts';
 import { earlier, type Model, receiveModel, stageOptionsOf } from './model.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
 import { type ProcessMeters, processMeters } from './process-meters.ts';
 import type { Replicas } from './replicas.ts';
-import { Commits, type EarlyEntries, guarded, type Session, Superseded, sessionOf } from './session.ts';
+import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
 import { StagesAhead } from './stages-ahead.ts';
 
 export interface WorkerOptions {
@@ -94,15 +95,6 @@ export const heartbeatMs = 500;
 /** How long the coordinator may take to say what a lost link means, and a peer to call. */
 const verdictMs = 30_000;
 const callMs = 10_000;
-
-/** A part of the state of layers on its way to another device. */
-interface Leaving extends Pick<Move, 'layers' | 'to'> {
-  readonly part: StatePart;
-  readonly entries: EarlyEntries;
-}
-
-/** Until the weights are there nobody computes; what the first update needs makes way for the round before it. */
-const priorities = { weights: 'pipeline', optimizer: 'bulk' } as const;
 
 class Worker {
   readonly #options: WorkerOptions;
@@ -352,15 +344,7 @@ class Worker {
   }
 
   async #measure(peers: readonly string[]): Promise<void> {
-    const links = [];
-    for (const peer of peers) {
-      try {
-        links.push(await this.#guard(this.#peers.measure(peer)));
-      } catch (error) {
-        // A peer that is lost has no link to be measured; the coordinator hears of it by itself.
-        if (!(error instanceof RunError) || this.#ended !== undefined) throw error;
-      }
-    }
+    const links = await measureLinks(peers, (peer) => this.#guard(this.#peers.measure(peer)));
     await this.#send('measured', { links });
   }
 
@@ -430,29 +414,19 @@ class Worker {
   async #deploy({ plan, round, moves, peers }: ToWorker['deploy']): Promise<void> {
     const { name } = this.#options;
     const model = earlier(this.#model, 'deploy', 'a model');
-    const { arrivals, program, partners } = this.#session;
+    const { arrivals, program, partners, epoch, failure } = this.#session;
     model.layouts.returnTo(round);
-    // Asked for before a stage is compiled, for which others need not wait.
-    const [weights, rest] = stateParts.map((part) => this.#leaving(moves, round, part)) as [readonly Leaving[], readonly Leaving[]];
-    const sent = this.#linkTo(peers, partners).then(() => this.#sendLayers(weights, round));
-    const done = this.#guard(sent.then(() => this.#sendLayers(rest, round)));
-    this.#inBackground(done.finally(() => closeAll([...weights, ...rest])));
+    const departures = new Departures(model, { name, moves, round, failure });
+    const send = (part: StatePart): Promise<void> =>
+      departures.send(part, epoch, (to, frame, priority) => this.#guard(this.#peers.send(to, frame, priority)));
+    const sent = this.#linkTo(peers, partners).then(() => send('weights'));
+    const done = this.#guard(sent.then(() => send('optimizer')));
+    this.#inBackground(done.finally(() => departures.close()));
     if (program === undefined) this.#retire();
     else await this.#establish(program, plan, { round, arriving: moves.filter(({ to }) => to === name) });
     await this.#guard(this.#explained(Promise.all([sent, arrivals?.weights])));
     if (model.layouts.current !== undefined) await this.#begin(model.layouts.current);
     await this.#send('deployed', { valueBytes: this.#options.engine.valueBytes() });
-  }
-
-  /** A part of the state that this device gives away, asked of the engine now. */
-  #leaving(moves: readonly Move[], round: number, part: StatePart): readonly Leaving[] {
-    const { layouts, catalog } = earlier(this.#model, 'deploy', 'a model');
-    return moves
-      .filter(({ from }) => from === this.#options.name)
-      .map(({ layers, to }) => {
-        const entries = layouts.held({ names: catalog.names(layers), round, part }, this.#session.failure);
-        return { layers, to, part, entries };
-      });
   }
 
   /** Goes on beside what follows. What fails ends the layout, unless the coordinator explains it. */
@@ -512,21 +486,6 @@ class Worker {
       () => {}, // seen by the guard
     );
     return this.#guard(creating);
-  }
-
-  /** Sends layers to their new owners, all at once. */
-  async #sendLayers(leaving: readonly Leaving[], round: number): Promise<void> {
-    const { epoch } = this.#session;
-    await Promise.all(
-      leaving.map(async ({ layers, to, part, entries }) => {
-        let count = 0;
-        for await (const { role, name, value } of entries) {
-          await this.#guard(this.#peers.send(to, message('state', { role, name }, [value], { epoch, round }), priorities[part]));
-          count++;
-        }
-        await this.#guard(this.#peers.send(to, message('state-end', { layers, part, count }, [], { epoch, round }), priorities[part]));
-      }),
-    );
   }
 
   /** Links to all partners, anew where a link was lost. One that cannot be had is told as a lost one. */
@@ -708,10 +667,6 @@ class Worker {
     await session.failure.guard(this.#send('statistics', statistics, [], session));
     await session.failure.guard(this.#send('snapshot-end', { round }, [], session));
   }
-}
-
-function closeAll(leaving: readonly Leaving[]): void {
-  for (const { entries } of leaving) entries.close();
 }
 
 async function* noEntries(): AsyncGenerator<StateEntry> {}

@@ -1,0 +1,34 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { ProtocolError, RunError } from '../../errors.ts';
+import type { LinkMeasurement } from '../messages.ts';
+import { measureLinks } from './measure-links.ts';
+
+/** What a device finds on links of which each has a list of what its measurements give, and what it measured. */
+async function found(
+  mbps: Readonly<Record<string, readonly (number | Error)[]>>,
+): Promise<readonly [Record<string, number>, readonly string[]]> {
+  const measured: string[] = [];
+  const left = new Map(Object.entries(mbps).map(([peer, values]) => [peer, [...values]]));
+  const links = await measureLinks(Object.keys(mbps), async (peer): Promise<LinkMeasurement> => {
+    measured.push(peer);
+    const value = left.get(peer)?.shift();
+    if (typeof value !== 'number') throw value;
+    return { peer, bandwidthMbps: value, latencyMs: 1 };
+  });
+  return [Object.fromEntries(links.map(({ peer, bandwidthMbps }) => [peer, bandwidthMbps])), measured];
+}
+
+test('each link once; what is less than half as fast as the middle one again, and the faster of the two counts', async () => {
+  assert.deepEqual(await found({ a: [900], b: [460], c: [900] }), [{ a: 900, b: 460, c: 900 }, ['a', 'b', 'c']]);
+  assert.deepEqual(await found({ a: [900], b: [140, 850], c: [900] }), [{ a: 900, b: 850, c: 900 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({ a: [900], b: [20, 19], c: [900] }), [{ a: 900, b: 20, c: 900 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({}), [{}, []]);
+});
+
+test('a peer that is lost has no link; anything else that goes wrong is told', async () => {
+  const lost = new RunError('the link to b ended');
+  assert.deepEqual(await found({ a: [900], b: [lost], c: [100, lost] }), [{ a: 900, c: 100 }, ['a', 'b', 'c', 'c']]);
+  assert.deepEqual(await found({ a: [900], b: [900], c: [100, lost] }), [{ a: 900, b: 900, c: 100 }, ['a', 'b', 'c', 'c']]);
+  await assert.rejects(found({ a: [900], b: [new ProtocolError('nonsense')] }), ProtocolError);
+});
