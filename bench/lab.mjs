@@ -60,7 +60,6 @@ const log = (text) => process.stderr.write(`${text}\n`);
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 /** By key, the medians of objects alike. */
 const middle = (all) => Object.fromEntries(Object.keys(all[0]).map((key) => [key, median(all.map((one) => one[key]))]));
-const everyOther = (values, first) => values.filter((_, index) => index % 2 === first);
 const round = (value, digits = 3) => Number(value.toPrecision(digits));
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
@@ -162,10 +161,10 @@ async function runCases(group) {
 
 function caseResult(group, form, layout, ready, run, single) {
   const predicted = ready.predict(layout);
-  // This host is faster and slower from minute to minute. So every other round says how fast devices are, and those between them are what is predicted from it.
-  const seen = Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, Array(5).fill(middle(everyOther(all, 0)))]));
+  // This host becomes faster and slower by a third within seconds. So what devices' processors did is taken from the rounds whose time is predicted by it.
+  const seen = Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, Array(5).fill(middle(all))]));
   const corrected = ready.predictAfter(layout, seen);
-  const measuredRoundMs = median(everyOther(run.roundMs, 1));
+  const measuredRoundMs = median(run.roundMs);
   const names = layout.stages.flatMap(({ devices }) => devices);
   const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
   const sender = busiest?.link.split('->')[0];

@@ -10,7 +10,7 @@ function table(head, rows) {
 /** Every case: measured beside predicted. */
 export function casesTable(cases) {
   return table(
-    ['cluster, Mbps', 'form', 'plan', 'measured ms', 'predicted ms', 'difference', 'with the profile as the rounds between correct it', 'difference', 'x best device', 'busiest link'],
+    ['cluster, Mbps', 'form', 'plan', 'measured ms', 'predicted ms', 'difference', 'with the profile as the processors’ work in these rounds corrects it', 'difference', 'x best device', 'busiest link'],
     cases.map((one) => [
       one.cluster,
       one.form,
