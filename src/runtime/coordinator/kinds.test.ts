@@ -80,7 +80,7 @@ test('what links cost a device is the middle of what it sent with, and of what i
   assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
 });
 
-test('a link that a processor held up is taken for twice as fast as that processor usually is, one that was slow itself for what it carried', () => {
+test('a link that a processor held up is taken for as fast as that processor usually is, one that was slow itself for what it carried', () => {
   const costs = new Map([
     ['a', 10],
     ['b', 20],
@@ -89,10 +89,10 @@ test('a link that a processor held up is taken for twice as fast as that process
   const link = (sendingMsPerMiB: number, receivingMsPerMiB: number, bandwidthMbps = 100) => ({
     ...{ peer: 'b', latencyMs: 1, bandwidthMbps, sendingMsPerMiB, receivingMsPerMiB },
   });
-  const assumed = (2 * (2 ** 20 * 8)) / 20 / 1000;
-  for (const held of [link(10, 80), link(80, 10), link(47, 47)])
-    assert.ok(Math.abs(unhinderedMbps('a', held, costs) - assumed) < 1e-9, JSON.stringify(held));
-  for (const free of [link(10, 20), link(45, 45), link(9, 9, 900)]) assert.equal(unhinderedMbps('a', free, costs), free.bandwidthMbps);
+  const usual = (2 ** 20 * 8) / 20 / 1000;
+  for (const held of [link(10, 80), link(80, 10), link(68, 68)])
+    assert.ok(Math.abs(unhinderedMbps('a', held, costs) - usual) < 1e-9, JSON.stringify(held));
+  for (const free of [link(10, 20), link(66, 66), link(9, 9, 800)]) assert.equal(unhinderedMbps('a', free, costs), free.bandwidthMbps);
   assert.equal(unhinderedMbps('a', { peer: 'b', latencyMs: 1, bandwidthMbps: 100 }, costs), 100);
   assert.equal(unhinderedMbps('a', link(80, 80), new Map()), 100);
 });

@@ -92,20 +92,20 @@ export function handlingByDevice(measurements: ReadonlyMap<string, readonly Link
   return new Map(costs);
 }
 
-/** A processor that works for this part of the time in which a link is measured holds it up: the two ends wait for each other, too. */
-const leastHindrance = 0.55;
+/** A processor that works for this part of the time in which a link is measured is what holds it up. */
+const leastHindrance = 0.8;
 /** Milliseconds a MiB at so many Mbps, and Mbps at so many milliseconds a MiB. */
 const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
 
 /**
- * What a link carries by itself, in Mbps. Where a processor at its ends held it up, one short measurement says little of the link but that it is faster: what
- * those processors take is counted beside it, and it is taken for twice as fast as they usually are. `costs`: see handlingByDevice.
+ * What a link carries by itself, in Mbps. Where a processor at its ends held it up, one short measurement says little of the link: it is taken for as fast as
+ * those processors usually are, which are counted beside it. `costs`: see handlingByDevice.
  */
 export function unhinderedMbps(device: string, link: LinkMeasurement, costs: ReadonlyMap<string, number>): number {
   const { peer, bandwidthMbps, sendingMsPerMiB = 0, receivingMsPerMiB = 0 } = link;
   const busiest = Math.max(sendingMsPerMiB, receivingMsPerMiB) / inverse(bandwidthMbps);
   const usualMs = Math.max(costs.get(device) ?? 0, costs.get(peer) ?? 0);
-  return busiest < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, 2 * inverse(usualMs));
+  return busiest < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, inverse(usualMs));
 }
 
 /** The times with what links cost. Devices that share an object share the middle of their costs. */
