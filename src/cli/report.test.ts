@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../cluster/cluster.ts';
+import { processMiB } from '../cluster/memory.ts';
 import type { RunEvent } from '../runtime/events.ts';
-import { processMiB } from '../runtime/memory-need.ts';
 import { FakeStream } from '../testing/fake-stream.ts';
 import { humanReporter, jsonReporter } from './report.ts';
 import { createTerminal } from './terminal.ts';

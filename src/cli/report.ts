@@ -3,9 +3,9 @@
 
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan } from '../cluster/draw.ts';
+import { processMiB } from '../cluster/memory.ts';
 import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/events.ts';
-import { processMiB } from '../runtime/memory-need.ts';
 import type { PreparedRun } from '../runtime/prepare.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';

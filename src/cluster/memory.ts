@@ -5,6 +5,9 @@ import { prefixSums, rangeOf } from './times.ts';
 
 export const bytesInMiB: number = 1024 * 1024;
 
+/** Node.js, ONNX Runtime's library, the code of the model and of training, and buffers of links: what a worker's process takes without any weights. */
+export const processMiB: number = 160;
+
 /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
 export type OptimizerState = 0 | 1 | 2;
 

@@ -9,6 +9,7 @@ import { readdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, test } from 'node:test';
 import type { Cluster } from '../cluster/cluster.ts';
+import { processMiB } from '../cluster/memory.ts';
 import { jsonLines, runCommand, startCommand, temporaryFolder, until } from '../testing/command.ts';
 import { missingNamespaces } from '../testing/network-namespaces.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
@@ -175,8 +176,13 @@ test('a training run over all devices of a lab made for it; nothing stays', { ti
   assert.equal(code, 0, stderr);
   const done = stdout.split('\n').find((line) => line.startsWith('{"event":"done"'));
   assert.equal((JSON.parse(done ?? '{}') as { rounds?: number }).rounds, 3);
-  const joined = (await jsonLines(join(cwd, 'run', 'events.jsonl'))).filter(({ event }) => event === 'joined');
-  assert.deepEqual(joined.map(({ device, memoryMiB }) => `${device} ${memoryMiB}`).sort(), ['a 512', 'b 512', 'c 512']);
+  const events = await jsonLines(join(cwd, 'run', 'events.jsonl'));
+  const joined = events.filter(({ event }) => event === 'joined').map(({ device, memoryMiB }) => `${device} ${memoryMiB}`);
+  const wholeMiB = 512 + processMiB;
+  assert.deepEqual(joined.sort(), [`a ${wholeMiB}`, `b ${wholeMiB}`, `c ${wholeMiB}`]);
+  const counted = JSON.parse(await readFile(join(cwd, 'run', 'cluster.json'), 'utf8')) as Cluster;
+  const trainingMiB = counted.devices.map(({ memoryMiB }) => memoryMiB);
+  assert.deepEqual(trainingMiB, [512, 512, 512], 'what the cluster says is for training');
   assert.deepEqual(await remains(name('train')), []);
 });
 

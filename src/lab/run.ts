@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { setTimeout } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
+import { processMiB } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
 import { commandOn, endDevices, type Lab } from './lab.ts';
 import type { LabDevice } from './layout.ts';
@@ -92,7 +93,8 @@ interface Worker {
 function startWorker(lab: Lab, device: LabDevice, index: number, flags: readonly string[], { environment }: LabRunOptions): Worker {
   const { name, memoryMiB } = device;
   const home = join(lab.folder, String(index + 1));
-  const own = ['--name', name, '--max-memory', String(Math.max(64, Math.floor(memoryMiB))), '--json'];
+  // A cluster names what is for training.
+  const own = ['--name', name, '--max-memory', String(Math.floor(memoryMiB) + processMiB), '--json'];
   const [program, ...args] = commandOn(lab, name, [process.execPath, main, 'worker', ...flags, ...own]);
   const child = spawn(program, args, {
     // A device of its own: no certificates, no profiles of other devices.

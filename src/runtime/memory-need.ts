@@ -2,10 +2,8 @@
 // bench/lab.mjs; numbers and dates are in bench/results/2026-11-21-lab.md.
 
 import type { LayerProfile } from '../cluster/cluster.ts';
+import { processMiB } from '../cluster/memory.ts';
 import { optimizerStateCount, type TrainingSpec } from './training-spec.ts';
-
-/** Node.js, ONNX Runtime's library, the code of the model and of training, and buffers of links: what a worker's process takes without any weights. */
-export const processMiB = 160;
 
 /** Sessions of a layer's passes and its update. */
 const sessionBytes = 2 ** 18;

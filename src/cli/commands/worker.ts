@@ -57,7 +57,7 @@ export function addWorker(program: Command): Command {
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
     .option('--max-cpu <PERCENT>', 'of the time that its threads may compute (default: 100)')
-    .option('--max-memory <MIB>', 'memory that the planner may count on (default: all)')
+    .option('--max-memory <MIB>', 'memory that this worker may take, its process included (default: all)')
     .option('--courteous', 'step back while others use this machine')
     .option('--insecure', 'allow unencrypted links beyond this machine')
     .option('--managed', 'started by a coordinator on this machine: Ctrl-C is its business')

@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import { processMiB } from '../../cluster/memory.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { RunError } from '../../errors.ts';
@@ -16,7 +17,6 @@ import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
 import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
-import { processMiB } from '../memory-need.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
 
 const timeout = 60_000;

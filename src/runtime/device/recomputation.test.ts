@@ -2,13 +2,14 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
+import { processMiB } from '../../cluster/memory.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
 import { parameterBytes } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
 import { program } from '../../schedule/generate.ts';
 import { difference, runAlone, runCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, residualNet, sgd, subjectOf, transformerNet } from '../../testing/training-subjects.ts';
-import { processMiB, runtimeBytes } from '../memory-need.ts';
+import { runtimeBytes } from '../memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
 
 const plan = {
