@@ -143,8 +143,8 @@ export const slowed = [{ name: 'slowed-100', environment: ['mixed', 100], model:
 
 /** Devices whose limits a plan fills as far as it can. */
 export const memory = [
-  { name: 'memory-64', environment: ['tight', 100, 64], model: 'mobilenet', microBatch: 64, count: 4 },
-  { name: 'memory-256', environment: ['tight', 100, 256], model: 'mobilenet', microBatch: 64, count: 4 },
+  { name: 'memory-288', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 64, count: 4 },
+  { name: 'memory-512', environment: ['tight', 100, 512], model: 'mobilenet', microBatch: 64, count: 4 },
 ];
 
 /** Five equal devices, each by itself. */
