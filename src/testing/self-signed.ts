@@ -45,6 +45,6 @@ export function createSelfSigned(): { readonly key: string; readonly cert: strin
   const certificate = sequence(content, algorithm, der(0x03, Uint8Array.of(0), signature)).toString('base64');
   return {
     key: privateKey.export({ type: 'pkcs8', format: 'pem' }).toString(),
-    cert: `-----BEGIN CERTIFICATE-----\n${certificate.replace(/.{64}/g, '$&\n')}\n-----END CERTIFICATE-----\n`,
+    cert: `-----BEGIN CERTIFICATE-----\n${certificate.replace(/.{1,64}/g, '$&\n')}-----END CERTIFICATE-----\n`,
   };
 }
