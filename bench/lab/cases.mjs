@@ -143,7 +143,7 @@ export const slowed = [{ name: 'slowed-100', environment: ['mixed', 100], model:
 
 /** Devices whose limits a plan fills as far as it can. */
 export const memory = [
-  { name: 'memory-288', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 64, count: 4 },
+  { name: 'memory-288', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 32, count: 8 },
   { name: 'memory-512', environment: ['tight', 100, 512], model: 'mobilenet', microBatch: 64, count: 4 },
 ];
 

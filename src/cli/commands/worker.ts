@@ -15,6 +15,7 @@ import { stateFolder } from '../../runtime/security/state-folder.ts';
 import { createStageFiles } from '../../runtime/stage-files.ts';
 import { joinRun } from '../../runtime/worker/join.ts';
 import { joinCodeVariable } from '../../runtime/worker/local-workers.ts';
+import { startProfile } from '../../runtime/worker/profile-apart.ts';
 import { profileCache } from '../../runtime/worker/profile-cache.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
@@ -76,6 +77,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const isCourteous = options.courteous === true;
   const { engine } = options;
   if (engine !== 'onnxruntime' && engine !== 'reference') throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
+  const engineOptions = { engine, threadCount, maxCpu, isCourteous } as const;
   const isManaged = options.managed === true;
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
@@ -88,7 +90,8 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       signal,
       clock: systemClock,
       insecure: options.insecure === true,
-      createEngine: () => createComputeThread({ engine, threadCount, maxCpu, isCourteous }),
+      createEngine: () => createComputeThread(engineOptions),
+      startProfile: (job, onProgress) => startProfile(job, engineOptions, onProgress),
       processWork: createProcessClock({ threadCount, maxCpu, isCourteous }),
       ...(options.name === undefined ? {} : { name: options.name }),
       ...(options.host === undefined ? {} : { host: options.host }),

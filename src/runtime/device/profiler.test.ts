@@ -10,7 +10,7 @@ import { allocate, elementCount } from '../../graph/tensor.ts';
 import { median } from '../../statistics.ts';
 import { batchNormNet, residualNet, sequenceFirstNet, transformerNet } from '../../testing/training-subjects.ts';
 import { assumedTraining } from '../profile-here.ts';
-import { type MeasuredProfile, type ProfileOptions, profileLayers } from './profiler.ts';
+import { cachedProfile, type MeasuredProfile, type ProfileCache, type ProfileOptions, profileLayers } from './profiler.ts';
 import { createStageTrial, total } from './stage-trial.ts';
 
 /** An engine on which every run takes 1 ms, and 1/8 ms for each node and sample. */
@@ -267,20 +267,31 @@ test('batch normalization makes a layer depend on its batch', async () => {
   );
 });
 
+/** As a worker does: from the cache, or measured here. */
+function profileKept(
+  cache: ProfileCache,
+  engine: Engine,
+  sequence: LayerSequence,
+  changes: Parameters<typeof options>[0] = {},
+): Promise<MeasuredProfile> {
+  const wanted = options(changes);
+  return cachedProfile(cache, { engineName: engine.name, sequence, ...wanted }, () => profileLayers(engine, sequence, wanted));
+}
+
 test('a cached profile is used as it is, under the names of this model; another batch size, engine or model is measured', async () => {
   const store = new Map<string, MeasuredProfile>();
-  const cache: NonNullable<ProfileOptions['cache']> = {
+  const cache: ProfileCache = {
     read: async (key) => store.get(key),
     write: async (key, profile) => {
       store.set(key, profile);
     },
   };
   const first = createFakeEngine();
-  const measured = await profileLayers(first, chain(3), options({ cache }));
+  const measured = await profileKept(cache, first, chain(3));
   assert.equal(measured.cached, false);
   assert.equal(store.size, 1);
   const second = createFakeEngine();
-  assert.deepEqual(await profileLayers(second, chain(3), options({ cache })), { ...measured, cached: true });
+  assert.deepEqual(await profileKept(cache, second, chain(3)), { ...measured, cached: true });
   assert.equal(second.compiled.length, 0);
 
   const b = new GraphBuilder('renamed', { seed: 2 });
@@ -288,7 +299,7 @@ test('a cached profile is used as it is, under the names of this model; another 
   for (const name of ['one', 'two', 'three']) x = b.tanh(b.linear(x, { name, outFeatures: 6 }));
   const renamed = layers(b.build([b.linear(x, { name: 'out', outFeatures: 2 })]));
   const third = createFakeEngine();
-  const found = await profileLayers(third, renamed, options({ cache }));
+  const found = await profileKept(cache, third, renamed);
   assert.equal(third.compiled.length, 0);
   assert.deepEqual(
     found.layers.map(({ name }) => name),
@@ -303,19 +314,19 @@ test('a cached profile is used as it is, under the names of this model; another 
     [chain(3), { training: adam }],
   ] as const) {
     const engine = createFakeEngine();
-    assert.equal((await profileLayers(engine, sequence, options({ cache, ...changes }))).cached, false);
+    assert.equal((await profileKept(cache, engine, sequence, changes)).cached, false);
     assert.ok(engine.compiled.length > 0);
   }
   const other = Object.assign(createFakeEngine(), { name: 'another engine' });
-  assert.equal((await profileLayers(other, chain(3), options({ cache }))).cached, false);
+  assert.equal((await profileKept(cache, other, chain(3))).cached, false);
 });
 
 test('a cache that cannot be written costs nothing but time', async () => {
-  const cache: NonNullable<ProfileOptions['cache']> = {
+  const cache: ProfileCache = {
     read: async () => undefined,
     write: () => Promise.reject(new Error('the disk is full')),
   };
-  const { cached } = await profileLayers(createFakeEngine(), chain(3), options({ cache }));
+  const { cached } = await profileKept(cache, createFakeEngine(), chain(3));
   assert.equal(cached, false);
 });
 

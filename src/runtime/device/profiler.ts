@@ -53,7 +53,6 @@ export interface ProfileOptions {
   /** What this device may use; stages that do not fit are not tried. Default: not known. */
   readonly memoryBytes?: number | undefined;
   readonly clock: Clock;
-  readonly cache?: ProfileCache;
   onProgress(done: number, total: number): void;
 }
 
@@ -74,11 +73,27 @@ function calibratedSizes(batchSizes: readonly number[]): readonly number[] {
   return sizes;
 }
 
+/** What a cache holds of a model on an engine of this name, or else what `measure` finds, which it holds from now on. */
+export async function cachedProfile(
+  cache: ProfileCache | undefined,
+  {
+    engineName,
+    sequence,
+    ...options
+  }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'> & { readonly engineName: string; readonly sequence: LayerSequence },
+  measure: () => Promise<MeasuredProfile>,
+): Promise<MeasuredProfile> {
+  const key = cacheKey(engineName, sequence, options);
+  const known = await cache?.read(key);
+  if (known !== undefined) return { ...known, layers: renamed(known.layers, sequence), cached: true };
+  const profile = await measure();
+  // A cache that cannot be written (a full disk, a read-only home) costs time at the next run, not this run.
+  await cache?.write(key, profile).catch(() => {});
+  return profile;
+}
+
 /** Measures all layers of a model on one engine. */
 export async function profileLayers(engine: Engine, sequence: LayerSequence, options: ProfileOptions): Promise<MeasuredProfile> {
-  const key = cacheKey(engine, sequence, options);
-  const known = await options.cache?.read(key);
-  if (known !== undefined) return { ...known, layers: renamed(known.layers, sequence), cached: true };
   const { batchSizes, training, label, memoryBytes, clock } = options;
   const kinds = layerKinds(sequence, training.frozen);
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
@@ -121,7 +136,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     const calibration = interpolatedCalibration(calibrations, batchSize);
     return calibratedTimes(calibration, defined(trials[index], 'a measurement'));
   });
-  const profile: MeasuredProfile = {
+  return {
     layers: layerProfiles(sequence, training.frozen, defined(trials.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
     times: {
       forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
@@ -133,9 +148,6 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     },
     cached: false,
   };
-  // A cache that cannot be written (a full disk, a read-only home) costs time at the next run, not this run.
-  await options.cache?.write(key, profile).catch(() => {});
-  return profile;
 }
 
 /** A layer at another batch size, where it is not measured: calibration needs its part among the layers around it. */
@@ -161,9 +173,13 @@ function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], upda
 }
 
 /** All that the times depend on, but for the device itself. */
-function cacheKey(engine: Engine, sequence: LayerSequence, { batchSizes, training, label }: ProfileOptions): string {
+function cacheKey(
+  engineName: string,
+  sequence: LayerSequence,
+  { batchSizes, training, label }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'>,
+): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([10, engine.name, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([10, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */

@@ -16,7 +16,7 @@ import type { DeviceStore } from '../security/device-store.ts';
 import { enrol } from '../security/enrolment.ts';
 import { addressTowards, createPeerNetwork } from './network.ts';
 import { type Served, serveToTheEnd } from './serve.ts';
-import { runWorker, type WorkerEnd } from './worker.ts';
+import { runWorker, type WorkerEnd, type WorkerOptions } from './worker.ts';
 
 export interface JoinOptions {
   readonly url: string;
@@ -41,6 +41,8 @@ export interface JoinOptions {
   /** How long to try to come back when the link to the coordinator is lost. Default 0: not at all. */
   readonly reconnectMs?: number;
   createEngine(): Promise<Engine>;
+  /** See WorkerOptions. */
+  readonly startProfile?: WorkerOptions['startProfile'];
   /** See WorkerOptions. */
   readonly processWork?: () => ProcessWork;
   onJoined(name: string, joined: { readonly host: string; readonly encrypted: boolean }): void;
@@ -126,6 +128,7 @@ async function serve(
     memoryBytes: memoryMiB * 2 ** 20,
     ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
+    ...(options.startProfile === undefined ? {} : { startProfile: options.startProfile }),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
     ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),
   });

@@ -3,6 +3,7 @@
 import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
+import { wrap } from '../../graph/tensor.ts';
 import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
 import { savedBudgetBytes } from '../device/recomputation.ts';
@@ -46,6 +47,12 @@ export function receiveModel(
     ...{ message: control, sequence, label, catalog, replicas, layouts: new Layouts(catalog, replicas) },
     ...(graph instanceof Uint8Array ? { graph } : {}),
   };
+}
+
+/** The model again in another thread or process of this device, of `Model.message` and `Model.graph`. */
+export function modelOf(control: ModelMessage, graph: Uint8Array): Model {
+  const tensors = [wrap('uint8', [graph.length], graph)];
+  return receiveModel(control, { kind: 'model', epoch: 0, round: -1, microBatch: -1, tensors });
 }
 
 function readModel(control: ModelMessage, frame: Frame): LayerSequence {

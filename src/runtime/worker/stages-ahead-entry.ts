@@ -4,11 +4,10 @@ import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { defined } from '../../assert.ts';
 import { translateGraph } from '../../engine/translate.ts';
-import { wrap } from '../../graph/tensor.ts';
 import { translateStage } from '../device/compiled-stages.ts';
 import { compiledOptions } from '../device/create-stage.ts';
 import { encodeBundle } from '../device/stage-bundle.ts';
-import { receiveModel, stageOptionsOf } from './model.ts';
+import { modelOf, stageOptionsOf } from './model.ts';
 import type { StageJob } from './stages-ahead.ts';
 
 // That of the compute thread, behind those that move bytes: on a device that never rests, less is next to nothing (at the lowest priority a stage of 1 s took
@@ -16,13 +15,7 @@ import type { StageJob } from './stages-ahead.ts';
 if (process.platform === 'linux') setPriority(0, 5);
 
 const { message, graph, device, plan, memoryBytes, target } = workerData as StageJob;
-const model = receiveModel(message, {
-  kind: 'model',
-  epoch: 0,
-  round: -1,
-  microBatch: -1,
-  tensors: [wrap('uint8', [graph.length], graph)],
-});
+const model = modelOf(message, graph);
 const options = compiledOptions(stageOptionsOf(model, device, plan, memoryBytes));
 const bundle = await translateStage(target, options, (each) => translateGraph(each, target));
 defined(parentPort, 'a parent').postMessage(encodeBundle(bundle));

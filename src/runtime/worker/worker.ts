@@ -7,6 +7,7 @@
 import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
+import { bytesInMiB } from '../../cluster/memory.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { ProcessWork } from '../../engine/work-clock.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
@@ -17,12 +18,13 @@ import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
-import { type ProfileCache, profileLayers } from '../device/profiler.ts';
+import { cachedProfile, type MeasuredProfile, type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
 import type { StagePort, UpdateOptions } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import { Failure } from '../failure.ts';
+import { trainingMiB } from '../memory-need.ts';
 import {
   type Message,
   type ModelMessage,
@@ -45,6 +47,7 @@ import { measureLinks } from './measure-links.ts';
 import { earlier, type Model, receiveModel, stageOptionsOf } from './model.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
 import { type ProcessMeters, processMeters } from './process-meters.ts';
+import type { ProfileJob, ProfileProcess } from './profile-apart.ts';
 import type { Replicas } from './replicas.ts';
 import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
 import { StagesAhead } from './stages-ahead.ts';
@@ -59,6 +62,8 @@ export interface WorkerOptions {
   /** Stays the caller's to close. */
   readonly engine: Engine;
   readonly profileCache?: ProfileCache;
+  /** Measures a model elsewhere. Default: on `engine`. */
+  startProfile?(job: ProfileJob, onProgress: (done: number, total: number) => void): ProfileProcess;
   readonly stageStore?: StageStore;
   /** Aborted: asks the coordinator to be let go. */
   readonly leave?: AbortSignal;
@@ -366,19 +371,26 @@ class Worker {
   }
 
   async #profile(batchSizes: readonly number[]): Promise<void> {
+    const { engine, profileCache } = this.#options;
     const model = earlier(this.#model, 'profile', 'a model');
-    const profile = await this.#guard(
-      profileLayers(this.#options.engine, model.sequence, {
-        batchSizes,
-        training: model.message.training,
-        label: model.label,
-        memoryBytes: this.#options.memoryBytes,
-        clock: this.#options.clock,
-        ...(this.#options.profileCache === undefined ? {} : { cache: this.#options.profileCache }),
-        onProgress: (done, total) => void this.#send('profile-progress', { done, total }).catch(() => {}), // a lost link ends the run by itself
-      }),
-    );
-    await this.#send('profiled', profile);
+    const { sequence, label, message: control } = model;
+    const subject = { engineName: engine.name, sequence, batchSizes, training: control.training, label };
+    await this.#send('profiled', await this.#guard(cachedProfile(profileCache, subject, () => this.#measureModel(model, batchSizes))));
+  }
+
+  async #measureModel({ message: control, graph, sequence, label }: Model, batchSizes: readonly number[]): Promise<MeasuredProfile> {
+    const { engine, clock, memoryBytes, startProfile } = this.#options;
+    const onProgress = (done: number, total: number): void => void this.#send('profile-progress', { done, total }).catch(() => {}); // a lost link ends the run by itself
+    if (startProfile === undefined || graph === undefined) {
+      return profileLayers(engine, sequence, { batchSizes, training: control.training, label, memoryBytes, clock, onProgress });
+    }
+    const job = { message: control, graph, batchSizes, memoryBytes: memoryBytes && trainingMiB(memoryBytes / bytesInMiB) * bytesInMiB };
+    const { profile, end } = startProfile(job, onProgress);
+    try {
+      return await this.#guard(profile);
+    } finally {
+      end();
+    }
   }
 
   /** A layout has been announced: whatever waits for the one before gives up, and what peers send for the new one finds its place. */
