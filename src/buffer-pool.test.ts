@@ -35,7 +35,9 @@ test('trim lets go of all that is free, and begins the peak anew', () => {
   const pool = new BufferPool(({ byteLength }) => discarded.push(byteLength));
   const [four, eight] = [pool.take(4), pool.take(8)];
   pool.give(eight);
-  pool.trim();
+  pool.trim(9);
+  assert.deepEqual([pool.freeBytes, discarded], [8, []], 'less than is worth it');
+  pool.trim(8);
   assert.deepEqual([pool.freeBytes, discarded], [0, [8]]);
   pool.give(four);
   assert.equal(pool.freeBytes, 4);

@@ -110,8 +110,9 @@ export class BufferPool implements BufferSource {
     this.#makeRoom();
   }
 
-  /** Lets go of all free buffers, and begins the peak anew. */
-  trim(): void {
+  /** Lets go of all free buffers, and begins the peak anew; unless they take fewer than `leastBytes`. */
+  trim(leastBytes = 0): void {
+    if (this.#free.bytes < leastBytes) return;
     this.#peakBytes = this.#outBytes;
     this.#makeRoom();
   }

@@ -79,7 +79,7 @@ function serve(engine: Engine): void {
       case 'release':
         return engine.release(removed(request.handle));
       case 'trim':
-        return engine.trim();
+        return engine.trim(request.leastBytes);
       case 'release-executable': {
         const executable = executables.get(request.executable);
         assert(executables.delete(request.executable), 'the graph is unknown');

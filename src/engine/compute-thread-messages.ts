@@ -30,7 +30,7 @@ export type Request =
   | { readonly kind: 'upload'; readonly handle: number; readonly tensor: Tensor }
   | { readonly kind: 'download' | 'take'; readonly id: number; readonly handle: number }
   | { readonly kind: 'release'; readonly handle: number }
-  | { readonly kind: 'trim' }
+  | { readonly kind: 'trim'; readonly leastBytes: number }
   | { readonly kind: 'release-executable'; readonly executable: number }
   | { readonly kind: 'settled' | 'computed' | 'close'; readonly id: number };
 

@@ -217,9 +217,9 @@ class ComputeThread implements Engine {
     this.#calls.post({ kind: 'release', handle: value.handle });
   }
 
-  trim(): void {
+  trim(leastBytes = 0): void {
     this.#checkOpen();
-    this.#calls.post({ kind: 'trim' });
+    this.#calls.post({ kind: 'trim', leastBytes });
   }
 
   async settled(): Promise<void> {

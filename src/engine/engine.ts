@@ -75,8 +75,8 @@ export interface Engine {
   take(value: Value): Promise<Tensor>;
   /** Frees a value, after the runs queued before. Releasing twice is an error. */
   release(value: Value): void;
-  /** Lets go of memory that is kept for later runs: to be called when others will run than before. */
-  trim(): void;
+  /** Lets go of memory that is kept for later runs, unless that is less than `leastBytes` (default 0): to be called when others will run than before. */
+  trim(leastBytes?: number): void;
   /** Resolves when everything queued so far is done; rejects with the first failure since the last call. */
   settled(): Promise<void>;
   /** Resolves when everything queued so far is done, failed or not, with how many milliseconds ago that was. */

@@ -128,9 +128,9 @@ class QueuedEngine implements Engine {
     this.#enqueue(() => this.#timed(async () => this.#drop(slot)));
   }
 
-  trim(): void {
+  trim(leastBytes = 0): void {
     this.#checkOpen();
-    this.#enqueue(async () => this.#pool?.trim());
+    this.#enqueue(async () => this.#pool?.trim(leastBytes));
   }
 
   async settled(): Promise<void> {

@@ -28,7 +28,7 @@ function bound(engine: Engine): Engine {
     download: (value) => engine.download(value),
     take: (value) => engine.take(value),
     release: (value) => engine.release(value),
-    trim: () => engine.trim(),
+    trim: (leastBytes) => engine.trim(leastBytes),
     settled: () => engine.settled(),
     computed: () => engine.computed(),
     valueBytes: () => engine.valueBytes(),

@@ -70,6 +70,9 @@ type Values = Record<string, Value>;
 /** About 4 MiB, a few milliseconds of copying. */
 const elementsBetweenYields = 2 ** 20;
 
+/** Less is kept for the next round: to allocate it anew would cost more than it is worth. */
+const leastTrimmedBytes = 2 ** 25;
+
 /** A stage that computes. Work is queued in the order of the calls. */
 export class Stage {
   /** The cut before the stage; in the first stage the model's inputs. */
@@ -275,8 +278,12 @@ export class Stage {
     for (const name of carried) kept[name] = defined(results[name], name);
     const later = pieces.map((_, index) => (index > bucket ? graphs[`piece${index}`] : undefined));
     this.#keepFor(kept, later);
-    if (bucket === pieces.length - 1) this.#inFlight.delete(microBatch);
     this.#sums.add(part, results);
+    if (bucket === pieces.length - 1) {
+      this.#inFlight.delete(microBatch);
+      // The passes as one graph, which come next, hand nothing over: what this one kept between its graphs would lie there beside what they need.
+      if (graphs.step !== undefined) this.#engine.trim(leastTrimmedBytes);
+    }
     return results;
   }
 
