@@ -251,7 +251,7 @@ async function runMemory(group) {
   try {
     const lost = [];
     const onEvent = (event) => event.event === 'left' && lost.push(event.device);
-    const args = [...settingsOf(group), '--replicate-batch-norm', '--recompute', 'auto', '--planner', 'best', '--steps', String(rounds)];
+    const args = [...settingsOf(group), '--replicate-batch-norm', '--recompute', 'auto', '--planner', 'best', ...(group.schedule === undefined ? [] : ['--schedule', group.schedule]), '--steps', String(rounds)];
     const { plan, peakMemoryMiB } = await bed.train(args, { batch: group.microBatch * group.count, onEvent });
     const devices = bed.limits().map(({ device, limitMiB, killCount }) => {
       const predictedMiB = processMiB + (plan.predicted.peakMemoryMiB[device] ?? 0);

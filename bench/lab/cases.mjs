@@ -141,9 +141,10 @@ export const recovery = [
 /** A link of 100 Mbps that falls to 5, and a device of one core that falls to a quarter. */
 export const slowed = [{ name: 'slowed-100', environment: ['mixed', 100], model: 'mobilenet', microBatch: 8, count: 6 }];
 
-/** Devices whose limits a plan fills as far as it can. */
+/** Devices whose limits a plan fills as far as it can. With an AllReduce beside the last backward pass, the last micro-batch comes in several graphs, the others in one. */
 export const memory = [
-  { name: 'memory-288', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 32, count: 8 },
+  { name: 'memory-288', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 32, count: 8, schedule: '1f1b' },
+  { name: 'memory-288-overlap', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 32, count: 8, schedule: '1f1b-overlap' },
   { name: 'memory-512', environment: ['tight', 100, 512], model: 'mobilenet', microBatch: 64, count: 4 },
 ];
 

@@ -14,7 +14,7 @@ import type { CoordinatorEnd, RunHooks, RunSubject } from './coordinator/options
 import type { StageStore } from './device/compiled-stages.ts';
 import { createStage } from './device/create-stage.ts';
 import { Mailbox } from './device/mailbox.ts';
-import { savedBudgetBytes } from './device/recomputation.ts';
+import { budgetCount, savedBudgetBytes } from './device/recomputation.ts';
 import { feedName, isTraced, runRound } from './device/round.ts';
 import { ownCopy, sliceSamples } from './device/samples.ts';
 import type { StagePort } from './device/stage.ts';
@@ -62,6 +62,7 @@ export async function trainHere(
     immediateUpdate: isUpdateImmediate(device) && training.clipNorm === null,
     isSingle: isRoundSingle(device),
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
+    budgetCount: budgetCount({ program: device, training }),
   };
   const stage = await createStage(engine, options, stageStore);
   for (const role of ['parameter', 'buffer', 'optimizer'] as const) {

@@ -251,6 +251,7 @@ test('the key changes with all that the graphs depend on, and with nothing else'
     optionsOf(subject, { immediateBackward: true }),
     optionsOf(subject, { immediateUpdate: true }),
     optionsOf(subject, { savedBudgetBytes: 100 }),
+    optionsOf(subject, { savedBudgetBytes: 100, budgetCount: 1 }),
     optionsOf({ ...subject, label: { ...label, type: 'int32' } }),
     optionsOf({ ...subject, training: { ...training, loss: 'mse' } }),
     optionsOf({ ...subject, training: { ...training, frozen: [weight] } }),

@@ -3,14 +3,17 @@ import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
 import { processMiB } from '../../cluster/memory.ts';
+import { runMemory } from '../../engine/onnxruntime-memory.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
 import { parameterBytes } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
+import { elementCount } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import { difference, runAlone, runCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, residualNet, sgd, subjectOf, transformerNet } from '../../testing/training-subjects.ts';
 import { runtimeBytes } from '../memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
+import { designStage } from './stage-graphs.ts';
 
 const plan = {
   planner: 'hand',
@@ -108,6 +111,37 @@ test('stages on several workers that compute activations again agree with one de
   const again = await runCluster({ subject: subjectOf(net, 8, { recompute: 0 }), ...options, plan: { ...plan, stages } });
   const { loss, weight, worst } = difference(keeping, again);
   assert.ok(loss < 1e-6 && weight < 1e-5, `${loss} ${weight} ${worst}`);
+});
+
+test('what passes need beside what is kept fits, too: spread over the micro-batches in flight, in whole passes, halves and pieces', () => {
+  const { sequence, training, label } = subjectOf(residualNet(), 64);
+  const whole = [0, sequence.layers.length] as const;
+  const reduction = { buckets: [[4, whole[1]] as const, [0, 4] as const], pass: { kind: 'backward', microBatch: 3 } as const };
+  for (const form of [{ splitBackward: false }, { splitBackward: true }, { splitBackward: false, reduction }]) {
+    /** Bytes that a micro-batch keeps, and the most that a backward pass needs beside. */
+    const memory = (budgetBytes: number | undefined, count: number | undefined): { keptBytes: number; besideBytes: number } => {
+      const stage = { sequence, layers: whole, sampleCount: 64, training, label, microBatchSize: 64, ...form };
+      const { graphs, pass } = designStage({ blockSize: undefined }, { ...stage, savedBudgetBytes: budgetBytes, budgetCount: count });
+      const kept = new Set([...defined(pass, 'a pass').saved, ...defined(pass, 'a pass').savedInputs]);
+      const { forward, loss: _, update: __, squaredNorm: ___, zeros: ____, ...backward } = graphs;
+      const all = [...defined(forward, 'the forward pass').inputs, ...defined(forward, 'the forward pass').outputs];
+      const bytes = new Map(all.filter(({ name }) => kept.has(name)).map(({ name, shape }) => [name, 4 * elementCount(shape as number[])]));
+      const needs = Object.values(backward).map((graph) => runMemory(defined(graph, 'a graph')).runBytes);
+      return { keptBytes: [...bytes.values()].reduce((sum, each) => sum + each, 0), besideBytes: Math.max(...needs) };
+    };
+    const full = memory(undefined, undefined);
+    const fullBytes = full.keptBytes + full.besideBytes;
+    for (const part of [1, 0.97, 0.93]) {
+      const { keptBytes, besideBytes } = memory(part * fullBytes, 1);
+      assert.ok(keptBytes + besideBytes <= part * fullBytes, `${keptBytes} + ${besideBytes} of ${part} · ${fullBytes}`);
+      assert.equal(keptBytes < full.keptBytes, part < 1);
+    }
+    // What is spread over two leaves each more; what was given as bytes to keep is all kept.
+    const budgetBytes = full.keptBytes + full.besideBytes / 2;
+    assert.equal(memory(budgetBytes, 2).keptBytes, full.keptBytes);
+    assert.ok(memory(budgetBytes, 1).keptBytes < full.keptBytes);
+    assert.equal(memory(full.keptBytes, undefined).keptBytes, full.keptBytes);
+  }
 });
 
 test('what a plan says that a device keeps is its budget, unless its own memory leaves less', () => {

@@ -30,7 +30,12 @@ export function savedBudgetBytes(options: BudgetOptions): number | undefined {
   return savedBytes === undefined ? ownBytes : Math.min(savedBytes * (samples[1] - samples[0]), ownBytes ?? Number.POSITIVE_INFINITY);
 }
 
-/** The same without a word of the plan. */
+/** Micro-batches over which what a pass needs beside is spread; undefined where bytes to keep were given as such. */
+export function budgetCount({ program, training }: Pick<BudgetOptions, 'program' | 'training'>): number | undefined {
+  return typeof training.recompute === 'number' ? undefined : Math.max(1, forwardsInFlight(program));
+}
+
+/** `savedBudgetBytes` without a word of the plan. */
 function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOptions): number | undefined {
   const { recompute } = training;
   if (recompute === undefined || (recompute === 'auto' && memoryBytes === undefined)) return undefined;

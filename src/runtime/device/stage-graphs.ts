@@ -7,12 +7,14 @@ import type { BufferUpdate } from '../../autodiff/forward.ts';
 import { mergeEqual } from '../../autodiff/subgraph.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
+import { runMemory } from '../../engine/onnxruntime-memory.ts';
 import { replacedBuffers } from '../../graph/freeze.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { joinGraphs } from '../../graph/join.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
+import { byteLength } from '../../graph/tensor.ts';
 import type { BucketReduction, LayerRange } from '../../schedule/program.ts';
 import { squaredNormGraph, squaredNormsGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
@@ -45,6 +47,8 @@ export interface StageOptions {
   readonly immediateUpdate?: boolean;
   /** Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit. */
   readonly savedBudgetBytes?: number | undefined;
+  /** Micro-batches in flight at once, whose budgets together have to hold what a pass needs beside what is kept, too. Default: it has memory of its own. */
+  readonly budgetCount?: number | undefined;
   /** One backward pass makes all of a round's gradients (of a grain), so that they need no sums. Default: as `immediateUpdate`. */
   readonly isSingle?: boolean;
   /** Grains of a micro-batch, where the stage computes one at a time (grained-stage.ts). Default 1. */
@@ -143,9 +147,12 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
   // Lowering looks at what stands around a layer, which cuts change: a strict run does without.
   const blockSize = options.training.grain === undefined ? engine.blockSize : undefined;
   const { unpacked, packs, trained, optimizer } = layOut(options);
-  const found = options.sampleCount > 0 ? designPass(blockSize, options, unpacked, packs) : undefined;
   const { immediateUpdate = false, isSingle = immediateUpdate } = options;
-  const pass = isSingle ? found : found && summing(found, trained);
+  const designed = (budgetBytes: number | undefined): PassDesign => {
+    const found = designPass(blockSize, { ...options, trained: unpacked, packs, apartBudgetBytes: budgetBytes });
+    return isSingle ? found : summing(found, trained);
+  };
+  const pass = options.sampleCount > 0 ? withinBudgets(designed, blockSize, options) : undefined;
   const step = immediateUpdate && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
   if (step !== undefined && pass !== undefined) return { pass: { ...pass.notes, isUpdating: true }, graphs: { step } };
   const updates: ByGraph<Graph> =
@@ -232,33 +239,73 @@ interface PassDesign {
   readonly graphs: ByGraph<Graph>;
 }
 
-function designPass(
+/** Where passes as they are leave no room for what they need beside what micro-batches keep, passes that keep less. */
+function withinBudgets(
+  designed: (budgetBytes: number | undefined) => PassDesign,
   blockSize: number | undefined,
-  options: StageOptions,
-  trained: readonly (readonly TensorSpec[])[],
-  packs: Packs,
+  { savedBudgetBytes, budgetCount }: StageOptions,
 ): PassDesign {
+  const first = designed(savedBudgetBytes);
+  if (savedBudgetBytes === undefined || budgetCount === undefined) return first;
+  const needBytes = besideBytes(first, blockSize) / budgetCount;
+  if (keptBytes(first) + needBytes <= savedBudgetBytes) return first;
+  const second = designed(Math.max(0, savedBudgetBytes - needBytes));
+  // What is computed again is there beside what is kept, too.
+  const moreBytes = besideBytes(second, blockSize) / budgetCount;
+  return moreBytes <= needBytes ? second : designed(Math.max(0, savedBudgetBytes - moreBytes));
+}
+
+/** What a micro-batch keeps from its forward pass; nothing where there is none. */
+function keptBytes({ notes, graphs: { forward } }: PassDesign): number {
+  const kept = new Set([...notes.saved, ...notes.savedInputs]);
+  const values = new Map([...(forward?.inputs ?? []), ...(forward?.outputs ?? [])].map((value) => [value.name, value]));
+  return [...values].reduce(
+    (sum, [name, { type, shape }]) => sum + (kept.has(name) ? byteLength({ type, shape: shape as number[] }) : 0),
+    0,
+  );
+}
+
+/** The most that a pass needs which takes what is kept. */
+function besideBytes({ graphs: { forward: _, step: __, loss: ___, ...backward } }: PassDesign, blockSize: number | undefined): number {
+  return Math.max(0, ...Object.values(backward).map((graph) => runMemory(graph, blockSize).runBytes));
+}
+
+interface PassOptions extends StageOptions {
+  /** The trained parameters one by one, by bucket. */
+  readonly trained: readonly (readonly TensorSpec[])[];
+  readonly packs: Packs;
+  /** In place of `savedBudgetBytes`, of passes that are not one graph. */
+  readonly apartBudgetBytes: number | undefined;
+}
+
+function designPass(blockSize: number | undefined, options: PassOptions): PassDesign {
   const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes, reduction } = options;
+  const { trained, packs, apartBudgetBytes } = options;
+  const isInPieces = reduction?.pass !== undefined;
   const parameters = trained.map((bucket) => bucket.map(({ name }) => name));
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
-  let recompute: ReadonlySet<string> = new Set();
-  const graphs = differentiate(stage, {
-    inputs: differentiableNames(stage.inputs),
-    parameters: parameters.flat(),
-    ...(reduction?.pass === undefined ? {} : { pieces: { of: reduction.pass.kind, parameters } }),
-    outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
-    ...loweringOf({ blockSize }),
-    recompute: (pass) => {
-      recompute = savedBudgetBytes === undefined ? recompute : recomputeWithin(pass, savedBudgetBytes);
-      return recompute;
-    },
-  });
+  const differentiated = (budgetBytes: number | undefined): { readonly graphs: StageGraphs; readonly recompute: ReadonlySet<string> } => {
+    let recompute: ReadonlySet<string> = new Set();
+    const graphs = differentiate(stage, {
+      inputs: differentiableNames(stage.inputs),
+      parameters: parameters.flat(),
+      ...(reduction?.pass === undefined ? {} : { pieces: { of: reduction.pass.kind, parameters } }),
+      outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
+      ...loweringOf({ blockSize }),
+      recompute: (pass) => {
+        recompute = budgetBytes === undefined ? recompute : recomputeWithin(pass, budgetBytes);
+        return recompute;
+      },
+    });
+    return { graphs, recompute };
+  };
+  const { graphs: wholeGraphs, recompute } = differentiated(savedBudgetBytes);
   const logits = defined(stage.graph.outputs[0], 'the output');
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
-  const hasGradients = graphs.inputGradients.length > 0 || graphs.parameterGradients.length > 0;
+  const hasGradients = wholeGraphs.inputGradients.length > 0 || wholeGraphs.parameterGradients.length > 0;
   const loss = isLast ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels) : undefined;
-  const packing: Packing = { ...packs, replacements: new Map(graphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])) };
+  const packing: Packing = { ...packs, replacements: new Map(wholeGraphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])) };
   // In one graph with the forward pass, nothing would run again: equal nodes become one.
   const isOneGraph =
     loss !== undefined &&
@@ -268,9 +315,10 @@ function designPass(
     recompute.size === 0 &&
     hasGradients &&
     !isOneInPieces(options);
-  const isInPieces = reduction?.pass !== undefined;
+  const isWhole = apartBudgetBytes === savedBudgetBytes || (isOneGraph && !isInPieces);
+  const graphs = isWhole ? wholeGraphs : differentiated(apartBudgetBytes).graphs;
   const parts: ByGraph<Graph> = {
-    ...(isOneGraph ? { step: stepGraph(graphs, loss, logits.name) } : separateGraphs(graphs, splitBackward)),
+    ...(isOneGraph ? { step: stepGraph(wholeGraphs, loss, logits.name) } : separateGraphs(graphs, splitBackward)),
     ...(isInPieces ? { forward: graphs.forward, ...pieceGraphs(graphs) } : {}),
   };
   const packed = Object.fromEntries(Object.entries(parts).map(([name, graph]) => [name, packGraph(graph, packing)]));

@@ -16,7 +16,7 @@ export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>
   const labels = [label.type, label.shape];
   const isStrict = training.grain !== undefined;
   const pieces = [isStrict, reduction?.buckets, reduction?.pass?.kind, reduction?.pass?.microBatch === 0];
-  add(hash, [name, blockSize, layers, sampleCount, loss, optimizer, frozen, labels, savedBudgetBytes]);
+  add(hash, [name, blockSize, layers, sampleCount, loss, optimizer, frozen, labels, savedBudgetBytes, options.budgetCount]);
   add(hash, [splitBackward, immediateBackward, immediateUpdate, isSingle, (options.grainCount ?? 1) > 1, pieces]);
   return hash.digest('hex');
 }

@@ -6,7 +6,7 @@ import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.t
 import { wrap } from '../../graph/tensor.ts';
 import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
-import { savedBudgetBytes } from '../device/recomputation.ts';
+import { budgetCount, savedBudgetBytes } from '../device/recomputation.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { ModelMessage, ToWorker } from '../messages.ts';
 import { decodeModel } from '../model-transfer.ts';
@@ -79,6 +79,7 @@ export function stageOptionsOf(
     immediateUpdate: isUpdateImmediate(device) && training.clipNorm === null,
     isSingle: isRoundSingle(device),
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
+    budgetCount: budgetCount({ program: device, training }),
   };
 }
 
