@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { processMiB } from '../../cluster/memory.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { RunError } from '../../errors.ts';
 import { tensor } from '../../graph/tensor.ts';
@@ -23,8 +24,11 @@ import {
   vector,
 } from '../../testing/lone-worker.ts';
 import { cut } from '../../testing/memory-cluster.ts';
-import type { Link } from '../../transport/link.ts';
+import type { Frame, Link } from '../../transport/link.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
+import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
+import type { PeerNetwork } from './peers.ts';
+import type { ProfileJob, ProfileProcess } from './profile-apart.ts';
 import { runWorker } from './worker.ts';
 
 test('an honest coordinator gets what it asks for, up to the end', { timeout }, async () => {
@@ -48,6 +52,54 @@ test('an honest coordinator gets what it asks for, up to the end', { timeout }, 
   assert.deepEqual(await worker.end, { clean: true, reason: 'the run is done' });
   await worker.coordinator.ended;
 });
+
+test('a model is measured elsewhere where that can be, within what the process leaves of the memory; what is known is not, and nobody measures on for a run that is over', {
+  timeout,
+}, async () => {
+  const known = new Map<string, MeasuredProfile>();
+  const profileCache: ProfileCache = { read: async (key) => known.get(key), write: async (key, profile) => void known.set(key, profile) };
+  const found: MeasuredProfile = { layers: [], times: { forwardMs: [], backwardMs: [] }, cached: false };
+  const jobs: ProfileJob[] = [];
+  const ended: number[] = [];
+  /** A worker that is asked for a profile at these sizes. */
+  const asked = async (batchSizes: readonly number[], measured: Promise<MeasuredProfile>): Promise<readonly Frame[]> => {
+    const [coordinator, link] = createMemoryLinks('coordinator', 'a');
+    const received: Frame[] = [];
+    const engine = createReferenceEngine();
+    const startProfile = (job: ProfileJob, onProgress: (done: number, total: number) => void): ProfileProcess => {
+      onProgress(1, 2);
+      return { profile: measured, end: () => void ended.push(jobs.push(job)) };
+    };
+    coordinator.receive((sent) => {
+      received.push(sent);
+      const isOver = sent.kind === 'profiled' || (sent.kind === 'profile-progress' && measured === never);
+      if (isOver) void coordinator.send(frame('end', { reason: 'the run is over' }));
+    });
+    const createNetwork = async (): Promise<PeerNetwork> => ({
+      url: 'memory://a',
+      connect: () => measured as never,
+      close: async () => {},
+    });
+    const worker = { name: 'a', coordinator: link, clock: hasty, engine, memoryBytes: (processMiB + 100) * 2 ** 20, createNetwork };
+    const end = runWorker({ ...worker, profileCache, startProfile });
+    for (const sent of [modelFrame, frame('profile', { batchSizes })]) void coordinator.send(sent);
+    assert.deepEqual(await end, { clean: true, reason: 'the run is over' });
+    await engine.close();
+    return received.filter(({ kind }) => kind.startsWith('profile'));
+  };
+  const [progress, first] = await asked([1, 4], Promise.resolve(found));
+  assert.deepEqual([progress?.control, first?.control], [{ done: 1, total: 2 }, found]);
+  assert.deepEqual(
+    jobs.map(({ batchSizes, memoryBytes }) => ({ batchSizes, memoryBytes })),
+    [{ batchSizes: [1, 4], memoryBytes: 100 * 2 ** 20 }],
+  );
+  const [again, ...others] = await asked([1, 4], never);
+  assert.deepEqual([again?.control, others.length, jobs.length], [{ ...found, cached: true }, 0, 1]);
+  await asked([1, 8], never);
+  assert.deepEqual([jobs.length, ended.length], [2, 2]);
+});
+
+const never = new Promise<never>(() => {});
 
 test('a link to the coordinator that is lost ends the worker, whatever it is at', { timeout }, async () => {
   for (const frames of [
