@@ -54,6 +54,8 @@ const rounds = Number(flags.rounds);
 /** Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. Of long rounds fewer do, and fewer are measured. */
 const warmUp = 16;
 const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [45_000, 4, 60_000, 6];
+/** Of rounds that take longer than that, one before three that count. */
+const longMs = 20_000;
 /** SGD with momentum keeps one copy of each weight. */
 const optimizerState = 1;
 
@@ -83,15 +85,19 @@ function predicted(simulate, layout) {
 
 /** Rounds of a plan that is predicted to take so long. */
 function roundCounts(predictedMs) {
+  if (predictedMs > longMs) return { warmUp: 1, rounds: 3 };
   const within = (least, most, ms) => Math.min(most, Math.max(least, Math.ceil(ms / predictedMs)));
   return { warmUp: within(leastWarmUp, warmUp, warmUpMs), rounds: within(Math.min(leastRounds, rounds), rounds, measuredMs) };
+}
+
+function sizeArgs({ microBatchSize, microBatchCount }) {
+  return ['--batch', String(microBatchSize * microBatchCount), '--micro-batch', String(microBatchSize)];
 }
 
 /** What is trained in a group, whatever the plan. */
 function settingsOf({ model: modelName, microBatch, count }) {
   const { model, data } = models[modelName];
-  const sizes = ['--batch', String(microBatch * count), '--micro-batch', String(microBatch)];
-  return ['--model', model, '--data', data, ...sizes, '--lr', '0.01', '--momentum', '0.9', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0'];
+  return ['--model', model, '--data', data, ...sizeArgs({ microBatchSize: microBatch, microBatchCount: count }), '--lr', '0.01', '--momentum', '0.9', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0'];
 }
 
 async function openBed({ name, environment: [letter, mbps, memoryMiB] }) {
@@ -128,12 +134,15 @@ async function openGroup(group) {
     train: (args, options) => bed.train([...settings, ...args], options),
     run(layout) {
       const counts = roundCounts(simulate(program(layout), layout, { events: false }).roundMs);
-      return bed.train([...settings, '--steps', String(counts.warmUp + counts.rounds), '--plan', bed.writePlan(layout)], { warmUp: counts.warmUp, batch });
+      const own = [...sizeArgs(layout), '--steps', String(counts.warmUp + counts.rounds), '--plan', bed.writePlan(layout)];
+      return bed.train([...settings, ...own], { warmUp: counts.warmUp, batch });
     },
   };
 }
 
-function layoutFor(how, { profile, cluster, sizes, batch }) {
+/** `microBatch` of a case: the group's batch, in micro-batches of its own size. */
+function layoutFor(how, { profile, cluster, sizes: usual, batch }) {
+  const sizes = how.microBatch === undefined ? usual : { microBatchSize: how.microBatch, microBatchCount: batch / how.microBatch };
   if (how.groups !== undefined) return layoutOf(profile, cluster, { ...how, ...sizes });
   const schedule = how.schedule === undefined ? {} : { schedule: how.schedule };
   return plan({ profile, cluster, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: how.planner, optimizerState, replicateBatchDependent: true, ...schedule });
@@ -146,7 +155,7 @@ async function runCases(group) {
   const ready = await openGroup(group);
   try {
     const results = [];
-    const single = [`one device, ${ready.fastest}`, { groups: [[ready.fastest]], schedule: '1f1b' }];
+    const single = [`one device, ${ready.fastest}`, { groups: [[ready.fastest]], schedule: '1f1b', microBatch: group.microBatchOfOne }];
     for (const [form, how] of flags['skip-single'] ? wanted : [single, ...wanted]) {
       const layout = layoutFor(how, ready);
       const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);

@@ -22,6 +22,8 @@ interface Piece {
 
 interface Node {
   readonly place: number;
+  readonly forward: Handling;
+  readonly backward: Handling;
   readonly forwardMs: number;
   /** Until the gradients can go back: the whole backward, or its first half. */
   readonly backwardMs: number;
@@ -32,6 +34,12 @@ interface Node {
   readonly updateMs: number;
   /** What its AllReduces beside the computing cost. */
   readonly besideMs: number;
+}
+
+/** What bytes of a pass cost its device: until it may begin, and from its end on. */
+interface Handling {
+  readonly receivingMs: number;
+  readonly sendingMs: number;
 }
 
 /** What a device's times depend on besides its share. */
@@ -45,8 +53,8 @@ interface NodeContext {
 
 /** Bytes that a device sends and receives for a micro-batch: a sample's, but for what the data's holder hands out. */
 interface PassedBytes {
-  readonly forward: number;
-  readonly backward: number;
+  readonly forward: { readonly received: number; readonly sent: number };
+  readonly backward: { readonly received: number; readonly sent: number };
   /** Inputs and labels that come to it. */
   readonly fed: number;
   readonly handedOut: number;
@@ -140,16 +148,23 @@ export class Evaluator {
     const times = this.#times;
     const { layers, devices } = layout;
     const isSplit = isSplitStage(this.#problem, layout);
-    const fedBytes = place === this.#holder ? passed.handedOut : passed.fed * share;
-    // What is computed again, sent and received is part of the first half, or of the first piece.
-    const again = onGrid(againMs(this.#problem, place, layers, demand, share)) + times.handlingMs(place, passed.backward * share);
+    const handling = (received: number, sent: number): Handling => ({
+      receivingMs: times.handlingMs(place, received),
+      sendingMs: times.handlingMs(place, sent),
+    });
+    const { forward, backward, fed, handedOut } = passed;
+    const isHolder = place === this.#holder;
+    // What is computed again is part of the first half, or of the first piece.
+    const again = onGrid(againMs(this.#problem, place, layers, demand, share));
     const pieceMs = (range: readonly [number, number]): number =>
       isSplit ? times.backwardWeightMs(place, ...range, share) : times.backwardMs(place, ...range, share);
     const costMs = (range: readonly [number, number]): number =>
       reduceCostMs(this.#problem, place, ringBytes(this.#problem, devices.length, ...range));
     return {
       place,
-      forwardMs: times.forwardMs(place, ...layers, share) + times.handlingMs(place, passed.forward * share + fedBytes),
+      forward: handling((forward.received + (isHolder ? 0 : fed)) * share, forward.sent * share + (isHolder ? handedOut : 0)),
+      backward: handling(backward.received * share, backward.sent * share),
+      forwardMs: times.forwardMs(place, ...layers, share),
       backwardMs: again + (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
       weightMs: isSplit ? pieceMs(layers) : 0,
       lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : again)),
@@ -165,9 +180,12 @@ export class Evaluator {
     const [first, end] = (layouts[stage] as StageLayout).layers;
     const inBytes = stage === 0 ? 0 : (layers[first - 1]?.outputBytes ?? 0);
     const outBytes = stage === last ? 0 : (layers[end - 1]?.outputBytes ?? 0);
-    const backward = (gradientsCross(this.#problem, first) ? inBytes : 0) + (gradientsCross(this.#problem, end) ? outBytes : 0);
+    const backward = {
+      received: gradientsCross(this.#problem, end) ? outBytes : 0,
+      sent: gradientsCross(this.#problem, first) ? inBytes : 0,
+    };
     const fed = this.#holder === -1 ? 0 : (stage === 0 ? inputBytes : 0) + (stage === last ? labelBytes : 0);
-    return { forward: inBytes + outBytes, backward, fed };
+    return { forward: { received: inBytes, sent: outBytes }, backward, fed };
   }
 
   /** Bytes of inputs and labels that the data's holder hands to others for a micro-batch. */
@@ -240,14 +258,18 @@ export class Evaluator {
       for (let place = first; place < end; place++) {
         const node = nodes[place] as Node;
         const lastMs = lastPassMs(node);
+        const { forward, backward } = node;
+        // Of its bytes, what the first forward is given may be paid before that comes, and what the last gradient costs after that has left.
+        const forwardBytesMs = (M - 1) * forward.receivingMs + M * forward.sendingMs;
+        const bytesMs = forwardBytesMs + M * backward.receivingMs + (M - 1) * backward.sendingMs;
         forwardMs = Math.min(forwardMs, node.forwardMs);
-        if (isForwardOnly) least = Math.max(least, beforeMs + M * node.forwardMs);
+        if (isForwardOnly) least = Math.max(least, beforeMs + M * node.forwardMs + forwardBytesMs);
         else if (pace.delay === undefined) {
-          least = Math.max(least, beforeMs + M * node.forwardMs + (M - 1) * node.backwardMs + lastMs + behindMs);
+          least = Math.max(least, beforeMs + M * node.forwardMs + (M - 1) * node.backwardMs + lastMs + bytesMs + behindMs);
           backwardMs = Math.min(backwardMs, node.backwardMs, lastMs);
         } else {
           // Weight gradients are computed while others wait for nothing.
-          const gradientsMs = beforeMs + M * (node.forwardMs + node.backwardMs);
+          const gradientsMs = beforeMs + M * (node.forwardMs + node.backwardMs) + bytesMs;
           least = Math.max(least, gradientsMs + behindMs, gradientsMs + (M - 1) * node.weightMs + lastMs);
           backwardMs = Math.min(backwardMs, node.backwardMs);
         }
@@ -270,6 +292,8 @@ export class Evaluator {
     const arrivals = this.#arrivals.fill(0, 0, size);
     const gradients = this.#gradients.fill(0, 0, size);
     const free = new Float64Array(nodes.length);
+    /** What bytes that have left a device since then cost it. */
+    const owed = new Float64Array(nodes.length);
     const leaves = new Float64Array(nodes.length);
     const forwardLinks = stages.map(({ pieces }) => new Float64Array(pieces.length));
     const backwardLinks = stages.map(({ pieces }) => new Float64Array(pieces.length));
@@ -297,11 +321,14 @@ export class Evaluator {
             feed.freeMs = Math.max(start * Number(f >= kept), feed.freeMs) + feed.occupancyMs + feed.labelOccupancyMs;
             start = Math.max(start, feed.freeMs + feed.latencyMs);
           }
-          if (arrival > start) start = arrival;
+          const { receivingMs, sendingMs } = isForward ? node.forward : node.backward;
+          start = Math.max(start, arrival, (free[index] as number) + (owed[index] as number) + receivingMs);
           const end = start + (isForward ? node.forwardMs : delay === undefined && m === M - 1 ? lastPassMs(node) : node.backwardMs);
           // What leaves does so before a weight gradient that follows.
           leaves[index] = end;
-          free[index] = isForward || delay === undefined ? end : end + weightsBehindMs(node, m, delay, M);
+          const isFollowed = !isForward && delay !== undefined && (m >= delay || m === M - 1);
+          free[index] = isFollowed ? end + sendingMs + weightsBehindMs(node, m, delay, M) : end;
+          owed[index] = isFollowed ? 0 : sendingMs;
           if ((free[index] as number) >= stopMs) return false;
         }
         if (isForward) {
@@ -335,7 +362,7 @@ export class Evaluator {
       for (let p = 0; p < P; p++) if (!advance(p)) return Number.POSITIVE_INFINITY;
       for (let p = P - 2; p >= 0; p--) if (!advance(p)) return Number.POSITIVE_INFINITY;
     }
-    const round = roundEnd(stages, nodes, free);
+    const round = roundEnd(stages, nodes, free, owed);
     return round < stopMs ? round : Number.POSITIVE_INFINITY;
   }
 }
@@ -353,14 +380,14 @@ function lastPassMs({ lastMs }: Node): number {
   return sum;
 }
 
-/** Weight gradients that a device computes right after micro-batch m's input gradient: that of `delay` micro-batches ago, and after the last one all that are left. */
+/** Weight gradients that a device computes right after micro-batch m's input gradient, where it computes any: that of `delay` micro-batches ago, and after the last one all that are left. */
 function weightsBehindMs(node: Node, m: number, delay: number, M: number): number {
-  if (m < M - 1) return m >= delay ? node.weightMs : 0;
+  if (m < M - 1) return node.weightMs;
   return Math.min(M - 1, delay) * node.weightMs + lastPassMs(node);
 }
 
 /** The latest device's end, after AllReduce and update. */
-function roundEnd(stages: readonly FlatStage[], nodes: readonly Node[], free: Float64Array): number {
+function roundEnd(stages: readonly FlatStage[], nodes: readonly Node[], free: Float64Array, owed: Float64Array): number {
   let round = 0;
   for (const { first, end, reduceMs } of stages) {
     let reducedMs = 0;
@@ -370,8 +397,11 @@ function roundEnd(stages: readonly FlatStage[], nodes: readonly Node[], free: Fl
         readyMs = Math.max(readyMs, (free[index] ?? 0) - behindMs(nodes[index] as Node, bucket));
       reducedMs = readyMs + ms;
     }
-    for (let index = first; index < end; index++)
-      round = Math.max(round, Math.max(reducedMs, (free[index] ?? 0) + (nodes[index]?.besideMs ?? 0)) + (nodes[index]?.updateMs ?? 0));
+    for (let index = first; index < end; index++) {
+      const { besideMs, updateMs } = nodes[index] as Node;
+      const paidMs = (free[index] as number) + (owed[index] as number) + besideMs;
+      round = Math.max(round, Math.max(reducedMs, paidMs) + updateMs);
+    }
   }
   return round;
 }

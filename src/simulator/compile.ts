@@ -75,8 +75,8 @@ export interface Runner {
   readonly durations: Float64Array;
   /** Part of a backward's duration: of its first piece, where it is cut. */
   readonly againMs: number;
-  /** Bytes that a pass of a micro-batch sends and receives, by its kind; 'feed': that the data's holder hands out, as part of its forward passes. */
-  readonly bytes: { forward: number; backward: number; feed: number };
+  /** Bytes that a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its forward passes. */
+  readonly bytes: Readonly<Record<'forward' | 'backward', { received: number; sent: number }>>;
   /** What its AllReduces beside the computing cost. */
   besideMs: number;
   /** The first of its layers that has a backward pass, and keeps something for it. */
@@ -134,8 +134,10 @@ export interface Compiled {
   readonly argument: Int32Array;
   /** By instruction: milliseconds of computing. */
   readonly durationMs: Float64Array;
-  /** By instruction: milliseconds that what it sends and receives costs besides. */
-  readonly handlingMs: Float64Array;
+  /** By instruction: milliseconds that what it is given costs besides. */
+  readonly receivingMs: Float64Array;
+  /** And what it hands on. */
+  readonly sendingMs: Float64Array;
   readonly flows: readonly Flow[];
   readonly channels: readonly Channel[];
   readonly groups: readonly Group[];
@@ -200,7 +202,7 @@ class Compiler {
     const opcode = new Uint8Array(count);
     const argument = new Int32Array(count);
     const durationMs = new Float64Array(count);
-    const handlingMs = new Float64Array(count);
+    const handling = { receivingMs: new Float64Array(count), sendingMs: new Float64Array(count) };
     let next = 0;
     for (const [index, runner] of this.#runners.entries()) {
       firstInstruction[index] = next;
@@ -211,7 +213,7 @@ class Compiler {
       }
     }
     firstInstruction[this.#runners.length] = next;
-    this.#addHandling(firstInstruction, opcode, handlingMs);
+    this.#addHandling(firstInstruction, handling);
     const { microBatchCount } = this.#program;
     return {
       microBatchCount,
@@ -220,7 +222,7 @@ class Compiler {
       opcode,
       argument,
       durationMs,
-      handlingMs,
+      ...handling,
       flows: this.#flows,
       channels: this.#channels,
       groups: this.#groups,
@@ -247,32 +249,39 @@ class Compiler {
     durations[opcodes['backward-weight']] = weightMs(times, [first, end], samples);
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
-    const bytes = { forward: 0, backward: 0, feed: 0 };
+    const bytes = { forward: { received: 0, sent: 0 }, backward: { received: 0, sent: 0 } };
     return { program, place, times, durations, againMs, bytes, besideMs: 0, trainedFrom, inFlight, feeds: [] };
   }
 
   /** What the flows and AllReduces cost those who send and receive. */
-  #addHandling(firstInstruction: Int32Array, opcode: Uint8Array, into: Float64Array): void {
+  #addHandling(firstInstruction: Int32Array, { receivingMs, sendingMs }: Pick<Compiled, 'receivingMs' | 'sendingMs'>): void {
     const sender = new Map(this.#runners.map((runner) => [runner.place, runner]));
     for (const { channel, payload, receiver, bytes } of this.#flows) {
       if (channel === -1) continue;
       const kind = payload === 'gradient' ? 'backward' : 'forward';
-      (this.#runners[receiver] as Runner).bytes[kind] += bytes;
+      (this.#runners[receiver] as Runner).bytes[kind].received += bytes;
       const from = sender.get((this.#channels[channel] as Channel).from);
-      if (from !== undefined) from.bytes[payload === 'input' || payload === 'label' ? 'feed' : kind] += bytes;
+      if (from !== undefined) from.bytes[kind].sent += bytes;
     }
     for (const { row, members, costsMs } of this.#groups)
       if (row >= 0) for (const [index, member] of members.entries()) (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
     for (const [index, { place, bytes, program }] of this.#runners.entries()) {
       const cost = (amount: number): number => onGrid(this.#ground.handlingMs(place, amount));
-      const [forwardMs, backwardMs] = [cost(bytes.forward + bytes.feed), cost(bytes.backward)];
-      if (forwardMs === 0 && backwardMs === 0) continue;
+      const costs = (kind: 'forward' | 'backward') => ({ received: cost(bytes[kind].received), sent: cost(bytes[kind].sent) });
+      const [forward, backward] = [costs('forward'), costs('backward')];
+      if (Math.max(forward.received, forward.sent, backward.received, backward.sent) === 0) continue;
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
-        const code = opcode[start + offset] as number;
-        if (code === opcodes.forward) into[start + offset] = forwardMs;
-        else if (code === opcodes['backward-input'] || (step.kind === 'backward' && isFirstPiece(step, program)))
-          into[start + offset] = backwardMs;
+        if (step.kind === 'forward') {
+          receivingMs[start + offset] = forward.received;
+          sendingMs[start + offset] = forward.sent;
+        } else if (step.kind === 'backward-input') {
+          receivingMs[start + offset] = backward.received;
+          sendingMs[start + offset] = backward.sent;
+        } else if (step.kind === 'backward') {
+          if (isFirstPiece(step, program)) receivingMs[start + offset] = backward.received;
+          if (isLastPiece(step, program)) sendingMs[start + offset] = backward.sent;
+        }
       }
     }
   }
@@ -409,4 +418,9 @@ function weightMs(times: LayerTimes, [first, end]: readonly [number, number], sa
 /** Whether it is all of a backward pass, or the piece of the deepest layers. */
 function isFirstPiece({ layers }: { readonly layers?: readonly [number, number] }, program: DeviceProgram): boolean {
   return layers === undefined || layers[1] === program.layers[1];
+}
+
+/** Whether it is all of a backward pass, or the piece after which gradients go back. */
+function isLastPiece({ layers }: { readonly layers?: readonly [number, number] }, program: DeviceProgram): boolean {
+  return layers === undefined || layers[0] === program.layers[0];
 }

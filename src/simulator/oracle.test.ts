@@ -36,6 +36,8 @@ interface Node {
   readonly operations: Operation[];
   next: number;
   free: number;
+  /** What it has sent since then costs it. */
+  owed: number;
   busy: number;
   /** When the gradients of a bucket are final, by its first layer. */
   readonly final: Map<number, number>;
@@ -127,7 +129,18 @@ function slowRound(
     return stage.devices.map((name, place) => {
       const from = stage.samples.slice(0, place).reduce((sum, share) => sum + share, 0);
       const end = from + (stage.samples[place] ?? 0);
-      return { name, stage: index, from, end, operations: end > from ? operations : [], next: 0, free: 0, busy: 0, final: new Map() };
+      return {
+        name,
+        stage: index,
+        from,
+        end,
+        operations: end > from ? operations : [],
+        next: 0,
+        free: 0,
+        owed: 0,
+        busy: 0,
+        final: new Map(),
+      };
     });
   });
   const arrival = new Map<string, number>();
@@ -164,24 +177,38 @@ function slowRound(
   };
   for (const node of nodes) for (let m = 0; m < (K[node.stage] ?? 0); m++) feed(node, m, 0);
 
-  const borderBytes = (node: Node, layer: number, other: number): number =>
-    nodes
-      .filter(({ stage }) => stage === other)
-      .reduce((sum, neighbour) => sum + overlap(node, neighbour) * (profile.layers[layer]?.outputBytes ?? 0), 0);
-  const bothSides = (node: Node): number => {
+  /** What crosses the border to the stage before (−1) or behind (1). */
+  const borderBytes = (node: Node, side: 1 | -1): number => {
     const [first, end] = plan.stages[node.stage]?.layers ?? [0, 0];
-    return borderBytes(node, first - 1, node.stage - 1) + borderBytes(node, end - 1, node.stage + 1);
+    const outputBytes = profile.layers[side === -1 ? first - 1 : end - 1]?.outputBytes ?? 0;
+    return nodes
+      .filter(({ stage }) => stage === node.stage + side)
+      .reduce((sum, neighbour) => sum + overlap(node, neighbour) * outputBytes, 0);
   };
   const { dataDevice } = cluster;
   const fedBytes = (node: Node): number =>
     (node.end - node.from) * ((node.stage === 0 ? profile.inputBytes : 0) + (node.stage === last ? profile.labelBytes : 0));
-  const forwardBytes = (node: Node): number => {
-    const own = bothSides(node) * (plan.compression?.activation === undefined ? 1 : 0.5);
-    if (dataDevice === undefined) return own;
-    if (node.name !== dataDevice) return own + fedBytes(node);
+  const halved = { F: plan.compression?.activation, B: plan.compression?.gradient };
+  const receivedBytes = (node: Node, kind: 'F' | 'B'): number => {
+    const own = borderBytes(node, kind === 'F' ? -1 : 1) * (halved[kind] === undefined ? 1 : 0.5);
+    return kind === 'B' || dataDevice === undefined || node.name === dataDevice ? own : own + fedBytes(node);
+  };
+  const sentBytes = (node: Node, kind: 'F' | 'B'): number => {
+    const own = borderBytes(node, kind === 'F' ? 1 : -1) * (halved[kind] === undefined ? 1 : 0.5);
+    if (kind === 'B' || node.name !== dataDevice) return own;
     return nodes.filter(({ name }) => name !== dataDevice).reduce((sum, other) => sum + fedBytes(other), own);
   };
-  const backwardBytes = (node: Node): number => bothSides(node) * (plan.compression?.gradient === undefined ? 1 : 0.5);
+  /** What a device pays before an operation for what that is given, and after it for what it sends. */
+  const costsOf = (node: Node, { kind, layers: part }: Operation): { receiving: number; sending: number } => {
+    const cost = (bytes: number): number => costOf(profile, cluster, node.name, bytes);
+    if (kind === 'W') return { receiving: 0, sending: 0 };
+    const direction = kind === 'F' ? 'F' : 'B';
+    const own = plan.stages[node.stage]?.layers ?? [0, 0];
+    return {
+      receiving: part === undefined || part[1] === own[1] ? cost(receivedBytes(node, direction)) : 0,
+      sending: part === undefined || part[0] === own[0] ? cost(sentBytes(node, direction)) : 0,
+    };
+  };
 
   const needs = (node: Node, { kind, microBatch }: Operation): string[] => {
     const ids: string[] = [];
@@ -196,7 +223,8 @@ function slowRound(
   const startOf = (node: Node): number => {
     const operation = node.operations[node.next];
     if (operation === undefined) return Number.POSITIVE_INFINITY;
-    return Math.max(node.free, ...needs(node, operation).map((id) => arrival.get(id) ?? Number.POSITIVE_INFINITY));
+    const paid = node.free + node.owed + costsOf(node, operation).receiving;
+    return Math.max(paid, ...needs(node, operation).map((id) => arrival.get(id) ?? Number.POSITIVE_INFINITY));
   };
 
   for (;;) {
@@ -207,7 +235,8 @@ function slowRound(
     if (now === Number.POSITIVE_INFINITY && linkNow === Number.POSITIVE_INFINITY) break;
     if (now <= linkNow) {
       const node = nodes.find((each) => startOf(each) === now) as Node;
-      const { kind, microBatch, layers: part } = node.operations[node.next++] as Operation;
+      const operation = node.operations[node.next++] as Operation;
+      const { kind, microBatch, layers: part } = operation;
       const own: readonly [number, number] = plan.stages[node.stage]?.layers ?? [0, 0];
       const time = (key: 'forwardMs' | 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs'): number =>
         timeOf(profile, cluster, node.name, key, part ?? own, node.end - node.from);
@@ -217,12 +246,11 @@ function slowRound(
         I: () => time('backwardInputMs'),
         W: () => Math.max(time('backwardMs') - time('backwardInputMs'), time('backwardWeightMs')),
       };
-      const computeMs = durations[kind]();
-      const isFirstPart = part === undefined || part[1] === own[1];
-      const passed = kind === 'W' || !isFirstPart ? 0 : kind === 'F' ? forwardBytes(node) : backwardBytes(node);
-      const duration = computeMs + costOf(profile, cluster, node.name, passed);
+      const duration = durations[kind]();
+      const { receiving, sending } = costsOf(node, operation);
       node.free = now + duration;
-      node.busy += duration;
+      node.owed = sending;
+      node.busy += duration + receiving + sending;
       if (part !== undefined) node.final.set(part[0], node.free);
       const isLastPart = part === undefined || part[0] === own[0];
       const direction = kind === 'F' ? 'F' : 'B';
@@ -285,7 +313,7 @@ function slowRound(
         .slice(layers[0], layers[1])
         .reduce((sum, ms) => sum + ms, 0);
       node.busy += update;
-      round = Math.max(round, Math.max(end, node.free + (besideMs.get(node.name) ?? 0)) + update);
+      round = Math.max(round, Math.max(end, node.free + node.owed + (besideMs.get(node.name) ?? 0)) + update);
     }
   }
   return {

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { checkTogether } from '../cluster/validate.ts';
 import { program } from '../schedule/generate.ts';
 import { isBesideComputing, type Program } from '../schedule/program.ts';
@@ -109,6 +109,40 @@ test('two stages: activations and gradients cross the link, one latency later, b
   assert.deepEqual(result.links, { 'a->b': { bytes: 2000, busyMs: 2 }, 'b->a': { bytes: 2000, busyMs: 2 } });
   assert.deepEqual(result.devices.a, { busyMs: 6, idleFraction: 1 - 6 / 36, peakMemoryMiB: 2 * 1 + 2 * 1 });
   assert.deepEqual(result.devices.b, { busyMs: 30, idleFraction: 1 - 30 / 36, peakMemoryMiB: 2 * 6 + 8 });
+});
+
+test('who waits pays for bytes meanwhile; who does not, before the next pass', () => {
+  const stages = [
+    { layers: [0, 1] as const, devices: ['a'], samples: [1], inFlight: 2 },
+    { layers: [1, 3] as const, devices: ['b'], samples: [1], inFlight: 1 },
+  ];
+  const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 8, latencyMs: 0.5 } } };
+  // A piece of 1000 bytes costs either end 0.5 ms.
+  const costly: Profile = {
+    ...profile,
+    devices: { board: { ...(profile.devices['board'] as DeviceTimes), handlingMsPerMiB: mib / 2000 } },
+  };
+  const result = run({ schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster, costly);
+  const lines = result.events.map(
+    ({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
+  );
+  assert.deepEqual(lines, [
+    'a forward 0 0-1',
+    'a activation 0 1-2',
+    'a forward 1 1.5-2.5', // what micro-batch 0 cost to send
+    'a activation 1 2.5-3.5',
+    'b forward 0 2.5-7.5', // paid while it waited
+    'b backward 0 7.5-17.5',
+    'b gradient 0 17.5-18.5',
+    'b forward 1 18.5-23.5', // a gradient sent, an activation received
+    'a backward 0 19-21', // as soon as it has come
+    'b backward 1 23.5-33.5',
+    'b gradient 1 33.5-34.5',
+    'a backward 1 35-37',
+  ]);
+  assert.equal(result.roundMs, 37);
+  const { a, b } = result.devices;
+  assert.deepEqual([a?.busyMs, a?.handlingMs, b?.busyMs, b?.handlingMs], [8, 2, 32, 2]);
 });
 
 test('the data device feeds K micro-batches at once and the next after a backward; labels follow the same rule', () => {
@@ -266,10 +300,11 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
       for (const [index, event] of own.entries())
         assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} does two things at once`);
       assert.equal(
-        device.busyMs,
+        device.busyMs - (device.handlingMs ?? 0),
         sum(own.filter((event) => event.kind !== 'all-reduce').map((event) => event.endMs - event.startMs)),
         `seed ${seed}: busy time of ${name}`,
       );
+      assert.ok(device.busyMs <= roundMs, `seed ${seed}: ${name} has no time for what its bytes cost`);
       assert.ok((own.at(-1)?.endMs ?? 0) <= roundMs);
     }
     for (const [name, link] of Object.entries(links)) {

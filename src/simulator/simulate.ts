@@ -5,8 +5,9 @@
 // - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no link's traffic either;
 // - the buckets of a group's AllReduce (schedules that overlap) are reduced one after the other, each for rule 5's time of its own bytes, from when
 //   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them;
-// - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends (`handlingMs`): what runs beside the computing
-//   then puts off the update by its cost at least.
+// - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends (`handlingMs`). A device pays from the end of a pass
+//   on for what that handed on, and then for what the next one is given, which begins when that is paid and its pieces have arrived: who waits pays while it
+//   waits. What AllReduces beside the computing cost puts off the update likewise.
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
@@ -97,8 +98,12 @@ class World {
   readonly #awaited: Int32Array;
   /** Buckets that it has handed to its group and that are not reduced yet. */
   readonly #reducing: Int32Array;
-  /** When its update began to wait for them; −1: it does not wait. */
-  readonly #heldMs: Float64Array;
+  /** Whether its update waits for them. */
+  readonly #isHeld: Uint8Array;
+  /** When it last computed. */
+  readonly #computedMs: Float64Array;
+  /** What the bytes that it has handed on since then cost. */
+  readonly #owedMs: Float64Array;
   readonly #busyMs: Float64Array;
   readonly #handlingMs: Float64Array;
   readonly #reducingMs: Float64Array;
@@ -128,7 +133,9 @@ class World {
     this.#position = firstInstruction.slice(0, runners.length);
     this.#awaited = new Int32Array(runners.length).fill(-1);
     this.#reducing = new Int32Array(runners.length);
-    this.#heldMs = new Float64Array(runners.length).fill(-1);
+    this.#isHeld = new Uint8Array(runners.length);
+    this.#computedMs = new Float64Array(runners.length);
+    this.#owedMs = new Float64Array(runners.length);
     this.#busyMs = new Float64Array(runners.length);
     this.#handlingMs = new Float64Array(runners.length);
     this.#reducingMs = new Float64Array(runners.length);
@@ -236,7 +243,7 @@ class World {
       if (code === opcodes.receive) this.#awaited[index] = about;
       else if (code === opcodes['all-reduce']) {
         if (this.#join(index, about, nowMs)) continue;
-      } else if (code === opcodes.update && this.#reducing[index] !== 0) this.#heldMs[index] = nowMs;
+      } else if (code === opcodes.update && this.#reducing[index] !== 0) this.#isHeld[index] = 1;
       else if (code === opcodes.update) this.#update(index, position, nowMs);
       else this.#compute(index, position, nowMs);
       return;
@@ -245,20 +252,24 @@ class World {
   }
 
   #compute(index: number, position: number, nowMs: number): void {
-    const handlingMs = this.#compiled.handlingMs[position] as number;
-    const durationMs = (this.#compiled.durationMs[position] as number) + handlingMs;
-    this.#busyMs[index] = (this.#busyMs[index] as number) + durationMs;
-    this.#handlingMs[index] = (this.#handlingMs[index] as number) + handlingMs;
-    if (this.#keepsEvents) this.#recordComputing(index, position, nowMs, nowMs + durationMs);
-    this.#agenda.add(4 * index + kinds.end, nowMs + durationMs, false);
+    const durationMs = this.#compiled.durationMs[position] as number;
+    const receivingMs = this.#compiled.receivingMs[position] as number;
+    const sendingMs = this.#compiled.sendingMs[position] as number;
+    const startMs = Math.max(nowMs, (this.#computedMs[index] as number) + (this.#owedMs[index] as number) + receivingMs);
+    const endMs = startMs + durationMs;
+    this.#computedMs[index] = endMs;
+    this.#owedMs[index] = sendingMs;
+    this.#busyMs[index] = (this.#busyMs[index] as number) + durationMs + receivingMs + sendingMs;
+    this.#handlingMs[index] = (this.#handlingMs[index] as number) + receivingMs + sendingMs;
+    if (this.#keepsEvents) this.#recordComputing(index, position, startMs, endMs);
+    this.#agenda.add(4 * index + kinds.end, endMs, false);
   }
 
   /** All gradients are there; what the AllReduces beside the computing cost may not all have been paid while they ran. */
   #update(index: number, position: number, nowMs: number): void {
-    const heldMs = this.#heldMs[index] as number;
-    this.#heldMs[index] = -1;
-    const paidMs = (heldMs < 0 ? nowMs : heldMs) + (this.#compiled.runners[index] as Runner).besideMs;
-    this.#compute(index, position, Math.max(nowMs, paidMs));
+    this.#isHeld[index] = 0;
+    this.#owedMs[index] = (this.#owedMs[index] as number) + (this.#compiled.runners[index] as Runner).besideMs;
+    this.#compute(index, position, nowMs);
   }
 
   /** Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next. */
@@ -286,7 +297,7 @@ class World {
     for (const member of defined(this.#compiled.groups[number], 'a group').members) {
       const left = (this.#reducing[member] as number) - 1;
       this.#reducing[member] = left;
-      if (left === 0 && (this.#heldMs[member] as number) >= 0) this.#advance(member, nowMs);
+      if (left === 0 && this.#isHeld[member] === 1) this.#advance(member, nowMs);
     }
   }
 
