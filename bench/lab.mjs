@@ -132,6 +132,15 @@ async function openGroup(group) {
       return predicted(createSimulator(corrected, cluster), layout);
     },
     train: (args, options) => bed.train([...settings, ...args], options),
+    /** As users run it: plans are bettered while training goes on, and what counts are rounds after so many. */
+    async runBettered({ planner, settlingRounds }, layout) {
+      const heard = {};
+      const onEvent = ({ event, plan }) => ['plan', 'recovering'].includes(event) && Object.assign(heard, { found: plan });
+      const { rounds } = roundCounts(simulate(program(layout), layout, { events: false }).roundMs);
+      const steps = ['--steps', String(settlingRounds + rounds)];
+      const run = await bed.train([...settings, '--planner', planner, '--schedule', 'auto', ...steps], { warmUp: settlingRounds, batch, onEvent });
+      return { ...heard, run };
+    },
     run(layout) {
       const counts = roundCounts(simulate(program(layout), layout, { events: false }).roundMs);
       const own = [...sizeArgs(layout), '--steps', String(counts.warmUp + counts.rounds), '--plan', bed.writePlan(layout)];
@@ -158,7 +167,8 @@ async function runCases(group) {
     const single = [`one device, ${ready.fastest}`, { groups: [[ready.fastest]], schedule: '1f1b', microBatch: group.microBatchOfOne }];
     for (const [form, how] of flags['skip-single'] ? wanted : [single, ...wanted]) {
       const layout = layoutFor(how, ready);
-      const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);
+      const { found, run } = how.settlingRounds === undefined ? { found: layout, run: await ready.run(layout) } : await ready.runBettered(how, layout);
+      const result = caseResult(group, form, found, ready, run, flags['skip-single'] ? null : results[0]);
       results.push(result);
       const cores = Object.values(result.coresUsed).join(' ');
       log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), corrected ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}`);

@@ -61,6 +61,7 @@ export const forms = [
     cases: {
       'pure DP': grouped([line.flat()], '1f1b'),
       best: planned('best'),
+      'best, bettered': { ...planned('best'), settlingRounds: 14 },
       'one device again': grouped([['nano-1']], '1f1b', { microBatch: 16 }),
     },
   },

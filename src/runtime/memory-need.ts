@@ -5,8 +5,8 @@ import type { LayerProfile } from '../cluster/cluster.ts';
 import { processMiB } from '../cluster/memory.ts';
 import { optimizerStateCount, type TrainingSpec } from './training-spec.ts';
 
-/** Sessions of a layer's passes and its update. */
-const sessionBytes = 2 ** 18;
+/** Sessions of a layer's passes and its update, 2^18 bytes; beside an AllReduce the last micro-batch's passes have their own, in pieces. */
+const sessionBytes = 2 ** 19;
 
 /**
  * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer state, until all devices have committed;
