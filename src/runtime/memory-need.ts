@@ -10,11 +10,12 @@ const sessionBytes = 2 ** 19;
 
 /**
  * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer state, until all devices have committed;
- * the vector in which its gradients go round the ring; its sessions.
+ * the sums of gradients to which a micro-batch adds, beside those that it makes; the vector in which they go round the ring, and as much that has been received
+ * or is let go late; its sessions. A stage that one device has alone takes about a copy of the weights less.
  */
 export function runtimeBytes(layer: Pick<LayerProfile, 'weightBytes' | 'frozenBytes'>, training: Pick<TrainingSpec, 'optimizer'>): number {
   const trainedBytes = layer.weightBytes - (layer.frozenBytes ?? 0);
-  return (2 + optimizerStateCount(training)) * trainedBytes + sessionBytes;
+  return (4 + optimizerStateCount(training)) * trainedBytes + sessionBytes;
 }
 
 /** Of a device's memory, what is left for training. */
