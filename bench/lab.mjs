@@ -101,7 +101,7 @@ function settingsOf({ model: modelName, microBatch, count }) {
 }
 
 async function openBed({ name, environment: [letter, mbps, memoryMiB] }) {
-  const bed = await openTestbed(environment(letter, mbps, memoryMiB), { name: `bench-${process.pid}`, priority: flags.priority, caches });
+  const bed = await openTestbed(environment(letter, mbps, memoryMiB), { name: 'bench', priority: flags.priority, caches });
   open = bed;
   log(`${name}: ${bed.lab.layout.devices.map(({ name: device, cores }) => `${device} ${cores}`).join(', ')} cores`);
   return bed;

@@ -23,6 +23,7 @@ const lumpBytes = 65_536;
 export async function openTestbed(cluster, { name, priority, caches }) {
   const folder = mkdtempSync(join(tmpdir(), 'asteroid-bench-'));
   const state = join(folder, 'state');
+  await removeLab(name, state); // of a run that was killed
   const lab = await makeLab(cluster, { name, network: 'links', priority, coreCount: availableParallelism() }, state);
   const pairs = lab.layout.devices.map(({ name: device, cores }, index) => ({
     own: join(lab.folder, String(index + 1), 'cache'),

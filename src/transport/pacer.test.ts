@@ -111,8 +111,8 @@ function checkRate(link: Link, mbps: number, tolerance = 0.05): void {
   assert.ok(Math.abs(told - mbps) <= tolerance * mbps, `${told.toFixed(2)} Mbps are told of ${mbps}`);
 }
 
-function checkAtMost(milliseconds: number, most: number): void {
-  assert.ok(milliseconds <= most, `an urgent frame took ${milliseconds.toFixed(1)} ms, more than ${most}`);
+function checkAtMost(value: number, most: number, unit = 'ms for an urgent frame'): void {
+  assert.ok(value <= most, `${value.toFixed(3)} ${unit}, more than ${most}`);
 }
 
 for (const [mbps, latencyMs, maxDelayMs] of [
@@ -202,6 +202,53 @@ test('pauses and small frames do not make a fast link look slow', async () => {
   checkAtMost(maxDelayMs, 2.1 + 0.3 + 1);
 });
 
+/** A pacer that has sent pieces of 5 ms over a link of 100 Mbps, each acknowledged so much later. Returns when the last was. */
+function steadyPacer(ageMs: number): { readonly pacer: Pacer; readonly nowMs: number } {
+  const pacer = new Pacer();
+  const [pieceBytes, pieceMs, count, ahead] = [62_500, 5, 200, Math.ceil(ageMs / 5)];
+  const acknowledge = (piece: number): void => {
+    const arrivedMs = pieceMs * (piece + 1);
+    if (piece >= 0) pacer.acknowledge({ byteCount: pieceBytes * (piece + 1), atMs: arrivedMs }, arrivedMs + ageMs);
+  };
+  for (let piece = 0; piece < count + ahead; piece++) {
+    if (piece < count) pacer.sent(pieceBytes, pieceMs * piece);
+    acknowledge(piece - ahead);
+  }
+  return { pacer, nowMs: pieceMs * count + ageMs };
+}
+
+test('after a silence no more is sent at once than without one, however late acknowledgements came', () => {
+  for (const [ageMs, silenceMs] of [
+    [1, 1],
+    [1, 1_000],
+    [100, 1],
+    [100, 1_000],
+  ] as const) {
+    const { pacer, nowMs } = steadyPacer(ageMs);
+    assert.equal(pacer.underWayBytes, 0);
+    let byteCount = 0;
+    while (pacer.waitMs('pipeline', nowMs + silenceMs) === 0) {
+      pacer.sent(62_500, nowMs + silenceMs);
+      byteCount += 62_500;
+    }
+    assert.ok(byteCount >= 60 * 12_500 && byteCount <= 67 * 12_500, `${byteCount} bytes after ${silenceMs} ms of silence`);
+  }
+});
+
+test('who hears nothing because acknowledgements wait behind what the other sends goes on at the rate of the link, for 150 ms', () => {
+  const { pacer, nowMs } = steadyPacer(1);
+  let sentBytes = 0;
+  for (let ms = 0; ms <= 300; ms++) {
+    while (pacer.waitMs('pipeline', nowMs + ms) === 0) {
+      pacer.sent(12_500, nowMs + ms);
+      sentBytes += 12_500;
+    }
+    const isExpected = Math.abs(sentBytes / 12_500 - 60 - Math.min(ms, 151)) <= 6;
+    assert.ok(isExpected, `${sentBytes} bytes after ${ms} ms`);
+  }
+  assert.equal(pacer.waitMs('pipeline', nowMs + 300), Number.POSITIVE_INFINITY);
+});
+
 test('a clock that stood still while its machine slept does not stop the link', () => {
   const hourMs = 3_600_000;
   for (const [ownJumpMs, peerJumpMs] of [
@@ -245,3 +292,43 @@ test('an acknowledgement of what was never sent, of less than before, or with a 
     assert.throws(() => first.acknowledge({ byteCount: 60, atMs }, 1), ProtocolError, String(atMs));
   }
 });
+
+for (const [mbps, laterMs] of [
+  [100, 0],
+  [100, 60],
+  [100, 250],
+  [20, 300],
+  [500, 20],
+] as const) {
+  test(`an AllReduce of two fills a link of ${mbps} Mbps after a second of silence, one of them ${laterMs} ms later than the other`, async () => {
+    const network = createNetwork(mbps, 0.3);
+    const { clock } = network;
+    const pieceCount = 16;
+    for (let round = 0; round < 3; round++) {
+      const startMs = clock.now() + 1000;
+      const ends: number[] = [];
+      for (const [link, atMs] of [
+        [network.a, startMs],
+        [network.b, startMs + laterMs],
+      ] as const) {
+        const early: Frame[] = [];
+        let [hasBegun, taken] = [false, 0];
+        const take = (): void => {
+          if (++taken <= pieceCount) void link.send(frameOf('load', 0, 262_144), 'pipeline');
+          else if (taken === 2 * pieceCount) ends.push(clock.now());
+        };
+        link.receive((frame) => (hasBegun ? take() : early.push(frame)));
+        clock.after(atMs - clock.now(), () => {
+          hasBegun = true;
+          for (let piece = 0; piece < pieceCount; piece++) void link.send(frameOf('load', 0, 262_144), 'pipeline');
+          for (const _ of early) take();
+        });
+      }
+      await clock.run(startMs + 30_000);
+      // The later one has all of it to send when it begins; the rate is a guess in the first round.
+      const idealMs = (2 * pieceCount * 262_144 * 8) / (mbps * 1000);
+      for (const endMs of ends) checkAtMost((endMs - startMs - laterMs) / idealMs, round === 0 ? 1.25 : 1.01, 'of the ideal time');
+      assert.equal(ends.length, 2);
+    }
+  });
+}

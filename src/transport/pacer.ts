@@ -27,7 +27,7 @@ export const controlReserveBytes: number = 2 ** 20;
  * Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; far less for bulk, since a micro-batch may come any
  * moment and waits for what is queued and for one piece (at 100 Mbps about 45 KB).
  */
-const queueMs = { pipeline: 100, bulk: 2.5 } as const;
+const queueMs = { pipeline: 60, bulk: 2.5 } as const;
 const leastQueueBytes = { pipeline: 65_536, bulk: 8_192 } as const;
 /** A piece takes about this long, so that it delays an urgent frame no longer. */
 const pieceMs = { pipeline: 5, bulk: 1 } as const;
@@ -38,10 +38,13 @@ const averageMs = 200;
 /** Before the first measurement: 24 Mbps, which counts as much as this time. */
 const initialBytesPerMs = 3_000;
 const initialMs = 10;
-/** Computing without acknowledgements goes on for so much longer than they took of late, in case the link has stopped. */
-const extraMs = 10;
-/** And for so much longer at most than they take on an idle link: the other direction queues no longer either. */
+/**
+ * Computing without acknowledgements goes on for so much longer than they take on an idle link, in case the link has stopped: they may wait behind what the
+ * other direction queues, which is no more either.
+ */
 const maxExtraMs = 150;
+/** For bulk, which could wait behind it, only for so much longer than they took of late. */
+const bulkExtraMs = 10;
 /** The path may become longer: what is least is forgotten at this rate. */
 const leastAgeCreepPerMs = 0.001;
 /** Timers and message loops are no more exact. */
@@ -62,6 +65,8 @@ export class Pacer {
   #newest: Acknowledgement = { byteCount: 0, atMs: Number.NEGATIVE_INFINITY };
   #records: Sent[] = [];
   #firstRecord = 0;
+  /** When the first of the bytes under way was sent, after a time without any. */
+  #busySinceMs = 0;
   /** Bytes that came over the busy link, and the time that they took; both fade. */
   #busyBytes = initialBytesPerMs * initialMs;
   #busyMs = initialMs;
@@ -99,9 +104,11 @@ export class Pacer {
     const reserve = lane === 'control' ? controlReserveBytes : 0;
     if (this.underWayBytes >= maxWindowBytes + reserve) return Number.POSITIVE_INFINITY;
     const allowed = Math.max(this.#bytesPerMs * queueMs[kind], leastQueueBytes[kind]) + reserve;
-    // On the sender's clock, the acknowledged bytes had left the queue at this time, but for the constant transit.
-    const ageMs = this.#newest.byteCount === 0 ? 0 : nowMs - (this.#newest.atMs - this.#leastTransitMs);
-    const limitMs = Math.min(this.#ageMs + extraMs, this.#leastAgeMs + maxExtraMs);
+    // On the sender's clock, the acknowledged bytes had left the queue at this time, but for the constant transit. A queue that was empty is no shorter for it.
+    const emptiedMs = Math.max(this.#newest.atMs - this.#leastTransitMs, this.#busySinceMs);
+    const ageMs = this.#newest.byteCount === 0 ? 0 : nowMs - emptiedMs;
+    const mostMs = this.#leastAgeMs + maxExtraMs;
+    const limitMs = lane === 'bulk' ? Math.min(this.#ageMs + bulkExtraMs, mostMs) : mostMs;
     const queued = this.underWayBytes - this.#bytesPerMs * Math.min(ageMs, limitMs);
     if (queued < allowed) return 0;
     const waitMs = (queued - allowed) / this.#bytesPerMs;
@@ -110,6 +117,7 @@ export class Pacer {
 
   /** Notes that bytes were sent. */
   sent(byteCount: number, nowMs: number): void {
+    if (this.underWayBytes === 0) this.#busySinceMs = nowMs;
     this.#sentBytes += byteCount;
     this.#records.push({ end: this.#sentBytes, atMs: nowMs });
   }

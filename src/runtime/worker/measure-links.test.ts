@@ -19,10 +19,11 @@ async function found(
   return [Object.fromEntries(links.map(({ peer, bandwidthMbps }) => [peer, bandwidthMbps])), measured];
 }
 
-test('each link once; what is less than half as fast as the middle one again, and the faster of the two counts', async () => {
-  assert.deepEqual(await found({ a: [900], b: [460], c: [900] }), [{ a: 900, b: 460, c: 900 }, ['a', 'b', 'c']]);
+test('each link once; what is 3 % and more slower than the middle one again, and the faster of the two counts', async () => {
+  assert.deepEqual(await found({ a: [900], b: [880], c: [900] }), [{ a: 900, b: 880, c: 900 }, ['a', 'b', 'c']]);
   assert.deepEqual(await found({ a: [900], b: [140, 850], c: [900] }), [{ a: 900, b: 850, c: 900 }, ['a', 'b', 'c', 'b']]);
   assert.deepEqual(await found({ a: [900], b: [20, 19], c: [900] }), [{ a: 900, b: 20, c: 900 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({ a: [95.5], b: [82.3, 95.1], c: [95.9] }), [{ a: 95.5, b: 95.1, c: 95.9 }, ['a', 'b', 'c', 'b']]);
   assert.deepEqual(await found({}), [{}, []]);
 });
 

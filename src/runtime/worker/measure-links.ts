@@ -4,11 +4,11 @@ import { RunError } from '../../errors.ts';
 import { median } from '../../statistics.ts';
 import type { LinkMeasurement } from '../messages.ts';
 
-/** A link of less than this part of the middle one may have been held up by something else. */
-const doubtful = 0.5;
+/** A link of less than this part of the middle one may have been held up by something else: an AllReduce is planned with the slowest of its links. */
+const doubtful = 0.97;
 
 /**
- * Measures the links to `peers`, and those again that are far slower than the others: the faster of two measurements counts. A peer whose link is lost is left
+ * Measures the links to `peers`, and those again that are slower than the others: the faster of two measurements counts. A peer whose link is lost is left
  * out: whoever has to know hears of that by itself.
  */
 export async function measureLinks(

@@ -33,10 +33,15 @@ export interface ConnectOptions {
   onFailure?(peer: string, reason: string): void;
 }
 
-/** The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). */
+/**
+ * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it takes longer, until a lump of 64 KiB, as
+ * shapers and network cards let them through, is little of what was counted.
+ */
 const pieceBytes = 2 ** 18;
 const pieceLimit = 192;
 const rateMs = 300;
+const countedPieces = 8;
+const longestRateMs = 1_000;
 /** Pieces on their way; more where a window of them arrives within `fastMs`. */
 const smallestWindow = 4;
 /** A rate that was measured over less time is not told yet. */
@@ -188,8 +193,8 @@ export class Peers {
 
   /**
    * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other, with what they
-   * cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` or
-   * `pieceLimit` pieces.
+   * cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and
+   * `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
    */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
     const trips: number[] = [];
@@ -221,7 +226,8 @@ export class Peers {
       if (first === undefined || arrivedCount <= countedFrom) first = latest;
       const elapsedMs = latest.atMs - first.atMs;
       const count = arrivedCount - countedFrom;
-      const isOver = arrivedCount === pieceLimit || (elapsedMs >= rateMs && count >= 2);
+      const isLong = elapsedMs >= (count >= countedPieces ? rateMs : longestRateMs);
+      const isOver = arrivedCount === pieceLimit || (isLong && count >= 2);
       if (isOver) return measurementOf(first, latest, count * pieceBytes);
       if (count < window || elapsedMs >= fastMs || window === largestWindow) continue;
       window *= 2;
