@@ -60,8 +60,8 @@ export const forms = [
     microBatchOfOne: 16,
     cases: {
       'pure DP': grouped([line.flat()], '1f1b'),
+      'pure DP, micro-batches of 80': grouped([line.flat()], '1f1b', { microBatch: 80 }),
       best: planned('best'),
-      'best, bettered': { ...planned('best'), settlingRounds: 14 },
       'one device again': grouped([['nano-1']], '1f1b', { microBatch: 16 }),
     },
   },
