@@ -1,7 +1,7 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
 //   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--skip-single] [--plot FILE] [-o FILE]
 //
-//   forms    plans of different form in the environments A, C and D (three quarters of an hour); the default, with links
+//   forms    plans of different form in the environments A, C and D (an hour, 20 minutes of it for a batch of 2000); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
 //   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
 //   memory   two devices whose memory limits the planner's plan fills: peaks, and kills by the system
@@ -132,15 +132,6 @@ async function openGroup(group) {
       return predicted(createSimulator(corrected, cluster), layout);
     },
     train: (args, options) => bed.train([...settings, ...args], options),
-    /** As users run it: plans are bettered while training goes on, and what counts are rounds after so many. */
-    async runBettered({ planner, settlingRounds }, layout) {
-      const heard = {};
-      const onEvent = ({ event, plan }) => ['plan', 'recovering'].includes(event) && Object.assign(heard, { found: plan });
-      const { rounds } = roundCounts(simulate(program(layout), layout, { events: false }).roundMs);
-      const steps = ['--steps', String(settlingRounds + rounds)];
-      const run = await bed.train([...settings, '--planner', planner, '--schedule', 'auto', ...steps], { warmUp: settlingRounds, batch, onEvent });
-      return { ...heard, run };
-    },
     run(layout) {
       const counts = roundCounts(simulate(program(layout), layout, { events: false }).roundMs);
       const own = [...sizeArgs(layout), '--steps', String(counts.warmUp + counts.rounds), '--plan', bed.writePlan(layout)];
@@ -167,8 +158,7 @@ async function runCases(group) {
     const single = [`one device, ${ready.fastest}`, { groups: [[ready.fastest]], schedule: '1f1b', microBatch: group.microBatchOfOne }];
     for (const [form, how] of flags['skip-single'] ? wanted : [single, ...wanted]) {
       const layout = layoutFor(how, ready);
-      const { found, run } = how.settlingRounds === undefined ? { found: layout, run: await ready.run(layout) } : await ready.runBettered(how, layout);
-      const result = caseResult(group, form, found, ready, run, flags['skip-single'] ? null : results[0]);
+      const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);
       results.push(result);
       const cores = Object.values(result.coresUsed).join(' ');
       log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), corrected ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}`);
