@@ -50,7 +50,7 @@ export const forms = [
       best: planned('best'),
     },
   },
-  // A batch like the paper's (2048; section 5.1). One device has micro-batches of the size with which it is fastest, before the cluster and after it.
+  // A batch like the paper's (2048; section 5.1). One device has micro-batches of the sizes with which it is fastest on one machine or another, before the cluster and after it.
   {
     name: 'A-1000-batch-2000',
     environment: ['A', 1000],
@@ -62,6 +62,8 @@ export const forms = [
       'pure DP': grouped([line.flat()], '1f1b'),
       'pure DP, micro-batches of 80': grouped([line.flat()], '1f1b', { microBatch: 80 }),
       best: planned('best'),
+      'pure DP, 10 samples a device': grouped([line.flat()], '1f1b', { microBatch: 50 }),
+      'one device, 10 samples': grouped([['nano-1']], '1f1b', { microBatch: 10 }),
       'one device again': grouped([['nano-1']], '1f1b', { microBatch: 16 }),
     },
   },
