@@ -1,9 +1,9 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
 //   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--skip-single] [--plot FILE] [-o FILE]
 //
-//   forms    plans of different form in the environments A, C and D (an hour, 20 minutes of it for a batch of 2000); the default, with links
+//   forms    plans of different form in the environments A, C and D (an hour, half of it for a batch of 2000); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
-//   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (half an hour)
+//   table4   the lab's versions of the paper's Table 4: `best` beside data parallelism and a straight pipeline (an hour and a half)
 //   memory   two devices whose memory limits the planner's plan fills: peaks, and kills by the system
 //   together five devices that train by themselves, one alone and all at once: what this machine leaves of five times one device
 //   peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)

@@ -40,9 +40,6 @@ export function deviceFacts(): DeviceFacts {
   };
 }
 
-/** Weights of 4 MiB, with what the library puts around them, are smaller. */
-const mappedBytes = 2 ** 22 + 2 ** 18;
-
 /**
  * Environment variables for processes that compute, to be set before they start; elsewhere than with the GNU C library they do nothing.
  * - The pages that one run freed are there for the next, and the compute thread shares the main thread's heap, which is never unmapped whole: a net of 100
@@ -50,14 +47,14 @@ const mappedBytes = 2 ** 22 + 2 ** 18;
  * - Huge pages, where the kernel leaves them to the program, save most page faults of large tensors: about 15% of ResNet-50's time.
  * - No caches of small blocks. The runtime asks for aligned blocks, for which the library cuts up to 96 bytes off a larger one. In a cache these are not joined
  *   again, and the hole that a freed tensor leaves is then too small for the next tensor of its size: a step took a quarter to a half more memory than predicted.
- * - Blocks above 4 MiB are mappings of their own, which leave no holes at all. From 8 MiB on only, steps take up to 8% more memory; from 4 MiB on, stages with weights
- *   of this size (512 x 2048) take a tenth to a fifth longer, as the system zeroes each mapping (bench/results/2026-11-21-memory.md).
+ * - Blocks of 4 MiB and more are mappings of their own, which leave no holes at all. From 32 MiB on only, a step takes 5 to 10% more memory; from 1 MiB on,
+ *   noticeably longer (bench/results/2026-11-21-memory.md).
  */
 export function allocatorEnvironment(): Readonly<Record<string, string>> {
   return {
     MALLOC_ARENA_MAX: '1',
     MALLOC_TRIM_THRESHOLD_: String(2 ** 27),
-    MALLOC_MMAP_THRESHOLD_: String(mappedBytes),
+    MALLOC_MMAP_THRESHOLD_: String(2 ** 22),
     GLIBC_TUNABLES: 'glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0',
   };
 }
