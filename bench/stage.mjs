@@ -1,6 +1,6 @@
 // What a stage of a pipeline costs on a device: forward passes, backward passes and whole rounds of micro-batches on the compute thread, without links, and the
 // memory that they take. Each case runs in a process of its own, with a worker's settings. Times are processor times of the whole process (garbage
-// collection and handing over included), medians of rounds. Linux only (/proc). After `npm run build`:
+// collection and handing over included), medians of rounds; page faults are those of a round. Linux only (/proc). After `npm run build`:
 //   node bench/stage.mjs [--json] [--rounds 9] [--before FOLDER] [--repeats 2] [MODEL/STAGE:MICRO_BATCHES x SAMPLES ...]
 // STAGE: `middle` (the layers between a third and two thirds), `first` (those before), `whole` (one stage; forward pass, loss and backward pass are one
 // graph) or `split` (the same in separate graphs, as stages that are not last have them). `--before`: another build of this package (a dist folder), run in alternation.
@@ -52,10 +52,10 @@ async function runAll(specs) {
     }
   }
   if (values.json) return console.log(JSON.stringify({ cases: rows }));
-  const columns = ['forwardMs', 'backwardMs', 'roundCpuMs', 'updateMs', 'peakMiB'];
-  console.log(`| stage | build | forward, ms | backward, ms | round, CPU ms | its update, ms | peak, MiB |`);
+  const columns = ['forwardMs', 'backwardMs', 'roundCpuMs', 'roundFaults', 'updateMs', 'peakMiB'];
+  console.log(`| stage | build | forward, ms | backward, ms | round, CPU ms | its page faults | its update, ms | peak, MiB |`);
   console.log(`| ${Array(2 + columns.length).fill('---').join(' | ')} |`);
-  for (const row of rows) console.log(`| ${[row.case, row.build, ...columns.map((key) => row[key].toFixed(key === 'peakMiB' ? 0 : 1))].join(' | ')} |`);
+  for (const row of rows) console.log(`| ${[row.case, row.build, ...columns.map((key) => row[key].toFixed(key === 'peakMiB' || key === 'roundFaults' ? 0 : 1))].join(' | ')} |`);
 }
 
 async function runCase(spec, folder) {
@@ -110,11 +110,14 @@ async function measure(spec) {
   for (let warm = 0; warm < 3; warm++) await round(queued);
   writeFileSync('/proc/self/clear_refs', '5'); // the peak begins anew
   const roundCpuMs = [];
+  const roundFaults = [];
   for (let count = 0; count < Number(values.rounds); count++) {
+    const faults = process.resourceUsage().minorPageFault;
     const before = process.cpuUsage();
     await round(queued);
     const { user, system } = process.cpuUsage(before);
     roundCpuMs.push((user + system) / 1000);
+    roundFaults.push(process.resourceUsage().minorPageFault - faults);
   }
   const peakMiB = memory().VmHWM - baseMiB;
   // One at a time, waited for.
@@ -133,7 +136,7 @@ async function measure(spec) {
   for (let count = 0; count < Math.min(3, Number(values.rounds)); count++) await round(inTurn);
   await engine.close();
   const medians = Object.fromEntries(Object.entries(times).map(([kind, all]) => [kind, median(all)]));
-  return { ...medians, roundCpuMs: median(roundCpuMs), peakMiB };
+  return { ...medians, roundCpuMs: median(roundCpuMs), roundFaults: median(roundFaults), peakMiB };
 }
 
 var baseMiB = 0;

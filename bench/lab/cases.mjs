@@ -57,14 +57,13 @@ export const forms = [
     model: 'mobilenet',
     microBatch: 40,
     count: 50,
-    microBatchOfOne: 16,
+    microBatchOfOne: 8,
     cases: {
       'pure DP': grouped([line.flat()], '1f1b'),
-      'pure DP, micro-batches of 80': grouped([line.flat()], '1f1b', { microBatch: 80 }),
       best: planned('best'),
       'pure DP, 10 samples a device': grouped([line.flat()], '1f1b', { microBatch: 50 }),
       'one device, 10 samples': grouped([['nano-1']], '1f1b', { microBatch: 10 }),
-      'one device again': grouped([['nano-1']], '1f1b', { microBatch: 16 }),
+      'one device again': grouped([['nano-1']], '1f1b', { microBatch: 8 }),
     },
   },
   {

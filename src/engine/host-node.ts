@@ -47,12 +47,15 @@ export function deviceFacts(): DeviceFacts {
  * - Huge pages, where the kernel leaves them to the program, save most page faults of large tensors: about 15% of ResNet-50's time.
  * - No caches of small blocks. The runtime asks for aligned blocks, for which the library cuts up to 96 bytes off a larger one. In a cache these are not joined
  *   again, and the hole that a freed tensor leaves is then too small for the next tensor of its size: a step took a quarter to a half more memory than predicted.
- * - Blocks of 4 MiB and more are mappings of their own, which leave no holes at all. From 32 MiB on only, a step takes 5 to 10% more memory; from 1 MiB on,
- *   noticeably longer (bench/results/2026-11-21-memory.md).
+ * - Blocks of 4 MiB and more for which the heap has no room are mappings of their own, which leave no holes at all. From 32 MiB on only, a step takes 5 to 10%
+ *   more memory; from 1 MiB on, noticeably longer (bench/results/2026-11-21-memory.md).
+ * - The heap grows by 16 MiB more than it must (a page that nobody writes takes no memory), which leaves room for most of them. Otherwise it was a
+ *   matter of chance whether a process had any: every other one made all large activations anew in pages of 4 KiB in each micro-batch, and took 15% longer than its equals.
  */
 export function allocatorEnvironment(): Readonly<Record<string, string>> {
   return {
     MALLOC_ARENA_MAX: '1',
+    MALLOC_TOP_PAD_: String(2 ** 24),
     MALLOC_TRIM_THRESHOLD_: String(2 ** 27),
     MALLOC_MMAP_THRESHOLD_: String(2 ** 22),
     GLIBC_TUNABLES: 'glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0',
