@@ -55,7 +55,8 @@ async function runAll(specs) {
   const columns = ['forwardMs', 'backwardMs', 'roundCpuMs', 'roundFaults', 'updateMs', 'peakMiB'];
   console.log(`| stage | build | forward, ms | backward, ms | round, CPU ms | its page faults | its update, ms | peak, MiB |`);
   console.log(`| ${Array(2 + columns.length).fill('---').join(' | ')} |`);
-  for (const row of rows) console.log(`| ${[row.case, row.build, ...columns.map((key) => row[key].toFixed(key === 'peakMiB' || key === 'roundFaults' ? 0 : 1))].join(' | ')} |`);
+  const shown = (row, key) => row[key].toFixed(key.endsWith('Ms') ? 1 : 0);
+  for (const row of rows) console.log(`| ${[row.case, row.build, ...columns.map((key) => shown(row, key))].join(' | ')} |`);
 }
 
 async function runCase(spec, folder) {

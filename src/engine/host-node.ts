@@ -49,8 +49,9 @@ export function deviceFacts(): DeviceFacts {
  *   again, and the hole that a freed tensor leaves is then too small for the next tensor of its size: a step took a quarter to a half more memory than predicted.
  * - Blocks of 4 MiB and more for which the heap has no room are mappings of their own, which leave no holes at all. From 32 MiB on only, a step takes 5 to 10%
  *   more memory; from 1 MiB on, noticeably longer (bench/results/2026-11-21-memory.md).
- * - The heap grows by 16 MiB more than it must (a page that nobody writes takes no memory), which leaves room for most of them. Otherwise it was a
- *   matter of chance whether a process had any: every other one made all large activations anew in pages of 4 KiB in each micro-batch, and took 15% longer than its equals.
+ * - The heap grows by 16 MiB more than it must (a page that nobody writes takes no memory), which leaves room for most of them. Otherwise it is a matter of chance
+ *   whether a process has any: every other one mapped its large activations anew, in pages of 4 KiB, in each micro-batch, and took 15% longer than its equals.
+ *   With 32 MiB and more, steps that recompute take up to 20% more memory than predicted.
  */
 export function allocatorEnvironment(): Readonly<Record<string, string>> {
   return {
