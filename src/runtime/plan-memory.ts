@@ -7,7 +7,7 @@ import { frozenBytes, type LayerSequence } from '../graph/layers.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { layerTable } from './layer-table.ts';
-import { runtimeBytes } from './memory-need.ts';
+import { filterBytes, runtimeBytes } from './memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from './training-spec.ts';
 
 /** By model: its layers, as if all were trained. Differentiating them takes a while. */
@@ -37,8 +37,9 @@ function peakMemoryMiB(plan: Plan, sequence: LayerSequence, training: TrainingSp
   tables.set(sequence, table);
   const frozen = new Set(training.frozen);
   const layers = table.map((layer, index): LayerProfile => {
-    const found = { ...layer, frozenBytes: frozenBytes(sequence, defined(sequence.layers[index], layer.name), frozen) };
-    return { ...found, runtimeBytes: runtimeBytes(found, training) };
+    const own = defined(sequence.layers[index], layer.name);
+    const found = { ...layer, frozenBytes: frozenBytes(sequence, own, frozen) };
+    return { ...found, runtimeBytes: runtimeBytes({ ...found, filterBytes: filterBytes(sequence, own) }, training) };
   });
   const names = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
   const zeros = [layers.map(() => 0)];

@@ -12,7 +12,7 @@ import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { DriftWatch } from '../drift.ts';
 import type { RunEvent } from '../events.ts';
-import { runtimeBytes, trainingMiB } from '../memory-need.ts';
+import { filterBytes, runtimeBytes, trainingMiB } from '../memory-need.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
@@ -374,7 +374,10 @@ export class LayoutPlanner {
       model: modelName,
       inputBytes: cutBytes(sequence.inputs),
       labelBytes: cutBytes([label]),
-      layers: (layers as readonly LayerProfile[]).map((layer) => ({ ...layer, runtimeBytes: runtimeBytes(layer, training) })),
+      layers: (layers as readonly LayerProfile[]).map((layer, index) => {
+        const filters = filterBytes(sequence, defined(sequence.layers[index], layer.name));
+        return { ...layer, runtimeBytes: runtimeBytes({ ...layer, filterBytes: filters }, training) };
+      }),
       batchSizes: machine.batchSizesToProfile,
       devices: Object.fromEntries(this.#times(devices)),
     };

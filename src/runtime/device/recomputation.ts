@@ -8,7 +8,7 @@ import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import type { StageGraph } from '../../graph/stage.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
-import { runtimeBytes, trainingMiB } from '../memory-need.ts';
+import { filterBytes, runtimeBytes, trainingMiB } from '../memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
 
 /** What a stage's share of memory depends on. */
@@ -41,7 +41,9 @@ function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOpti
   if (recompute === undefined || (recompute === 'auto' && memoryBytes === undefined)) return undefined;
   const inFlight = Math.max(1, forwardsInFlight(program));
   if (recompute !== 'auto') return recompute / inFlight;
-  const weights = sequence.layers.slice(...program.layers).map((layer) => ({ weightBytes: parameterBytes(sequence, layer) }));
+  const weights = sequence.layers
+    .slice(...program.layers)
+    .map((layer) => ({ weightBytes: parameterBytes(sequence, layer), filterBytes: filterBytes(sequence, layer) }));
   const demand = {
     weightBytes: weights.reduce((sum, { weightBytes }) => sum + weightBytes, 0),
     runtimeBytes: weights.reduce((sum, layer) => sum + runtimeBytes(layer, training), 0),

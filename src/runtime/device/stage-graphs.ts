@@ -21,6 +21,7 @@ import { lossGraph } from '../../training/losses.ts';
 import { accumulateGraph, type OptimizerGraph, optimizerGraph, withSums, zerosGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
+import { keepFilters } from './kept-filters.ts';
 import { type Pack, type Packing, packedNames, packedSpecs, packGraph, packOf, replacementName } from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';
 import type { StatePack } from './stage-state.ts';
@@ -58,10 +59,11 @@ export interface StageOptions {
 }
 
 /**
- * The graphs of a stage. Of the pass, either `step` (forward pass, loss and backward pass in one, and perhaps the update) or those between; both where the
+ * The graphs of a stage. `filters` makes what the pass takes of weights that are the same for all micro-batches (kept-filters.ts). Of the pass, either `step` (forward pass, loss and backward pass in one, and perhaps the update) or those between; both where the
  * last micro-batch comes in pieces.
  */
 export type StageGraphName =
+  | 'filters'
   | 'step'
   | 'forward'
   | 'backward'
@@ -152,7 +154,8 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
     const found = designPass(blockSize, { ...options, trained: unpacked, packs, apartBudgetBytes: budgetBytes });
     return isSingle ? found : summing(found, trained);
   };
-  const pass = options.sampleCount > 0 ? withinBudgets(designed, blockSize, options) : undefined;
+  const found = options.sampleCount > 0 ? withinBudgets(designed, blockSize, options) : undefined;
+  const pass = found === undefined || isSingle || blockSize === undefined ? found : keepingFilters(found, options, blockSize);
   const step = immediateUpdate && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
   if (step !== undefined && pass !== undefined) return { pass: { ...pass.notes, isUpdating: true }, graphs: { step } };
   const updates: ByGraph<Graph> =
@@ -165,6 +168,13 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
           ...((options.grainCount ?? 1) > 1 ? { accumulate: accumulateGraph(trained) } : {}),
         };
   return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates } };
+}
+
+/** The pass with a graph that makes the filters of a round. */
+function keepingFilters({ notes, graphs }: PassDesign, { sequence, layers }: StageOptions, blockSize: number): PassDesign {
+  const parameters = new Set(sequence.layers.slice(...layers).flatMap((layer) => layer.parameters));
+  const { filters, graphs: passes } = keepFilters(graphs, parameters, blockSize);
+  return { notes, graphs: { ...passes, ...(filters === undefined ? {} : { filters }) } };
 }
 
 /** The pass with gradients added to their sums in the graphs that make them. */
