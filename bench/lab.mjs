@@ -1,5 +1,5 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority high] [--python FILE] [--caches FOLDER] [--skip-single] [--plot FILE] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--plot FILE] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (an hour, half of it for a batch of 2000); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
@@ -42,7 +42,7 @@ const { values: flags } = parseArgs({
     section: { type: 'string', default: 'forms,links' },
     only: { type: 'string', default: '' },
     rounds: { type: 'string', default: '8' },
-    priority: { type: 'string', default: 'normal' },
+    priority: { type: 'string', default: 'high' },
     python: { type: 'string' },
     caches: { type: 'string' },
     'skip-single': { type: 'boolean', default: false },

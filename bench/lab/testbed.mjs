@@ -6,10 +6,10 @@ import { availableParallelism, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { makeLab, removeLab } from '../../dist/lab/lab.js';
+import { keepAwake } from './awake.mjs';
 
 const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
 const sampler = new URL('./sampler.mjs', import.meta.url).pathname;
-const awake = new URL('./awake.mjs', import.meta.url).pathname;
 const memorySampleMs = 200;
 /** A port that sends less than this in a sample's 10 ms sends no tensors. */
 const idleBytes = 4096;
@@ -30,7 +30,7 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     kept: join(caches, `${device}@${cores}`),
   }));
   for (const { own, kept } of pairs) if (existsSync(kept)) cpSync(kept, own, { recursive: true });
-  const cores = Array.from({ length: availableParallelism() }, () => spawn(process.execPath, [awake], { stdio: ['ignore', 'ignore', 'inherit'] }));
+  const letSleep = keepAwake();
   let runCount = 0;
   let closing;
   return {
@@ -56,7 +56,7 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     close: () => (closing ??= remove()),
   };
   async function remove() {
-    for (const child of cores) child.kill();
+    letSleep();
     for (const { own, kept } of pairs) if (existsSync(own)) cpSync(own, kept, { recursive: true });
     await removeLab(name, state);
     rmSync(folder, { recursive: true, force: true });

@@ -24,13 +24,14 @@ export const maxWindowBytes: number = 8 * 2 ** 20;
 export const controlReserveBytes: number = 2 ** 20;
 
 /**
- * Time for which a lane may queue on the way: enough to bridge pauses of a busy receiver; far less for bulk, since a micro-batch may come any
- * moment and waits for what is queued and for one piece (at 100 Mbps about 45 KB).
+ * Time for which a lane may queue on the way: enough to bridge the pauses of a busy sender, and no more. Acknowledgements wait behind what the other direction
+ * queues, TCP's own too, which after a pause needs several of them before it fills the link again: with 60 ms the two members of an AllReduce at 100 Mbps left
+ * a seventh of it unused. Far less for bulk, since a micro-batch may come any moment and waits for what is queued and for one piece (at 100 Mbps about 45 KB).
  */
-const queueMs = { pipeline: 60, bulk: 2.5 } as const;
-const leastQueueBytes = { pipeline: 65_536, bulk: 8_192 } as const;
-/** A piece takes about this long, so that it delays an urgent frame no longer. */
-const pieceMs = { pipeline: 5, bulk: 1 } as const;
+const queueMs = { pipeline: 10, bulk: 2.5 } as const;
+const leastQueueBytes = { pipeline: 24_576, bulk: 8_192 } as const;
+/** A piece takes about this long: an urgent frame waits no longer for it, and a queue is made of several. */
+const pieceMs = { pipeline: 2.5, bulk: 1 } as const;
 const minPieceBytes = { pipeline: 8_192, bulk: 4_096 } as const;
 const maxPieceBytes: number = maxTrailingBytes;
 /** The rate is an average over so much busy time, because messages are often received in bursts. */
