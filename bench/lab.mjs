@@ -237,19 +237,28 @@ async function runPeers(group) {
     const devices = bed.lab.layout.devices.map(({ name }) => name);
     // PyTorch's pipeline is cut at blocks: ours, too.
     const { profile: blocks, ends } = byBlocks(profile);
-    const straight = layoutOf(blocks, cluster, { groups: devices.map((name) => [name]), schedule: '1f1b', ...sizes });
+    const straightOf = (schedule) => layoutOf(blocks, cluster, { groups: devices.map((name) => [name]), schedule, ...sizes });
+    const inLayers = (layout) => ({ ...layout, stages: layout.stages.map((stage) => ({ ...stage, layers: stage.layers.map((block) => ends[block - 1] ?? 0) })) });
+    const straight = straightOf('1f1b');
     const cuts = straight.stages.slice(1).map(({ layers }) => layers[0]);
     const forms = [
       ['data parallel', 'ddp', layoutOf(profile, cluster, { groups: [devices], schedule: '1f1b', ...sizes }), {}],
-      ['straight pipeline', 'pipeline', { ...straight, stages: straight.stages.map((stage) => ({ ...stage, layers: stage.layers.map((block) => ends[block - 1] ?? 0) })) }, { cuts }],
+      ['straight pipeline', 'pipeline', inLayers(straight), { cuts }],
     ];
     const results = [];
     for (const [form, mode, layout, more] of forms) {
       const ours = median((await ready.run(layout)).roundMs);
       const counts = roundCounts(ready.predict(layout).roundMs);
       const { torch, roundMs } = await runPyTorch(bed.lab, flags.python, { mode, batch, microBatchCount: sizes.microBatchCount, ...more }, counts);
-      results.push({ cluster: group.name, form, plan: formOf(layout), asteroidMs: round(ours, 4), pyTorchMs: round(median(roundMs), 4), torch });
-      log(`  ${form}: ${ours.toFixed(0)} ms, PyTorch ${torch} ${median(roundMs).toFixed(0)} ms`);
+      const add = (form, layout, ms) => {
+        results.push({ cluster: group.name, form, plan: formOf(layout), asteroidMs: round(ms, 4), pyTorchMs: round(median(roundMs), 4), torch });
+        log(`  ${form}: ${ms.toFixed(0)} ms, PyTorch ${torch} ${median(roundMs).toFixed(0)} ms`);
+      };
+      add(form, layout, ours);
+      if (mode !== 'pipeline') continue;
+      // A stage and a device: PyTorch's schedules without a bubble want several stages a device.
+      const zeroBubble = inLayers(straightOf('zb-h1'));
+      add(`${form}, ZB-H1 beside its 1F1B`, zeroBubble, median((await ready.run(zeroBubble)).roundMs));
     }
     return results;
   } finally {
