@@ -99,6 +99,29 @@ test('a pass without large filters stays as it is', () => {
   assert.equal(kept.graphs.forward, graphs.forward);
 });
 
+test('a filter that a pass gives as well as reads is made there', async (t) => {
+  const skipped = await withEngine(async (engine, blockSize) => {
+    const { graphs } = designStage(engine, optionsOf({ isSingle: true }));
+    const forward = defined(graphs.forward, 'a pass');
+    const kept = keepFilters({ forward }, parameters, blockSize);
+    const before = defined(kept.graphs.forward, 'a pass').nodes.length;
+    const read = new Set(defined(kept.graphs.forward, 'a pass').nodes.flatMap(({ outputs }) => outputs));
+    const moved = forward.nodes.filter(({ outputs }) => !read.has(outputs[0] as string));
+    const filter = defined(moved.at(-1)?.outputs[0], 'a filter');
+    const info = defined(kept.filters?.outputs.at(-1), 'its type');
+    const giving = { ...forward, outputs: [...forward.outputs, { ...info, name: filter }] };
+    const again = keepFilters({ forward: giving }, parameters, blockSize);
+    const without = defined(again.graphs.forward, 'a pass');
+    assert.ok(without.nodes.length > before && without.nodes.length < forward.nodes.length);
+    const values = new Map<string, Tensor>();
+    await run(engine, defined(again.filters, 'filters'), values);
+    const expected = await run(engine, giving, values);
+    assert.ok(expected[filter] !== undefined);
+    assert.deepEqual(await run(engine, without, values), expected);
+  });
+  if (skipped !== undefined) t.skip(skipped);
+});
+
 /** The graph's outputs; they and what it reads are in `values` afterwards. */
 async function run(engine: Engine, graph: Graph, values: Map<string, Tensor>): Promise<Record<string, Tensor>> {
   const executable = await engine.compile(graph);

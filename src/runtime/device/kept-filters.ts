@@ -54,8 +54,9 @@ function takeFilters(graph: Graph, parameters: ReadonlySet<string>, filters: Fil
     makers.set(output, node);
   }
   const names = new Map<string, string>();
+  const results = new Set(graph.outputs.map(({ name }) => name));
   for (const value of new Set(others.flatMap(({ inputs }) => inputs))) {
-    if (ordered.get(value) !== true) continue;
+    if (ordered.get(value) !== true || results.has(value)) continue; // what the graph gives it has to make
     const name = filters.take(value, { makers, graph });
     if (name !== undefined) names.set(value, name);
   }
