@@ -140,12 +140,17 @@ async function openGroup(group) {
   };
 }
 
+/** As `asteroid plan` has it: what somebody would run who waits no longer. */
+const planningLimitMs = 45_000;
+
 /** `microBatch` of a case: the group's batch, in micro-batches of its own size. */
 function layoutFor(how, { profile, cluster, sizes: usual, batch }) {
   const sizes = how.microBatch === undefined ? usual : { microBatchSize: how.microBatch, microBatchCount: batch / how.microBatch };
   if (how.groups !== undefined) return layoutOf(profile, cluster, { ...how, ...sizes });
   const schedule = how.schedule === undefined ? {} : { schedule: how.schedule };
-  return plan({ profile, cluster, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: how.planner, optimizerState, replicateBatchDependent: true, ...schedule });
+  const startMs = performance.now();
+  const isTimeUp = () => performance.now() - startMs > planningLimitMs;
+  return plan({ profile, cluster, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: how.planner, optimizerState, replicateBatchDependent: true, isTimeUp, ...schedule });
 }
 
 /** All cases of a group that are asked for; the best single device is the first. */

@@ -4,9 +4,11 @@
 import { assert, defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
-import type { RoundTotals, StagePort, UpdateOptions } from '../runtime/device/stage.ts';
+import type { RoundTotals } from '../runtime/device/round-sums.ts';
+import type { StagePort } from '../runtime/device/stage.ts';
 import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from '../runtime/device/stage-state.ts';
+import type { UpdateOptions } from '../runtime/device/stage-update.ts';
 import type { StateRole } from '../runtime/messages.ts';
 import type { ExactEngine } from './exact-engine.ts';
 import { layerRules, learningRate, rowLength, sampleIdAt, stateNames, versioned, writeRow } from './exact-model.ts';

@@ -2,11 +2,13 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
+import { defined } from '../assert.ts';
 import type { Engine } from '../engine/engine.ts';
 import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
 import { createReferenceEngine } from '../engine/reference.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
+import { type Graph, string, tensorAttribute } from '../graph/graph.ts';
 import { allocate, type ElementType, elementCount, scalar, type Tensor, tensor, toNumbers, wrap } from '../graph/tensor.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 import { runGraph } from '../testing/run-graph.ts';
@@ -170,6 +172,58 @@ test('withSums adds gradients to their sums where they are made, and one that is
       [summedName('given'), [8, 9]],
     ],
   );
+  await engine.close();
+});
+
+test('withSums scatters rows into the sum where the gradient is rows in zeros that nothing else reads', async () => {
+  const engine = createReferenceEngine();
+  const gradientGraph = (operator: string, reduction: string, fill: number, isReadAgain: boolean): Graph => {
+    const emitter = new Emitter();
+    const rows = emitter.input('rows', 'float32', [2, 2]);
+    const places = emitter.input('places', 'int64', operator === 'ScatterND' ? [2, 1] : [2, 2]);
+    const value = tensorAttribute(tensor('float32', [1], [fill]));
+    const zeros = emitter.emit('ConstantOfShape', [emitter.int64s([3, 2])], { value });
+    const attributes = { reduction: string(reduction) };
+    emitter.append({ operator, domain: '', name: 'n', inputs: [zeros, places, rows], outputs: [gradientName('w')], attributes });
+    const norms = isReadAgain ? [emitter.emit('Abs', [gradientName('w')])] : [];
+    return withSums(emitter.build('backward', [gradientName('w'), ...norms]), [{ name: 'w', shape: [3, 2] }]);
+  };
+  const cases = [
+    { operator: 'ScatterND', reduction: 'add', fill: 0, isReadAgain: false, nodes: ['ScatterND'], summed: [10, 20, 30, 40, 54, 66] },
+    {
+      operator: 'ScatterElements',
+      reduction: 'add',
+      fill: 0,
+      isReadAgain: false,
+      nodes: ['ScatterElements'],
+      summed: [10, 20, 30, 40, 54, 66],
+    },
+    {
+      ...{ operator: 'ScatterND', reduction: 'none', fill: 0, isReadAgain: false },
+      ...{ nodes: ['ConstantOfShape', 'ScatterND', 'Add'], summed: [10, 20, 30, 40, 53, 64] },
+    },
+    {
+      ...{ operator: 'ScatterND', reduction: 'add', fill: 1, isReadAgain: false },
+      ...{ nodes: ['ConstantOfShape', 'ScatterND', 'Add'], summed: [11, 21, 31, 41, 55, 67] },
+    },
+    {
+      ...{ operator: 'ScatterND', reduction: 'add', fill: 0, isReadAgain: true },
+      ...{ nodes: ['ConstantOfShape', 'ScatterND', 'Add', 'Abs'], summed: [10, 20, 30, 40, 54, 66] },
+    },
+  ];
+  for (const { operator, reduction, fill, isReadAgain, nodes, summed } of cases) {
+    const graph = gradientGraph(operator, reduction, fill, isReadAgain);
+    assert.deepEqual(
+      graph.nodes.map((node) => node.operator),
+      nodes,
+    );
+    const results = await runGraph(engine, graph, {
+      rows: tensor('float32', [2, 2], [1, 2, 3, 4]),
+      places: operator === 'ScatterND' ? tensor('int64', [2, 1], [2, 2]) : tensor('int64', [2, 2], [2, 2, 2, 2]),
+      [sumName('w')]: tensor('float32', [3, 2], [10, 20, 30, 40, 50, 60]),
+    });
+    assert.deepEqual(toNumbers(defined(results[summedName('w')], 'the sum')), summed);
+  }
   await engine.close();
 });
 

@@ -4,9 +4,10 @@
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
-import { type Attributes, float, type Graph, int, type Node } from '../graph/graph.ts';
+import { type Attributes, float, type Graph, int, type Node, stringAttribute } from '../graph/graph.ts';
+import { neededNodes } from '../graph/liveness.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
-import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
+import { type ElementType, elementCount, tensor, toNumbers } from '../graph/tensor.ts';
 import type { Parameter } from './names.ts';
 
 export type OptimizerKind = 'sgd' | 'adam' | 'adamw';
@@ -99,7 +100,8 @@ export function accumulateGraph(parameters: readonly Parameter[]): Graph {
 
 /**
  * The graph with the sums of gradients in it: it takes `sumName` of each parameter, and gives `summedName` in place of the gradient. What adds stands right
- * behind what makes the gradient, which is still at hand then; a pass of its own over all weights would read and write each once more.
+ * behind what makes the gradient, which is still at hand then; a pass of its own over all weights would read and write each once more. A gradient that is rows
+ * scattered into zeros, as an embedding's, is scattered into its sum.
  */
 export function withSums(graph: Graph, parameters: readonly Parameter[]): Graph {
   const given = new Set(graph.outputs.map(({ name }) => name));
@@ -108,17 +110,45 @@ export function withSums(graph: Graph, parameters: readonly Parameter[]): Graph 
     ...{ operator: 'Add', domain: '', name: summedName(name), attributes: {} },
     ...{ inputs: [sumName(name), gradientName(name)], outputs: [summedName(name)] },
   });
-  const made = new Set(graph.nodes.flatMap(({ outputs }) => outputs));
-  const unmade = [...own].filter(([gradient]) => !made.has(gradient)).map(([, spec]) => adding(spec)); // an input as it is
+  const makers = new Map(graph.nodes.flatMap((node) => node.outputs.map((output) => [output, node] as const)));
+  const read = new Set(graph.nodes.flatMap(({ inputs }) => inputs));
+  const summing = (node: Node): readonly Node[] => {
+    const [spec] = node.outputs.flatMap((name) => own.get(name) ?? []);
+    if (spec === undefined) return [node];
+    const [target, ...added] = node.inputs;
+    const isAlone = isAddingAt(node) && isZeros(makers.get(target as string)) && !read.has(gradientName(spec.name));
+    if (!isAlone) return [node, adding(spec)];
+    return [{ ...node, name: summedName(spec.name), inputs: [sumName(spec.name), ...added], outputs: [summedName(spec.name)] }];
+  };
+  const unmade = [...own].filter(([gradient]) => !makers.has(gradient)).map(([, spec]) => adding(spec)); // an input as it is
+  const outputs = graph.outputs.map((output) => {
+    const spec = own.get(output.name);
+    return spec === undefined ? output : { ...output, name: summedName(spec.name) };
+  });
   return {
     ...graph,
     inputs: [...graph.inputs, ...Array.from(own.values(), ({ name, type = 'float32', shape }) => ({ name: sumName(name), type, shape }))],
-    outputs: graph.outputs.map((output) => {
-      const spec = own.get(output.name);
-      return spec === undefined ? output : { ...output, name: summedName(spec.name) };
-    }),
-    nodes: [...graph.nodes.flatMap((node) => [node, ...node.outputs.flatMap((name) => own.get(name) ?? []).map(adding)]), ...unmade],
+    outputs,
+    nodes: neededNodes(
+      [...graph.nodes.flatMap(summing), ...unmade],
+      outputs.map(({ name }) => name),
+    ),
   };
+}
+
+/** True for a node that adds to elements of its first input. */
+function isAddingAt(node: Node): boolean {
+  return (
+    node.domain === '' &&
+    (node.operator === 'ScatterND' || node.operator === 'ScatterElements') &&
+    stringAttribute(node, 'reduction', 'none') === 'add'
+  );
+}
+
+function isZeros(node: Node | undefined): boolean {
+  if (node?.operator !== 'ConstantOfShape' || node.domain !== '') return false;
+  const { value } = node.attributes;
+  return value === undefined || (value.type === 'tensor' && toNumbers(value.value)[0] === 0);
 }
 
 /** Zeros to begin the parameters' sums with, under their names, from the scalar `zero`: as an input, it does not become constants as large as the weights. */

@@ -35,12 +35,16 @@ export function gather(context: RuleContext): readonly (string | undefined)[] {
     ];
   }
   const count = product(e.shape(indices));
+  const places = reshape(e, indices64(e, indices), [count, 1]);
+  const adding = { reduction: string('add') };
+  if (axis === 0)
+    return [e.emit('ScatterND', [full(e, type, shape), places, reshape(e, g, [count, ...shape.slice(1)])], adding), undefined];
   const outer = shape.slice(0, axis);
   const inner = shape.slice(axis + 1);
   const [outerCount, innerCount] = [product(outer), product(inner)];
   const rows = reshape(e, transpose(e, reshape(e, g, [outerCount, count, innerCount]), [1, 0, 2]), [count, outerCount * innerCount]);
   const zeros = full(e, type, [shape[axis] as number, outerCount * innerCount]);
-  const added = e.emit('ScatterND', [zeros, reshape(e, indices64(e, indices), [count, 1]), rows], { reduction: string('add') });
+  const added = e.emit('ScatterND', [zeros, places, rows], adding);
   const back = transpose(e, reshape(e, added, [shape[axis] as number, outerCount, innerCount]), [1, 0, 2]);
   return [reshape(e, back, shape), undefined];
 }

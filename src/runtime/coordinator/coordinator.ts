@@ -1,18 +1,16 @@
 // The coordinator's shell: it feeds the state machine (machine.ts) with what happens on the links and carries out its effects. It owns the links, the
 // data feed, the clock and the state that snapshots bring; every decision is the machine's.
 
-import { defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError, RunError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
-import type { Program } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
-import { sliceSamples } from '../device/samples.ts';
 import { type Message, message, parseMessage, type RoundResult, type ToCoordinator, toCoordinatorSchemas } from '../messages.ts';
 import { encodeModel } from '../model-transfer.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { checkMeasured, checkProfile, sampleMs } from './answer-checks.ts';
+import { DataFeed } from './data-feed.ts';
 import { Detector } from './detector.ts';
 import { type Drift, LayoutPlanner, type PlanRequest } from './layout-planner.ts';
 import { initialState, step } from './machine.ts';
@@ -77,9 +75,7 @@ class CoordinatorShell implements Coordinator {
   #epoch = 0;
   /** The plan that is being made. */
   #request: PlanRequest | undefined;
-  #program: Program | undefined;
-  /** Sending of data, in order; each round after the one before. */
-  #feeding: Promise<void> = Promise.resolve();
+  readonly #feed: DataFeed;
   /** When the change of the layout that is going on began. */
   #changeMs: number | undefined;
   #stopJudging: () => void = () => {};
@@ -98,6 +94,11 @@ class CoordinatorShell implements Coordinator {
     this.#options = options;
     this.#planner = new LayoutPlanner(options);
     this.#readiness = new Readiness(options.clock);
+    this.#feed = new DataFeed({
+      batch: (round) => options.hooks.batch(round),
+      send: (device, frame) => this.#handOver(device, frame, 'pipeline'),
+      onError: (error) => this.#abort(error),
+    });
     this.#state = initialState(options.machine);
     this.#snapshots = new Snapshots(options.subject, options.machine.firstRound);
     this.#durableRound = options.machine.firstRound > 0 ? options.machine.firstRound : undefined;
@@ -346,7 +347,7 @@ class CoordinatorShell implements Coordinator {
       case 'deploy':
         return this.#deploy(effect);
       case 'feed':
-        return this.#feed(effect.round);
+        return this.#feed.feed(effect.round, this.#epoch);
       case 'committed':
         this.#prepare();
         this.#watchCopies();
@@ -416,6 +417,7 @@ class CoordinatorShell implements Coordinator {
   /** What concerns the layout before, and is on its way still, is of no interest any more. */
   async #plan(request: PlanRequest): Promise<void> {
     this.#epoch = this.#state.epoch;
+    this.#feed.stop();
     this.#request = request;
     const isOver = (): boolean => this.#request !== request || this.#state.phase !== 'planning';
     try {
@@ -566,8 +568,7 @@ class CoordinatorShell implements Coordinator {
   /** Tells every member of the layout, and sends those who get layers from nobody else what the last checkpoint has of them. */
   #deploy({ plan, epoch, round, moves, members }: Extract<MachineEffect, { kind: 'deploy' }>): void {
     this.#epoch = epoch;
-    this.#program = program(plan);
-    this.#feeding = Promise.resolve();
+    this.#feed.begin(program(plan));
     this.#readiness.clear();
     this.#readying = { sinceMs: this.#options.clock.now(), isOver: false };
     this.#planner.begin(plan, this.#state.copyEvery);
@@ -579,31 +580,6 @@ class CoordinatorShell implements Coordinator {
       const entries = layers.flatMap((range) => this.#snapshots.entries(range, round));
       this.#send(name, message('deploy', { plan, round, moves, stateCount: entries.length, peers }));
       for (const { role, name: entry, value } of entries) this.#send(name, message('state', { role, name: entry }, [value]));
-    }
-  }
-
-  #feed(round: number): void {
-    const epoch = this.#epoch;
-    this.#feeding = this.#feeding.then(() => this.#sendBatch(round, epoch)).catch((error: unknown) => this.#abort(error));
-  }
-
-  /** Sends a round's pieces, one micro-batch after the other, to those who own the samples; waits where a link is full, and ends with its layout. */
-  async #sendBatch(round: number, epoch: number): Promise<void> {
-    const isOver = (): boolean => this.#state.phase === 'ended' || this.#epoch !== epoch;
-    if (isOver()) return;
-    const { inputs, labels } = this.#options.hooks.batch(round);
-    const { microBatchSize, microBatchCount, devices } = defined(this.#program, 'the program');
-    for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
-      for (const { device, instructions } of devices) {
-        for (const instruction of instructions) {
-          if (instruction.kind !== 'receive' || instruction.from !== null || instruction.microBatch !== microBatch) continue;
-          const [first, end] = instruction.samples.map((sample) => sample + microBatch * microBatchSize) as [number, number];
-          const tensors = (instruction.payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, first, end));
-          const frame: Frame = { kind: instruction.payload, epoch, round, microBatch, tensors };
-          await this.#handOver(device, frame, 'pipeline');
-          if (isOver()) return;
-        }
-      }
     }
   }
 
@@ -632,6 +608,7 @@ class CoordinatorShell implements Coordinator {
   }
 
   #close(settle: () => void): void {
+    this.#feed.stop();
     this.#stopJudging();
     this.#stopWaiting();
     for (const stop of this.#stopCooling.values()) stop();

@@ -6,9 +6,11 @@ import { assert, defined } from '../../assert.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { elementCount, type Tensor } from '../../graph/tensor.ts';
 import { type PartialGradients, vectorOf } from './gradient-sums.ts';
+import type { RoundTotals } from './round-sums.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
-import type { RoundTotals, Stage, StagePort, UpdateOptions } from './stage.ts';
+import type { Stage, StagePort } from './stage.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
+import type { UpdateOptions } from './stage-update.ts';
 
 /** How a device's share lies in grains. */
 export interface GrainLayout {

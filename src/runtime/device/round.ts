@@ -25,7 +25,8 @@ import { InstructionTimes } from './instruction-times.ts';
 import type { MailKey } from './mailbox.ts';
 import { orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
-import type { StagePort, UpdateOptions } from './stage.ts';
+import type { StagePort } from './stage.ts';
+import type { UpdateOptions } from './stage-update.ts';
 
 /** The name under which the data feed's frames are filed. */
 export const feedName = '(feed)';

@@ -29,8 +29,9 @@ import type { TrainingSpec } from '../training-spec.ts';
 import { createStage } from './create-stage.ts';
 import { vectorOf } from './gradient-sums.ts';
 import { runRound } from './round.ts';
+import type { RoundTotals } from './round-sums.ts';
 import { ownCopy } from './samples.ts';
-import type { RoundTotals, StagePort } from './stage.ts';
+import type { StagePort } from './stage.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
 
 const sampleCount = 3;

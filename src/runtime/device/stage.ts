@@ -9,30 +9,16 @@ import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { squaredNormName } from '../../training/clipping.ts';
-import { giveMemory } from '../../transport/tensor-memory.ts';
-import type { StateRole, TensorSpec } from '../messages.ts';
+import type { StateRole } from '../messages.ts';
 import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
-import { GradientSums, type PartialGradients, vectorOf } from './gradient-sums.ts';
+import { GradientExchange, type GrainSums } from './gradient-exchange.ts';
+import { GradientSums, type PartialGradients } from './gradient-sums.ts';
+import { InFlight } from './in-flight.ts';
+import { RoundSums, type RoundTotals } from './round-sums.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
-
-/** The sums of a round on this device. */
-export interface RoundTotals {
-  readonly lossSum: number;
-  readonly correctCount: number;
-  readonly squaredNorm: number;
-  readonly finite: boolean;
-}
-
-/** What an update needs to know. */
-export interface UpdateOptions {
-  readonly learningRate: number;
-  /** Multiplies all gradients (clipping). */
-  readonly gradientScale: number;
-  /** Updates so far, this one included: from 1 (Adam's bias correction). */
-  readonly step: number;
-}
+import { StageUpdate, type UpdateOptions } from './stage-update.ts';
 
 /** What a round and a worker need of a stage. The rehearsal passes one without an engine, whose arithmetic is exact. */
 export type StagePort = Pick<
@@ -67,9 +53,6 @@ export type StagePort = Pick<
 
 type Values = Record<string, Value>;
 
-/** About 4 MiB, a few milliseconds of copying. */
-const elementsBetweenYields = 2 ** 20;
-
 /** Less is kept for the next round: to allocate it anew would cost more than it is worth. */
 const leastTrimmedBytes = 2 ** 25;
 
@@ -89,21 +72,14 @@ export class Stage {
   readonly #options: StageOptions;
   readonly #compiled: CompiledStage;
   readonly #state: StageState;
-  /** Kept by forward for backward, by micro-batch. */
-  readonly #inFlight = new Map<number, Values>();
+  readonly #inFlight: InFlight;
   readonly #sums: GradientSums;
-  /** The tensors of gradients that are being summed over the group, by bucket: the sums come back in their memory. */
-  readonly #taken = new Map<number | undefined, readonly (Promise<Tensor> | undefined)[]>();
+  readonly #exchange: GradientExchange;
+  readonly #update: StageUpdate;
+  readonly #totals: RoundSums;
   #takenMs: number;
-  #losses: Promise<readonly [lossSum: number, correctCount: number]>[] = [];
-  /** Squared norms of single gradients, from a step that updates. */
-  #norms: Promise<number>[] = [];
   /** What the passes take of the weights as they are now (kept-filters.ts); undefined where they are new. */
   #filters: Values | undefined;
-  /** How the round will be updated with, where that is known when it begins. */
-  #plannedUpdate: UpdateOptions | undefined;
-  /** What a step that updates has made, until `update` says that it counts. */
-  #updated: Values = {};
   #round = 0;
 
   /** Use `createStage`. */
@@ -118,7 +94,12 @@ export class Stage {
     this.#compiled = compiled;
     this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
     this.#state = new StageState(engine, compiled.packs);
+    this.#inFlight = new InFlight(this.#state);
     this.#sums = new GradientSums(engine, compiled);
+    const sampleShare = options.sampleCount / options.microBatchSize;
+    this.#exchange = new GradientExchange({ engine, compiled, sums: this.#sums, state: this.#state, sampleShare });
+    this.#update = new StageUpdate(engine, compiled, this.#state);
+    this.#totals = new RoundSums(engine);
     this.#takenMs = engine.busyMs();
   }
 
@@ -201,19 +182,16 @@ export class Stage {
   beginRound(round: number, plannedUpdate?: UpdateOptions): void {
     this.#forget();
     this.#state.keep(round);
-    this.#plannedUpdate = plannedUpdate;
+    this.#update.plan(plannedUpdate);
     this.#round = round;
   }
 
   #forget(): void {
-    for (const values of this.#inFlight.values()) this.#releaseAll(values);
     this.#inFlight.clear();
     this.#sums.clear();
-    this.#taken.clear();
-    this.#releaseAll(this.#updated);
-    this.#updated = {};
-    this.#losses = [];
-    this.#norms = [];
+    this.#exchange.clear();
+    this.#update.forget();
+    this.#totals.clear();
   }
 
   /**
@@ -231,7 +209,7 @@ export class Stage {
     if (step !== undefined && !this.#isInPieces(microBatch)) {
       feeds[stepNames.labels] = this.#engine.upload(defined(labels, 'the labels'));
       feeds[stepNames.scale] = this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize));
-      this.#inFlight.set(microBatch, feeds);
+      this.#inFlight.begin(microBatch, feeds);
       return Promise.resolve([]);
     }
     const results = this.#run(defined(forward, 'the forward pass'), feeds, ...this.#weights());
@@ -245,7 +223,7 @@ export class Stage {
     this.#releaseAll(feeds);
     for (const name of pass.saved) kept[name] = defined(results[name], name);
     this.#replaceBuffers(pass, results);
-    this.#inFlight.set(microBatch, kept);
+    this.#inFlight.begin(microBatch, kept);
     if (labels !== undefined) this.#addLoss(results, labels, kept);
     const outputs = this.outputs.map(({ name }) => this.#result(name, results, kept));
     return labels === undefined ? Promise.all(outputs as Promise<Tensor>[]) : Promise.resolve([]);
@@ -263,7 +241,7 @@ export class Stage {
       return bucket === pass.pieces.length - 1 ? this.#inputGradients(pass, results) : Promise.resolve([]);
     }
     const { step, backward } = this.#compiled.graphs;
-    const kept = this.#takeKept(microBatch);
+    const kept = this.#inFlight.end(microBatch);
     if (step !== undefined) return this.#step(pass, step, microBatch, kept);
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
     const results = backward === undefined ? {} : this.#run(backward, kept, this.#sums.begin(part), ...this.#weights());
@@ -276,30 +254,20 @@ export class Stage {
   #piece({ pieces }: PassNotes, microBatch: number, bucket: number): Values {
     const { graphs } = this.#compiled;
     const { carried, gradients } = defined(pieces[bucket], 'a piece');
-    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
+    const kept = this.#inFlight.of(microBatch);
     const graph = graphs[`piece${bucket}`];
     const part = { gradients, bucket, position: this.#positionOf(microBatch) };
     const results = graph === undefined ? {} : this.#run(graph, kept, this.#sums.begin(part), ...this.#weights());
     for (const name of carried) kept[name] = defined(results[name], name);
     const later = pieces.map((_, index) => (index > bucket ? graphs[`piece${index}`] : undefined));
-    this.#keepFor(kept, later);
+    this.#inFlight.keepFor(microBatch, later);
     this.#sums.add(part, results);
     if (bucket === pieces.length - 1) {
-      this.#inFlight.delete(microBatch);
+      this.#inFlight.end(microBatch);
       // The passes as one graph, which come next, hand nothing over: what this one kept between its graphs would lie there beside what they need.
       if (graphs.step !== undefined) this.#engine.trim(leastTrimmedBytes);
     }
     return results;
-  }
-
-  /** Lets go of what none of the graphs reads. */
-  #keepFor(kept: Values, graphs: readonly (Executable | undefined)[]): void {
-    const read = new Set(graphs.flatMap((graph) => graph?.inputs ?? []));
-    for (const [name, value] of Object.entries(kept)) {
-      if (read.has(name)) continue;
-      delete kept[name];
-      this.#state.release(value);
-    }
   }
 
   #isInPieces(microBatch: number): boolean {
@@ -313,13 +281,19 @@ export class Stage {
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
   #step(pass: PassNotes, step: Executable, microBatch: number, feeds: Values): Promise<readonly Tensor[]> {
-    const scalars = pass.isUpdating ? this.#updateScalars(defined(this.#plannedUpdate, 'how the round will be updated with')) : {};
+    const scalars = pass.isUpdating ? this.#update.plannedScalars() : {};
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
-    const results = this.#run(step, feeds, scalars, pass.isUpdating ? this.#optimizerState() : this.#sums.begin(part), ...this.#weights());
+    const results = this.#run(
+      step,
+      feeds,
+      scalars,
+      pass.isUpdating ? this.#update.optimizerState() : this.#sums.begin(part),
+      ...this.#weights(),
+    );
     this.#releaseAll(feeds);
     this.#releaseAll(scalars);
     this.#replaceBuffers(pass, results);
-    this.#addSums(results[stepNames.loss], results[stepNames.correct]);
+    this.#totals.addLoss(results[stepNames.loss], results[stepNames.correct]);
     if (pass.isUpdating) this.#keepUpdate(results);
     else this.#sums.add(part, results);
     return this.#inputGradients(pass, results);
@@ -327,23 +301,19 @@ export class Stage {
 
   /** The new state waits for `update`; of the gradients, their norms are left. */
   #keepUpdate(results: Values): void {
-    const { trained, optimizer } = this.#compiled;
-    const norms = trained.map(({ name }) => this.#engine.take(defined(results[squaredNormName(name)], name)));
-    this.#norms = norms.map(async (norm) => Number((await norm).data[0]));
-    for (const norm of this.#norms) norm.catch(() => {}); // seen by finishRound
-    const names = [...trained, ...optimizer.state].map(({ name }) => optimizer.updatedName(name));
-    this.#updated = Object.fromEntries(names.map((name) => [name, defined(results[name], name)]));
+    for (const { name } of this.#compiled.trained) this.#totals.addNorm(defined(results[squaredNormName(name)], name));
+    this.#update.keepEarly(results);
   }
 
   /** The first half of a split backward pass: input gradients only. Of what the forward pass kept, what the second half reads stays. */
   backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
     const pass = this.#pass();
     this.#seed(microBatch, outputGradients);
-    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
+    const kept = this.#inFlight.of(microBatch);
     const { backwardInput, backwardWeight } = this.#compiled.graphs;
     const results = backwardInput === undefined ? {} : this.#run(backwardInput, kept, ...this.#weights());
     for (const name of pass.intermediates) kept[name] = defined(results[name], name);
-    this.#keepFor(kept, [backwardWeight]);
+    this.#inFlight.keepFor(microBatch, [backwardWeight]);
     return this.#inputGradients(pass, results, new Set(pass.intermediates));
   }
 
@@ -354,7 +324,7 @@ export class Stage {
       this.#piece(pass, microBatch, bucket);
       return;
     }
-    const kept = this.#takeKept(microBatch);
+    const kept = this.#inFlight.end(microBatch);
     const { backwardWeight } = this.#compiled.graphs;
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
     const results = backwardWeight === undefined ? {} : this.#run(backwardWeight, kept, this.#sums.begin(part), ...this.#weights());
@@ -366,67 +336,21 @@ export class Stage {
    * The round's weight gradients (and, weighted by this device's samples, its running statistics) in one vector, for AllReduce; those of a bucket, if given,
    * the statistics with the last. They are gone from here until they are put back. What is queued after this call is not waited for.
    */
-  async takeGradients(bucket?: number): Promise<Float32Array> {
-    const trained = this.#trainedOf(bucket);
-    const statistics = this.#statisticsOf(bucket);
-    const parts = defined(this.#sums.take(bucket)[0], 'the sums');
-    const averages = statistics.map(({ name }) => this.#engine.download(defined(this.#state.get('buffer', name), name)));
-    const extraCount = statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
-    this.#taken.set(bucket, parts);
-    const values = await vectorOf(trained, parts, extraCount);
-    const weight = this.#options.sampleCount / this.#options.microBatchSize;
-    let offset = values.length - extraCount;
-    for (const average of averages) {
-      const { data } = await average;
-      for (let index = 0; index < data.length; index++) values[offset++] = (data[index] as number) * weight;
-    }
-    return values;
+  takeGradients(bucket?: number): Promise<Float32Array> {
+    return this.#exchange.take(bucket);
   }
 
   /** The same with the grains' sums apart, in their order, as tensors that arrive. Without statistics: they are one device's in a strict run. */
-  takeGrainSums(bucket: number | undefined): {
-    readonly specs: readonly TensorSpec[];
-    readonly positions: readonly (readonly (Promise<Tensor> | undefined)[])[];
-  } {
-    assert(this.#compiled.statistics.length === 0, 'replicas of a strict run have no running statistics');
-    return { specs: this.#trainedOf(bucket), positions: this.#sums.take(bucket) };
-  }
-
-  #trainedOf(bucket: number | undefined): readonly TensorSpec[] {
-    return bucket === undefined ? this.#compiled.trained : defined(this.#compiled.buckets[bucket], 'a bucket');
-  }
-
-  /** Statistics travel with the last bucket. */
-  #statisticsOf(bucket: number | undefined): readonly TensorSpec[] {
-    const { statistics, buckets } = this.#compiled;
-    return bucket === undefined || bucket === buckets.length - 1 ? statistics : [];
+  takeGrainSums(bucket: number | undefined): GrainSums {
+    return this.#exchange.takeGrainSums(bucket);
   }
 
   /**
    * Puts the group's sums in place of the own gradients and statistics, of a bucket if given, in the memory that these came in. `values` is this stage's from
    * here on. Copies of many megabytes let other work in between.
    */
-  async putGradients(values: Float32Array, bucket?: number): Promise<void> {
-    const taken = this.#taken.get(bucket) ?? [];
-    this.#taken.delete(bucket);
-    let [index, offset, sinceYield] = [0, 0, 0];
-    const next = async (shape: readonly number[]): Promise<Tensor> => {
-      const end = offset + elementCount(shape);
-      sinceYield += end - offset;
-      if (sinceYield > elementsBetweenYields) {
-        await new Promise((resolve) => setImmediate(resolve));
-        sinceYield = 0;
-      }
-      const before = await taken[index++];
-      const sums = values.subarray(offset, end);
-      offset = end;
-      if (before === undefined) return wrap('float32', shape, sums.slice());
-      (before.data as Float32Array).set(sums);
-      return before;
-    };
-    await this.#sums.put(bucket, next);
-    for (const { name, shape } of this.#statisticsOf(bucket)) this.load({ role: 'buffer', name, value: await next(shape) });
-    giveMemory(values);
+  putGradients(values: Float32Array, bucket?: number): Promise<void> {
+    return this.#exchange.put(values, bucket);
   }
 
   /**
@@ -435,65 +359,24 @@ export class Stage {
    */
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
     const { squaredNorm } = this.#compiled.graphs;
-    const [losses, norms] = [this.#losses, this.#norms]; // the next round may begin while these are awaited
     const feeds = this.#sums.complete();
-    let norm = 0;
-    if (squaredNorm !== undefined && feeds !== undefined) {
-      const result = await this.#engine.take(defined(Object.values(this.#run(squaredNorm, feeds))[0], 'the norm'));
-      norm = Number(result.data[0]);
-    }
-    for (const part of await Promise.all(norms)) norm += part;
-    let [lossSum, correctCount] = [0, 0];
-    for (const [loss, correct] of await Promise.all(losses)) {
-      lossSum += loss;
-      correctCount += correct;
-    }
-    const finite = Number.isFinite(lossSum) && Number.isFinite(norm);
-    return { lossSum: finite ? lossSum : 0, correctCount: finite ? correctCount : 0, squaredNorm: finite && countNorm ? norm : 0, finite };
+    if (squaredNorm !== undefined && feeds !== undefined)
+      this.#totals.addNorm(defined(Object.values(this.#run(squaredNorm, feeds))[0], 'the norm'));
+    return this.#totals.totals(countNorm);
   }
 
   /** Queues the update with the round's gradients. The state before it stays where a version has it. */
   update(options: UpdateOptions): void {
     const { pass } = this.#compiled;
     const { update } = this.#compiled.graphs;
-    if (pass?.isUpdating === true) {
-      assert(isSameUpdate(options, this.#plannedUpdate), 'a round is updated with as it was said when it began');
-      const updated = this.#updated;
-      this.#updated = {};
-      return this.#replaceState(updated);
-    }
+    if (pass?.isUpdating === true) return this.#update.replaceEarly(options);
     if (update === undefined) return;
-    const own = { ...this.#sums.remove(), ...this.#updateScalars(options) };
+    const own = { ...this.#sums.remove(), ...this.#update.scalars(options) };
     this.#dropFilters();
-    const results = this.#run(update, own, this.#optimizerState(), this.#state.values());
+    const results = this.#run(update, own, this.#update.optimizerState(), this.#state.values());
     this.#releaseAll(own);
-    this.#replaceState(results);
+    this.#update.replace(results);
     this.#makeFilters(); // while the other devices end their round
-  }
-
-  #updateScalars(options: UpdateOptions): Values {
-    const scalars = Object.entries(this.#compiled.optimizer.scalars(options));
-    return Object.fromEntries(scalars.map(([name, value]) => [name, this.#engine.upload(scalar('float32', value))]));
-  }
-
-  /** The optimizer's state by name: zeros before its first update. */
-  #optimizerState(): Values {
-    const { state } = this.#compiled.optimizer;
-    for (const { name, shape } of state) {
-      if (this.#state.get('optimizer', name) === undefined)
-        this.#state.set('optimizer', name, this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape)))));
-    }
-    return Object.fromEntries(state.map(({ name }) => [name, defined(this.#state.get('optimizer', name), name)]));
-  }
-
-  #replaceState(results: Values): void {
-    const { trained, optimizer } = this.#compiled;
-    for (const [role, parts] of [
-      ['parameter', trained],
-      ['optimizer', optimizer.state],
-    ] as const) {
-      for (const { name } of parts) this.#state.set(role, name, defined(results[optimizer.updatedName(name)], name));
-    }
   }
 
   #pass(): PassNotes {
@@ -563,31 +446,17 @@ export class Stage {
     const { loss, correct, gradient } = this.#run(defined(this.#compiled.graphs.loss, 'the loss'), feeds, logits);
     this.#releaseAll(feeds);
     kept[outputGradientName(output)] = defined(gradient, 'the gradient');
-    this.#addSums(loss, correct);
-  }
-
-  /** A micro-batch's share of the round's sums, when it is computed. */
-  #addSums(loss: Value | undefined, correct: Value | undefined): void {
-    const sums = [loss, correct].map(async (value) => (value === undefined ? 0 : Number((await this.#engine.take(value)).data[0])));
-    const totals = Promise.all(sums) as Promise<[number, number]>;
-    totals.catch(() => {}); // seen by finishRound
-    this.#losses.push(totals);
+    this.#totals.addLoss(loss, correct);
   }
 
   #seed(microBatch: number, outputGradients: readonly Tensor[]): void {
-    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
+    const kept = this.#inFlight.of(microBatch);
     if (this.isLast) return;
     const differentiable = this.outputs.filter((output) => output.differentiable);
     assert(outputGradients.length === differentiable.length, 'every differentiable output has its gradient');
     differentiable.forEach(({ name }, index) => {
       kept[outputGradientName(name)] = this.#engine.upload(defined(outputGradients[index], name));
     });
-  }
-
-  #takeKept(microBatch: number): Values {
-    const kept = defined(this.#inFlight.get(microBatch), `micro-batch ${microBatch}`);
-    this.#inFlight.delete(microBatch);
-    return kept;
   }
 
   /** Gradients of the differentiable inputs; zeros for those that nothing depends on. */
@@ -610,8 +479,4 @@ export class Stage {
   #releaseAll(values: Readonly<Values>): void {
     for (const value of Object.values(values)) this.#state.release(value);
   }
-}
-
-function isSameUpdate(a: UpdateOptions, b: UpdateOptions | undefined): boolean {
-  return a.learningRate === b?.learningRate && a.gradientScale === b.gradientScale && a.step === b.step;
 }

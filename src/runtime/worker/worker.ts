@@ -20,9 +20,10 @@ import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { cachedProfile, type MeasuredProfile, type ProfileCache, profileLayers } from '../device/profiler.ts';
 import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
-import type { StagePort, UpdateOptions } from '../device/stage.ts';
+import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { StateEntry } from '../device/stage-state.ts';
+import type { UpdateOptions } from '../device/stage-update.ts';
 import { Failure } from '../failure.ts';
 import { trainingMiB } from '../memory-need.ts';
 import {

@@ -1,0 +1,96 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { tensor } from '../../graph/tensor.ts';
+import { program } from '../../schedule/generate.ts';
+import type { Frame } from '../../transport/link.ts';
+import { DataFeed } from './data-feed.ts';
+import type { Batch } from './options.ts';
+
+/** Four samples: sample s of round r is [r, s], its label s. */
+function batch(round: number): Batch {
+  return {
+    inputs: [
+      tensor(
+        'float32',
+        [4, 2],
+        [0, 1, 2, 3].flatMap((sample) => [round, sample]),
+      ),
+    ],
+    labels: tensor('int32', [4], [0, 1, 2, 3]),
+  };
+}
+
+/** The first stage on `a` (one sample of each micro-batch of two) and `b`, the second on `c`. */
+const twoStages = program({
+  planner: 'fixed',
+  schedule: '1f1b',
+  batchSize: 4,
+  microBatchSize: 2,
+  microBatchCount: 2,
+  stages: [
+    { layers: [0, 1], devices: ['a', 'b'], samples: [1, 1], inFlight: 2 },
+    { layers: [1, 2], devices: ['c'], samples: [2], inFlight: 1 },
+  ],
+});
+
+/** A feed whose sends are written down, and wait for `open` where that is given. */
+function feedTo(sent: string[], open: () => Promise<void> = () => Promise.resolve()): { feed: DataFeed; errors: unknown[] } {
+  const errors: unknown[] = [];
+  const feed = new DataFeed({
+    batch: (round) => {
+      if (round === 9) throw new Error('no data');
+      return batch(round);
+    },
+    send: async (device, { kind, round, epoch, microBatch, tensors }: Frame) => {
+      sent.push(`${device} ${kind} ${epoch}/${round}/${microBatch}: ${tensors?.map(({ data }) => [...data].join(' ')).join()}`);
+      await open();
+    },
+    onError: (error) => errors.push(error),
+  });
+  return { feed, errors };
+}
+
+test('each device gets its samples, micro-batch by micro-batch, round after round', async () => {
+  const sent: string[] = [];
+  const { feed } = feedTo(sent);
+  feed.begin(twoStages);
+  feed.feed(7, 3);
+  feed.feed(8, 3);
+  while (sent.length < 12) await new Promise(setImmediate);
+  assert.deepEqual(sent.slice(0, 6), [
+    'a input 3/7/0: 7 0',
+    'b input 3/7/0: 7 1',
+    'c label 3/7/0: 0 1',
+    'a input 3/7/1: 7 2',
+    'b input 3/7/1: 7 3',
+    'c label 3/7/1: 2 3',
+  ]);
+  assert.equal(sent[6], 'a input 3/8/0: 8 0');
+  assert.equal(sent.length, 12);
+});
+
+test('what is left of a layout is not sent, be it stopped or followed by another', async () => {
+  for (const end of ['stop', 'begin'] as const) {
+    const sent: string[] = [];
+    let open = (): void => {};
+    const { feed } = feedTo(sent, () => new Promise((resolve) => (open = resolve)));
+    feed.begin(twoStages);
+    feed.feed(0, 1);
+    feed.feed(1, 1);
+    while (sent.length < 1) await new Promise(setImmediate);
+    if (end === 'stop') feed.stop();
+    else feed.begin(twoStages);
+    feed.feed(0, 2);
+    open();
+    for (let turn = 0; turn < 10; turn++) await new Promise(setImmediate);
+    assert.deepEqual(sent, end === 'stop' ? ['a input 1/0/0: 0 0'] : ['a input 1/0/0: 0 0', 'a input 2/0/0: 0 0']);
+  }
+});
+
+test('a batch that cannot be had is told', async () => {
+  const { feed, errors } = feedTo([]);
+  feed.begin(twoStages);
+  feed.feed(9, 1);
+  while (errors.length === 0) await new Promise(setImmediate);
+  assert.match(String(errors[0]), /no data/);
+});

@@ -1,0 +1,77 @@
+// The data of rounds: each batch is cut to what the devices of a program receive, and sent in the order in which they need it.
+
+import type { Program, SampleRange } from '../../schedule/program.ts';
+import type { Frame } from '../../transport/link.ts';
+import { sliceSamples } from '../device/samples.ts';
+import type { Batch } from './options.ts';
+
+/** A piece of a batch, and who gets it. */
+interface Delivery {
+  readonly device: string;
+  readonly payload: 'input' | 'label';
+  readonly microBatch: number;
+  /** Samples of the batch. */
+  readonly samples: SampleRange;
+}
+
+export interface DataFeedOptions {
+  batch(round: number): Batch;
+  /** Resolves when more may be sent: where a link is full, it waits. */
+  send(device: string, frame: Frame): Promise<void>;
+  /** No batch can be had. */
+  onError(error: unknown): void;
+}
+
+/** Sends one round after the other, for one layout at a time. */
+export class DataFeed {
+  readonly #options: DataFeedOptions;
+  /** Of the layout; undefined between two. */
+  #deliveries: readonly Delivery[] | undefined;
+  #sent: Promise<void> = Promise.resolve();
+
+  constructor(options: DataFeedOptions) {
+    this.#options = options;
+  }
+
+  /** A layout begins. What is left of rounds of the one before is not sent any more. */
+  begin(program: Program): void {
+    this.#deliveries = deliveriesOf(program);
+    this.#sent = Promise.resolve();
+  }
+
+  /** Nothing more is sent before the next layout. */
+  stop(): void {
+    this.#deliveries = undefined;
+  }
+
+  /** Sends a round's data behind those of the rounds before. */
+  feed(round: number, epoch: number): void {
+    const deliveries = this.#deliveries;
+    this.#sent = this.#sent.then(() => this.#send(round, epoch, deliveries)).catch((error: unknown) => this.#options.onError(error));
+  }
+
+  async #send(round: number, epoch: number, deliveries: readonly Delivery[] | undefined): Promise<void> {
+    if (deliveries === undefined || this.#deliveries !== deliveries) return;
+    const { inputs, labels } = this.#options.batch(round);
+    for (const { device, payload, microBatch, samples } of deliveries) {
+      const tensors = (payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, ...samples));
+      await this.#options.send(device, { kind: payload, epoch, round, microBatch, tensors });
+      if (this.#deliveries !== deliveries) return;
+    }
+  }
+}
+
+/** What a program's devices receive from the data feed, micro-batch by micro-batch. */
+function deliveriesOf({ devices, microBatchSize }: Program): readonly Delivery[] {
+  const deliveries = devices.flatMap(({ device, instructions }) =>
+    instructions.flatMap((instruction): Delivery[] => {
+      if (instruction.kind !== 'receive' || instruction.from !== null) return [];
+      const { payload, microBatch, samples } = instruction;
+      const start = microBatch * microBatchSize;
+      return payload === 'input' || payload === 'label'
+        ? [{ device, payload, microBatch, samples: [start + samples[0], start + samples[1]] }]
+        : [];
+    }),
+  );
+  return deliveries.sort((a, b) => a.microBatch - b.microBatch);
+}
