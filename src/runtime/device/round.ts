@@ -16,6 +16,7 @@ import {
   type SampleRange,
 } from '../../schedule/program.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
+import { giveMemory } from '../../transport/tensor-memory.ts';
 import type { Failure } from '../failure.ts';
 import type { RoundResult, RoundTimes } from '../messages.ts';
 import { type RingPort, ringAllReduce, ringFrameCount } from './all-reduce.ts';
@@ -120,6 +121,8 @@ class RoundState {
   readonly #pieces = new Map<string, Piece[]>();
   readonly #activations = new Map<number, Promise<readonly Tensor[]>>();
   readonly #gradients = new Map<number, Promise<readonly Tensor[]>>();
+  /** Sends that are to come of each result. */
+  readonly #sendCounts = new Map<string, number>();
   readonly #sends: Promise<void>[] = [];
   readonly #buckets: readonly LayerRange[];
   /** The AllReduces beside the computing, one after the other. */
@@ -133,6 +136,11 @@ class RoundState {
     this.#round = round;
     this.#ports = ports;
     this.#buckets = bucketReductionOf(program)?.buckets ?? [];
+    for (const instruction of program.instructions) {
+      if (instruction.kind !== 'send') continue;
+      const key = pieceKey(instruction.payload, instruction.microBatch);
+      this.#sendCounts.set(key, (this.#sendCounts.get(key) ?? 0) + 1);
+    }
   }
 
   /** `onDone`: called when an instruction that ends later is done, with the time at which it began. */
@@ -228,14 +236,12 @@ class RoundState {
     const pieces = defined(this.#pieces.get(key), `${payload} ${microBatch}`);
     this.#pieces.delete(key);
     pieces.sort((a, b) => a.samples[0] - b.samples[0]);
-    return expected.map((cut, index) =>
-      owned(
-        joinSamples(
-          pieces.map((piece) => defined(piece.tensors[index], cut.name)),
-          cut.batchAxis,
-        ),
-      ),
-    );
+    return expected.map((cut, index) => {
+      const parts = pieces.map((piece) => defined(piece.tensors[index], cut.name));
+      const whole = owned(joinSamples(parts, cut.batchAxis));
+      for (const { data } of parts) if (data.buffer !== whole.data.buffer) giveMemory(data);
+      return whole;
+    });
   }
 
   /** Files a result to be sent later; a failure is seen by `finished` or by the send, never as an unhandled rejection. */
@@ -247,8 +253,8 @@ class RoundState {
   async #send(instruction: Extract<Instruction, { kind: 'send' }>, onDone: (beganMs: number) => void): Promise<void> {
     const { payload, microBatch, samples, to, encoding } = instruction;
     const isForward = payload === 'activation';
-    const computed = defined((isForward ? this.#activations : this.#gradients).get(microBatch), `${payload} ${microBatch}`);
-    const results = await this.#ports.failure.guard(computed);
+    const store = isForward ? this.#activations : this.#gradients;
+    const results = await this.#ports.failure.guard(defined(store.get(microBatch), `${payload} ${microBatch}`));
     const beganMs = this.#ports.clock.now();
     const cuts = isForward ? this.#stage.outputs : this.#stage.inputs.filter((input) => input.differentiable);
     const offset = this.#program.samples[0];
@@ -257,7 +263,19 @@ class RoundState {
     );
     const tensors = encoding === undefined ? slices : encodeTensors(slices);
     await this.#ports.send(to, { kind: payload, round: this.#round, microBatch, tensors }, 'pipeline');
+    if (this.#isLastSend(payload, microBatch)) {
+      store.delete(microBatch);
+      for (const { data } of results) giveMemory(data);
+    }
     onDone(beganMs);
+  }
+
+  /** One more of those who get a result has it; with the last nobody needs it here. */
+  #isLastSend(payload: Payload, microBatch: number): boolean {
+    const key = pieceKey(payload, microBatch);
+    const leftCount = defined(this.#sendCounts.get(key), key) - 1;
+    this.#sendCounts.set(key, leftCount);
+    return leftCount === 0;
   }
 
   #backward(microBatch: number, bucket: number | undefined): void {

@@ -20,7 +20,7 @@ import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts'
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 import { StageUpdate, type UpdateOptions } from './stage-update.ts';
 
-/** What a round and a worker need of a stage. The rehearsal passes one without an engine, whose arithmetic is exact. */
+/** What a round and a worker need of a stage; tensors that it gives are the caller's. The rehearsal passes one without an engine, whose arithmetic is exact. */
 export type StagePort = Pick<
   Stage,
   | 'inputs'
