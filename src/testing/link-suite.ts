@@ -215,8 +215,8 @@ export function linkSuite(name: string, makePair: MakeLinkPair): void {
             resolvedCount++;
           }
         })();
-        // Until a hundred frames the other way have changed nothing.
-        for (let seen = -1; seen !== resolvedCount; ) {
+        // Until some were accepted, and a hundred frames the other way have changed nothing.
+        for (let seen = -1; seen !== resolvedCount || resolvedCount === 0; ) {
           seen = resolvedCount;
           await roundTrips(b, a, 100);
         }

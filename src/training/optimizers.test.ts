@@ -177,7 +177,7 @@ test('withSums adds gradients to their sums where they are made, and one that is
 
 test('withSums scatters rows into the sum where the gradient is rows in zeros that nothing else reads', async () => {
   const engine = createReferenceEngine();
-  const gradientGraph = (operator: string, reduction: string, fill: number, isReadAgain: boolean): Graph => {
+  const gradientGraph = (operator: string, reduction: string, fill: number, isReadAgain: boolean, scatterAbove = 5): Graph => {
     const emitter = new Emitter();
     const rows = emitter.input('rows', 'float32', [2, 2]);
     const places = emitter.input('places', 'int64', operator === 'ScatterND' ? [2, 1] : [2, 2]);
@@ -186,8 +186,13 @@ test('withSums scatters rows into the sum where the gradient is rows in zeros th
     const attributes = { reduction: string(reduction) };
     emitter.append({ operator, domain: '', name: 'n', inputs: [zeros, places, rows], outputs: [gradientName('w')], attributes });
     const norms = isReadAgain ? [emitter.emit('Abs', [gradientName('w')])] : [];
-    return withSums(emitter.build('backward', [gradientName('w'), ...norms]), [{ name: 'w', shape: [3, 2] }]);
+    return withSums(emitter.build('backward', [gradientName('w'), ...norms]), [{ name: 'w', shape: [3, 2] }], scatterAbove);
   };
+  assert.deepEqual(
+    gradientGraph('ScatterND', 'add', 0, false, 6).nodes.map(({ operator }) => operator),
+    ['ConstantOfShape', 'ScatterND', 'Add'],
+    'a small one',
+  );
   const cases = [
     { operator: 'ScatterND', reduction: 'add', fill: 0, isReadAgain: false, nodes: ['ScatterND'], summed: [10, 20, 30, 40, 54, 66] },
     {

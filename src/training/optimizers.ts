@@ -101,9 +101,10 @@ export function accumulateGraph(parameters: readonly Parameter[]): Graph {
 /**
  * The graph with the sums of gradients in it: it takes `sumName` of each parameter, and gives `summedName` in place of the gradient. What adds stands right
  * behind what makes the gradient, which is still at hand then; a pass of its own over all weights would read and write each once more. A gradient that is rows
- * scattered into zeros, as an embedding's, is scattered into its sum.
+ * scattered into zeros, as an embedding's, is scattered into its sum, where it has more than `scatterAbove` elements: that rounds otherwise than adding, so which
+ * gradients are summed so may not depend on how a plan cuts.
  */
-export function withSums(graph: Graph, parameters: readonly Parameter[]): Graph {
+export function withSums(graph: Graph, parameters: readonly Parameter[], scatterAbove = 0): Graph {
   const given = new Set(graph.outputs.map(({ name }) => name));
   const own = new Map(parameters.filter(({ name }) => given.has(gradientName(name))).map((spec) => [gradientName(spec.name), spec]));
   const adding = ({ name }: Parameter): Node => ({
@@ -117,7 +118,7 @@ export function withSums(graph: Graph, parameters: readonly Parameter[]): Graph 
     if (spec === undefined) return [node];
     const [target, ...added] = node.inputs;
     const isAlone = isAddingAt(node) && isZeros(makers.get(target as string)) && !read.has(gradientName(spec.name));
-    if (!isAlone) return [node, adding(spec)];
+    if (!isAlone || elementCount(spec.shape) <= scatterAbove) return [node, adding(spec)];
     return [{ ...node, name: summedName(spec.name), inputs: [sumName(spec.name), ...added], outputs: [summedName(spec.name)] }];
   };
   const unmade = [...own].filter(([gradient]) => !makers.has(gradient)).map(([, spec]) => adding(spec)); // an input as it is

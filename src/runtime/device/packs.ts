@@ -21,7 +21,7 @@ export interface Pack {
 }
 
 /** Larger tensors (256 KiB) stay by themselves: copying them would cost more than it saves. */
-const memberLimit = 2 ** 16;
+export const packMemberLimit: number = 2 ** 16;
 
 /** The pack of the small ones among some tensors, if there are at least two. Depends on nothing but the specs: devices of a group must agree. */
 export function packOf(name: string, specs: readonly TensorSpec[]): Pack | undefined {
@@ -29,7 +29,7 @@ export function packOf(name: string, specs: readonly TensorSpec[]): Pack | undef
   let offset = 0;
   for (const spec of specs) {
     const count = elementCount(spec.shape);
-    if (count === 0 || count > memberLimit) continue;
+    if (count === 0 || count > packMemberLimit) continue;
     members.push({ ...spec, offset, count });
     offset += count;
   }

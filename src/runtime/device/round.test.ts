@@ -1,10 +1,11 @@
-// A round that is given up in its middle leaves stage and mail alone: both belong to the round that comes in its place.
+// A round that is given up in its middle leaves stage and mail alone: both belong to the round that comes in its place. What a round has sent is free for what comes.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { wrap } from '../../graph/tensor.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
+import { takeMemory } from '../../transport/tensor-memory.ts';
 import { Failure } from '../failure.ts';
 import type { MailKey } from './mailbox.ts';
 import { runRound } from './round.ts';
@@ -84,4 +85,43 @@ test('a round that was given up does nothing more, whatever still arrives', asyn
   arrivals[0]?.(piece);
   await atRest();
   assert.deepEqual(did, before);
+});
+
+test('what was sent is used again for what is received, once the last of its receivers has it', async () => {
+  const outputs = [{ name: 'y', type: 'float32', shape: ['N', 1501], batchAxis: 0, differentiable: true }];
+  const result = wrap('float32', [2, 1501], new Float32Array(2 * 1501).fill(3));
+  const stage = {
+    inputs: [],
+    outputs,
+    takeBusyMs: () => 0,
+    beginRound: () => {},
+    forward: async () => [result],
+    finishRound: async () => ({ lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true }),
+  } as unknown as StagePort;
+  const sendsTo: DeviceProgram['instructions'] = ['b', 'c'].map((to, index) => {
+    return { kind: 'send', payload: 'activation', microBatch: 0, to, samples: [index, index + 1] };
+  });
+  const instructions: DeviceProgram['instructions'] = [
+    { kind: 'receive', payload: 'input', microBatch: 0, from: null, samples: [0, 2] },
+    { kind: 'forward', microBatch: 0 },
+    ...sendsTo,
+  ];
+  const sent = new Map<string, () => void>();
+  const running = runRound({ device: 'a', stage: 0, layers: [0, 1], samples: [0, 2], instructions }, stage, 0, {
+    clock: { now: () => 0, after: () => () => {} },
+    send: (to) => new Promise((resolve) => sent.set(to, resolve)),
+    receive: async () => ({ kind: 'input', epoch: 1, round: 0, microBatch: 0, tensors: [] }),
+    failure: new Failure(),
+    nextUpdate: async () => undefined,
+  });
+  const isFree = (): boolean => takeMemory(result.data.byteLength).buffer === result.data.buffer;
+  while (sent.size < 2) await atRest();
+  assert.equal(isFree(), false, 'nobody has it');
+  sent.get('c')?.();
+  await atRest();
+  assert.equal(isFree(), false, 'one of two has it');
+  sent.get('b')?.();
+  await (await running).outcome;
+  assert.equal(isFree(), true);
+  assert.equal(isFree(), false, 'it is given once');
 });

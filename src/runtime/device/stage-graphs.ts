@@ -22,7 +22,7 @@ import { accumulateGraph, type OptimizerGraph, optimizerGraph, withSums, zerosGr
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { keepFilters } from './kept-filters.ts';
-import { type Pack, type Packing, packedNames, packedSpecs, packGraph, packOf, replacementName } from './packs.ts';
+import { type Pack, type Packing, packedNames, packedSpecs, packGraph, packMemberLimit, packOf, replacementName } from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';
 import type { StatePack } from './stage-state.ts';
 
@@ -180,7 +180,7 @@ function keepingFilters({ notes, graphs }: PassDesign, { sequence, layers }: Sta
 /** The pass with gradients added to their sums in the graphs that make them. */
 function summing({ notes, graphs }: PassDesign, trained: readonly TensorSpec[]): PassDesign {
   if (notes.gradients.length === 0) return { notes, graphs };
-  const summed = Object.entries(graphs).map(([name, graph]) => [name, withSums(graph, trained)]);
+  const summed = Object.entries(graphs).map(([name, graph]) => [name, withSums(graph, trained, packMemberLimit)]);
   return { notes: { ...notes, isSumming: true }, graphs: Object.fromEntries(summed) };
 }
 
