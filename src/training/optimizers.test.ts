@@ -175,6 +175,23 @@ test('withSums adds gradients to their sums where they are made, and one that is
   await engine.close();
 });
 
+test('withSums adds each gradient of a node that makes several', () => {
+  const emitter = new Emitter();
+  const x = emitter.input('x', 'float32', [4]);
+  const parameters = ['v', 'w'].map((name) => ({ name, shape: [2] }));
+  const outputs = parameters.map(({ name }) => gradientName(name));
+  emitter.append({ operator: 'Split', domain: '', name: 'n', inputs: [x, emitter.int64s([2, 2])], outputs, attributes: {} });
+  const { nodes } = withSums(emitter.build('backward', outputs), parameters);
+  assert.deepEqual(
+    nodes.map((node) => [node.operator, node.outputs]),
+    [
+      ['Split', outputs],
+      ['Add', [summedName('v')]],
+      ['Add', [summedName('w')]],
+    ],
+  );
+});
+
 test('withSums scatters rows into the sum where the gradient is rows in zeros that nothing else reads', async () => {
   const engine = createReferenceEngine();
   const gradientGraph = (operator: string, reduction: string, fill: number, isReadAgain: boolean, scatterAbove = 5): Graph => {

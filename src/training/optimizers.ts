@@ -114,11 +114,16 @@ export function withSums(graph: Graph, parameters: readonly Parameter[], scatter
   const makers = new Map(graph.nodes.flatMap((node) => node.outputs.map((output) => [output, node] as const)));
   const read = new Set(graph.nodes.flatMap(({ inputs }) => inputs));
   const summing = (node: Node): readonly Node[] => {
-    const [spec] = node.outputs.flatMap((name) => own.get(name) ?? []);
-    if (spec === undefined) return [node];
+    const specs = node.outputs.flatMap((name) => own.get(name) ?? []);
+    const [spec] = specs;
     const [target, ...added] = node.inputs;
-    const isAlone = isAddingAt(node) && isZeros(makers.get(target as string)) && !read.has(gradientName(spec.name));
-    if (!isAlone || elementCount(spec.shape) <= scatterAbove) return [node, adding(spec)];
+    const isScattered =
+      spec !== undefined &&
+      elementCount(spec.shape) > scatterAbove &&
+      isAddingAt(node) &&
+      isZeros(makers.get(target as string)) &&
+      !read.has(gradientName(spec.name));
+    if (!isScattered) return [node, ...specs.map(adding)];
     return [{ ...node, name: summedName(spec.name), inputs: [sumName(spec.name), ...added], outputs: [summedName(spec.name)] }];
   };
   const unmade = [...own].filter(([gradient]) => !makers.has(gradient)).map(([, spec]) => adding(spec)); // an input as it is
