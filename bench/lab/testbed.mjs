@@ -131,9 +131,10 @@ function limit({ cgroups }, device, cores) {
   const [file, value] = existsSync(join(folder, 'cpu.max')) ? ['cpu.max', `${cores * periodUs} ${periodUs}`] : ['cpu.cfs_quota_us', String(cores * periodUs)];
   const burst = ['cpu.max.burst', 'cpu.cfs_burst_us'].map((name) => join(folder, name)).find((path) => existsSync(path));
   // A burst is never more than the quota.
+  const burstUs = burst === undefined ? 0 : Math.min(Number(readFileSync(burst, 'utf8')), cores * periodUs);
   if (burst !== undefined) writeFileSync(burst, '0');
   writeFileSync(join(folder, file), value);
-  if (burst !== undefined) writeFileSync(burst, String(cores * periodUs));
+  if (burst !== undefined) writeFileSync(burst, String(burstUs));
 }
 
 function limitOf({ cgroups }, device) {

@@ -15,8 +15,8 @@ export interface CgroupPlan {
   readonly folders: readonly string[];
   readonly writes: readonly (readonly [file: string, value: string])[];
   /**
-   * After these, where the kernel has such a file (Linux 5.14): what a device could not use of its quota in a period, since others had the cores, it may use
-   * in the next.
+   * After these, where the kernel has such a file (Linux 5.14): a little of what a device could not use of its quota in a period, since others had the
+   * cores, it may use in the next.
    */
   readonly bursts: readonly (readonly [file: string, value: string])[];
   /** By device: where a process writes its id to be in the group. */
@@ -28,6 +28,8 @@ export interface CgroupPlan {
 /** Quota period: short, so that short steps run smoothly. A quota below the kernel's least, 1 ms, gets a longer one. */
 const periodUs = 10_000;
 const leastQuotaUs = 1_000;
+/** Of an unused quota. More would let a device that waited run its next pass at a whole core's speed: a pipeline's stages wait in every round. */
+const burstUs = 1_000;
 
 /** What a worker takes besides the memory that a cluster names, which is for training: Node.js, ONNX Runtime, the model's code. */
 export const frameworkMiB = 256;
@@ -79,7 +81,7 @@ export function cgroupPlan(layout: LabLayout, mounts: CgroupMounts, priority: Pr
     writes: [...enabled(mounts, cpu), ...weight(mounts, cpu, priority), ...limits],
     bursts: layout.devices.map(({ cores }, index) => [
       `${cpu}/${index + 1}/${mounts.version === 1 ? 'cpu.cfs_burst_us' : 'cpu.max.burst'}`,
-      String(quotaOf(cores)),
+      String(Math.min(burstUs, quotaOf(cores))),
     ]),
     devices: Object.fromEntries(layout.devices.map(({ name }, index) => [name, processes(String(index + 1))])),
     coordinator: processes('coordinator'),

@@ -19,12 +19,20 @@ async function found(
   return [Object.fromEntries(links.map(({ peer, bandwidthMbps }) => [peer, bandwidthMbps])), measured];
 }
 
-test('each link once; what is 3 % and more slower than the middle one again, and the faster of the two counts', async () => {
+test('each link once; what is 3 % and more slower than the others again until two say the same, four times at most, and the fastest counts', async () => {
   assert.deepEqual(await found({ a: [900], b: [880], c: [900] }), [{ a: 900, b: 880, c: 900 }, ['a', 'b', 'c']]);
-  assert.deepEqual(await found({ a: [900], b: [140, 850], c: [900] }), [{ a: 900, b: 850, c: 900 }, ['a', 'b', 'c', 'b']]);
-  assert.deepEqual(await found({ a: [900], b: [20, 19], c: [900] }), [{ a: 900, b: 20, c: 900 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({ a: [900], b: [140, 885], c: [900] }), [{ a: 900, b: 885, c: 900 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({ a: [900], b: [140, 850, 860], c: [900] }), [{ a: 900, b: 860, c: 900 }, ['a', 'b', 'c', 'b', 'b']]);
+  assert.deepEqual(await found({ a: [900], b: [20, 19.5], c: [900] }), [{ a: 900, b: 20, c: 900 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({ a: [900], b: [300, 500, 400, 600], c: [900] }), [{ a: 900, b: 600, c: 900 }, ['a', 'b', 'c', 'b', 'b', 'b']]);
   assert.deepEqual(await found({ a: [95.5], b: [82.3, 95.1], c: [95.9] }), [{ a: 95.5, b: 95.1, c: 95.9 }, ['a', 'b', 'c', 'b']]);
   assert.deepEqual(await found({}), [{}, []]);
+});
+
+test('of two links the slower again; the only one until two measurements say the same', async () => {
+  assert.deepEqual(await found({ a: [486, 790], b: [798] }), [{ a: 790, b: 798 }, ['a', 'b', 'a']]);
+  assert.deepEqual(await found({ a: [95, 95.2] }), [{ a: 95.2 }, ['a', 'a']]);
+  assert.deepEqual(await found({ a: [486, 810, 830] }), [{ a: 830 }, ['a', 'a', 'a']]);
 });
 
 test('a peer that is lost has no link; anything else that goes wrong is told', async () => {
