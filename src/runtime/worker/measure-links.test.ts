@@ -24,7 +24,10 @@ test('each link once; what is 3 % and more slower than the others again until tw
   assert.deepEqual(await found({ a: [900], b: [140, 885], c: [900] }), [{ a: 900, b: 885, c: 900 }, ['a', 'b', 'c', 'b']]);
   assert.deepEqual(await found({ a: [900], b: [140, 850, 860], c: [900] }), [{ a: 900, b: 860, c: 900 }, ['a', 'b', 'c', 'b', 'b']]);
   assert.deepEqual(await found({ a: [900], b: [20, 19.5], c: [900] }), [{ a: 900, b: 20, c: 900 }, ['a', 'b', 'c', 'b']]);
-  assert.deepEqual(await found({ a: [900], b: [300, 500, 400, 600], c: [900] }), [{ a: 900, b: 600, c: 900 }, ['a', 'b', 'c', 'b', 'b', 'b']]);
+  assert.deepEqual(await found({ a: [900], b: [300, 500, 400, 600], c: [900] }), [
+    { a: 900, b: 600, c: 900 },
+    ['a', 'b', 'c', 'b', 'b', 'b'],
+  ]);
   assert.deepEqual(await found({ a: [95.5], b: [82.3, 95.1], c: [95.9] }), [{ a: 95.5, b: 95.1, c: 95.9 }, ['a', 'b', 'c', 'b']]);
   assert.deepEqual(await found({}), [{}, []]);
 });
