@@ -61,8 +61,6 @@ const optimizerState = 1;
 
 const log = (text) => process.stderr.write(`${text}\n`);
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
-/** By key, the medians of objects alike. */
-const middle = (all) => Object.fromEntries(Object.keys(all[0]).map((key) => [key, median(all.map((one) => one[key]))]));
 const round = (value, digits = 3) => Number(value.toPrecision(digits));
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
@@ -126,10 +124,11 @@ async function openGroup(group) {
     sizes: { microBatchSize: microBatch, microBatchCount: count },
     fastest: bed.lab.layout.devices.toSorted((a, b) => b.cores - a.cores)[0].name,
     predict: (layout) => predicted(simulate, layout),
-    /** As the run itself would, after what devices told of rounds, but without its patience with small differences. */
-    predictAfter(layout, rounds) {
-      const { profile: corrected } = refreshProfile(profile, layout, cluster, rounds, 0);
-      return predicted(createSimulator(corrected, cluster), layout);
+    /** As the run itself would, after rounds like this one, of what devices told of it, but without its patience with small differences; and how many times as long each computed. */
+    predictAfter(layout, told) {
+      const alike = Object.fromEntries(Object.entries(told).map(([device, one]) => [device, Array(5).fill(one)]));
+      const { profile: corrected, factors } = refreshProfile(profile, layout, cluster, alike, 0);
+      return { ...predicted(createSimulator(corrected, cluster), layout), factors };
     },
     train: (args, options) => bed.train([...settings, ...args], options),
     run(layout) {
@@ -166,7 +165,7 @@ async function runCases(group) {
       const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);
       results.push(result);
       const cores = Object.values(result.coresUsed).join(' ');
-      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), corrected ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}`);
+      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), every other round ${result.checkedRoundMs}, corrected by those between ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}; work beside profile ${Object.values(result.workFactors).join(' ')}`);
     }
     return results;
   } finally {
@@ -176,11 +175,14 @@ async function runCases(group) {
 
 function caseResult(group, form, layout, ready, run, single) {
   const predicted = ready.predict(layout);
-  // This host becomes faster and slower by a third within seconds. So what devices' processors did is taken from the rounds whose time is predicted by it.
-  const seen = Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, Array(5).fill(middle(all))]));
-  const corrected = ready.predictAfter(layout, seen);
   const measuredRoundMs = median(run.roundMs);
   const names = layout.stages.flatMap(({ devices }) => devices);
+  // A host shared with others becomes faster and slower by a third within seconds, whatever was measured before. So every other round corrects the profile, by the
+  // processor time that devices told of it, and the rounds between these are what is predicted: they had the same host, and the prediction has not seen them.
+  const [telling, checking] = [0, 1].map((parity) => run.roundMs.map((_, index) => index).filter((index) => index % 2 === parity));
+  const told = telling.map((index) => Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, all[index]])));
+  const after = told.map((one) => ready.predictAfter(layout, one));
+  const [correctedRoundMs, checkedRoundMs] = [median(after.map(({ roundMs }) => roundMs)), median(checking.map((index) => run.roundMs[index]))];
   const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
   const sender = busiest?.link.split('->')[0];
   return {
@@ -191,8 +193,10 @@ function caseResult(group, form, layout, ready, run, single) {
     measuredRoundMs: round(measuredRoundMs, 4),
     predictedRoundMs: round(predicted.roundMs, 4),
     difference: round(measuredRoundMs / predicted.roundMs - 1),
-    correctedRoundMs: round(corrected.roundMs, 4),
-    correctedDifference: round(measuredRoundMs / corrected.roundMs - 1),
+    correctedRoundMs: round(correctedRoundMs, 4),
+    checkedRoundMs: round(checkedRoundMs, 4),
+    correctedDifference: round(checkedRoundMs / correctedRoundMs - 1),
+    workFactors: Object.fromEntries(names.map((device) => [device, round(median(after.map(({ factors }) => factors[device] ?? 1)))])),
     // The first case is the best device itself.
     speedupOverBestDevice: single === null ? null : round(single === undefined ? 1 : single.measuredRoundMs / measuredRoundMs),
     linkUtilisation: round(busiest?.use ?? 0),
