@@ -51,9 +51,12 @@ const { values: flags } = parseArgs({
   },
 });
 const rounds = Number(flags.rounds);
-/** Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. Of long rounds fewer do, and fewer are measured. */
-const warmUp = 16;
-const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [45_000, 4, 60_000, 6];
+/**
+ * Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. (On a third of a core V8 optimizes for over a minute,
+ * which is a tenth of a stage's processor time until then.) Of long rounds fewer do, and fewer are measured.
+ */
+const warmUp = 80;
+const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [75_000, 4, 60_000, 6];
 /** Of rounds that take longer than that, one before three that count. */
 const longMs = 20_000;
 /** SGD with momentum keeps one copy of each weight. */

@@ -2,6 +2,7 @@
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
+import { withHeapRoom } from './heap-room.ts';
 import { createOnnxRuntimeEngine } from './onnxruntime.ts';
 import type { OnnxRuntime } from './onnxruntime-module.ts';
 import { type PacingOptions, paced } from './pacing.ts';
@@ -32,7 +33,8 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
     throw new InputError(missing(error), { cause: error });
   }
   runtime.env.logLevel = 'error'; // Its warnings are about devices that this engine does not use.
-  return createOnnxRuntimeEngine(options.pacing === undefined ? runtime : paced(runtime, options.pacing), {
+  const roomy = process.platform === 'linux' ? withHeapRoom(runtime) : runtime;
+  return createOnnxRuntimeEngine(options.pacing === undefined ? roomy : paced(roomy, options.pacing), {
     name: `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim(),
     threadCount,
     now: options.now,
