@@ -53,7 +53,7 @@ export function withHeapRoom(runtime: OnnxRuntime, options: HeapRoomOptions = {}
   };
 }
 
-/** Blocks from the end of the heap, never touched, given back to it at once: it keeps them (`MALLOC_TRIM_THRESHOLD_`) in one piece. */
+/** Blocks from the end of the heap, never filled, given back to it at once. It keeps them (`MALLOC_TRIM_THRESHOLD_`), in one piece from the next search for garbage on. */
 function growHeap(bytes: number): void {
   const blocks = Array.from({ length: Math.ceil(bytes / blockBytes) }, () => Buffer.allocUnsafeSlow(blockBytes).buffer);
   for (const block of blocks) discardBuffer(block);
