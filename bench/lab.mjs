@@ -168,7 +168,7 @@ async function runCases(group) {
       const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);
       results.push(result);
       const cores = Object.values(result.coresUsed).join(' ');
-      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), every other round ${result.checkedRoundMs}, corrected by those between ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}; work beside profile ${Object.values(result.workFactors).join(' ')}`);
+      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), after the warm-up ${result.settledRoundMs} (${percent(result.settledDifference)}), every other round ${result.checkedRoundMs}, corrected by those between ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}; work beside profile ${Object.values(result.workFactors).join(' ')}`);
     }
     return results;
   } finally {
@@ -185,6 +185,8 @@ function caseResult(group, form, layout, ready, run, single) {
   const [telling, checking] = [0, 1].map((parity) => run.roundMs.map((_, index) => index).filter((index) => index % 2 === parity));
   const told = telling.map((index) => Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, all[index]])));
   const after = told.map((one) => ready.predictAfter(layout, one));
+  // What is known when these rounds begin: the rounds before them have checked the profile on the plan's real stages.
+  const settledRoundMs = median(run.settled.map((one) => ready.predictAfter(layout, one).roundMs));
   const [correctedRoundMs, checkedRoundMs] = [median(after.map(({ roundMs }) => roundMs)), median(checking.map((index) => run.roundMs[index]))];
   const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
   const sender = busiest?.link.split('->')[0];
@@ -196,6 +198,8 @@ function caseResult(group, form, layout, ready, run, single) {
     measuredRoundMs: round(measuredRoundMs, 4),
     predictedRoundMs: round(predicted.roundMs, 4),
     difference: round(measuredRoundMs / predicted.roundMs - 1),
+    settledRoundMs: round(settledRoundMs, 4),
+    settledDifference: round(measuredRoundMs / settledRoundMs - 1),
     correctedRoundMs: round(correctedRoundMs, 4),
     checkedRoundMs: round(checkedRoundMs, 4),
     correctedDifference: round(checkedRoundMs / correctedRoundMs - 1),

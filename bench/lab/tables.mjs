@@ -10,7 +10,7 @@ function table(head, rows) {
 /** Every case: measured beside predicted. */
 export function casesTable(cases) {
   return table(
-    ['cluster, Mbps', 'form', 'plan', 'measured ms', 'predicted ms', 'difference', 'every other round ms', 'with the profile as processors’ work in the rounds between corrects it', 'difference', 'x best device', 'busiest link'],
+    ['cluster, Mbps', 'form', 'plan', 'measured ms', 'predicted ms', 'difference', 'with the profile as the rounds before correct it', 'difference', 'every other round ms', 'with the profile as processors’ work in the rounds between corrects it', 'difference', 'x best device', 'busiest link'],
     cases.map((one) => [
       one.cluster,
       one.form,
@@ -18,6 +18,8 @@ export function casesTable(cases) {
       one.measuredRoundMs,
       one.predictedRoundMs,
       percent(one.difference),
+      one.settledRoundMs,
+      percent(one.settledDifference),
       one.checkedRoundMs,
       one.correctedRoundMs,
       percent(one.correctedDifference),

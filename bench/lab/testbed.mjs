@@ -63,9 +63,12 @@ export async function openTestbed(cluster, { name, priority, caches }) {
   }
 }
 
+/** What devices told of the rounds of so long before those that are measured is kept: of so many at least. */
+const [settledMs, leastSettled] = [30_000, 3];
+
 /**
  * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times, and what each device told of each of
- * them; what each link carried and each device computed between the end of the warm-up and the end of the last round; the most memory of each device's
+ * them, and of the last rounds before them (`settled`); what each link carried and each device computed between the end of the warm-up and the end of the last round; the most memory of each device's
  * process; and the run folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
  */
 function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {}, isEnough = () => false }) {
@@ -76,6 +79,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
   const memory = watchMemory(lab);
   const marks = {};
   const rounds = {};
+  const before = [];
   let errors = '';
   let isStopped = false;
   child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
@@ -86,16 +90,16 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
     if (event.event !== 'round') return;
     const mark = { ...counters(lab), sample: ports.samples.length };
     const ms = (batch / event.samplesPerS) * 1000;
+    const told = Object.fromEntries(Object.entries(event.busyFraction).map(([device, fraction]) => [device, { busyMs: fraction * ms, ...event.work[device] }]));
     if (event.round < warmUp) {
       marks.before = mark;
+      before.push({ told, atMs: mark.atMs });
       return;
     }
     // What has ended is not counted any more.
     if (Object.values(mark.usedMs).every((ms) => ms >= 0)) marks.after = mark;
     roundMs.push(ms);
-    for (const [device, fraction] of Object.entries(event.busyFraction)) {
-      rounds[device] = [...(rounds[device] ?? []), { busyMs: fraction * ms, ...event.work[device] }];
-    }
+    for (const [device, one] of Object.entries(told)) rounds[device] = [...(rounds[device] ?? []), one];
   });
   return new Promise((resolve, reject) => {
     child.once('close', (code) => {
@@ -103,11 +107,13 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
       ports.end();
       if (code !== (isStopped ? 130 : 0)) return reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
       const document = (name) => (existsSync(join(folder, name)) ? JSON.parse(readFileSync(join(folder, name), 'utf8')) : undefined);
-      const { before, after } = marks;
+      const { before: start, after } = marks;
+      const settled = before.filter(({ atMs }, index) => index >= before.length - leastSettled || atMs > start.atMs - settledMs);
       resolve({
         roundMs,
         rounds,
-        ...(before === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {} } : between(lab, before, after, ports.samples)),
+        settled: settled.map(({ told }) => told),
+        ...(start === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {} } : between(lab, start, after, ports.samples)),
         peakMemoryMiB: memory.peakMiB(),
         profile: document('profile.json'),
         cluster: document('cluster.json'),
