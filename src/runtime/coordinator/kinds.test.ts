@@ -117,4 +117,6 @@ test('devices that share their times share what links cost them', () => {
   assert.equal(found.get('a'), found.get('b'));
   assert.deepEqual(found.get('c'), { ...other, handlingMsPerMiB: 4 });
   assert.equal(found.get('d'), third);
+  const corrected = { ...other, handlingMsPerMiB: 3 };
+  assert.equal(withHandling(new Map([['c', corrected]]), new Map([['c', 4]])).get('c'), corrected, 'what training has found stays');
 });

@@ -108,14 +108,14 @@ export function unhinderedMbps(device: string, link: LinkMeasurement, costs: Rea
   return busiest < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, inverse(usualMs));
 }
 
-/** The times with what links cost. Devices that share an object share the middle of their costs. */
+/** The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
   costs: ReadonlyMap<string, number>,
 ): ReadonlyMap<string, DeviceTimes> {
   const sharers = new Map<DeviceTimes, number[]>();
   for (const [device, of] of times) {
-    const cost = costs.get(device);
+    const cost = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
     if (cost !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), cost]);
   }
   const found = new Map([...sharers].map(([of, values]) => [of, { ...of, handlingMsPerMiB: middle(values) }] as const));

@@ -176,7 +176,7 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then the times of devices are corrected by it; where another plan may be better with these, returns the devices and
+   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew; where another plan may be better with these, returns the devices and
    * links that have become much slower or faster, if any.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
@@ -185,7 +185,8 @@ export class LayoutPlanner {
     if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results)) return undefined;
     const { profile, factors, links, changes } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
     if (links.length > 0) this.#reserve.outdate();
-    for (const device of Object.keys(factors)) {
+    const corrected = Object.keys(factors);
+    for (const device of corrected) {
       const times = profile.devices[device];
       const before = this.#profiles.get(device);
       if (times === undefined || before === undefined) continue;
@@ -193,6 +194,7 @@ export class LayoutPlanner {
       this.#corrected.add(device);
       this.#reserve.outdate();
     }
+    if (corrected.length > 0) this.#options.hooks.observe({ kind: 'profile', profile: this.#profile([...this.#profiles.keys()]) });
     return changes;
   }
 
