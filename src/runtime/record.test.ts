@@ -170,3 +170,17 @@ test('a run without a plan has no trace; a document that cannot be written is to
   await assert.rejects(recorder.finish(), /the disk is full/);
   assert.equal(full.closed(), true);
 });
+
+test('of a document that is told again the newest stays, even where the one before was slow or could not be written', async () => {
+  const written: unknown[] = [];
+  const { folder } = createFolder(async (_, contents) => {
+    const { model } = JSON.parse(String(contents)) as { model: string };
+    if (model === 'first') await new Promise((resolve) => setImmediate(resolve));
+    if (model === 'second') throw new RunError('profile.json cannot be written (the disk is full).');
+    written.push(model);
+  });
+  const recorder = recordRun(folder);
+  for (const model of ['first', 'second', 'third']) recorder.observe({ kind: 'profile', profile: { ...profile, model } });
+  await recorder.finish();
+  assert.deepEqual(written, ['first', 'third']);
+});

@@ -19,13 +19,15 @@ const tracedRoundCount = 20;
 /** A recorder for one run folder. */
 export function recordRun(folder: RunFolder): Recorder {
   const startMs = performance.now();
-  const writes: Promise<void>[] = [];
+  /** The last of each document: one after the other, so that the newest stays. */
+  const writes = new Map<string, Promise<void>>();
   const traces = new Map<number, ProgramEvent[]>();
   let plan: Plan | undefined;
   const write = (name: Parameters<RunFolder['write']>[0], value: unknown): void => {
-    const writing = folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
-    writing.catch(() => {}); // seen by finish
-    writes.push(writing);
+    const write = (): Promise<void> => folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
+    const writing = writes.get(name)?.then(write, write) ?? write();
+    writing.catch(() => {}); // seen by finish, or made good by the next
+    writes.set(name, writing);
   };
   return {
     observe(event) {
@@ -67,7 +69,7 @@ export function recordRun(folder: RunFolder): Recorder {
           ),
         );
       try {
-        await Promise.all(writes);
+        await Promise.all(writes.values());
       } finally {
         await folder.close();
       }

@@ -176,8 +176,8 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew; where another plan may be better with these, returns the devices and
-   * links that have become much slower or faster, if any.
+   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew; where another plan may be better
+   * with these, returns the devices and links that have become much slower or faster, if any.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
