@@ -9,7 +9,7 @@ import { text } from 'node:stream/consumers';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { defined } from '../assert.ts';
-import { allocatorEnvironment } from '../engine/host-node.ts';
+import { allocatorEnvironment, computeEnvironment } from '../engine/host-node.ts';
 import { childrenOf, commandEnvironment, isAlive, temporaryFolder, until } from '../testing/command.ts';
 import { needsComputeProcess } from './compute-process.ts';
 
@@ -43,6 +43,21 @@ test('only commands that compute, only on Linux, and not where somebody chose th
     );
 });
 
+test('the settings stand beside what somebody has set, and once', () => {
+  const option = '--max-semi-space-size=2';
+  const { NODE_OPTIONS, HOME, MALLOC_ARENA_MAX, ...others } = computeEnvironment({
+    HOME: '/home',
+    MALLOC_ARENA_MAX: '4',
+    NODE_OPTIONS: '--no-warnings',
+  });
+  assert.deepEqual([NODE_OPTIONS, HOME, MALLOC_ARENA_MAX], [`--no-warnings ${option}`, '/home', '4']);
+  assert.deepEqual(Object.keys(others).length, settings.length - 1);
+  const once = computeEnvironment({});
+  assert.equal(once.NODE_OPTIONS, option);
+  assert.deepEqual(computeEnvironment(once), once);
+  assert.equal(computeEnvironment({ NODE_OPTIONS: '--max-semi-space-size=64' }).NODE_OPTIONS, '--max-semi-space-size=64');
+});
+
 /** A command as a user starts it: without the settings that tests give to commands. */
 function startPlainly(...args: readonly string[]) {
   const environment = Object.fromEntries(
@@ -66,6 +81,7 @@ async function waitingWorker() {
 test('a worker computes with the settings, and ends when its first process is killed', { skip }, async () => {
   const { pid, child, exit } = await waitingWorker();
   const environment = readFileSync(`/proc/${child}/environ`, 'utf8').split('\0');
+  assert.ok(environment.some((entry) => entry.startsWith('NODE_OPTIONS=') && entry.includes('--max-semi-space-size=')));
   // The C library ends each of its tunables where it reads them.
   for (const [name, value] of settings)
     for (const entry of `${name}=${value}`.split(':')) assert.ok(environment.includes(entry), `${entry} of ${environment.join(' ')}`);

@@ -1,10 +1,10 @@
-// Commands that compute want settings of the C library (allocatorEnvironment) that only count when a process starts. Where they are not there the command
+// Commands that compute want settings of the C library and of V8 (computeEnvironment) that only count when a process starts. Where they are not there the command
 // starts once more as a child with them: same terminal, same signals, same end. That a step needs the memory predicted depends on it, and a fifth of a large net's time.
 // This file is loaded before all others, and alone: the process that waits should be small.
 
 import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
-import { allocatorEnvironment } from '../engine/host-node.ts';
+import { allocatorEnvironment, computeEnvironment } from '../engine/host-node.ts';
 
 /** Commands in whose own process operators may run. */
 const computing: ReadonlySet<string | undefined> = new Set(['worker', 'train', 'profile']);
@@ -24,7 +24,7 @@ export function needsComputeProcess(args: readonly string[], environment: NodeJS
 export function runComputeProcess(): Promise<number> {
   const [program, ...args] = process.argv as [string, ...string[]];
   const child = spawn(program, [...process.execArgv, ...args], {
-    env: { ...process.env, ...allocatorEnvironment(), [parentVariable]: String(process.pid) },
+    env: { ...computeEnvironment(process.env), [parentVariable]: String(process.pid) },
     // The channel tells the child that this process is gone, however it ended.
     stdio: ['inherit', 'inherit', 'inherit', 'ipc'],
   });

@@ -14,8 +14,8 @@ import { commandOn, endDevices, type Lab } from './lab.ts';
 import type { LabDevice } from './layout.ts';
 
 export interface LabRunOptions {
-  /** For the workers, besides this process's own. */
-  readonly environment: Readonly<Record<string, string>>;
+  /** Of the workers. */
+  readonly environment: NodeJS.ProcessEnv;
   /** Told what happens to workers. */
   onWarning(message: string): void;
 }
@@ -98,7 +98,7 @@ function startWorker(lab: Lab, device: LabDevice, index: number, flags: readonly
   const [program, ...args] = commandOn(lab, name, [process.execPath, main, 'worker', ...flags, ...own]);
   const child = spawn(program, args, {
     // A device of its own: no certificates, no profiles of other devices.
-    env: { ...environment, ...process.env, ASTEROID_STATE: join(home, 'state'), ASTEROID_CACHE: join(home, 'cache') },
+    env: { ...environment, ASTEROID_STATE: join(home, 'state'), ASTEROID_CACHE: join(home, 'cache') },
     stdio: ['ignore', 'pipe', 'pipe'],
     detached: true,
   });

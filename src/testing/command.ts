@@ -6,7 +6,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { allocatorEnvironment } from '../engine/host-node.ts';
+import { computeEnvironment } from '../engine/host-node.ts';
 
 const main = fileURLToPath(new URL('../cli/main.js', import.meta.url));
 
@@ -51,8 +51,7 @@ export interface CommandOptions {
 export function commandEnvironment(folder: string): NodeJS.ProcessEnv {
   const { NODE_TEST_CONTEXT: _, ...own } = process.env;
   return {
-    ...allocatorEnvironment(),
-    ...own,
+    ...computeEnvironment(own),
     ASTEROID_CACHE: process.env[sharedCacheVariable] ?? join(folder, '.cache'),
     ASTEROID_STATE: join(folder, '.state'),
   };

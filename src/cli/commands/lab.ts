@@ -3,7 +3,7 @@
 import { availableParallelism } from 'node:os';
 import type { Command } from 'commander';
 import { parseCluster } from '../../cluster/validate.ts';
-import { allocatorEnvironment } from '../../engine/host-node.ts';
+import { computeEnvironment } from '../../engine/host-node.ts';
 import { InputError } from '../../errors.ts';
 import { findLab, type Lab, type LabSettings, makeLab, removeLab } from '../../lab/lab.ts';
 import { type LabEnd, runOn, trainIn } from '../../lab/run.ts';
@@ -108,7 +108,7 @@ async function run(words: readonly string[], options: LabCommandOptions, output:
   }
   const train = (lab: Lab): Promise<LabEnd> =>
     trainIn(lab, [...rest.slice(1), ...(output.isJson && !rest.includes('--json') ? ['--json'] : [])], {
-      environment: allocatorEnvironment(),
+      environment: computeEnvironment(process.env),
       onWarning: (message) => output.observe({ kind: 'warning', message }),
     });
   if (file === undefined) {

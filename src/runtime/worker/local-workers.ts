@@ -3,7 +3,7 @@
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { allocatorEnvironment } from '../../engine/host-node.ts';
+import { computeEnvironment } from '../../engine/host-node.ts';
 import { RunError } from '../../errors.ts';
 
 export interface LocalWorkerOptions {
@@ -52,7 +52,7 @@ export function startLocalWorkers(options: LocalWorkerOptions): LocalWorkers {
         ...(options.insecure ? ['--insecure'] : []),
       ];
       const child = spawn(process.execPath, [command, 'worker', ...flags], {
-        env: { ...allocatorEnvironment(), ...process.env, [joinCodeVariable]: options.joinCode },
+        env: { ...computeEnvironment(process.env), [joinCodeVariable]: options.joinCode },
         stdio: ['ignore', 'ignore', 'pipe'],
       });
       let errors = '';
