@@ -70,8 +70,8 @@ const nursery = { flag: '--max-semi-space-size', mib: 2 } as const;
 /**
  * `environment` with what processes that compute want; what it has of its own stays.
  * - `allocatorEnvironment`.
- * - A small nursery for young objects of the program, which stays in the processor's caches. With V8's usual one a worker takes up to 70 MiB more, and its thread
- *   of the links more processor time: bench/results/2026-11-26-nursery.md.
+ * - A small nursery for young objects of the program. With V8's usual one a worker takes 60 to 70 MiB more, part of them tensors that garbage holds, and no less
+ *   processor time (bench/results/2026-11-26-nursery.md).
  */
 export function computeEnvironment(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   const { flag, mib } = nursery;
