@@ -77,6 +77,11 @@ export interface DeviceTimes {
    * absent means 0: sending and receiving are somebody else's work.
    */
   readonly handlingMsPerMiB?: number;
+  /**
+   * Milliseconds of computing that a pass of a micro-batch costs such a device besides, however many bytes it sends and receives: frames, acknowledgements,
+   * housekeeping of the program. Paid like the bytes. Extension to the contract; absent means 0.
+   */
+  readonly passMs?: number;
 }
 
 export interface Profile {

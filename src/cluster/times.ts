@@ -108,7 +108,7 @@ export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes)
 
 /** The times of a device that takes `factor` times as long for everything. */
 export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
-  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, handlingMsPerMiB } = times;
+  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, handlingMsPerMiB, passMs } = times;
   const row = (values: readonly number[]): number[] => values.map((ms) => ms * factor);
   return {
     forwardMs: forwardMs.map(row),
@@ -118,12 +118,14 @@ export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
     ...(stepMs === undefined ? {} : { stepMs: stepMs.map(row) }),
     ...(updateMs === undefined ? {} : { updateMs: row(updateMs) }),
     ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * factor }),
+    ...(passMs === undefined ? {} : { passMs: passMs * factor }),
   };
 }
 
 /**
  * Milliseconds of computing that a device loses to bytes that it sends or receives. A forward pass pays for what it is given and what it hands on, and so does a
  * backward pass (its first part, where it has several); the data's holder pays with its forward passes for what it hands out; AllReduces take no less than this.
+ * Each pass costs `passMs` besides.
  */
 export function handlingMs({ handlingMsPerMiB = 0 }: DeviceTimes, bytes: number): number {
   return (handlingMsPerMiB * bytes) / 2 ** 20;

@@ -136,6 +136,7 @@ const profileSchema = z.object(
           stepMs: table.exactOptional(),
           updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional(),
           handlingMsPerMiB: zeroOrMore('milliseconds of computing that a MiB costs').exactOptional(),
+          passMs: zeroOrMore('milliseconds of computing that a pass costs besides').exactOptional(),
         },
         'an object with forwardMs and backwardMs',
       ),

@@ -165,7 +165,7 @@ function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, tab
     const measured = deviceTimes(profile, device);
     const times = layerTimes(measured, profile.batchSizes, isStep);
     const share = stage.samples[index] ?? 0;
-    const passMs = handlingMs(measured, share * passedBytes(profile, stage.layers));
+    const passMs = handlingMs(measured, share * passedBytes(profile, stage.layers)) + (measured.passMs ?? 0);
     forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + passMs);
     backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + passMs);
   }

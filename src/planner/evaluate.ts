@@ -150,7 +150,7 @@ export class Evaluator {
     const isSplit = isSplitStage(this.#problem, layout);
     const handling = (received: number, sent: number): Handling => ({
       receivingMs: times.handlingMs(place, received),
-      sendingMs: times.handlingMs(place, sent),
+      sendingMs: times.handlingMs(place, sent) + times.passMs(place),
     });
     const { forward, backward, fed, handedOut } = passed;
     const isHolder = place === this.#holder;

@@ -22,6 +22,8 @@ export interface ShareTimes {
   updateMs(place: number, first: number, end: number): number;
   /** What bytes cost that the device sends or receives. */
   handlingMs(place: number, bytes: number): number;
+  /** What a pass costs besides. */
+  passMs(place: number): number;
 }
 
 /** Times of a problem's devices. */
@@ -59,6 +61,7 @@ export function shareTimes(problem: Problem): ShareTimes {
     },
     updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
     handlingMs: (place, bytes) => onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * bytes),
+    passMs: (place) => onGrid(classes[devices[place]?.classIndex ?? -1]?.passMs ?? 0),
   };
 }
 

@@ -312,11 +312,11 @@ export class StageTable {
     const count = this.#problem.profile.batchSizes.length;
     const sums = sumsFor(this.#problem, times, this.#first, this.#end);
     // What is sent and received costs as much for each sample.
-    const passMs = times.msPerByte * passedBytes(this.#problem.profile, [this.#first, this.#end]);
+    const perSampleMs = times.msPerByte * passedBytes(this.#problem.profile, [this.#first, this.#end]);
     for (let index = 0; index < count; index++) {
       const [forward, backward] = [sums.forward[index], sums.backward[index]];
       if (forward === undefined || backward === undefined) continue;
-      const ownMs = passMs * (this.#problem.profile.batchSizes[index] ?? 0);
+      const ownMs = times.passMs + perSampleMs * (this.#problem.profile.batchSizes[index] ?? 0);
       const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs;
       this.#forward[classIndex * count + index] = forwardMs;
       this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs;

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { systemClock } from '../clock.ts';
-import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
 import { createRandom } from '../random.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
@@ -90,18 +90,33 @@ test('what the whole process did says what computing and bytes take together, ea
   assert.deepEqual(small, { a: 1.025 }, 'without patience');
 });
 
-test('what the thread of the links did tells bytes from computing; what is more than bytes can take counts with the computing', () => {
-  const found = (processMs: number, linksMs: number): readonly number[] => {
-    const a = many(8, processMs).map((ms) => ({ busyMs: 20, processMs: ms, linksMs }));
-    const refreshed = refreshProfile(costly, plan, cluster, { a });
-    const { busyMs = 0, handlingMs = 0 } = simulate(program(plan), plan, refreshed.profile, cluster, { events: false }).devices['a'] ?? {};
-    return [refreshed.factors['a'] ?? 1, busyMs - handlingMs, handlingMs].map((value) => Math.round(value * 1e6) / 1e6);
-  };
-  assert.deepEqual(found(40, 20), [1, 20, 20]);
-  assert.deepEqual(found(25, 5), [1, 20, 5], 'bytes cost a quarter');
-  assert.deepEqual(found(35, 5), [1.5, 30, 5], 'and computing half as much again');
-  assert.deepEqual(found(70, 40), [2.5, 50, 20], 'the thread does more than bytes could take');
-  assert.deepEqual(found(39.2, 18.5), [1, 20, 20], 'no more than rounds differ');
+/** Of device a after rounds in which its process, and of that its links, took so long: how much longer it computes, computing and links in the simulator, a pass. */
+function afterRounds(of: Profile, processMs: number, linksMs: number): readonly number[] {
+  const a = many(8, processMs).map((ms) => ({ busyMs: 20, processMs: ms, linksMs }));
+  const { profile: found, factors } = refreshProfile(of, plan, cluster, { a });
+  const { busyMs = 0, handlingMs = 0 } = simulate(program(plan), plan, found, cluster, { events: false }).devices['a'] ?? {};
+  const { passMs = 0 } = found.devices['a'] ?? found.devices['board'] ?? {};
+  return [factors['a'] ?? 1, busyMs - handlingMs, handlingMs, passMs].map((value) => Math.round(value * 1e6) / 1e6);
+}
+
+test('what the thread of the links did tells bytes from computing; what is more than bytes can take is of the passes', () => {
+  const found = (processMs: number, linksMs: number): readonly number[] => afterRounds(costly, processMs, linksMs);
+  assert.deepEqual(found(40, 20), [1, 20, 20, 0]);
+  assert.deepEqual(found(25, 5), [1, 20, 5, 0], 'bytes cost a quarter');
+  assert.deepEqual(found(35, 5), [1.5, 30, 5, 0], 'and computing half as much again');
+  // Five micro-batches, two passes each.
+  assert.deepEqual(found(60, 40), [1, 20, 40, 2], 'the thread does more than bytes could take');
+  assert.deepEqual(found(90, 40), [2.5, 50, 40, 2], 'and the engine, too');
+  assert.deepEqual(found(39.2, 18.5), [1, 20, 20, 0], 'no more than rounds differ');
+});
+
+test('what passes cost besides is corrected like the bytes, and found where nothing was known of either', () => {
+  const { board } = costly.devices as { readonly board: DeviceTimes };
+  const withPasses: Profile = { ...costly, devices: { board: { ...board, passMs: 1 } } };
+  assert.deepEqual(afterRounds(withPasses, 50, 30), [1, 20, 30, 1]);
+  assert.deepEqual(afterRounds(withPasses, 35, 15), [1, 20, 15, 0.5]);
+  assert.deepEqual(afterRounds(withPasses, 60, 40), [1, 20, 40, 2]);
+  assert.deepEqual(afterRounds(profile, 50, 30), [1, 20, 30, 3]);
 });
 
 test('what an AllReduce costs the processors is of the bytes', () => {

@@ -154,24 +154,42 @@ export function refreshProfile(
     const own = rounds[device.name] ?? [];
     const computeMs = busyMs - handlingMs;
     if (computeMs === 0 || own.length < leastRoundCount) continue;
-    const { compute, handling } = ratesOf(own, { computeMs, handlingMs: handlingMs + reducingMs }, difference);
-    if (compute === 1 && handling === 1) continue;
-    const times = scaledTimes(deviceTimes(profile, device), compute);
-    const { handlingMsPerMiB } = deviceTimes(profile, device);
+    const { compute, links, besideMs } = ratesOf(own, { computeMs, linksMs: handlingMs + reducingMs }, difference);
+    if (compute === 1 && links === 1 && besideMs === 0) continue;
+    const measured = deviceTimes(profile, device);
+    const { handlingMsPerMiB, passMs = 0 } = measured;
+    const linked = {
+      ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * links }),
+      ...(besideMs === 0 && passMs === 0 ? {} : { passMs: passMs * links + besideMs / passCount(plan, device.name) }),
+    };
     factors[device.name] = compute;
-    devices[device.name] = handlingMsPerMiB === undefined ? times : { ...times, handlingMsPerMiB: handlingMsPerMiB * handling };
+    devices[device.name] = { ...scaledTimes(measured, compute), ...linked };
   }
   const isSame = Object.keys(factors).length === 0;
   return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, factors };
 }
 
-/** How many times as long as predicted a device computes, and takes for its bytes. */
+/** Passes of a device in a round. */
+function passCount({ stages, microBatchCount, forwardOnlyLayers = 0 }: Plan, device: string): number {
+  const end = stages.find(({ devices }) => devices.includes(device))?.layers[1] ?? 0;
+  return microBatchCount * (end <= forwardOnlyLayers ? 1 : 2);
+}
+
+/** What rounds say beside a prediction. */
+interface Rates {
+  /** How many times as long the device computes, and how many times as long its links take. */
+  readonly compute: number;
+  readonly links: number;
+  /** What the thread of the links does beyond the prediction. */
+  readonly besideMs: number;
+}
+
 function ratesOf(
   rounds: readonly DeviceRound[],
-  { computeMs, handlingMs }: { readonly computeMs: number; readonly handlingMs: number },
+  { computeMs, linksMs: predictedMs }: { readonly computeMs: number; readonly linksMs: number },
   difference: number,
-): { readonly compute: number; readonly handling: number } {
-  const wholeMs = computeMs + handlingMs;
+): Rates {
+  const wholeMs = computeMs + predictedMs;
   const processMs = known(rounds.map((round) => round.processMs));
   // Of computing alone nobody knows whether bytes slowed it down: a device that has time to spare sends and receives in it.
   if (processMs === undefined) {
@@ -180,18 +198,19 @@ function ratesOf(
       [computeMs, wholeMs],
       difference,
     );
-    return { compute, handling: compute };
+    return { compute, links: compute, besideMs: 0 };
   }
   const linksMs = known(rounds.map((round) => round.linksMs));
-  if (linksMs === undefined || handlingMs === 0) {
+  if (linksMs === undefined) {
     const compute = rate(processMs, [wholeMs, wholeMs], difference);
-    return { compute, handling: compute };
+    return { compute, links: compute, besideMs: 0 };
   }
-  // The thread of the links does more than move bytes: what is beyond the prediction is no fault of theirs, and counts with the computing.
-  const bytesMs = linksMs.map((ms) => Math.min(ms, handlingMs));
-  const restMs = processMs.map((ms, round) => ms - (bytesMs[round] as number));
-  const isNear = Math.abs(median(bytesMs) - handlingMs) <= difference * wholeMs;
-  return { compute: rate(restMs, [computeMs, computeMs], difference), handling: isNear ? 1 : median(bytesMs) / handlingMs };
+  const restMs = processMs.map((ms, round) => ms - (linksMs[round] as number));
+  const compute = rate(restMs, [computeMs, computeMs], difference);
+  const moreMs = median(linksMs) - predictedMs;
+  if (Math.abs(moreMs) <= difference * wholeMs) return { compute, links: 1, besideMs: 0 };
+  // The thread of the links does more than move bytes: what is beyond the prediction is no fault of theirs.
+  return moreMs > 0 ? { compute, links: 1, besideMs: moreMs } : { compute, links: median(linksMs) / predictedMs, besideMs: 0 };
 }
 
 /** What three quarters of the values say of times between these two, by the median; 1 where they do not differ by more than `difference`. */

@@ -60,13 +60,19 @@ export interface ModelMessage {
 
 const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
 
+/** In which the rate of a link is measured. */
+export const piecesPerMiB = 4;
+
 export interface LinkMeasurement {
   readonly peer: string;
   readonly bandwidthMbps: number;
   readonly latencyMs: number;
-  /** Milliseconds of computing that a MiB cost the device that sent it, and its peer, which received it. Absent where a device does not know. */
+  /** Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its peer. Absent where a device does not know. */
   readonly sendingMsPerMiB?: number;
   readonly receivingMsPerMiB?: number;
+  /** The same of a small frame each way: for the one who sends first, and for its peer. */
+  readonly sendingMsPerTrip?: number;
+  readonly receivingMsPerTrip?: number;
 }
 
 export type StateRole = 'parameter' | 'buffer' | 'optimizer';
@@ -285,6 +291,8 @@ const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   latencyMs: milliseconds,
   sendingMsPerMiB: milliseconds.exactOptional(),
   receivingMsPerMiB: milliseconds.exactOptional(),
+  sendingMsPerTrip: milliseconds.exactOptional(),
+  receivingMsPerTrip: milliseconds.exactOptional(),
 });
 
 export const toCoordinatorSchemas: Schemas<ToCoordinator> = {

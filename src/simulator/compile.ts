@@ -25,6 +25,8 @@ export interface Ground {
   againMs(place: number): RangeTimes;
   /** What bytes cost the device at a place that sends or receives them. */
   handlingMs(place: number, bytes: number): number;
+  /** What a pass costs besides. */
+  passMs(place: number): number;
 }
 
 export function prepareGround(profile: Profile, cluster: Cluster): Ground {
@@ -47,6 +49,7 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     times,
     againMs,
     handlingMs: (place, bytes) => handlingMs(deviceTimes(profile, defined(cluster.devices[place], 'a device')), bytes),
+    passMs: (place) => deviceTimes(profile, defined(cluster.devices[place], 'a device')).passMs ?? 0,
   };
 }
 
@@ -267,7 +270,8 @@ class Compiler {
       if (row >= 0) for (const [index, member] of members.entries()) (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
     for (const [index, { place, bytes, program }] of this.#runners.entries()) {
       const cost = (amount: number): number => onGrid(this.#ground.handlingMs(place, amount));
-      const costs = (kind: 'forward' | 'backward') => ({ received: cost(bytes[kind].received), sent: cost(bytes[kind].sent) });
+      const passMs = onGrid(this.#ground.passMs(place));
+      const costs = (kind: 'forward' | 'backward') => ({ received: cost(bytes[kind].received), sent: cost(bytes[kind].sent) + passMs });
       const [forward, backward] = [costs('forward'), costs('backward')];
       if (Math.max(forward.received, forward.sent, backward.received, backward.sent) === 0) continue;
       const start = firstInstruction[index] as number;

@@ -204,9 +204,10 @@ function slowRound(
     if (kind === 'W') return { receiving: 0, sending: 0 };
     const direction = kind === 'F' ? 'F' : 'B';
     const own = plan.stages[node.stage]?.layers ?? [0, 0];
+    const passMs = timesOf(profile, cluster, node.name)?.passMs ?? 0;
     return {
       receiving: part === undefined || part[1] === own[1] ? cost(receivedBytes(node, direction)) : 0,
-      sending: part === undefined || part[0] === own[0] ? cost(sentBytes(node, direction)) : 0,
+      sending: part === undefined || part[0] === own[0] ? cost(sentBytes(node, direction)) + passMs : 0,
     };
   };
 

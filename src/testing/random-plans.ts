@@ -113,6 +113,7 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     ...backward(),
     ...(random.uniform() < 0.3 ? { updateMs: Array.from({ length: layerCount }, () => random.integer(32) / 8) } : {}),
     ...(random.uniform() < 0.5 ? { handlingMsPerMiB: random.integer(3000) } : {}),
+    ...(random.uniform() < 0.3 ? { passMs: random.integer(32) / 8 } : {}),
   });
   const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
   return {
@@ -154,7 +155,13 @@ export function randomInstance(
     const table = (scale: number): number[][] =>
       batchSizes.map((size) => work.map((ms) => scale * ms * (setUp + size * between(0.9, 1.1))));
     devices[kind] = { forwardMs: table(1), backwardMs: table(between(1, 2.5)) };
-    if (seed % 3 === 0) devices[kind] = { ...devices[kind], backwardWeightMs: table(between(0.5, 1.5)), handlingMsPerMiB: between(0, 100) };
+    if (seed % 3 === 0)
+      devices[kind] = {
+        ...devices[kind],
+        backwardWeightMs: table(between(0.5, 1.5)),
+        handlingMsPerMiB: between(0, 100),
+        passMs: between(0, 2),
+      };
   }
   const kinds = Object.keys(devices);
   const wholeMiB = layers.reduce((sum, layer) => sum + 2 * layer.weightBytes + 16 * layer.savedBytes, 0) / 2 ** 20;

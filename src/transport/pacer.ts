@@ -16,7 +16,7 @@ import { type Acknowledgement, maxTrailingBytes } from './piece.ts';
 export const acknowledging: { readonly leastBytes: number; readonly mostBytes: number; readonly intervalMs: number } = {
   leastBytes: 8_192,
   mostBytes: 2 ** 20,
-  intervalMs: 2,
+  intervalMs: 6,
 };
 /** No window is larger. */
 export const maxWindowBytes: number = 8 * 2 ** 20;

@@ -115,7 +115,11 @@ const toWorker: ToWorker = {
 const toCoordinator: ToCoordinator = {
   ready: { listenUrl: 'ws://127.0.0.1:7000' },
   connected: {},
-  measured: { links: [{ peer: 'b', bandwidthMbps: 100, latencyMs: 1, sendingMsPerMiB: 2, receivingMsPerMiB: 3 }] },
+  measured: {
+    links: [
+      { peer: 'b', bandwidthMbps: 100, latencyMs: 1, sendingMsPerMiB: 2, receivingMsPerMiB: 3, sendingMsPerTrip: 1, receivingMsPerTrip: 1 },
+    ],
+  },
   'profile-progress': { done: 1, total: 2 },
   profiled: { layers: [layer, layer], times: { forwardMs: [row], backwardMs: [row], stepMs: [row], updateMs: row }, cached: false },
   deployed: { valueBytes: 1000 },

@@ -2,7 +2,7 @@
 // their times better than each alone, and a plan that finds them equal is the simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import type { LinkMeasurement } from '../messages.ts';
+import { type LinkMeasurement, piecesPerMiB } from '../messages.ts';
 import type { DeviceFacts } from './options.ts';
 
 /** A device's own measurement. */
@@ -71,7 +71,7 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
   };
 }
 
-/** By device: what its links cost it, in milliseconds of computing a MiB. The least of what was measured: code that moves bytes becomes fast only while it does. */
+/** By device: what its links cost it, in milliseconds of computing a MiB, small frames between pieces included. The least of what was measured: code that moves bytes becomes fast only while it does. */
 export function handlingByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
   const sending = new Map<string, number[]>();
   const receiving = new Map<string, number[]>();
@@ -92,6 +92,21 @@ export function handlingByDevice(measurements: ReadonlyMap<string, readonly Link
   return new Map(costs);
 }
 
+/** By device: what a frame that it sends and one that it receives cost it besides their bytes, the least of what was measured. */
+export function tripsByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
+  const least = new Map<string, number>();
+  const note = (device: string, ms: number | undefined): void => {
+    if (ms !== undefined) least.set(device, Math.min(ms, least.get(device) ?? Number.POSITIVE_INFINITY));
+  };
+  for (const [device, links] of measurements) {
+    for (const { peer, sendingMsPerTrip, receivingMsPerTrip } of links) {
+      note(device, sendingMsPerTrip);
+      note(peer, receivingMsPerTrip);
+    }
+  }
+  return least;
+}
+
 /** A processor that works for this part of the time in which a link is measured is what holds it up. */
 const leastHindrance = 0.8;
 /** Milliseconds a MiB at so many Mbps, and Mbps at so many milliseconds a MiB. */
@@ -108,17 +123,26 @@ export function unhinderedMbps(device: string, link: LinkMeasurement, costs: Rea
   return busiest < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, inverse(usualMs));
 }
 
-/** The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. */
+/**
+ * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. A pass
+ * is given a frame and hands one on (`trips`); what a MiB costs, and a frame each with its pieces, was measured as one (`costs`).
+ */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
   costs: ReadonlyMap<string, number>,
+  trips: ReadonlyMap<string, number>,
 ): ReadonlyMap<string, DeviceTimes> {
-  const sharers = new Map<DeviceTimes, number[]>();
+  const sharers = new Map<DeviceTimes, { readonly perMiB: number; readonly perTrip: number }[]>();
   for (const [device, of] of times) {
-    const cost = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
-    if (cost !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), cost]);
+    const perMiB = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
+    if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, perTrip: trips.get(device) ?? 0 }]);
   }
-  const found = new Map([...sharers].map(([of, values]) => [of, { ...of, handlingMsPerMiB: middle(values) }] as const));
+  const withCosts = (of: DeviceTimes, values: readonly { readonly perMiB: number; readonly perTrip: number }[]): DeviceTimes => {
+    const perTrip = middle(values.map((value) => value.perTrip));
+    const handlingMsPerMiB = Math.max(0, middle(values.map((value) => value.perMiB)) - piecesPerMiB * perTrip);
+    return { ...of, handlingMsPerMiB, ...(perTrip === 0 ? {} : { passMs: perTrip }) };
+  };
+  const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
 }
 

@@ -95,6 +95,15 @@ test('what a MiB costs its sender and its receiver is measured with the link', a
   assert.ok(Math.abs(receivingMsPerMiB / 7 - 1) < 0.01, `${receivingMsPerMiB} ms`);
 });
 
+test('what a small frame each way costs both ends is measured too', async () => {
+  const clock = createVirtualClock();
+  let [own, peer] = [0, 0];
+  // Each asks once a trip, the peer before it answers.
+  const losses = { a: () => (own += 2), b: () => (peer += 3) };
+  const found = await clock.runUntil(linked(clock, { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 }, losses).measure('b'));
+  assert.deepEqual([found.sendingMsPerTrip, found.receivingMsPerTrip], [2, 3]);
+});
+
 test('a device that computes, or does not know its costs, leaves them out', async () => {
   const clock = createVirtualClock();
   const shape = { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 };

@@ -4,8 +4,9 @@ import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
+import { median } from '../../statistics.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
-import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../messages.ts';
+import { type LinkMeasurement, type PeerAddress, piecesPerMiB, toPeerSchemas } from '../messages.ts';
 
 /** How a worker opens and accepts links to the other workers of its run. */
 export interface PeerNetwork {
@@ -33,11 +34,14 @@ export interface ConnectOptions {
   onFailure?(peer: string, reason: string): void;
 }
 
+/** Small frames that are sent there and back. */
+const tripCount = 15;
+
 /**
  * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it takes longer, until a lump of 64 KiB, as
  * shapers and network cards let them through, is little of what was counted.
  */
-const pieceBytes = 2 ** 18;
+const pieceBytes = 2 ** 20 / piecesPerMiB;
 const pieceLimit = 192;
 const rateMs = 300;
 const countedPieces = 8;
@@ -192,18 +196,28 @@ export class Peers {
   }
 
   /**
-   * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other, with what they
+   * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other, with what both
    * cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and
    * `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
    */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
     const trips: number[] = [];
-    for (let trip = 0; trip < 15; trip++) {
+    const echoes: Echo[] = [];
+    while (trips.length < tripCount) {
       const sentMs = this.#clock.now();
-      trips.push((await this.#echo(peer, priority)).atMs - sentMs);
+      const echo = await this.#echo(peer, priority);
+      trips.push(echo.atMs - sentMs);
+      echoes.push(echo);
     }
-    trips.sort((a, b) => a - b);
-    return { peer, latencyMs: (trips[7] as number) / 2, ...(await this.#rate(peer, priority)) };
+    const [first, last] = [echoes[0], echoes.at(-1)] as [Echo, Echo];
+    const [sendingMsPerTrip, receivingMsPerTrip] = costsBetween(first, last, tripCount - 1);
+    return {
+      peer,
+      latencyMs: median(trips) / 2,
+      ...(sendingMsPerTrip === undefined ? {} : { sendingMsPerTrip }),
+      ...(receivingMsPerTrip === undefined ? {} : { receivingMsPerTrip }),
+      ...(await this.#rate(peer, priority)),
+    };
   }
 
   /**
@@ -268,15 +282,19 @@ export class Peers {
 
 /** The rate of a link and what its bytes cost, between the arrivals of two pieces. */
 function measurementOf(first: Echo, last: Echo, bytes: number): Omit<LinkMeasurement, 'peer' | 'latencyMs'> {
-  const perMiB = (from: number | undefined, to: number | undefined): number | undefined =>
-    from === undefined || to === undefined ? undefined : Math.max(0, to - from) / (bytes / 2 ** 20);
-  const sendingMsPerMiB = perMiB(first.ownLossMs, last.ownLossMs);
-  const receivingMsPerMiB = perMiB(first.peerLossMs, last.peerLossMs);
+  const [sendingMsPerMiB, receivingMsPerMiB] = costsBetween(first, last, bytes / 2 ** 20);
   return {
     bandwidthMbps: (bytes * 8) / (Math.max(last.atMs - first.atMs, 1e-3) * 1e3),
     ...(sendingMsPerMiB === undefined ? {} : { sendingMsPerMiB }),
     ...(receivingMsPerMiB === undefined ? {} : { receivingMsPerMiB }),
   };
+}
+
+/** What each of so many things between two echoes cost this device and its peer. */
+function costsBetween(first: Echo, last: Echo, count: number): readonly [own: number | undefined, peer: number | undefined] {
+  const cost = (from: number | undefined, to: number | undefined): number | undefined =>
+    from === undefined || to === undefined ? undefined : Math.max(0, to - from) / count;
+  return [cost(first.ownLossMs, last.ownLossMs), cost(first.peerLossMs, last.peerLossMs)];
 }
 
 /** What a peer says that it has lost. Throws ProtocolError. */
