@@ -41,8 +41,8 @@ test('version 1: a folder in each hierarchy', () => {
       [`${memory}/asteroid-x/2/memory.limit_in_bytes`, '536870912'],
     ],
     bursts: [
-      [`${cpu}/asteroid-x/1/cpu.cfs_burst_us`, '1000'],
-      [`${cpu}/asteroid-x/2/cpu.cfs_burst_us`, '1000'],
+      [`${cpu}/asteroid-x/1/cpu.cfs_burst_us`, '500'],
+      [`${cpu}/asteroid-x/2/cpu.cfs_burst_us`, '500'],
     ],
     devices: {
       a: [`${cpu}/asteroid-x/1/cgroup.procs`, `${memory}/asteroid-x/1/cgroup.procs`],
@@ -67,8 +67,8 @@ test('version 2: one hierarchy, whose controllers are handed down', () => {
       ['/sys/fs/cgroup/asteroid-x/2/memory.max', '536870912'],
     ],
     bursts: [
-      ['/sys/fs/cgroup/asteroid-x/1/cpu.max.burst', '1000'],
-      ['/sys/fs/cgroup/asteroid-x/2/cpu.max.burst', '1000'],
+      ['/sys/fs/cgroup/asteroid-x/1/cpu.max.burst', '500'],
+      ['/sys/fs/cgroup/asteroid-x/2/cpu.max.burst', '500'],
     ],
     devices: { a: ['/sys/fs/cgroup/asteroid-x/1/cgroup.procs'], b: ['/sys/fs/cgroup/asteroid-x/2/cgroup.procs'] },
     coordinator: ['/sys/fs/cgroup/asteroid-x/coordinator/cgroup.procs'],

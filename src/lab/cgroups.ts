@@ -29,7 +29,7 @@ export interface CgroupPlan {
 const periodUs = 10_000;
 const leastQuotaUs = 1_000;
 /** Of an unused quota. More would let a device that waited run its next pass at a whole core's speed: a pipeline's stages wait in every round. */
-const burstUs = 1_000;
+const burstUs = 500;
 
 /** What a worker takes besides the memory that a cluster names, which is for training: Node.js, ONNX Runtime, the model's code. */
 export const frameworkMiB = 256;

@@ -16,7 +16,7 @@ test('parts are equal in time and layers; a few layers are a part each', () => {
 
 test('layers take their part of what their part of the model takes', () => {
   const layer = { forwardMs: 1, backwardMs: 3, inputPart: 0.5, weightPart: 0.75, savedBytes: 0 };
-  const calibration = { starts: [0, 2], border: 1, forward: [2, 1], backward: [1, 0.5], step: 0.5, split: { input: 1.5, weight: 2 } };
+  const calibration = { starts: [0, 2], forward: [2, 1], backward: [1, 0.5], step: 0.5, split: { input: 1.5, weight: 2 } };
   assert.deepEqual(calibratedTimes(calibration, [layer, layer, layer]), {
     forwardMs: [2, 2, 1],
     backwardMs: [3, 3, 1.5],
@@ -34,8 +34,8 @@ test('layers take their part of what their part of the model takes', () => {
 });
 
 test('between two sizes factors are the geometric means of those around, by the logarithm of the size; beyond them the nearest', () => {
-  const small = { starts: [0, 2], border: 1, forward: [4, 1], backward: [1, 9], step: 0.25, split: { input: 1, weight: 4 } };
-  const large = { starts: [0, 2], border: 4, forward: [1, 1], backward: [1, 1], step: 1, split: { input: 4, weight: 1 } };
+  const small = { starts: [0, 2], forward: [4, 1], backward: [1, 9], step: 0.25, split: { input: 1, weight: 4 } };
+  const large = { starts: [0, 2], forward: [1, 1], backward: [1, 1], step: 1, split: { input: 4, weight: 1 } };
   const known = new Map([
     [16, large],
     [1, small],
@@ -45,7 +45,6 @@ test('between two sizes factors are the geometric means of those around, by the 
   assert.equal(interpolatedCalibration(known, 64), large);
   assert.deepEqual(interpolatedCalibration(known, 4), {
     starts: [0, 2],
-    border: 2,
     forward: [2, 1],
     backward: [1, 3],
     step: 0.5,

@@ -44,17 +44,21 @@ export interface CalibratedTimes {
 }
 
 /** How stages differ from their layers alone; `forward` and `backward` by part of the model. */
-export interface Calibration {
+export interface Factors {
   /** The first layer of each part. */
   readonly starts: readonly number[];
   readonly forward: readonly number[];
   readonly backward: readonly number[];
-  /** What the parts take in a plan of two stages, of what they take each by itself; part of the factors above. */
-  readonly border: number;
   /** What both passes take as one graph, of what they take as two. */
   readonly step: number;
   /** Of the passes of a split backward, after calibration. */
   readonly split: SplitFactors;
+}
+
+/** The factors at one batch size. */
+export interface Calibration extends Factors {
+  /** What the parts take in a plan of two stages, of what they take each by itself; part of the factors above. */
+  readonly border: number;
 }
 
 interface SplitFactors {
@@ -101,11 +105,12 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
     ),
   ] as const;
   const partsMs = starts.map((_, part) => at(forwardMs, part) * at(separate[0], part) + at(backwardMs, part) * at(separate[1], part));
-  const border = isLong(request) && before !== undefined ? before.border : await borderFactor(request, sum(partsMs), starts.length);
+  // Of a micro-batch that takes long, some of what is known is kept.
+  const known = sum(partsMs) > longMicroBatchMs ? before : undefined;
+  const border = known?.border ?? (await borderFactor(request, partsMs));
   const [forward, backward] = separate.map((factors) => factors.map((factor) => factor * border)) as [number[], number[]];
-  const known = { starts, border, forward, backward };
-  const split = isLong(request) && before !== undefined ? before.split : await splitFactors(request, known);
-  return { ...known, step: await stepFactor(request, starts), split };
+  const split = known?.split ?? (await splitFactors(request, { starts, backward }));
+  return { starts, border, forward, backward, step: await stepFactor(request, starts, known !== undefined), split };
 }
 
 /** What the two passes of a split backward take in a stage of all parts but the first, of what they take in layers alone. */
@@ -131,13 +136,13 @@ function partOf(starts: readonly number[], layer: number): number {
   return starts.findLastIndex((start) => start <= layer);
 }
 
-/** Whether a micro-batch of the whole model takes so long that it is measured less often. */
+/** Whether a micro-batch of the layers alone takes so long that they are not measured again. */
 export function isLong({ alone, before }: Pick<CalibrationRequest, 'alone' | 'before'>): boolean {
   return before !== undefined && sum(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs)) > longMicroBatchMs;
 }
 
 /** The layers' times at the batch size of the calibration. */
-export function calibratedTimes({ starts, forward, backward, step, split }: Calibration, alone: readonly LayerTrial[]): CalibratedTimes {
+export function calibratedTimes({ starts, forward, backward, step, split }: Factors, alone: readonly LayerTrial[]): CalibratedTimes {
   const part = (layer: number): number => partOf(starts, layer);
   const forwardMs = alone.map((times, layer) => times.forwardMs * at(forward, part(layer)));
   const backwardMs = alone.map((times, layer) => times.backwardMs * at(backward, part(layer)));
@@ -156,7 +161,7 @@ export function calibratedTimes({ starts, forward, backward, step, split }: Cali
 }
 
 /** The calibration at a batch size, or what lies between those of the sizes around it. They are of the same parts. */
-export function interpolatedCalibration(known: ReadonlyMap<number, Calibration>, batchSize: number): Calibration {
+export function interpolatedCalibration(known: ReadonlyMap<number, Factors>, batchSize: number): Factors {
   const sizes = [...known.keys()].toSorted((a, b) => a - b);
   const above = sizes.find((size) => size >= batchSize) ?? defined(sizes.at(-1), 'a calibration');
   const below = sizes.findLast((size) => size <= batchSize) ?? above;
@@ -167,7 +172,6 @@ export function interpolatedCalibration(known: ReadonlyMap<number, Calibration>,
   const all = (a: readonly number[], b: readonly number[]): readonly number[] => a.map((factor, part) => between(factor, at(b, part)));
   return {
     starts: from.starts,
-    border: between(from.border, to.border),
     forward: all(from.forward, to.forward),
     backward: all(from.backward, to.backward),
     step: between(from.step, to.step),
@@ -209,19 +213,20 @@ function partFactors(aloneMs: readonly number[], partMs: readonly (number | unde
 }
 
 /** Every border between two parts costs something that stages of several parts have not: what all parts take together becomes that of the whole with one border. */
-async function borderFactor(request: CalibrationRequest, partsMs: number, partCount: number): Promise<number> {
-  const borderCount = partCount - 1;
+async function borderFactor(request: CalibrationRequest, parts: readonly number[]): Promise<number> {
+  const borderCount = parts.length - 1;
   const whole = borderCount === 0 ? undefined : await timeStage(request, [0, request.alone.length], 'apart');
+  const partsMs = sum(parts);
   if (whole === undefined || partsMs === 0) return 1;
   const wholeMs = total(whole);
   return (wholeMs + (partsMs - wholeMs) / borderCount) / partsMs;
 }
 
-/** The median of last stages that begin at different parts; of the latest of them alone where micro-batches are long. Undefined where none of them fits: as before. */
-async function stepFactor(request: CalibrationRequest, starts: readonly number[]): Promise<number> {
+/** The median of last stages that begin at different parts; of the latest of them alone where micro-batches are long. Where none of them fits, as before. */
+async function stepFactor(request: CalibrationRequest, starts: readonly number[], isLongMicroBatch: boolean): Promise<number> {
   const end = request.alone.length;
   const anchors = starts.filter((_, part) => part % anchorStride === 0);
-  const tried = isLong(request) ? anchors.slice(-1) : anchors;
+  const tried = isLongMicroBatch ? anchors.slice(-1) : anchors;
   const ratios = await inTurn(tried, (start) => stepRatio(request, [start, end]));
   const known = ratios.filter((ratio) => ratio !== undefined);
   return known.length === 0 ? (request.before?.step ?? 1) : median(known);

@@ -124,12 +124,12 @@ export interface Span {
 }
 
 /** Spans of a measurement. */
-const spanCount = 3;
+const spanCount = 5;
 /** The first micro-batches of new graphs take longer. */
 const leastWarmRuns = 2;
 const warmMs = 10;
 /** A run this long is a span of its own, and the first after the one that warms up is the last. */
-const longRunMs = 400;
+const longRunMs = 1_000;
 
 /** The mean time of a micro-batch over a span; the median of several spans. */
 export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<TrialTimes> {
