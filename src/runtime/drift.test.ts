@@ -128,6 +128,8 @@ test('what an AllReduce costs the processors is of the bytes', () => {
   const { busyMs, handlingMs, reducingMs = 0 } = simulate(program(group), group, found, cluster, { events: false }).devices['a'] ?? {};
   assert.deepEqual([busyMs, handlingMs], [50, undefined]);
   assert.ok(Math.abs(reducingMs - 2) < 1e-6, `${reducingMs} of 8 ms before`);
+  const { profile: more } = refreshProfile(costly, group, cluster, { a: many(8, 0).map(() => ({ ...one, processMs: 66, linksMs: 16 })) });
+  assert.equal(more.devices['a']?.handlingMsPerMiB, 2 ** 20, 'twice as much, none of it with the passes');
 });
 
 test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {

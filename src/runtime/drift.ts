@@ -154,7 +154,7 @@ export function refreshProfile(
     const own = rounds[device.name] ?? [];
     const computeMs = busyMs - handlingMs;
     if (computeMs === 0 || own.length < leastRoundCount) continue;
-    const { compute, links, besideMs } = ratesOf(own, { computeMs, linksMs: handlingMs + reducingMs }, difference);
+    const { compute, links, besideMs } = ratesOf(own, { computeMs, handlingMs, reducingMs }, difference);
     if (compute === 1 && links === 1 && besideMs === 0) continue;
     const measured = deviceTimes(profile, device);
     const { handlingMsPerMiB, passMs = 0 } = measured;
@@ -180,15 +180,16 @@ interface Rates {
   /** How many times as long the device computes, and how many times as long its links take. */
   readonly compute: number;
   readonly links: number;
-  /** What the thread of the links does beyond the prediction. */
+  /** What the thread of the links does besides. */
   readonly besideMs: number;
 }
 
 function ratesOf(
   rounds: readonly DeviceRound[],
-  { computeMs, linksMs: predictedMs }: { readonly computeMs: number; readonly linksMs: number },
+  { computeMs, handlingMs, reducingMs }: { readonly computeMs: number; readonly handlingMs: number; readonly reducingMs: number },
   difference: number,
 ): Rates {
+  const predictedMs = handlingMs + reducingMs;
   const wholeMs = computeMs + predictedMs;
   const processMs = known(rounds.map((round) => round.processMs));
   // Of computing alone nobody knows whether bytes slowed it down: a device that has time to spare sends and receives in it.
@@ -209,8 +210,10 @@ function ratesOf(
   const compute = rate(restMs, [computeMs, computeMs], difference);
   const moreMs = median(linksMs) - predictedMs;
   if (Math.abs(moreMs) <= difference * wholeMs) return { compute, links: 1, besideMs: 0 };
-  // The thread of the links does more than move bytes: what is beyond the prediction is no fault of theirs.
-  return moreMs > 0 ? { compute, links: 1, besideMs: moreMs } : { compute, links: median(linksMs) / predictedMs, besideMs: 0 };
+  if (moreMs <= 0) return { compute, links: median(linksMs) / predictedMs, besideMs: 0 };
+  // The thread of the links does more than move bytes between stages: what is beyond the prediction is no fault of theirs. With AllReduces it is, in proportion.
+  const besideMs = predictedMs === 0 ? moreMs : (moreMs * handlingMs) / predictedMs;
+  return { compute, links: predictedMs === 0 ? 1 : 1 + (moreMs - besideMs) / predictedMs, besideMs };
 }
 
 /** What three quarters of the values say of times between these two, by the median; 1 where they do not differ by more than `difference`. */
