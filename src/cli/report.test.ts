@@ -198,11 +198,13 @@ test('a lost device, a warning and a note have their own lines; the bar stays as
       { kind: 'cool-down', device: 'board', departureCount: 6, seconds: 158.7 },
       { kind: 'memory-lowered', device: 'board', fromMiB: 240, toMiB: 120, killCount: 1 },
       { kind: 'memory-lowered', device: 'phone', fromMiB: 240, toMiB: 0, killCount: 1 },
+      { kind: 'checked', roundMs: 1242.4, plannedMs: 1131.6 },
+      { kind: 'checked', roundMs: 9.018, plannedMs: 0 },
       { kind: 'failed', message: 'told on stderr' },
     ],
     10,
   );
-  assert.deepEqual(stream.screen().slice(0, 8), [
+  assert.deepEqual(stream.screen().slice(0, 10), [
     'Warning    The disk is full.',
     'Note       The model was exported for batches of 16.',
     'Lost       board left: its connection was reset',
@@ -210,6 +212,8 @@ test('a lost device, a warning and a note have their own lines; the bar stays as
     '           board has left 6 times: it is given work in 2 min 39 s at the earliest',
     'Memory     board was killed by its system for want of memory: plans count on 120 MiB of it from now on, instead of 240 MiB',
     '           phone was killed by its system for want of memory: it gets no work in this run',
+    'Checked    a round takes 1.24 s by what its stages took so far, 1.13 s as planned',
+    '           a round takes 9.02 ms by what its stages took so far',
     'Training   ███████▌░░░░░░░░░░░░░░░░░░░░░░  1 of 4 rounds  0 ms left',
   ]);
 });

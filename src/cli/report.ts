@@ -2,7 +2,7 @@
 // an event.
 
 import type { Cluster, Plan } from '../cluster/cluster.ts';
-import { drawPlan } from '../cluster/draw.ts';
+import { drawPlan, roundText } from '../cluster/draw.ts';
 import { processMiB } from '../cluster/memory.ts';
 import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/events.ts';
@@ -112,6 +112,10 @@ class HumanReport {
           'Silent',
           `${event.device} has not been heard for ${(event.silentMs / 1000).toFixed(1)} s; it is given up after ${(event.deadAfterMs / 1000).toFixed(1)} s`,
         );
+      case 'checked': {
+        const planned = event.plannedMs === 0 ? '' : `, ${roundText(event.plannedMs)} as planned`;
+        return this.#section('Checked', `a round takes ${roundText(event.roundMs)} by what its stages took so far${planned}`);
+      }
       case 'drift': {
         const factors = Object.entries(event.factors).map(
           ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,

@@ -92,11 +92,14 @@ function summary(plan: PlanLayout & { readonly predicted?: Plan['predicted'] }):
   const lines = [`${plan.schedule}: ${plan.batchSize} samples a round in ${batches}`];
   if (plan.predicted !== undefined) {
     const { roundMs, samplesPerS } = plan.predicted;
-    lines.push(
-      `predicted: ${roundMs < 1000 ? `${digits(roundMs)} ms` : `${digits(roundMs / 1000)} s`} a round, ${digits(samplesPerS)} samples/s`,
-    );
+    lines.push(`predicted: ${roundText(roundMs)} a round, ${digits(samplesPerS)} samples/s`);
   }
   return lines;
+}
+
+/** How long a round takes: "32.0 ms", "1.24 s". */
+export function roundText(roundMs: number): string {
+  return roundMs < 1000 ? `${digits(roundMs)} ms` : `${digits(roundMs / 1000)} s`;
 }
 
 /** Three significant digits, never an exponent. */

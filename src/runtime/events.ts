@@ -72,6 +72,11 @@ export type RunEvent =
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
   /** Devices are ready for the layouts that the loss of any one of them would lead to, so long after their own layout began. */
   | { readonly kind: 'reserve-ready'; readonly seconds: number }
+  /**
+   * The first rounds of a layout have checked the profile on its real stages: what a round takes in the simulator with what they say, and what the plan
+   * predicted (0: nothing).
+   */
+  | { readonly kind: 'checked'; readonly roundMs: number; readonly plannedMs: number }
   /** Devices that compute otherwise than profiled: how many times as long; and links that carry otherwise than measured. */
   | { readonly kind: 'drift'; readonly factors: Readonly<Record<string, number>>; readonly links: readonly LinkChange[] }
   | { readonly kind: 'repeated'; readonly round: number }

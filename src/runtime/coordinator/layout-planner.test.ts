@@ -1,6 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Cluster, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import { program } from '../../schedule/generate.ts';
+import { createSimulator } from '../../simulator/simulate.ts';
+import { steadyRoundMs } from '../../simulator/steady.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { machineConfig, peerToken } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
@@ -19,7 +22,7 @@ const handlingMs = (handlingMsPerMiB * 4 * 4 * 7 * 4) / 2 ** 20;
 
 test('rounds check the profile on the real stages: computing and bytes are corrected apart, and the profile is told, until it says the same', async () => {
   const clock = createVirtualClock();
-  const [net, told]: [ReturnType<typeof regressionNet>, Profile[]] = [regressionNet(), []];
+  const [net, told, checked]: [ReturnType<typeof regressionNet>, Profile[], unknown[]] = [regressionNet(), [], []];
   const subject = subjectOf(net, 8);
   const machine = { ...machineConfig({ subject, machine: {} }, 2), batchSizesToProfile: [4] };
   const planner = new LayoutPlanner({
@@ -27,7 +30,10 @@ test('rounds check the profile on the real stages: computing and bytes are corre
     machine,
     hooks: {
       batch: batches(net, subject),
-      observe: (event) => event.kind === 'profile' && told.push(event.profile),
+      observe: (event) => {
+        if (event.kind === 'profile') told.push(event.profile);
+        if (event.kind === 'checked') checked.push(event);
+      },
       onCommitted: () => {},
       onCheckpoint: async () => true,
     },
@@ -63,6 +69,11 @@ test('rounds check the profile on the real stages: computing and bytes are corre
 
   await train(12, 1);
   assert.equal(told.length, 0, 'all is as it was measured');
+  const cluster: Cluster = { devices: ['a', 'b'].map((name) => ({ name, memoryMiB: 1000 })), links: { default: { bandwidthMbps: 1000 } } };
+  const device = { ...times, handlingMsPerMiB };
+  const measured = { model: 'test', inputBytes: 0, labelBytes: 0, layers, batchSizes: [4], devices: { a: device, b: device } };
+  const roundMs = (profile: Profile): number => steadyRoundMs(createSimulator(profile, cluster), program(plan), plan);
+  assert.deepEqual(checked, [{ kind: 'checked', roundMs: roundMs(measured), plannedMs: 1 }]);
   await train(18, 0.5);
   assert.equal(told.length, 1, 'what was corrected predicts the rounds that come');
   const { a, b } = told[0]?.devices ?? {};
@@ -70,4 +81,8 @@ test('rounds check the profile on the real stages: computing and bytes are corre
   near(a?.backwardMs[0]?.[3], 3);
   near(a?.handlingMsPerMiB, handlingMsPerMiB / 2);
   assert.deepEqual(b, { ...times, handlingMsPerMiB });
+  assert.equal(checked.length, 1, 'a layout is checked once');
+  planner.begin(plan, 10);
+  await train(18, 0.5);
+  assert.deepEqual(checked.slice(1), [{ kind: 'checked', roundMs: roundMs(told.at(-1) as Profile), plannedMs: 1 }]);
 });

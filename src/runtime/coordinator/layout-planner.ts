@@ -9,7 +9,8 @@ import { planInGrains, planInSamples, profileInGrains } from '../../planner/grai
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
 import { program } from '../../schedule/generate.ts';
-import { simulate } from '../../simulator/simulate.ts';
+import { createSimulator, simulate } from '../../simulator/simulate.ts';
+import { steadyRoundMs } from '../../simulator/steady.ts';
 import { DriftWatch } from '../drift.ts';
 import type { RunEvent } from '../events.ts';
 import { filterBytes, runtimeBytes, trainingMiB } from '../memory-need.ts';
@@ -61,6 +62,8 @@ export class LayoutPlanner {
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
   readonly #reserve = new Reserve();
+  /** Whether rounds have checked the profile on the stages of this layout. */
+  #isChecked = false;
   /** When devices may hear of the next plan in reserve; undefined before the first layout. */
   #tellAtMs: number | undefined;
 
@@ -114,6 +117,7 @@ export class LayoutPlanner {
   /** A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it. */
   begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
+    this.#isChecked = false;
     const nowMs = this.#options.clock.now();
     this.#tellAtMs = Math.max(this.#tellAtMs ?? nowMs + tellAfterMs, nowMs + tellPauseMs);
     this.#copyPace.begin(this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1, copyEvery);
@@ -176,8 +180,8 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew; where another plan may be better
-   * with these, returns the devices and links that have become much slower or faster, if any.
+   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew, the first time with what a round takes by
+   * it; where another plan may be better with these, returns the devices and links that have become much slower or faster, if any.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
@@ -194,7 +198,13 @@ export class LayoutPlanner {
       this.#corrected.add(device);
       this.#reserve.outdate();
     }
-    if (corrected.length > 0) this.#options.hooks.observe({ kind: 'profile', profile: this.#profile([...this.#profiles.keys()]) });
+    const { hooks } = this.#options;
+    if (corrected.length > 0) hooks.observe({ kind: 'profile', profile: this.#profile([...this.#profiles.keys()]) });
+    if (!this.#isChecked) {
+      this.#isChecked = true;
+      const roundMs = steadyRoundMs(createSimulator(profile, this.#cluster(devices)), program(plan), plan);
+      hooks.observe({ kind: 'checked', roundMs, plannedMs: plan.predicted.roundMs });
+    }
     return changes;
   }
 

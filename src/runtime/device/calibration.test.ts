@@ -14,6 +14,14 @@ test('parts are equal in time and layers; a few layers are a part each', () => {
   assert.ok(uneven.length >= 4 && uneven.length <= 6, `${uneven}`);
 });
 
+test('a part begins where the fewest bytes cross, if that is near', () => {
+  const ones = new Array<number>(36).fill(1);
+  // Six layers a part; a start may move by one of them.
+  const bytes = (cheap: readonly number[]): number[] => ones.map((_, layer) => (cheap.includes(layer) ? 1 : 9));
+  assert.deepEqual(partStarts(ones, bytes([])), [0, 6, 12, 18, 24, 30]);
+  assert.deepEqual(partStarts(ones, bytes([5, 7, 13, 16, 20, 30])), [0, 5, 13, 18, 24, 30]);
+});
+
 test('layers take their part of what their part of the model takes', () => {
   const layer = { forwardMs: 1, backwardMs: 3, inputPart: 0.5, weightPart: 0.75, savedBytes: 0 };
   const calibration = { starts: [0, 2], forward: [2, 1], backward: [1, 0.5], step: 0.5, split: { input: 1.5, weight: 2 } };

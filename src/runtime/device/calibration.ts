@@ -5,7 +5,7 @@
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { type CutTensor, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import { type CutTensor, cutBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { median } from '../../statistics.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
 import type { LeastKept } from './recomputation.ts';
@@ -82,6 +82,8 @@ export interface CalibrationRequest {
 
 /** Parts of the model: enough that a cut inside one matters little, few enough to compile. */
 const partCount = 6;
+/** The beginning of a part may move by so much of a part. */
+const mostMove = 0.3;
 /** A micro-batch of the whole model that takes longer is measured less often. */
 const longMicroBatchMs = 600;
 /** Of the device's memory, for a stage under trial. */
@@ -90,7 +92,12 @@ const memoryPart = 0.8;
 /** Measures stages at one batch size. */
 export async function calibrate(request: CalibrationRequest): Promise<Calibration> {
   const { alone, before } = request;
-  const starts = before?.starts ?? partStarts(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs));
+  const starts =
+    before?.starts ??
+    partStarts(
+      alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs),
+      request.sequence.layers.map((_, layer) => cutBytes(request.sequence.layers[layer - 1]?.outputs ?? [])),
+    );
   const forwardMs = sums(starts, alone, ({ forwardMs }) => forwardMs);
   const backwardMs = sums(starts, alone, ({ backwardMs }) => backwardMs);
   const parts = await inTurn(starts, (start, part) => timeStage(request, [start, starts[part + 1] ?? alone.length], 'apart'));
@@ -191,18 +198,30 @@ export async function timeWholeUpdate(request: CalibrationRequest): Promise<numb
 
 /**
  * The first layers of parts of about the same size, to which a layer adds half by its time, half by being one: short layers alone are in the
- * processor's caches, which they are not in a stage, and must not share a part with long ones.
+ * processor's caches, which they are not in a stage, and must not share a part with long ones. Nearby, a part begins where the fewest bytes cross, as the stages
+ * of plans do: handing over is part of what it takes. `borderBytes`: what crosses before each layer.
  */
-export function partStarts(layerMs: readonly number[]): readonly number[] {
+export function partStarts(layerMs: readonly number[], borderBytes: readonly number[] = []): readonly number[] {
   const totalMs = sum(layerMs);
-  const starts = new Set([0]);
+  const positions: number[] = [];
+  const even = new Set([0]);
   let passed = 0;
   for (const [layer, ms] of layerMs.entries()) {
+    positions.push(passed);
     const size = (totalMs === 0 ? 0 : ms / totalMs / 2) + 1 / layerMs.length / (totalMs === 0 ? 1 : 2);
-    if ((passed + size / 2) * partCount >= starts.size) starts.add(layer);
+    if ((passed + size / 2) * partCount >= even.size) even.add(layer);
     passed += size;
   }
-  return [...starts];
+  const distance = (layer: number, start: number): number => Math.abs(at(positions, layer) - at(positions, start));
+  const bytes = (layer: number): number => borderBytes[layer] ?? 0;
+  const nearby = (start: number): readonly number[] =>
+    [...positions.keys()].filter((layer) => layer > 0 && distance(layer, start) <= mostMove / partCount);
+  const cheapest = (start: number): number =>
+    nearby(start).reduce((best, layer) => {
+      const fewer = bytes(layer) - bytes(best) || distance(layer, start) - distance(best, start);
+      return fewer < 0 ? layer : best;
+    }, start);
+  return [...new Set([...even].map((start) => (start === 0 ? 0 : cheapest(start))))];
 }
 
 /** What each part takes beside its layers alone. Parts that could not be measured take what the measured ones take on average. */
