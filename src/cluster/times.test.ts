@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { Cluster, Profile } from './cluster.ts';
 import { links, slowestInGroup } from './links.ts';
 import { layerSums, stageMemoryBytes } from './memory.ts';
-import { deviceTimes, layerTimes } from './times.ts';
+import { deviceTimes, layerTimes, scaledTimes } from './times.ts';
 
 const times = {
   forwardMs: [
@@ -106,4 +106,29 @@ test('frozen weights are kept once, and have no gradients to reduce', () => {
   const demand = { weightBytes: sums.weightBytes(0, 2), frozenBytes: sums.frozenBytes(0, 2), savedBytes: 0, inFlight: 1 };
   const bytes = stageMemoryBytes({ ...demand, optimizerState: 2 }, 5);
   assert.equal(bytes, 4 * all.weightBytes(1, 2) + all.weightBytes(0, 1));
+});
+
+test('a device that takes twice as long does so for everything that its times say, and for no more', () => {
+  const all = {
+    forwardMs: [[1, 2]],
+    backwardMs: [[3, 4]],
+    backwardInputMs: [[1.5, 2]],
+    backwardWeightMs: [[2, 2.5]],
+    stepMs: [[3.5, 5]],
+    updateMs: [0.5, 0],
+    handlingMsPerMiB: 6,
+    passMs: 0.75,
+  };
+  assert.deepEqual(scaledTimes(all, 2), {
+    forwardMs: [[2, 4]],
+    backwardMs: [[6, 8]],
+    backwardInputMs: [[3, 4]],
+    backwardWeightMs: [[4, 5]],
+    stepMs: [[7, 10]],
+    updateMs: [1, 0],
+    handlingMsPerMiB: 12,
+    passMs: 1.5,
+  });
+  const { forwardMs, backwardMs } = all;
+  assert.deepEqual(scaledTimes({ forwardMs, backwardMs }, 2), { forwardMs: [[2, 4]], backwardMs: [[6, 8]] });
 });
