@@ -7,6 +7,11 @@ export function median(values: readonly number[]): number {
   return defined(values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)], 'a value');
 }
 
+/** There must be a value. */
+export function mean(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / values.length;
+}
+
 /** A quarter of the values are below the first, half below the second, a quarter above the third. There must be one. */
 export function quartiles(values: readonly number[]): [low: number, median: number, high: number] {
   const sorted = values.toSorted((a, b) => a - b);

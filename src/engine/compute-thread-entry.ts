@@ -6,6 +6,7 @@ import { assert, defined, unreachable } from '../assert.ts';
 import { movable } from './buffers.ts';
 import { type Reply, type Request, sharedNow, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
 import type { Engine, Executable, Value } from './engine.ts';
+import { openThreadClock } from './host-linux.ts';
 import { createOnnxRuntimeHereEngine } from './onnxruntime-web.ts';
 import { createReferenceEngine } from './reference.ts';
 import { createWorkClock } from './work-clock.ts';
@@ -24,14 +25,16 @@ async function createEngine(options: ThreadOptions): Promise<Engine> {
   return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });
 }
 
-function serve(engine: Engine): void {
+function serve(engine: Engine, { threadCount }: ThreadOptions): void {
+  const threadMs = threadCount === 1 && process.platform === 'linux' ? openThreadClock() : undefined;
+  const spent = (): Pick<Reply, 'busyMs' | 'threadMs'> => ({ busyMs: engine.busyMs(), threadMs: threadMs?.() });
   const values = new Map<number, Value>();
   const executables = new Map<number, Executable>();
 
   const answer = (id: number, work: Promise<Pick<Reply, 'tensor' | 'translation' | 'atMs'>>): void => {
     work.then(
-      (result) => send({ id, busyMs: engine.busyMs(), ...result }),
-      (error: unknown) => send({ id, busyMs: engine.busyMs(), failure: toFailure(error) }),
+      (result) => send({ id, ...spent(), ...result }),
+      (error: unknown) => send({ id, ...spent(), failure: toFailure(error) }),
     );
   };
   const known = (handle: number): Value => defined(values.get(handle), `value ${handle}`);
@@ -136,4 +139,7 @@ function yieldToOthers({ isCourteous }: ThreadOptions): void {
 
 const options = workerData as ThreadOptions;
 yieldToOthers(options);
-createEngine(options).then(serve, (error: unknown) => send({ id: 0, busyMs: 0, failure: toFailure(error) }));
+createEngine(options).then(
+  (engine) => serve(engine, options),
+  (error: unknown) => send({ id: 0, busyMs: 0, failure: toFailure(error) }),
+);

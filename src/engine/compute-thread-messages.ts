@@ -38,6 +38,8 @@ export type Request =
 export interface Reply {
   readonly id: number;
   readonly busyMs: number;
+  /** See Engine. */
+  readonly threadMs?: number | undefined;
   /** With id 0: the engine's name. */
   readonly name?: string;
   /** With id 0, where it has one. */

@@ -50,6 +50,7 @@ class Calls {
   /** The thread's first message. */
   readonly ready: Promise<Reply>;
   busyMs = 0;
+  threadMs: number | undefined;
   readonly #worker: Worker;
   readonly #pending = new Map<number, Pending>();
   #next = 0;
@@ -135,6 +136,7 @@ class Calls {
     if (pending === undefined) return; // Its caller was told of the thread's end.
     this.#pending.delete(reply.id);
     this.busyMs = reply.busyMs;
+    this.threadMs = reply.threadMs;
     if (reply.failure === undefined) pending.resolve(reply);
     else pending.reject(fromFailure(reply.failure));
   }
@@ -239,6 +241,10 @@ class ComputeThread implements Engine {
 
   busyMs(): number {
     return this.#calls.busyMs;
+  }
+
+  threadMs(): number | undefined {
+    return this.#calls.threadMs;
   }
 
   close(): Promise<void> {

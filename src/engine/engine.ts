@@ -85,6 +85,11 @@ export interface Engine {
   valueBytes(): number;
   /** Milliseconds of work since the engine was made (runs, and freeing what they left), as of the last settled result. */
   busyMs(): number;
+  /**
+   * Processor time of the thread that computes, in milliseconds, as of the last settled result; undefined where others compute with it, or where nobody counts.
+   * Default: never known.
+   */
+  threadMs?(): number | undefined;
   /** Frees everything; no call is allowed afterwards. */
   close(): Promise<void>;
 }

@@ -1,7 +1,7 @@
 // What Linux tells of a machine in its files: this process's processor quota and memory limit, the battery, the temperature. Read once, when asked; what is not there, or
 // not readable, is left out. `root` is where the file system begins, for tests.
 
-import { readdirSync, readFileSync } from 'node:fs';
+import { openSync, readdirSync, readFileSync, readSync } from 'node:fs';
 import { join } from 'node:path';
 
 /** Processor time that this process may take: `cores` of every `periodMs`. */
@@ -44,6 +44,22 @@ export function linuxFacts(root = '/'): LinuxFacts {
 export function readMainThreadMs(root = '/'): number | undefined {
   const [nanoseconds] = (read(root, 'proc/self/schedstat') ?? '').split(' ');
   return nanoseconds === undefined || nanoseconds === '' ? undefined : Number(nanoseconds) / 1e6;
+}
+
+/** A clock of the calling thread's processor time, in milliseconds, for that thread alone; undefined where the kernel does not count it. */
+export function openThreadClock(root = '/'): (() => number) | undefined {
+  let file: number;
+  try {
+    file = openSync(join(root, 'proc/thread-self/schedstat'), 'r');
+  } catch {
+    return undefined;
+  }
+  const text = Buffer.alloc(64);
+  return () => {
+    process.cpuUsage(); // the kernel counts up to now what the calling thread has run, else up to its last tick
+    const length = readSync(file, text, 0, text.length, 0);
+    return Number(text.toString('latin1', 0, length).split(' ', 1)[0]) / 1e6;
+  };
 }
 
 /** Control groups that hold this process, the innermost first, in one hierarchy. Version 2 has one for all controllers. */

@@ -1,5 +1,8 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { test } from 'node:test';
+import { Worker } from 'node:worker_threads';
+import { openThreadClock } from './host-linux.ts';
 import { createProcessClock, createWorkClock, type ProcessorFacts, processorFacts, type WorkClockOptions } from './work-clock.ts';
 
 const free = { threadCount: 1, maxCpu: 1, isCourteous: false };
@@ -45,11 +48,11 @@ test('a quota that changes counts from when it is noticed, within a second; one 
 });
 
 test('all that a process does takes time from an engine that uses all that there is, and from no other', () => {
-  assert.deepEqual(createProcessClock(free, facts(0.25))(), { processMs: 320, linksMs: 80 });
-  assert.deepEqual(createProcessClock({ ...free, threadCount: 4 }, facts())(), { processMs: 20, linksMs: 5 }, 'all cores compute');
+  assert.deepEqual(createProcessClock(free, facts(0.25))(), { processMs: 320, mainMs: 80 });
+  assert.deepEqual(createProcessClock({ ...free, threadCount: 4 }, facts())(), { processMs: 20, mainMs: 5 }, 'all cores compute');
   assert.deepEqual(
     createProcessClock({ ...free, threadCount: 4 }, facts(8))(),
-    { processMs: 20, linksMs: 5 },
+    { processMs: 20, mainMs: 5 },
     'a quota above the machine is none',
   );
   assert.deepEqual(createProcessClock(free, { ...facts(0.25), mainThreadMs: () => undefined })(), { processMs: 320 }, 'no word of threads');
@@ -59,7 +62,40 @@ test('all that a process does takes time from an engine that uses all that there
     createProcessClock({ ...free, maxCpu: 0.5 }, facts(0.25)),
     createProcessClock({ ...free, isCourteous: true }, facts(0.25)),
   ])
-    assert.deepEqual(clock(), { processMs: 0, linksMs: 0 });
+    assert.deepEqual(clock(50), { processMs: 0, mainMs: 0, computeMs: 0 });
+});
+
+test('what the engine’s thread has run is told where it is known, from its beginning', () => {
+  const clock = createProcessClock(free, facts(0.25));
+  assert.deepEqual(clock(30), { processMs: 320, mainMs: 80, computeMs: 120 });
+  assert.deepEqual(clock(), { processMs: 640, mainMs: 160 });
+  assert.deepEqual(clock(70), { processMs: 960, mainMs: 240, computeMs: 280 });
+});
+
+test('a thread’s clock is of that thread alone, to the microsecond', { skip: process.platform !== 'linux' && 'Linux only' }, async () => {
+  const clock = openThreadClock() ?? assert.fail('no clock');
+  const spin = (ms: number): void => {
+    for (const until = performance.now() + ms; performance.now() < until; ) Math.sqrt(until);
+  };
+  const worker = new Worker('for (;;) Math.sqrt(2)', { eval: true });
+  try {
+    const startMs = clock();
+    await once(worker, 'online');
+    spin(20);
+    const [spunMs, before] = [clock() - startMs, clock()];
+    assert.ok(spunMs > 2 && spunMs < 60, `${spunMs} ms`);
+    await new Promise((resolve) => setTimeout(resolve, 100));
+    assert.ok(clock() - before < 50, `${clock() - before} ms while it slept and another worked`);
+    let last = clock();
+    for (let piece = 0; piece < 100; piece++) {
+      spin(0.05);
+      const now = clock();
+      assert.ok(now > last, `piece ${piece}`);
+      last = now;
+    }
+  } finally {
+    await worker.terminate();
+  }
 });
 
 test('elsewhere time is time: no quota, one that is no limit, other limits that change', (context) => {

@@ -53,26 +53,36 @@ export interface ProcessWork {
   /** All of it: the engine's work and everything else. */
   readonly processMs: number;
   /** Of these, what the main thread did: it has the links. Absent where that is not known. */
-  readonly linksMs?: number;
+  readonly mainMs?: number;
+  /** Of these, what the engine's thread did. Absent where that is not known. */
+  readonly computeMs?: number;
 }
+
+/** Given the processor time of the engine's thread (`Engine`), where it is known. */
+export type ProcessClock = (threadMs?: number) => ProcessWork;
 
 /** A clock of all that this process does. It does not run where the process has more cores than its engine uses, or the engine pauses of its own accord. */
 export function createProcessClock(
   { threadCount, maxCpu, isCourteous }: WorkClockOptions,
   facts: ProcessorFacts = processorFacts(),
-): () => ProcessWork {
+): ProcessClock {
   const quota = recent(facts.quotaCores);
-  let [lastMs, lastMainMs] = [facts.processMs(), facts.mainThreadMs()];
-  let [processMs, linksMs] = [0, 0];
-  return () => {
-    const [nowMs, mainMs] = [facts.processMs(), facts.mainThreadMs()];
+  let last = { processMs: facts.processMs(), mainMs: facts.mainThreadMs(), threadMs: 0 };
+  let [processMs, mainMs, computeMs] = [0, 0, 0];
+  return (threadMs) => {
+    const now = { processMs: facts.processMs(), mainMs: facts.mainThreadMs(), threadMs: threadMs ?? last.threadMs };
     const cores = Math.min(quota(performance.now()) ?? Number.POSITIVE_INFINITY, facts.coreCount);
     if (cores <= threadCount && maxCpu === 1 && !isCourteous) {
-      processMs += (nowMs - lastMs) / cores;
-      linksMs += ((mainMs ?? 0) - (lastMainMs ?? 0)) / cores;
+      processMs += (now.processMs - last.processMs) / cores;
+      mainMs += ((now.mainMs ?? 0) - (last.mainMs ?? 0)) / cores;
+      computeMs += (now.threadMs - last.threadMs) / cores;
     }
-    [lastMs, lastMainMs] = [nowMs, mainMs];
-    return mainMs === undefined ? { processMs } : { processMs, linksMs };
+    last = now;
+    return {
+      processMs,
+      ...(now.mainMs === undefined ? {} : { mainMs }),
+      ...(threadMs === undefined ? {} : { computeMs }),
+    };
   };
 }
 

@@ -70,9 +70,12 @@ export interface LinkMeasurement {
   /** Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its peer. Absent where a device does not know. */
   readonly sendingMsPerMiB?: number;
   readonly receivingMsPerMiB?: number;
-  /** The same of a small frame each way: for the one who sends first, and for its peer. */
+  /** The same of a small frame each way, one right behind the other: for the one who sends first, and for its peer. */
   readonly sendingMsPerTrip?: number;
   readonly receivingMsPerTrip?: number;
+  /** And where both had been waiting for a while, as stages wait between micro-batches: threads are woken, and what they need has left the processor's caches. */
+  readonly sendingMsPerWake?: number;
+  readonly receivingMsPerWake?: number;
 }
 
 export type StateRole = 'parameter' | 'buffer' | 'optimizer';
@@ -102,7 +105,7 @@ export interface RoundResult {
   readonly busyMs: number;
   /** All that the process did since then, as milliseconds of computing, where its engine could use all of its processor; absent elsewhere. */
   readonly processMs?: number;
-  /** Of these, what the thread of the links did; absent where that is not known. */
+  /** Of these, what was not computing: what its links and its program did beside the engine. Absent where that is not known. */
   readonly linksMs?: number;
   /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
   readonly linkMbps?: Readonly<Record<string, number>>;
@@ -158,6 +161,7 @@ const deviceTimes: z.ZodType<DeviceTimes> = z.object({
   backwardWeightMs: z.array(z.array(milliseconds)).exactOptional(),
   stepMs: z.array(z.array(milliseconds)).exactOptional(),
   updateMs: z.array(milliseconds).exactOptional(),
+  passMs: milliseconds.exactOptional(),
 });
 
 const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(
@@ -293,6 +297,8 @@ const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   receivingMsPerMiB: milliseconds.exactOptional(),
   sendingMsPerTrip: milliseconds.exactOptional(),
   receivingMsPerTrip: milliseconds.exactOptional(),
+  sendingMsPerWake: milliseconds.exactOptional(),
+  receivingMsPerWake: milliseconds.exactOptional(),
 });
 
 export const toCoordinatorSchemas: Schemas<ToCoordinator> = {

@@ -3,6 +3,7 @@
 import type { Clock } from '../clock.ts';
 import type { Profile } from '../cluster/cluster.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
+import { createProcessClock } from '../engine/work-clock.ts';
 import { type CutTensor, cutBefore, cutBytes, type LayerSequence } from '../graph/layers.ts';
 import { profileLayers } from './device/profiler.ts';
 import { trainedLayers } from './fine-tuning.ts';
@@ -51,6 +52,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       training: assumedTraining(options.largestBatch, frozen),
       label: assumedLabel(sequence),
       clock: options.clock,
+      processWork: createProcessClock({ threadCount: options.threads, maxCpu: 1, isCourteous: false }),
       onProgress: options.onProgress,
     });
     return {

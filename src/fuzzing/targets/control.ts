@@ -117,7 +117,17 @@ const toCoordinator: ToCoordinator = {
   connected: {},
   measured: {
     links: [
-      { peer: 'b', bandwidthMbps: 100, latencyMs: 1, sendingMsPerMiB: 2, receivingMsPerMiB: 3, sendingMsPerTrip: 1, receivingMsPerTrip: 1 },
+      {
+        peer: 'b',
+        bandwidthMbps: 100,
+        latencyMs: 1,
+        sendingMsPerMiB: 2,
+        receivingMsPerMiB: 3,
+        sendingMsPerTrip: 1,
+        receivingMsPerTrip: 1,
+        sendingMsPerWake: 2,
+        receivingMsPerWake: 2,
+      },
     ],
   },
   'profile-progress': { done: 1, total: 2 },

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { handlingByDevice, type Measured, timesByKind, tripsByDevice, unhinderedMbps, withHandling } from './kinds.ts';
+import { framesByDevice, handlingByDevice, type Measured, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
 const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
@@ -80,17 +80,27 @@ test('what links cost a device is the middle of what it sent with, and of what i
   assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
 });
 
-test('what a frame each way costs a device is the least that it saw, at either end', () => {
-  const link = (peer: string, sendingMsPerTrip: number, receivingMsPerTrip: number) => ({
-    ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerTrip, receivingMsPerTrip },
+test('what frames cost a device, one behind the other and after waits, is the least that it saw, at either end', () => {
+  const link = (
+    peer: string,
+    sendingMsPerTrip: number,
+    receivingMsPerTrip: number,
+    sendingMsPerWake: number,
+    receivingMsPerWake: number,
+  ) => ({
+    ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerTrip, receivingMsPerTrip, sendingMsPerWake, receivingMsPerWake },
   });
-  const trips = tripsByDevice(
+  const frames = framesByDevice(
     new Map([
-      ['a', [link('b', 2, 7), link('c', 3, 5), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
-      ['b', [link('c', 6, 4), link('a', 9, 1)]],
+      ['a', [link('b', 2, 7, 20, 60), link('c', 3, 5, 10, 30), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
+      ['b', [link('c', 6, 4, 90, 40), link('a', 9, 1, 95, 50)]],
     ]),
   );
-  assert.deepEqual(Object.fromEntries(trips), { a: 1, b: 6, c: 4 });
+  assert.deepEqual(Object.fromEntries(frames), {
+    a: { tripMs: 1, wakeMs: 10 },
+    b: { tripMs: 6, wakeMs: 60 },
+    c: { tripMs: 4, wakeMs: 30 },
+  });
 });
 
 test('a link that a processor held up is taken for as fast as that processor usually is, one that was slow itself for what it carried', () => {
@@ -115,7 +125,7 @@ test('devices that share their times share what links cost them', () => {
   const times = new Map([
     ['a', kind],
     ['b', kind],
-    ['c', other],
+    ['c', { ...other, passMs: 0.5 }],
     ['d', third],
   ]);
   const found = withHandling(
@@ -127,18 +137,22 @@ test('devices that share their times share what links cost them', () => {
     ]),
     // Each MiB was measured with four frames there and back; what that leaves is no less than nothing.
     new Map([
-      ['a', 1],
-      ['b', 2],
-      ['c', 1.25],
+      ['a', { tripMs: 1, wakeMs: 5 }],
+      ['b', { tripMs: 2, wakeMs: 7 }],
+      ['c', { tripMs: 1.25, wakeMs: 4 }],
     ]),
   );
-  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 9, passMs: 1.5 });
+  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 9, passMs: 6 });
   assert.equal(found.get('a'), found.get('b'));
-  assert.deepEqual(found.get('c'), { ...other, handlingMsPerMiB: 0, passMs: 1.25 });
+  assert.deepEqual(
+    found.get('c'),
+    { ...other, handlingMsPerMiB: 0, passMs: 4.5 },
+    'what the passes of a stage cost its program by themselves comes before',
+  );
   assert.equal(found.get('d'), third);
   const unknown = withHandling(new Map([['c', other]]), new Map([['c', 4]]), new Map()).get('c');
   assert.deepEqual(unknown, { ...other, handlingMsPerMiB: 4 }, 'frames whose cost is not known count with the bytes');
   const corrected = { ...other, handlingMsPerMiB: 3 };
-  const again = withHandling(new Map([['c', corrected]]), new Map([['c', 4]]), new Map([['c', 1]])).get('c');
+  const again = withHandling(new Map([['c', corrected]]), new Map([['c', 4]]), new Map([['c', { tripMs: 1, wakeMs: 1 }]])).get('c');
   assert.equal(again, corrected, 'what training has found stays');
 });

@@ -61,6 +61,7 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
   const backwardWeightMs = optional(all.map((times) => times.backwardWeightMs));
   const stepMs = optional(all.map((times) => times.stepMs));
   const updateMs = optional(all.map((times) => times.updateMs && [times.updateMs]))?.[0];
+  const passMs = optional(all.map(({ passMs: ms }) => (ms === undefined ? undefined : [[ms]])))?.[0]?.[0];
   return {
     forwardMs: table(all.map(({ forwardMs }) => forwardMs)),
     backwardMs: table(all.map(({ backwardMs }) => backwardMs)),
@@ -68,6 +69,7 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
     ...(backwardWeightMs === undefined ? {} : { backwardWeightMs }),
     ...(stepMs === undefined ? {} : { stepMs }),
     ...(updateMs === undefined ? {} : { updateMs }),
+    ...(passMs === undefined ? {} : { passMs }),
   };
 }
 
@@ -92,16 +94,26 @@ export function handlingByDevice(measurements: ReadonlyMap<string, readonly Link
   return new Map(costs);
 }
 
-/** By device: what a frame that it sends and one that it receives cost it besides their bytes, the least of what was measured. */
-export function tripsByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
-  const least = new Map<string, number>();
-  const note = (device: string, ms: number | undefined): void => {
-    if (ms !== undefined) least.set(device, Math.min(ms, least.get(device) ?? Number.POSITIVE_INFINITY));
+/** What a frame that a device sends and one that it receives cost it besides their bytes. */
+export interface FrameCosts {
+  /** One right behind the other. */
+  readonly tripMs: number;
+  /** After it has waited. */
+  readonly wakeMs: number;
+}
+
+/** By device: the least of what was measured. */
+export function framesByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, FrameCosts> {
+  const least = new Map<string, FrameCosts>();
+  const note = (device: string, tripMs: number | undefined, wakeMs = tripMs): void => {
+    if (tripMs === undefined || wakeMs === undefined) return;
+    const known = least.get(device) ?? { tripMs, wakeMs };
+    least.set(device, { tripMs: Math.min(tripMs, known.tripMs), wakeMs: Math.min(wakeMs, known.wakeMs) });
   };
   for (const [device, links] of measurements) {
-    for (const { peer, sendingMsPerTrip, receivingMsPerTrip } of links) {
-      note(device, sendingMsPerTrip);
-      note(peer, receivingMsPerTrip);
+    for (const { peer, sendingMsPerTrip, receivingMsPerTrip, sendingMsPerWake, receivingMsPerWake } of links) {
+      note(device, sendingMsPerTrip, sendingMsPerWake);
+      note(peer, receivingMsPerTrip, receivingMsPerWake);
     }
   }
   return least;
@@ -123,24 +135,31 @@ export function unhinderedMbps(device: string, link: LinkMeasurement, costs: Rea
   return busiest < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, inverse(usualMs));
 }
 
+/** What its links cost a device: a MiB, and a frame. */
+interface LinkCosts extends FrameCosts {
+  readonly perMiB: number;
+}
+
 /**
  * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. A pass
- * is given a frame and hands one on (`trips`); what a MiB costs, and a frame each with its pieces, was measured as one (`costs`).
+ * is given a frame after a wait and hands one on; what a MiB costs, and a frame each with its pieces, was measured as one (`costs`).
  */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
   costs: ReadonlyMap<string, number>,
-  trips: ReadonlyMap<string, number>,
+  frames: ReadonlyMap<string, FrameCosts>,
 ): ReadonlyMap<string, DeviceTimes> {
-  const sharers = new Map<DeviceTimes, { readonly perMiB: number; readonly perTrip: number }[]>();
+  const sharers = new Map<DeviceTimes, LinkCosts[]>();
   for (const [device, of] of times) {
     const perMiB = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
-    if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, perTrip: trips.get(device) ?? 0 }]);
+    if (perMiB !== undefined)
+      sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, ...(frames.get(device) ?? { tripMs: 0, wakeMs: 0 }) }]);
   }
-  const withCosts = (of: DeviceTimes, values: readonly { readonly perMiB: number; readonly perTrip: number }[]): DeviceTimes => {
-    const perTrip = middle(values.map((value) => value.perTrip));
-    const handlingMsPerMiB = Math.max(0, middle(values.map((value) => value.perMiB)) - piecesPerMiB * perTrip);
-    return { ...of, handlingMsPerMiB, ...(perTrip === 0 ? {} : { passMs: perTrip }) };
+  const withCosts = (of: DeviceTimes, values: readonly LinkCosts[]): DeviceTimes => {
+    const usual = (key: keyof LinkCosts): number => middle(values.map((value) => value[key]));
+    const wakeMs = usual('wakeMs');
+    const handlingMsPerMiB = Math.max(0, usual('perMiB') - piecesPerMiB * usual('tripMs'));
+    return { ...of, handlingMsPerMiB, ...(wakeMs === 0 ? {} : { passMs: (of.passMs ?? 0) + wakeMs }) };
   };
   const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));

@@ -17,7 +17,7 @@ import { filterBytes, runtimeBytes, trainingMiB } from '../memory-need.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
-import { handlingByDevice, timesByKind, tripsByDevice, unhinderedMbps, withHandling } from './kinds.ts';
+import { framesByDevice, handlingByDevice, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
 import type { Proposal } from './machine-types.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
@@ -375,7 +375,7 @@ export class LayoutPlanner {
     }));
     const alike = timesByKind(measured.filter(({ name }) => !this.#corrected.has(name)));
     const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
-    return withHandling(times, handlingByDevice(this.#measurements), tripsByDevice(this.#measurements));
+    return withHandling(times, handlingByDevice(this.#measurements), framesByDevice(this.#measurements));
   }
 
   #profile(devices: readonly string[]): Profile {

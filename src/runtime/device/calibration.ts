@@ -5,6 +5,7 @@
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
+import type { ProcessClock } from '../../engine/work-clock.ts';
 import { type CutTensor, cutBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { median } from '../../statistics.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
@@ -59,6 +60,8 @@ export interface Factors {
 export interface Calibration extends Factors {
   /** What the parts take in a plan of two stages, of what they take each by itself; part of the factors above. */
   readonly border: number;
+  /** Milliseconds of the main thread for a pass of a part (`DeviceTimes`); undefined where it takes nothing from the engine, or is not known. */
+  readonly passMs: number | undefined;
 }
 
 interface SplitFactors {
@@ -74,6 +77,8 @@ export interface CalibrationRequest {
   readonly training: TrainingSpec;
   readonly label: CutTensor;
   readonly memoryBytes?: number | undefined;
+  /** What this process has done; default: not known. */
+  readonly processWork?: ProcessClock | undefined;
   /** Spans over which times are means, see `timeMicroBatches`. */
   readonly span: Span;
   /** Of the batch size before. Where a micro-batch takes long, part of it is kept. */
@@ -117,7 +122,21 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const border = known?.border ?? (await borderFactor(request, partsMs));
   const [forward, backward] = separate.map((factors) => factors.map((factor) => factor * border)) as [number[], number[]];
   const split = known?.split ?? (await splitFactors(request, { starts, backward }));
-  return { starts, border, forward, backward, step: await stepFactor(request, starts, known !== undefined), split };
+  return {
+    starts,
+    border,
+    forward,
+    backward,
+    step: await stepFactor(request, starts, known !== undefined),
+    split,
+    passMs: passMsOf(parts),
+  };
+}
+
+/** Both passes of a micro-batch together are what the main thread was measured for. */
+function passMsOf(parts: readonly (TrialTimes | undefined)[]): number | undefined {
+  const known = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
+  return known.length === 0 ? undefined : median(known) / 2;
 }
 
 /** What the two passes of a split backward take in a stage of all parts but the first, of what they take in layers alone. */
@@ -274,18 +293,11 @@ async function withTrial<T>(
   passes: Passes,
   use: (trial: StageTrial) => Promise<T>,
 ): Promise<T | undefined> {
-  const { engine, sequence, batchSize, training, label } = request;
+  const { engine, sequence, batchSize, training, label, processWork } = request;
   if (!fits(request, layers)) return undefined;
-  const trial = await createStageTrial(engine, {
-    sequence,
-    layers,
-    sampleCount: batchSize,
-    microBatchSize: batchSize,
-    training,
-    label,
-    splitBackward: passes === 'split',
-    immediateBackward: passes === 'step',
-  });
+  const common = { sequence, layers, sampleCount: batchSize, microBatchSize: batchSize, training, label };
+  const how = { splitBackward: passes === 'split', immediateBackward: passes === 'step' };
+  const trial = await createStageTrial(engine, { ...common, ...how }, processWork);
   try {
     return await use(trial);
   } finally {

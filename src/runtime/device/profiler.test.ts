@@ -3,6 +3,7 @@ import { test } from 'node:test';
 import { systemClock } from '../../clock.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
+import type { ProcessClock } from '../../engine/work-clock.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
@@ -157,6 +158,39 @@ test('layers that nothing is trained before or in have no backward time and keep
       [true, 168, 24],
     ],
   );
+});
+
+test('where the process shares its processor with the engine, stages take what it computes, and passes what its main thread does besides', async () => {
+  const sequence = chain(5);
+  const engineAlone = await profileLayers(createFakeEngine(), sequence, options());
+  const engine = createFakeEngine();
+  // Four times what the engine tells: two of its thread, one of the main thread, and garbage.
+  const threaded = { ...engine, threadMs: () => 2 * engine.busyMs() };
+  const processWork: ProcessClock = (threadMs = Number.NaN) => ({ processMs: 2 * threadMs, computeMs: threadMs, mainMs: threadMs / 2 });
+  const { times } = await profileLayers(threaded, sequence, { ...options(), processWork });
+  const near = (found: number | undefined, expected: number | undefined): boolean => Math.abs((found ?? 0) - (expected ?? 0)) < 1e-9;
+  for (const table of ['forwardMs', 'backwardMs', 'stepMs'] as const)
+    for (const [size, row] of (engineAlone.times[table] ?? []).entries())
+      for (const [layer, ms] of row.entries()) assert.ok(near(times[table]?.[size]?.[layer], 2 * ms), `${table} ${size} ${layer}`);
+  assert.equal('passMs' in engineAlone.times, false);
+  const partsMs = [...(times.forwardMs.at(-1) ?? []), ...(times.backwardMs.at(-1) ?? [])].reduce((sum, ms) => sum + ms, 0);
+  // Half of what is computed, by two passes each of parts that share all of it.
+  const { passMs = 0 } = times;
+  assert.ok(passMs > 0 && passMs < partsMs / 4, `${passMs} ms of ${partsMs}`);
+});
+
+test('a process clock that stands still, or does not know the engine’s thread, leaves the engine’s times', async () => {
+  const sequence = chain(3);
+  const { times: expected } = await profileLayers(createFakeEngine(), sequence, options());
+  const engine = createFakeEngine();
+  const clocks: readonly ProcessClock[] = [
+    () => ({ processMs: 0, mainMs: 0, computeMs: 0 }),
+    () => ({ processMs: 3 * engine.busyMs(), mainMs: engine.busyMs() }),
+  ];
+  for (const processWork of clocks) {
+    const { times } = await profileLayers(engine, sequence, { ...options(), processWork });
+    assert.deepEqual(times, expected);
+  }
 });
 
 test('the layers’ times add up to those of real stages', async () => {

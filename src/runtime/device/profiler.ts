@@ -8,6 +8,7 @@ import type { Clock } from '../../clock.ts';
 import type { DeviceTimes, LayerProfile } from '../../cluster/cluster.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
+import type { ProcessClock } from '../../engine/work-clock.ts';
 import type { Graph, ValueInfo } from '../../graph/graph.ts';
 import { type CutTensor, cutBytes, frozenBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
@@ -53,6 +54,8 @@ export interface ProfileOptions {
   /** What this device may use; stages that do not fit are not tried. Default: not known. */
   readonly memoryBytes?: number | undefined;
   readonly clock: Clock;
+  /** What this process has done (`createProcessClock`). Default: not known. */
+  readonly processWork?: ProcessClock | undefined;
   onProgress(done: number, total: number): void;
 }
 
@@ -94,7 +97,7 @@ export async function cachedProfile(
 
 /** Measures all layers of a model on one engine. */
 export async function profileLayers(engine: Engine, sequence: LayerSequence, options: ProfileOptions): Promise<MeasuredProfile> {
-  const { batchSizes, training, label, memoryBytes, clock } = options;
+  const { batchSizes, training, label, memoryBytes, clock, processWork } = options;
   const kinds = layerKinds(sequence, training.frozen);
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const anchors = calibratedSizes(batchSizes);
@@ -122,7 +125,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     previous = batchSize;
     trials.push(alone);
     if (!anchors.includes(batchSize)) continue;
-    const request = { engine, sequence, batchSize, alone, training, label, memoryBytes, span, before };
+    const request = { engine, sequence, batchSize, alone, training, label, memoryBytes, processWork, span, before };
     if (before === undefined) {
       const largest = defined(batchSizes.at(-1), 'a batch size');
       await warmUp({ ...request, batchSize: largest, alone: alone.map((trial) => scaledTrial(trial, largest / batchSize)) });
@@ -136,6 +139,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     const calibration = interpolatedCalibration(calibrations, batchSize);
     return calibratedTimes(calibration, defined(trials[index], 'a measurement'));
   });
+  const passMs = [...calibrations.values()].map((calibration) => calibration.passMs).filter((ms) => ms !== undefined);
   return {
     layers: layerProfiles(sequence, training.frozen, defined(trials.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
     times: {
@@ -145,6 +149,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
       backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
       stepMs: calibrated.map(({ stepMs }) => stepMs),
       ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
+      ...(passMs.length === 0 ? {} : { passMs: median(passMs) }),
     },
     cached: false,
   };
@@ -179,7 +184,7 @@ function cacheKey(
   { batchSizes, training, label }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'>,
 ): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([17, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([18, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */

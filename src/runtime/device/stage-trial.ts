@@ -1,12 +1,14 @@
 // A stage that computes made-up micro-batches, so that it can be timed: the very graphs and calls of a run (packs, sums of gradients, loss, one graph
-// for both passes on the last stage), without links. Times are those of the engine: what it works, not what anyone waits.
+// for both passes on the last stage), without links. Times are what is worked, not what anyone waits: where the process shares a processor with its engine, what the
+// engine's thread works and what the main thread does besides, as rounds are judged (drift.ts); garbage, which trials make more of, is neither's. Elsewhere the engine's.
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
+import type { ProcessClock, ProcessWork } from '../../engine/work-clock.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { allocate, type ElementArray, type ElementType, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
-import { median } from '../../statistics.ts';
+import { mean, median } from '../../statistics.ts';
 import { createStage } from './create-stage.ts';
 import type { StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
@@ -17,6 +19,25 @@ export interface TrialTimes {
   readonly backwardMs: number;
   /** Of backwardMs, the pass of the input gradients where there are two; else 0. */
   readonly inputMs: number;
+  /** What the main thread does besides, weight passes apart; undefined where that takes nothing from the engine, or is not known. */
+  readonly mainMs: number | undefined;
+}
+
+/** What is worked in some time. */
+interface Work {
+  readonly computeMs: number;
+  readonly mainMs: number | undefined;
+}
+
+const noWork: Work = { computeMs: 0, mainMs: 0 };
+
+/** Undefined where the process's clock does not run, or does not know the threads. */
+function workBetween(before: ProcessWork | undefined, after: ProcessWork | undefined): Work | undefined {
+  if (before?.computeMs === undefined || after?.computeMs === undefined || after.processMs === before.processMs) return undefined;
+  return {
+    computeMs: after.computeMs - before.computeMs,
+    mainMs: before.mainMs === undefined || after.mainMs === undefined ? undefined : after.mainMs - before.mainMs,
+  };
 }
 
 /** A stage under trial. */
@@ -29,16 +50,17 @@ export interface StageTrial {
   release(): void;
 }
 
-/** Compiles a stage with made-up weights. */
-export async function createStageTrial(engine: Engine, options: StageOptions): Promise<StageTrial> {
+/** Compiles a stage with made-up weights. `processWork`: what this process has done (`createProcessClock`). */
+export async function createStageTrial(engine: Engine, options: StageOptions, processWork?: ProcessClock): Promise<StageTrial> {
   const { grain: _, ...training } = options.training; // times are of whole shares
   const stage = await createStage(engine, { ...options, training });
   loadMadeUp(stage, options);
-  const timed = async (work: () => Promise<unknown>): Promise<number> => {
-    const beforeMs = engine.busyMs();
+  const timed = async (work: () => Promise<unknown>): Promise<Work> => {
+    const now = (): ProcessWork | undefined => processWork?.(engine.threadMs?.());
+    const [beforeMs, before] = [engine.busyMs(), now()];
     await work();
     await engine.settled();
-    return engine.busyMs() - beforeMs;
+    return workBetween(before, now()) ?? { computeMs: engine.busyMs() - beforeMs, mainMs: undefined };
   };
   const inputs = madeUpCuts(stage.inputs, options.sampleCount);
   const gradients = stage.isLast
@@ -54,20 +76,25 @@ export async function createStageTrial(engine: Engine, options: StageOptions): P
   return {
     async microBatch() {
       const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
-      const forwardMs = await timed(() => stage.forward(0, 0, given, target));
-      if (!options.splitBackward) return { forwardMs, backwardMs: await timed(() => stage.backward(0, seeds)), inputMs: 0 };
-      const inputMs = await timed(() => stage.backwardInput(0, seeds));
-      const weightMs = await timed(async () => stage.backwardWeight(0));
-      return { forwardMs, backwardMs: inputMs + weightMs, inputMs };
+      const forward = await timed(() => stage.forward(0, 0, given, target));
+      const backward = await timed(() => (options.splitBackward ? stage.backwardInput(0, seeds) : stage.backward(0, seeds)));
+      const weight = options.splitBackward ? await timed(async () => stage.backwardWeight(0)) : noWork;
+      return {
+        forwardMs: forward.computeMs,
+        backwardMs: backward.computeMs + weight.computeMs,
+        inputMs: options.splitBackward ? backward.computeMs : 0,
+        mainMs: forward.mainMs === undefined || backward.mainMs === undefined ? undefined : forward.mainMs + backward.mainMs,
+      };
     },
     async update() {
-      return timed(async () => {
+      const { computeMs } = await timed(async () => {
         const totals = stage.finishRound(true);
         stage.update({ learningRate: 0, gradientScale: 1, step: ++step });
         await totals;
         stage.beginRound(step);
         stage.dropVersion(step - 1);
       });
+      return computeMs;
     },
     release: () => stage.dispose(),
   };
@@ -165,15 +192,15 @@ async function warmUpTrial(trial: StageTrial, { runLimit }: Span): Promise<boole
 }
 
 async function meanTimes(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {
-  let [forwardMs, backwardMs, inputMs, runCount] = [0, 0, 0, 0];
-  do {
-    const times = await trial.microBatch();
-    forwardMs += times.forwardMs;
-    backwardMs += times.backwardMs;
-    inputMs += times.inputMs;
-    runCount++;
-  } while (forwardMs + backwardMs < ms && runCount < runLimit);
-  return { forwardMs: forwardMs / runCount, backwardMs: backwardMs / runCount, inputMs: inputMs / runCount };
+  const runs: TrialTimes[] = [];
+  do runs.push(await trial.microBatch());
+  while (runs.reduce((spentMs, times) => spentMs + total(times), 0) < ms && runs.length < runLimit);
+  return {
+    forwardMs: mean(runs.map((times) => times.forwardMs)),
+    backwardMs: mean(runs.map((times) => times.backwardMs)),
+    inputMs: mean(runs.map((times) => times.inputMs)),
+    mainMs: runs.some((times) => times.mainMs === undefined) ? undefined : mean(runs.map((times) => times.mainMs ?? 0)),
+  };
 }
 
 /** What an update adds to a round of micro-batches. */

@@ -5,7 +5,7 @@ import { setTimeout } from 'node:timers/promises';
 import type { Clock } from '../../clock.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { type DeviceFacts, deviceFacts } from '../../engine/host-node.ts';
-import type { ProcessWork } from '../../engine/work-clock.ts';
+import type { ProcessClock } from '../../engine/work-clock.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { protocolVersion } from '../../transport/handshake.ts';
@@ -44,7 +44,7 @@ export interface JoinOptions {
   /** See WorkerOptions. */
   readonly startProfile?: WorkerOptions['startProfile'];
   /** See WorkerOptions. */
-  readonly processWork?: () => ProcessWork;
+  readonly processWork?: ProcessClock;
   onJoined(name: string, joined: { readonly host: string; readonly encrypted: boolean }): void;
   /** The link was lost; the device tries again. */
   onLost?(reason: string): void;

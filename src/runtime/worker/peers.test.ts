@@ -104,6 +104,20 @@ test('what a small frame each way costs both ends is measured too', async () => 
   assert.deepEqual([found.sendingMsPerTrip, found.receivingMsPerTrip], [2, 3]);
 });
 
+test('what a small frame costs after a wait is measured apart', async () => {
+  const clock = createVirtualClock();
+  let [own, lastMs] = [0, 0];
+  // Whoever has slept for longer than the way there and back takes is slow to wake.
+  const a = (): number => {
+    own += clock.now() - lastMs > 5 ? 4 : 1;
+    lastMs = clock.now();
+    return own;
+  };
+  const found = await clock.runUntil(linked(clock, { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 }, { a, b: () => 0 }).measure('b'));
+  assert.deepEqual([found.sendingMsPerTrip, found.sendingMsPerWake, found.receivingMsPerWake], [1, 4, 0]);
+  assert.ok(Math.abs(found.latencyMs - 1) < 0.1, `${found.latencyMs} ms`);
+});
+
 test('a device that computes, or does not know its costs, leaves them out', async () => {
   const clock = createVirtualClock();
   const shape = { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 };

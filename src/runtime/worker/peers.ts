@@ -34,8 +34,10 @@ export interface ConnectOptions {
   onFailure?(peer: string, reason: string): void;
 }
 
-/** Small frames that are sent there and back. */
+/** Small frames that are sent there and back: one right behind the other, and with pauses. */
 const tripCount = 15;
+const wakeCount = 6;
+const pauseMs = 20;
 
 /**
  * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it takes longer, until a lump of 64 KiB, as
@@ -197,27 +199,43 @@ export class Peers {
 
   /**
    * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other, with what both
-   * cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and
+   * cost both ends, and what small frames do after pauses. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and
    * `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
    */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
-    const trips: number[] = [];
+    const { tripsMs, costs } = await this.#trips(peer, priority, tripCount, 0);
+    const { costs: wakes } = await this.#trips(peer, priority, wakeCount, pauseMs);
+    const [sendingMsPerTrip, receivingMsPerTrip] = costs;
+    const [sendingMsPerWake, receivingMsPerWake] = wakes;
+    return {
+      peer,
+      latencyMs: median(tripsMs) / 2,
+      ...(sendingMsPerTrip === undefined ? {} : { sendingMsPerTrip }),
+      ...(receivingMsPerTrip === undefined ? {} : { receivingMsPerTrip }),
+      ...(sendingMsPerWake === undefined ? {} : { sendingMsPerWake }),
+      ...(receivingMsPerWake === undefined ? {} : { receivingMsPerWake }),
+      ...(await this.#rate(peer, priority)),
+    };
+  }
+
+  /** Small frames there and back, each after a pause: how long they are on their way, and what each but the first cost both ends. */
+  async #trips(
+    peer: string,
+    priority: Priority,
+    count: number,
+    pauseMs: number,
+  ): Promise<{ readonly tripsMs: readonly number[]; readonly costs: Costs }> {
+    const tripsMs: number[] = [];
     const echoes: Echo[] = [];
-    while (trips.length < tripCount) {
+    while (echoes.length < count) {
+      if (pauseMs > 0) await new Promise<void>((resolve) => this.#clock.after(pauseMs, resolve));
       const sentMs = this.#clock.now();
       const echo = await this.#echo(peer, priority);
-      trips.push(echo.atMs - sentMs);
+      tripsMs.push(echo.atMs - sentMs);
       echoes.push(echo);
     }
     const [first, last] = [echoes[0], echoes.at(-1)] as [Echo, Echo];
-    const [sendingMsPerTrip, receivingMsPerTrip] = costsBetween(first, last, tripCount - 1);
-    return {
-      peer,
-      latencyMs: median(trips) / 2,
-      ...(sendingMsPerTrip === undefined ? {} : { sendingMsPerTrip }),
-      ...(receivingMsPerTrip === undefined ? {} : { receivingMsPerTrip }),
-      ...(await this.#rate(peer, priority)),
-    };
+    return { tripsMs, costs: costsBetween(first, last, count - 1) };
   }
 
   /**
@@ -290,8 +308,11 @@ function measurementOf(first: Echo, last: Echo, bytes: number): Omit<LinkMeasure
   };
 }
 
+/** Of one's own device and its peer's, where they are known. */
+type Costs = readonly [ownMs: number | undefined, peerMs: number | undefined];
+
 /** What each of so many things between two echoes cost this device and its peer. */
-function costsBetween(first: Echo, last: Echo, count: number): readonly [own: number | undefined, peer: number | undefined] {
+function costsBetween(first: Echo, last: Echo, count: number): Costs {
   const cost = (from: number | undefined, to: number | undefined): number | undefined =>
     from === undefined || to === undefined ? undefined : Math.max(0, to - from) / count;
   return [cost(first.ownLossMs, last.ownLossMs), cost(first.peerLossMs, last.peerLossMs)];

@@ -4,6 +4,7 @@ import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/compute-thread.ts';
 import { toFailure } from '../../engine/compute-thread-messages.ts';
 import { searchForGarbageLess } from '../../engine/host-node.ts';
+import { createProcessClock } from '../../engine/work-clock.ts';
 import { profileLayers } from '../device/profiler.ts';
 import { modelOf } from './model.ts';
 import type { ProfileReply, ProfileRequest } from './profile-apart.ts';
@@ -23,6 +24,7 @@ async function measure({ message, graph, batchSizes, memoryBytes, engine }: Prof
       label,
       memoryBytes,
       clock: systemClock,
+      processWork: createProcessClock({ threadCount: 1, maxCpu: 1, isCourteous: false, ...engine }),
       onProgress: (done, total) => void send({ done, total }),
     });
     await send({ profile });

@@ -9,7 +9,7 @@ import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import type { Engine } from '../../engine/engine.ts';
-import type { ProcessWork } from '../../engine/work-clock.ts';
+import type { ProcessClock, ProcessWork } from '../../engine/work-clock.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
@@ -77,7 +77,7 @@ export interface WorkerOptions {
   /** Default: those of this process. */
   readonly meters?: ProcessMeters;
   /** What this process has done (`createProcessClock`). Default: not known. */
-  readonly processWork?: () => ProcessWork;
+  readonly processWork?: ProcessClock;
 }
 
 /** How a worker's part ended. */
@@ -134,8 +134,7 @@ class Worker {
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#fromPeer(from, frame),
       onEnd: (peer, lost) => this.#peerLost(peer, lost),
-      // Nothing computes before the first layout: what the process does is for its links.
-      lossMs: () => (this.#model?.layouts.current === undefined ? options.processWork?.().processMs : undefined),
+      lossMs: () => this.#linksMs(),
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>
@@ -380,10 +379,18 @@ class Worker {
   }
 
   async #measureModel({ message: control, graph, sequence, label }: Model, batchSizes: readonly number[]): Promise<MeasuredProfile> {
-    const { engine, clock, memoryBytes, startProfile } = this.#options;
+    const { engine, clock, memoryBytes, startProfile, processWork } = this.#options;
     const onProgress = (done: number, total: number): void => void this.#send('profile-progress', { done, total }).catch(() => {}); // a lost link ends the run by itself
     if (startProfile === undefined || graph === undefined) {
-      return profileLayers(engine, sequence, { batchSizes, training: control.training, label, memoryBytes, clock, onProgress });
+      return profileLayers(engine, sequence, {
+        batchSizes,
+        training: control.training,
+        label,
+        memoryBytes,
+        clock,
+        processWork,
+        onProgress,
+      });
     }
     const job = { message: control, graph, batchSizes, memoryBytes: memoryBytes && trainingMiB(memoryBytes / bytesInMiB) * bytesInMiB };
     const { profile, end } = startProfile(job, onProgress);
@@ -578,14 +585,23 @@ class Worker {
     if (isTraced(round)) await this.#send('trace', { round, times });
   }
 
+  /** What links have cost so far, while nothing computes: before the first layout. */
+  #linksMs(): number | undefined {
+    if (this.#model?.layouts.current !== undefined) return undefined;
+    const work = this.#options.processWork?.();
+    return work?.mainMs ?? work?.processMs;
+  }
+
   /** What this process has done since this was asked last; empty where that is not known. */
-  #newWork(): Partial<ProcessWork> {
+  #newWork(): { readonly processMs?: number; readonly linksMs?: number } {
     const before = this.#toldWork;
-    const now = this.#options.processWork?.() ?? before;
+    const now = this.#options.processWork?.(this.#options.engine.threadMs?.()) ?? before;
     this.#toldWork = now;
-    const processMs = now.processMs - before.processMs;
+    const since = (key: keyof ProcessWork): number | undefined => (now[key] === undefined ? undefined : now[key] - (before[key] ?? 0));
+    const [processMs = 0, mainMs, computeMs] = [since('processMs'), since('mainMs'), since('computeMs')];
     if (processMs === 0) return {};
-    return now.linksMs === undefined ? { processMs } : { processMs, linksMs: now.linksMs - (before.linksMs ?? 0) };
+    const linksMs = computeMs === undefined ? mainMs : Math.max(0, processMs - computeMs);
+    return linksMs === undefined ? { processMs } : { processMs, linksMs };
   }
 
   /** A round holds on all devices: its update stands, and the state before it may go. */
