@@ -78,8 +78,8 @@ export interface DeviceTimes {
    */
   readonly handlingMsPerMiB?: number;
   /**
-   * Milliseconds of computing that a pass of a micro-batch costs such a device besides, however many bytes it sends and receives: frames, acknowledgements,
-   * housekeeping of the program. Paid like the bytes. Extension to the contract; absent means 0.
+   * Milliseconds of computing that a pass of a micro-batch costs such a device besides, however many bytes it sends and receives: calls of the engine, frames,
+   * acknowledgements, housekeeping of the program. Paid like the bytes. Extension to the contract; absent means 0.
    */
   readonly passMs?: number;
 }

@@ -119,8 +119,8 @@ export function framesByDevice(measurements: ReadonlyMap<string, readonly LinkMe
   return least;
 }
 
-/** A processor that works for this part of the time in which a link is measured is what holds it up. */
-const leastHindrance = 0.8;
+/** Processors at both ends that together work for this part of the time in which a link is measured are what holds it up: under quotas they do by turns. */
+const leastHindrance = 0.7;
 /** Milliseconds a MiB at so many Mbps, and Mbps at so many milliseconds a MiB. */
 const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
 
@@ -130,9 +130,9 @@ const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
  */
 export function unhinderedMbps(device: string, link: LinkMeasurement, costs: ReadonlyMap<string, number>): number {
   const { peer, bandwidthMbps, sendingMsPerMiB = 0, receivingMsPerMiB = 0 } = link;
-  const busiest = Math.max(sendingMsPerMiB, receivingMsPerMiB) / inverse(bandwidthMbps);
+  const busy = (sendingMsPerMiB + receivingMsPerMiB) / inverse(bandwidthMbps);
   const usualMs = Math.max(costs.get(device) ?? 0, costs.get(peer) ?? 0);
-  return busiest < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, inverse(usualMs));
+  return busy < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, inverse(usualMs));
 }
 
 /** What its links cost a device: a MiB, and a frame. */

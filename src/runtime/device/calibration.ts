@@ -1,12 +1,13 @@
 // From the times of layers compiled alone to times that add up to those of real stages. The model is taken apart at a few places; between each two of
-// them, the layers share what that part of the model takes as a stage whose two passes are two graphs. A stage between any two layers is then off by no
-// more than the layers' shares of one part, and by its own border. What last stages save, whose passes are one graph, is about the same part of their time
-// wherever they begin: one factor, from stages measured both ways in turn (differences between last stages would be mostly noise).
+// them, the layers share what that part of the model takes as a stage whose two passes are two graphs, less what any stage takes besides its layers: calls (told by
+// the pass), and what is given and handed on (half of it is taken from each part, for stages of about two). A stage between any two layers is then off by no more
+// than the layers' shares of one part, and by some of its borders. What last stages save, whose passes are one graph, is about the same part of their time wherever
+// they begin: one factor, from stages measured both ways in turn (differences between last stages would be mostly noise), and right for the whole model.
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { ProcessClock } from '../../engine/work-clock.ts';
-import { type CutTensor, cutBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import { type CutTensor, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { median } from '../../statistics.ts';
 import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
 import type { LeastKept } from './recomputation.ts';
@@ -15,6 +16,7 @@ import {
   type Span,
   type StageTrial,
   type TrialTimes,
+  timeInTurn,
   timeMicroBatches,
   timeRatio,
   timeUpdate,
@@ -58,10 +60,14 @@ export interface Factors {
 
 /** The factors at one batch size. */
 export interface Calibration extends Factors {
-  /** What the parts take in a plan of two stages, of what they take each by itself; part of the factors above. */
-  readonly border: number;
-  /** Milliseconds of the main thread for a pass of a part (`DeviceTimes`); undefined where it takes nothing from the engine, or is not known. */
-  readonly passMs: number | undefined;
+  /** What a stage takes for a micro-batch besides its layers: each part has it, and the whole model once. */
+  readonly besideMs: number;
+  /** Of these, what calls take, whatever the batch; the rest goes with what is given and handed on. */
+  readonly callMs: number;
+  /** What the whole model takes, of what its parts add up to; part of `step`. */
+  readonly wholeOfParts: number;
+  /** What a pass of a micro-batch costs besides layers (`DeviceTimes`): half of what calls take, and of what the main thread does. */
+  readonly passMs: number;
 }
 
 interface SplitFactors {
@@ -74,6 +80,8 @@ export interface CalibrationRequest {
   readonly sequence: LayerSequence;
   readonly batchSize: number;
   readonly alone: readonly LayerTrial[];
+  /** The first layer of each part (`partStarts`). */
+  readonly starts: readonly number[];
   readonly training: TrainingSpec;
   readonly label: CutTensor;
   readonly memoryBytes?: number | undefined;
@@ -86,9 +94,13 @@ export interface CalibrationRequest {
 }
 
 /** Parts of the model: enough that a cut inside one matters little, few enough to compile. */
-const partCount = 6;
+const partCount = 8;
+/** Of a part's size, what is its time; the rest is its number of layers. */
+const timeWeight = 0.75;
 /** The beginning of a part may move by so much of a part. */
 const mostMove = 0.3;
+/** Of what goes with borders, this part is taken from each part: stages before the last are about two parts. */
+const borderPart = 0.5;
 /** A micro-batch of the whole model that takes longer is measured less often. */
 const longMicroBatchMs = 600;
 /** Of the device's memory, for a stage under trial. */
@@ -96,65 +108,71 @@ const memoryPart = 0.8;
 
 /** Measures stages at one batch size. */
 export async function calibrate(request: CalibrationRequest): Promise<Calibration> {
-  const { alone, before } = request;
-  const starts =
-    before?.starts ??
-    partStarts(
-      alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs),
-      request.sequence.layers.map((_, layer) => cutBytes(request.sequence.layers[layer - 1]?.outputs ?? [])),
-    );
+  const { alone, starts, before } = request;
   const forwardMs = sums(starts, alone, ({ forwardMs }) => forwardMs);
   const backwardMs = sums(starts, alone, ({ backwardMs }) => backwardMs);
-  const parts = await inTurn(starts, (start, part) => timeStage(request, [start, starts[part + 1] ?? alone.length], 'apart'));
-  const separate = [
-    partFactors(
-      forwardMs,
-      parts.map((part) => part?.forwardMs),
-    ),
-    partFactors(
-      backwardMs,
-      parts.map((part) => part?.backwardMs),
-    ),
-  ] as const;
-  const partsMs = starts.map((_, part) => at(forwardMs, part) * at(separate[0], part) + at(backwardMs, part) * at(separate[1], part));
+  const ranges = starts.map((start, part): Range => [start, starts[part + 1] ?? alone.length]);
   // Of a micro-batch that takes long, some of what is known is kept.
-  const known = sum(partsMs) > longMicroBatchMs ? before : undefined;
-  const border = known?.border ?? (await borderFactor(request, partsMs));
-  const [forward, backward] = separate.map((factors) => factors.map((factor) => factor * border)) as [number[], number[]];
+  const expectedMs =
+    before &&
+    sum(starts.map((_, part) => at(forwardMs, part) * at(before.forward, part) + at(backwardMs, part) * at(before.backward, part)));
+  const known = expectedMs !== undefined && expectedMs > longMicroBatchMs ? before : undefined;
+  const times = await timeStages(request, known !== undefined || ranges.length === 1 ? ranges : [...ranges, [0, alone.length]]);
+  const [parts, whole] = [times.slice(0, ranges.length), times[ranges.length]];
+  const besideMs = known?.besideMs ?? besideLayers(parts, whole);
+  const callMs = before?.callMs ?? besideMs;
+  const lessMs = callMs + borderPart * Math.max(0, besideMs - callMs);
+  const forward = partFactors(
+    forwardMs,
+    parts.map((part) => part && withoutHalf(part.forwardMs, lessMs)),
+  );
+  const backward = partFactors(
+    backwardMs,
+    parts.map((part) => part && withoutHalf(part.backwardMs, lessMs)),
+  );
+  const partsMs = sum(starts.map((_, part) => at(forwardMs, part) * at(forward, part) + at(backwardMs, part) * at(backward, part)));
+  const wholeOfParts = known?.wholeOfParts ?? (whole === undefined || partsMs === 0 ? 1 : (total(whole) - callMs) / partsMs);
   const split = known?.split ?? (await splitFactors(request, { starts, backward }));
-  return {
-    starts,
-    border,
-    forward,
-    backward,
-    step: await stepFactor(request, starts, known !== undefined),
-    split,
-    passMs: passMsOf(parts),
-  };
+  const step = wholeOfParts * (await stepFactor(request, known !== undefined));
+  const mainMs = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
+  const passMs = (callMs + (mainMs.length === 0 ? 0 : median(mainMs))) / 2;
+  return { starts, besideMs, callMs, wholeOfParts, forward, backward, step, split, passMs };
 }
 
-/** Both passes of a micro-batch together are what the main thread was measured for. */
-function passMsOf(parts: readonly (TrialTimes | undefined)[]): number | undefined {
-  const known = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
-  return known.length === 0 ? undefined : median(known) / 2;
+/** Each of the parts takes something besides its layers, the whole model only once. */
+function besideLayers(parts: readonly (TrialTimes | undefined)[], whole: TrialTimes | undefined): number {
+  const known = parts.filter((part) => part !== undefined);
+  if (whole === undefined || known.length < parts.length) return 0;
+  return Math.max(0, sum(known.map(total)) - total(whole)) / (known.length - 1);
 }
 
-/** What the two passes of a split backward take in a stage of all parts but the first, of what they take in layers alone. */
+/** Of a pass, what its layers take: at least half of it. */
+function withoutHalf(passMs: number, besideMs: number): number {
+  return Math.max(passMs / 2, passMs - besideMs / 2);
+}
+
+/**
+ * What the two passes of a split backward take in a stage of all parts but the first, of what they take in layers alone: each beside the whole backward pass of
+ * the same stage, measured in turn.
+ */
 async function splitFactors(
   request: CalibrationRequest,
   { starts, backward }: Pick<Calibration, 'starts' | 'backward'>,
 ): Promise<SplitFactors> {
   const { alone } = request;
   const first = starts[1];
-  const trial = first === undefined ? undefined : await timeStage(request, [first, alone.length], 'split');
-  if (trial === undefined || first === undefined) return { input: 1, weight: 1 };
-  const expectedMs = (key: 'inputPart' | 'weightPart'): number =>
-    sum(alone.slice(first).map((layer, index) => layer.backwardMs * layer[key] * at(backward, partOf(starts, first + index))));
-  const factor = (ms: number, expected: number): number => (expected === 0 ? 1 : ms / expected);
-  return {
-    input: factor(trial.inputMs, expectedMs('inputPart')),
-    weight: factor(trial.backwardMs - trial.inputMs, expectedMs('weightPart')),
+  const range: Range = [first ?? 0, alone.length];
+  const stages = (['apart', 'split'] as const).map((passes) => [range, passes] as const);
+  const [whole, split] = first === undefined ? [] : await timeTogether(request, stages);
+  if (whole === undefined || split === undefined) return { input: 1, weight: 1 };
+  const layers = alone
+    .slice(first)
+    .map((layer, index) => ({ ...layer, backwardMs: layer.backwardMs * at(backward, partOf(starts, range[0] + index)) }));
+  const factor = (ms: number, key: 'inputPart' | 'weightPart'): number => {
+    const expected = sum(layers.map((layer) => layer.backwardMs * layer[key])) / sum(layers.map(({ backwardMs }) => backwardMs));
+    return expected > 0 && whole.backwardMs > 0 ? ms / (expected * whole.backwardMs) : 1;
   };
+  return { input: factor(split.inputMs, 'inputPart'), weight: factor(split.backwardMs - split.inputMs, 'weightPart') };
 }
 
 /** The part that a layer is in. */
@@ -163,8 +181,8 @@ function partOf(starts: readonly number[], layer: number): number {
 }
 
 /** Whether a micro-batch of the layers alone takes so long that they are not measured again. */
-export function isLong({ alone, before }: Pick<CalibrationRequest, 'alone' | 'before'>): boolean {
-  return before !== undefined && sum(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs)) > longMicroBatchMs;
+export function isLong(alone: readonly LayerTrial[]): boolean {
+  return sum(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs)) > longMicroBatchMs;
 }
 
 /** The layers' times at the batch size of the calibration. */
@@ -216,7 +234,7 @@ export async function timeWholeUpdate(request: CalibrationRequest): Promise<numb
 }
 
 /**
- * The first layers of parts of about the same size, to which a layer adds half by its time, half by being one: short layers alone are in the
+ * The first layers of parts of about the same size, to which a layer adds by its time and, less, by being one: short layers alone are in the
  * processor's caches, which they are not in a stage, and must not share a part with long ones. Nearby, a part begins where the fewest bytes cross, as the stages
  * of plans do: handing over is part of what it takes. `borderBytes`: what crosses before each layer.
  */
@@ -224,11 +242,15 @@ export function partStarts(layerMs: readonly number[], borderBytes: readonly num
   const totalMs = sum(layerMs);
   const positions: number[] = [];
   const even = new Set([0]);
-  let passed = 0;
+  let [passed, part] = [0, 0];
   for (const [layer, ms] of layerMs.entries()) {
     positions.push(passed);
-    const size = (totalMs === 0 ? 0 : ms / totalMs / 2) + 1 / layerMs.length / (totalMs === 0 ? 1 : 2);
-    if ((passed + size / 2) * partCount >= even.size) even.add(layer);
+    const size = totalMs === 0 ? 1 / layerMs.length : (timeWeight * ms) / totalMs + (1 - timeWeight) / layerMs.length;
+    const middle = Math.floor((passed + size / 2) * partCount + 1e-9);
+    if (middle > part) {
+      even.add(layer);
+      part = middle;
+    }
     passed += size;
   }
   const distance = (layer: number, start: number): number => Math.abs(at(positions, layer) - at(positions, start));
@@ -250,54 +272,62 @@ function partFactors(aloneMs: readonly number[], partMs: readonly (number | unde
   return partMs.map((ms, part) => (ms === undefined || at(aloneMs, part) === 0 ? usual : ms / at(aloneMs, part)));
 }
 
-/** Every border between two parts costs something that stages of several parts have not: what all parts take together becomes that of the whole with one border. */
-async function borderFactor(request: CalibrationRequest, parts: readonly number[]): Promise<number> {
-  const borderCount = parts.length - 1;
-  const whole = borderCount === 0 ? undefined : await timeStage(request, [0, request.alone.length], 'apart');
-  const partsMs = sum(parts);
-  if (whole === undefined || partsMs === 0) return 1;
-  const wholeMs = total(whole);
-  return (wholeMs + (partsMs - wholeMs) / borderCount) / partsMs;
-}
-
 /** The median of last stages that begin at different parts; of the latest of them alone where micro-batches are long. Where none of them fits, as before. */
-async function stepFactor(request: CalibrationRequest, starts: readonly number[], isLongMicroBatch: boolean): Promise<number> {
+async function stepFactor(request: CalibrationRequest, isLongMicroBatch: boolean): Promise<number> {
+  const { starts, before } = request;
   const end = request.alone.length;
   const anchors = starts.filter((_, part) => part % anchorStride === 0);
   const tried = isLongMicroBatch ? anchors.slice(-1) : anchors;
   const ratios = await inTurn(tried, (start) => stepRatio(request, [start, end]));
   const known = ratios.filter((ratio) => ratio !== undefined);
-  return known.length === 0 ? (request.before?.step ?? 1) : median(known);
+  return known.length === 0 ? (before === undefined ? 1 : before.step / before.wholeOfParts) : median(known);
 }
 
 /** Of parts at which last stages are measured both ways, one in so many. */
-const anchorStride = 2;
+const anchorStride = 3;
 
 /** A last stage's time as one graph, of its time as two, measured in turn. Undefined where both do not fit together. */
-async function stepRatio(request: CalibrationRequest, layers: readonly [number, number]): Promise<number | undefined> {
-  if (!fits(request, layers, 2)) return undefined;
+async function stepRatio(request: CalibrationRequest, layers: Range): Promise<number | undefined> {
+  if (!fits(request, [layers, layers])) return undefined;
   return withTrial(request, layers, 'apart', (apart) => withTrial(request, layers, 'step', (step) => timeRatio(step, apart, request.span)));
 }
 
 /** Forward and backward as one graph, as two, or the backward as two of its own. */
 type Passes = 'step' | 'apart' | 'split';
 
-/** Undefined where the stage does not fit. */
-function timeStage(request: CalibrationRequest, layers: readonly [number, number], passes: Passes): Promise<TrialTimes | undefined> {
-  return withTrial(request, layers, passes, (trial) => timeMicroBatches(trial, request.span));
+type Range = readonly [first: number, end: number];
+
+/** Stages whose passes are two graphs; in turn where all of them fit together. Undefined is what does not fit. */
+async function timeStages(request: CalibrationRequest, ranges: readonly Range[]): Promise<readonly (TrialTimes | undefined)[]> {
+  const together = await timeTogether(
+    request,
+    ranges.map((range) => [range, 'apart']),
+  );
+  if (together.length > 0) return together;
+  return inTurn(ranges, (range) => withTrial(request, range, 'apart', (trial) => timeMicroBatches(trial, request.span)));
+}
+
+/** Times stages in turn. Empty where not all of them fit together. */
+async function timeTogether(request: CalibrationRequest, stages: readonly (readonly [Range, Passes])[]): Promise<readonly TrialTimes[]> {
+  const ranges = stages.map(([range]) => range);
+  if (!fits(request, ranges)) return [];
+  const trials: StageTrial[] = [];
+  try {
+    for (const [range, passes] of stages) trials.push(await createTrial(request, range, passes));
+    return await timeInTurn(trials, request.span);
+  } finally {
+    for (const trial of trials) trial.release();
+  }
 }
 
 async function withTrial<T>(
   request: CalibrationRequest,
-  layers: readonly [number, number],
+  layers: Range,
   passes: Passes,
   use: (trial: StageTrial) => Promise<T>,
 ): Promise<T | undefined> {
-  const { engine, sequence, batchSize, training, label, processWork } = request;
-  if (!fits(request, layers)) return undefined;
-  const common = { sequence, layers, sampleCount: batchSize, microBatchSize: batchSize, training, label };
-  const how = { splitBackward: passes === 'split', immediateBackward: passes === 'step' };
-  const trial = await createStageTrial(engine, { ...common, ...how }, processWork);
+  if (!fits(request, [layers])) return undefined;
+  const trial = await createTrial(request, layers, passes);
   try {
     return await use(trial);
   } finally {
@@ -305,12 +335,22 @@ async function withTrial<T>(
   }
 }
 
-/** Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out; of so many stages at once. */
-function fits({ sequence, alone, training, memoryBytes }: CalibrationRequest, [first, end]: readonly [number, number], count = 1): boolean {
+function createTrial(request: CalibrationRequest, layers: Range, passes: Passes): Promise<StageTrial> {
+  const { engine, sequence, batchSize, training, label, processWork } = request;
+  const common = { sequence, layers, sampleCount: batchSize, microBatchSize: batchSize, training, label };
+  const how = { splitBackward: passes === 'split', immediateBackward: passes === 'step' };
+  return createStageTrial(engine, { ...common, ...how }, processWork);
+}
+
+/** Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out; of all these stages at once. */
+function fits({ sequence, alone, training, memoryBytes }: CalibrationRequest, ranges: readonly Range[]): boolean {
   if (memoryBytes === undefined) return true;
-  const weightBytes = sum(sequence.layers.slice(first, end).map((layer) => parameterBytes(sequence, layer)));
-  const savedBytes = sum(alone.slice(first, end).map((layer) => layer.savedBytes));
-  return count * ((3 + optimizerStateCount(training)) * weightBytes + 2 * savedBytes) <= memoryPart * memoryBytes;
+  const bytes = ranges.map(([first, end]) => {
+    const weightBytes = sum(sequence.layers.slice(first, end).map((layer) => parameterBytes(sequence, layer)));
+    const savedBytes = sum(alone.slice(first, end).map((layer) => layer.savedBytes));
+    return (3 + optimizerStateCount(training)) * weightBytes + 2 * savedBytes;
+  });
+  return sum(bytes) <= memoryPart * memoryBytes;
 }
 
 function sums(starts: readonly number[], alone: readonly LayerTrial[], ms: (layer: LayerTrial) => number): readonly number[] {

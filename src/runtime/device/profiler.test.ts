@@ -12,7 +12,7 @@ import { median } from '../../statistics.ts';
 import { batchNormNet, residualNet, sequenceFirstNet, transformerNet } from '../../testing/training-subjects.ts';
 import { assumedTraining } from '../profile-here.ts';
 import { cachedProfile, type MeasuredProfile, type ProfileCache, type ProfileOptions, profileLayers } from './profiler.ts';
-import { createStageTrial, total } from './stage-trial.ts';
+import { createStageTrial, type TrialTimes, total } from './stage-trial.ts';
 
 /** An engine on which every run takes 1 ms, and 1/8 ms for each node and sample. */
 interface FakeEngine extends Engine {
@@ -172,11 +172,10 @@ test('where the process shares its processor with the engine, stages take what i
   for (const table of ['forwardMs', 'backwardMs', 'stepMs'] as const)
     for (const [size, row] of (engineAlone.times[table] ?? []).entries())
       for (const [layer, ms] of row.entries()) assert.ok(near(times[table]?.[size]?.[layer], 2 * ms), `${table} ${size} ${layer}`);
-  assert.equal('passMs' in engineAlone.times, false);
-  const partsMs = [...(times.forwardMs.at(-1) ?? []), ...(times.backwardMs.at(-1) ?? [])].reduce((sum, ms) => sum + ms, 0);
-  // Half of what is computed, by two passes each of parts that share all of it.
-  const { passMs = 0 } = times;
-  assert.ok(passMs > 0 && passMs < partsMs / 4, `${passMs} ms of ${partsMs}`);
+  // Of six parts the main thread takes half as long as they compute, by two passes each.
+  const [called, mainMs] = [2 * (engineAlone.times.passMs ?? 0), (times.passMs ?? 0) - 2 * (engineAlone.times.passMs ?? 0)];
+  const layersMs = (times.forwardMs.at(-1) ?? []).map((ms, layer) => (ms + (times.backwardMs.at(-1)?.[layer] ?? 0)) / 4);
+  assert.ok(mainMs > Math.min(...layersMs) && mainMs < Math.max(...layersMs) + called, `${mainMs} ms of ${layersMs}`);
 });
 
 test('a process clock that stands still, or does not know the engine’s thread, leaves the engine’s times', async () => {
@@ -197,8 +196,9 @@ test('the layers’ times add up to those of real stages', async () => {
   const sequence = chain(5);
   const engine = createFakeEngine();
   const { times } = await profileLayers(engine, sequence, options());
+  let callMs = 0;
   for (const [point, batchSize] of [1, 4].entries()) {
-    const staged = async (range: readonly [number, number], immediateBackward: boolean): Promise<number> => {
+    const staged = async (range: readonly [number, number], immediateBackward: boolean): Promise<TrialTimes> => {
       const common = {
         sequence,
         sampleCount: batchSize,
@@ -209,33 +209,41 @@ test('the layers’ times add up to those of real stages', async () => {
       };
       const trial = await createStageTrial(engine, { ...common, layers: range, immediateBackward });
       await trial.microBatch(); // the first adds nothing to the sum of gradients
-      const ms = total(await trial.microBatch());
+      const taken = await trial.microBatch();
       trial.release();
-      return ms;
+      return taken;
     };
     const sum = (values: readonly number[] = []): number => values.reduce((all, ms) => all + ms, 0);
-    // Six layers are six parts. Both passes in one graph: the middle of what stages from every other one on save.
-    const ratios: number[] = [];
-    for (const first of [0, 2, 4]) ratios.push((await staged([first, 6], true)) / (await staged([first, 6], false)));
-    assert.ok(ratios.every((ratio) => ratio < 1));
-    for (const [layer, ms] of (times.stepMs?.[point] ?? []).entries()) {
-      const apartMs = (times.forwardMs[point]?.[layer] as number) + (times.backwardMs[point]?.[layer] as number);
-      assert.ok(Math.abs(ms - median(ratios) * apartMs) < 1e-9, `layer ${layer} at ${batchSize}: ${ms} of ${apartMs}`);
-    }
-    // Apart, one border of five is left in the sum.
-    const parts: number[] = [];
+    const near = (found: number | undefined, expected: number): boolean => Math.abs((found ?? Number.NaN) - expected) < 1e-9;
+    // Six layers are six parts. Each takes something besides, the whole only once: what calls take is known from the smallest batch, of the rest half is.
+    const parts: TrialTimes[] = [];
     for (let first = 0; first < 6; first++) parts.push(await staged([first, first + 1], false));
-    const whole = await staged([0, 6], false);
-    const expected = whole + (sum(parts) - whole) / 5;
-    const apart = sum(times.forwardMs[point]) + sum(times.backwardMs[point]);
-    assert.ok(sum(parts) > whole);
-    assert.ok(Math.abs(apart - expected) < 1e-9, `all at ${batchSize}: ${apart} and ${expected}`);
-    const shares = parts.map((ms) => ms / sum(parts));
-    shares.forEach((share, layer) => {
-      const ms = (times.forwardMs[point]?.[layer] as number) + (times.backwardMs[point]?.[layer] as number);
-      assert.ok(Math.abs(ms - share * expected) < 1e-9, `layer ${layer} at ${batchSize}`);
-    });
+    const wholeMs = total(await staged([0, 6], false));
+    const besideMs = (sum(parts.map(total)) - wholeMs) / 5;
+    if (batchSize === 1) callMs = besideMs;
+    assert.ok(besideMs > 0 && besideMs >= callMs);
+    const lessMs = callMs + (besideMs - callMs) / 2;
+    for (const [layer, part] of parts.entries()) {
+      const passes = [
+        [times.forwardMs, part.forwardMs],
+        [times.backwardMs, part.backwardMs],
+      ] as const;
+      for (const [table, ms] of passes)
+        assert.ok(
+          near(table[point]?.[layer], Math.max(ms / 2, ms - lessMs / 2)),
+          `layer ${layer} at ${batchSize}: ${table[point]?.[layer]} of ${ms}`,
+        );
+    }
+    // Both passes in one graph: the middle of what stages from some parts on save, and all of them are the whole.
+    const ratios: number[] = [];
+    for (const first of [0, 3]) ratios.push(total(await staged([first, 6], true)) / total(await staged([first, 6], false)));
+    assert.ok(ratios.every((ratio) => ratio < 1));
+    const stepMs = times.stepMs?.[point];
+    assert.ok(near(sum(stepMs), median(ratios) * (wholeMs - callMs)), `${sum(stepMs)} ms at ${batchSize}`);
+    const apartMs = (layer: number): number => (times.forwardMs[point]?.[layer] ?? 0) + (times.backwardMs[point]?.[layer] ?? 0);
+    for (let layer = 1; layer < 6; layer++) assert.ok(near((stepMs?.[layer] ?? 0) / apartMs(layer), (stepMs?.[0] ?? 0) / apartMs(0)));
   }
+  assert.equal(times.passMs, callMs / 2);
   assert.equal(engine.valueCount, 0);
 });
 
@@ -249,7 +257,7 @@ test('a device too small for the whole model is measured by the parts that fit',
   for (const point of [0, 1]) {
     for (const [layer, ms] of (times.forwardMs[point] ?? []).entries()) {
       const ratio = ms / (known.forwardMs[point]?.[layer] as number);
-      assert.ok(ratio >= 1 && ratio < 2, `layer ${layer}: ${ratio}`);
+      assert.ok(ratio >= 1 && ratio <= 2, `layer ${layer}: ${ratio}`);
     }
   }
 });

@@ -23,6 +23,7 @@ import {
   interpolatedCalibration,
   isLong,
   type LayerTrial,
+  partStarts,
   timeWholeUpdate,
   warmUp,
 } from './calibration.ts';
@@ -104,13 +105,10 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   const total = batchSizes.length * representatives.size + anchors.length;
   let done = 0;
   const trials: (readonly LayerTrial[])[] = [];
-  const calibrations = new Map<number, Calibration>();
-  let before: Calibration | undefined;
   let previous = 1;
-  let updateMs: number | undefined;
   for (const batchSize of batchSizes) {
     const grown = trials.at(-1)?.map((trial) => scaledTrial(trial, batchSize / previous));
-    const isKept = grown !== undefined && isLong({ alone: grown, before });
+    const isKept = grown !== undefined && isLong(grown);
     const extract = isKept ? undefined : stageExtractor(sequence, batchSize);
     const byKind = new Map<string, LayerTrial>();
     for (const [kind, index] of representatives) {
@@ -124,12 +122,20 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     const alone = isKept ? grown : kinds.map((kind) => defined(byKind.get(kind), kind));
     previous = batchSize;
     trials.push(alone);
-    if (!anchors.includes(batchSize)) continue;
-    const request = { engine, sequence, batchSize, alone, training, label, memoryBytes, processWork, span, before };
-    if (before === undefined) {
-      const largest = defined(batchSizes.at(-1), 'a batch size');
-      await warmUp({ ...request, batchSize: largest, alone: alone.map((trial) => scaledTrial(trial, largest / batchSize)) });
-    }
+  }
+  const [largest, slowest] = [defined(batchSizes.at(-1), 'a batch size'), defined(trials.at(-1), 'a measurement')];
+  const starts = partStarts(
+    slowest.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs),
+    sequence.layers.map((_, layer) => cutBytes(sequence.layers[layer - 1]?.outputs ?? [])),
+  );
+  const common = { engine, sequence, starts, training, label, memoryBytes, processWork, span };
+  await warmUp({ ...common, batchSize: largest, alone: slowest });
+  const calibrations = new Map<number, Calibration>();
+  let before: Calibration | undefined;
+  let updateMs: number | undefined;
+  for (const batchSize of anchors) {
+    const alone = defined(trials[batchSizes.indexOf(batchSize)], 'a measurement');
+    const request = { ...common, batchSize, alone, before };
     before = await calibrate(request);
     calibrations.set(batchSize, before);
     updateMs ??= await timeWholeUpdate(request);
@@ -139,9 +145,8 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     const calibration = interpolatedCalibration(calibrations, batchSize);
     return calibratedTimes(calibration, defined(trials[index], 'a measurement'));
   });
-  const passMs = [...calibrations.values()].map((calibration) => calibration.passMs).filter((ms) => ms !== undefined);
   return {
-    layers: layerProfiles(sequence, training.frozen, defined(trials.at(-1), 'a measurement'), defined(batchSizes.at(-1), 'a batch size')),
+    layers: layerProfiles(sequence, training.frozen, slowest, largest),
     times: {
       forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
       backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
@@ -149,7 +154,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
       backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
       stepMs: calibrated.map(({ stepMs }) => stepMs),
       ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
-      ...(passMs.length === 0 ? {} : { passMs: median(passMs) }),
+      passMs: median([...calibrations.values()].map(({ passMs }) => passMs)),
     },
     cached: false,
   };

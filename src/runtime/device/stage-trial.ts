@@ -160,11 +160,16 @@ const longRunMs = 1_000;
 
 /** The mean time of a micro-batch over a span; the median of several spans. */
 export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<TrialTimes> {
-  const isLong = await warmUpTrial(trial, span);
-  const spans: TrialTimes[] = [];
-  while (spans.length < (isLong ? 1 : spanCount)) spans.push(await meanTimes(trial, span));
-  spans.sort((a, b) => total(a) - total(b));
-  return defined(spans[Math.floor(spans.length / 2)], 'a span');
+  return defined((await timeInTurn([trial], span))[0], 'a time');
+}
+
+/** The same of several stages, a span of each in turn: what slows the device down for a while slows all of them, and their times still compare. */
+export async function timeInTurn(trials: readonly StageTrial[], span: Span): Promise<readonly TrialTimes[]> {
+  const taken = trials.map((trial) => ({ trial, spans: [] as TrialTimes[], spanLimit: spanCount }));
+  for (const one of taken) if (await warmUpTrial(one.trial, span)) one.spanLimit = 1;
+  for (let turn = 0; turn < spanCount; turn++)
+    for (const { trial, spans, spanLimit } of taken) if (turn < spanLimit) spans.push(await meanTimes(trial, span));
+  return taken.map(({ spans }) => defined(spans.toSorted((a, b) => total(a) - total(b))[spans.length >> 1], 'a span'));
 }
 
 /** The time of one stage's micro-batch, of another's: spans of both in turn, so that what slows the device down slows both. The median. */
