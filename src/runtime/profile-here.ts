@@ -2,11 +2,14 @@
 
 import type { Clock } from '../clock.ts';
 import type { Profile } from '../cluster/cluster.ts';
+import { bytesInMiB } from '../cluster/memory.ts';
 import { createComputeThread } from '../engine/compute-thread.ts';
+import { deviceFacts } from '../engine/host-node.ts';
 import { createProcessClock } from '../engine/work-clock.ts';
 import { type CutTensor, cutBefore, cutBytes, type LayerSequence } from '../graph/layers.ts';
 import { profileLayers } from './device/profiler.ts';
 import { trainedLayers } from './fine-tuning.ts';
+import { trainingMiB } from './memory-need.ts';
 import type { LoadedModel } from './models.ts';
 import { profilePoints } from './profile-points.ts';
 import type { TrainingSpec } from './training-spec.ts';
@@ -51,6 +54,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       batchSizes,
       training: assumedTraining(options.largestBatch, frozen),
       label: assumedLabel(sequence),
+      memoryBytes: trainingMiB(deviceFacts().memoryMiB) * bytesInMiB,
       clock: options.clock,
       processWork: createProcessClock({ threadCount: options.threads, maxCpu: 1, isCourteous: false }),
       onProgress: options.onProgress,

@@ -2,6 +2,7 @@
 // their times better than each alone, and a plan that finds them equal is the simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
+import { mean } from '../../statistics.ts';
 import { type LinkMeasurement, piecesPerMiB } from '../messages.ts';
 import type { DeviceFacts } from './options.ts';
 
@@ -44,15 +45,22 @@ function kindOf({ name, facts }: Measured): string {
 
 /** Forward and backward of the whole model at the largest size. */
 function totalMs({ times: { forwardMs, backwardMs } }: Measured): number {
-  return [...(forwardMs.at(-1) ?? []), ...(backwardMs.at(-1) ?? [])].reduce((sum, ms) => sum + ms, 0);
+  return sum([...(forwardMs.at(-1) ?? []), ...(backwardMs.at(-1) ?? [])]);
 }
 
 type Table = readonly (readonly number[])[];
 
-/** The middle of each entry. Tables that not all have are left out. */
+/**
+ * The middle of each entry, and of each row's sum: noise makes times longer, seldom shorter, and the middles of many entries add up to less than devices take.
+ * Tables that not all have are left out.
+ */
 function together(all: readonly DeviceTimes[]): DeviceTimes {
   const table = (tables: readonly Table[]): Table =>
-    (tables[0] ?? []).map((row, size) => row.map((_, layer) => middle(tables.map((one) => one[size]?.[layer] ?? 0))));
+    (tables[0] ?? []).map((row, size) => {
+      const middles = row.map((_, layer) => middle(tables.map((one) => one[size]?.[layer] ?? 0)));
+      const [expected, found] = [middle(tables.map((one) => sum(one[size] ?? []))), sum(middles)];
+      return found === 0 ? middles : middles.map((ms) => (ms * expected) / found);
+    });
   const optional = (tables: readonly (Table | undefined)[]): Table | undefined => {
     const present = tables.filter((one) => one !== undefined);
     return present.length === tables.length ? table(present) : undefined;
@@ -89,7 +97,7 @@ export function handlingByDevice(measurements: ReadonlyMap<string, readonly Link
   // What is handed on was received as much again: gradients go the way of activations.
   const costs = [...new Set([...sending.keys(), ...receiving.keys()])].map((device): [string, number] => {
     const ways = [sending.get(device), receiving.get(device)].filter((values) => values !== undefined).map((values) => Math.min(...values));
-    return [device, ways.reduce((sum, ms) => sum + ms, 0) / ways.length];
+    return [device, mean(ways)];
   });
   return new Map(costs);
 }
@@ -163,6 +171,10 @@ export function withHandling(
   };
   const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
 }
 
 /** The middle value, or the mean of the two in the middle. */
