@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { ProtocolError } from '../../errors.ts';
+import { ProtocolError, RunError } from '../../errors.ts';
 import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { Peers } from './peers.ts';
@@ -32,7 +32,12 @@ function direction(clock: VirtualClock, { mbps, latencyMs, burstBytes }: Shape):
 type Loss = (sentBytes: number, receivedBytes: number) => number | undefined;
 
 /** Two workers' peers, linked by such directions. */
-function linked(clock: VirtualClock, shape: Shape, losses: Readonly<Record<string, Loss>> = {}): Peers {
+function linked(
+  clock: VirtualClock,
+  shape: Shape,
+  losses: Readonly<Record<string, Loss>> = {},
+  ended: Link['ended'] = new Promise(() => {}),
+): Peers {
   const handlers: Record<string, (frame: Frame) => void> = {};
   const passed: Record<string, { sent: number; received: number }> = { a: { sent: 0, received: 0 }, b: { sent: 0, received: 0 } };
   const link = (from: string, to: string): Link => {
@@ -52,7 +57,7 @@ function linked(clock: VirtualClock, shape: Shape, losses: Readonly<Record<strin
       },
       queuedBytes: () => 0,
       close: async () => {},
-      ended: new Promise(() => {}),
+      ended,
     };
   };
   const [a, b] = ['a', 'b'].map((name) => {
@@ -116,6 +121,34 @@ test('what a small frame costs after a wait is measured apart', async () => {
   const found = await clock.runUntil(linked(clock, { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 }, { a, b: () => 0 }).measure('b'));
   assert.deepEqual([found.sendingMsPerTrip, found.sendingMsPerWake, found.receivingMsPerWake], [1, 4, 0]);
   assert.ok(Math.abs(found.latencyMs - 1) < 0.1, `${found.latencyMs} ms`);
+});
+
+test('a link that ends in a pause ends its measurement then, and no timer waits', async () => {
+  const clock = createVirtualClock();
+  // Fifteen frames there and back take 30 ms, a pause 20.
+  const ended = new Promise<Awaited<Link['ended']>>((resolve) => clock.after(40, () => resolve({ clean: false, reason: 'gone' })));
+  let waiting = 0;
+  const counted: VirtualClock = {
+    ...clock,
+    after(delayMs, callback) {
+      waiting++;
+      const cancel = clock.after(delayMs, () => {
+        waiting--;
+        callback();
+      });
+      return () => {
+        waiting--;
+        cancel();
+      };
+    },
+  };
+  const peers = linked(counted, { mbps: 1e6, latencyMs: 1, burstBytes: 2 ** 20 }, { a: () => 0, b: () => 0 }, ended);
+  await assert.rejects(
+    clock.runUntil(peers.measure('b')),
+    (error) => error instanceof RunError && /ended: gone|no link/.test(error.message),
+  );
+  assert.ok(clock.now() < 41, `${clock.now()} ms`);
+  assert.equal(waiting, 0);
 });
 
 test('a device that computes, or does not know its costs, leaves them out', async () => {

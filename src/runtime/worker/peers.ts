@@ -204,9 +204,9 @@ export class Peers {
    */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
     const { tripsMs, costs } = await this.#trips(peer, priority, tripCount, 0);
-    const { costs: wakes } = await this.#trips(peer, priority, wakeCount, pauseMs);
     const [sendingMsPerTrip, receivingMsPerTrip] = costs;
-    const [sendingMsPerWake, receivingMsPerWake] = wakes;
+    const isCounted = costs.some((ms) => ms !== undefined);
+    const [sendingMsPerWake, receivingMsPerWake] = isCounted ? (await this.#trips(peer, priority, wakeCount, pauseMs)).costs : [];
     return {
       peer,
       latencyMs: median(tripsMs) / 2,
@@ -228,7 +228,7 @@ export class Peers {
     const tripsMs: number[] = [];
     const echoes: Echo[] = [];
     while (echoes.length < count) {
-      if (pauseMs > 0) await new Promise<void>((resolve) => this.#clock.after(pauseMs, resolve));
+      if (pauseMs > 0) await this.#pause(peer, pauseMs);
       const sentMs = this.#clock.now();
       const echo = await this.#echo(peer, priority);
       tripsMs.push(echo.atMs - sentMs);
@@ -236,6 +236,16 @@ export class Peers {
     }
     const [first, last] = [echoes[0], echoes.at(-1)] as [Echo, Echo];
     return { tripsMs, costs: costsBetween(first, last, count - 1) };
+  }
+
+  /** Waits, but not beyond the end of the link. */
+  async #pause(peer: string, ms: number): Promise<void> {
+    let cancel = (): void => {};
+    const isOver = new Promise<void>((resolve) => {
+      cancel = this.#clock.after(ms, resolve);
+    });
+    await Promise.race([isOver, this.#links.get(peer)?.ended]);
+    cancel();
   }
 
   /**
