@@ -124,14 +124,14 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const lessMs = callMs + borderPart * Math.max(0, besideMs - callMs);
   const forward = partFactors(
     forwardMs,
-    parts.map((part) => part && withoutHalf(part.forwardMs, lessMs)),
+    parts.map((part) => part && layersMs(part.forwardMs, lessMs / 2)),
   );
   const backward = partFactors(
     backwardMs,
-    parts.map((part) => part && withoutHalf(part.backwardMs, lessMs)),
+    parts.map((part) => part && layersMs(part.backwardMs, lessMs / 2)),
   );
   const partsMs = sum(starts.map((_, part) => at(forwardMs, part) * at(forward, part) + at(backwardMs, part) * at(backward, part)));
-  const wholeOfParts = known?.wholeOfParts ?? (whole === undefined || partsMs === 0 ? 1 : (total(whole) - callMs) / partsMs);
+  const wholeOfParts = known?.wholeOfParts ?? (whole === undefined || partsMs === 0 ? 1 : layersMs(total(whole), callMs) / partsMs);
   const split = known?.split ?? (await splitFactors(request, { starts, backward }));
   const step = wholeOfParts * (await stepFactor(request, known !== undefined));
   const mainMs = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
@@ -146,9 +146,9 @@ function besideLayers(parts: readonly (TrialTimes | undefined)[], whole: TrialTi
   return Math.max(0, sum(known.map(total)) - total(whole)) / (known.length - 1);
 }
 
-/** Of a pass, what its layers take: at least half of it. */
-function withoutHalf(passMs: number, besideMs: number): number {
-  return Math.max(passMs / 2, passMs - besideMs / 2);
+/** What layers take of a time: at least half of it. */
+function layersMs(ms: number, besideMs: number): number {
+  return Math.max(ms / 2, ms - besideMs);
 }
 
 /**

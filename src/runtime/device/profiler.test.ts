@@ -247,6 +247,27 @@ test('the layers’ times add up to those of real stages', async () => {
   assert.equal(engine.valueCount, 0);
 });
 
+test('no time is less than nothing, even where the whole model seems to take less than what every part of it has besides', async () => {
+  const engine = createFakeEngine();
+  let busyMs = 0;
+  const noisy: Engine = {
+    ...engine,
+    async compile(graph) {
+      const executable = await engine.compile(graph);
+      const takesMs = 'nodes' in graph && graph.nodes.length > 20 ? 0.001 : 1;
+      const run: Executable['run'] = (...args) => {
+        busyMs += takesMs;
+        return executable.run(...args);
+      };
+      return { ...executable, run };
+    },
+    busyMs: () => busyMs,
+  };
+  const { times } = await profileLayers(noisy, chain(9), options());
+  for (const rows of [times.forwardMs, times.backwardMs, times.stepMs ?? []])
+    for (const ms of rows.flat()) assert.ok(ms > 0 && Number.isFinite(ms), `${ms} ms`);
+});
+
 test('a device too small for the whole model is measured by the parts that fit', async () => {
   const sequence = chain(5);
   const [small, large] = [createFakeEngine(), createFakeEngine()];
