@@ -2,6 +2,8 @@
 // one process has neither to pay for it nor to depend on it.
 
 import { monitorEventLoopDelay } from 'node:perf_hooks';
+import type { Engine } from '../../engine/engine.ts';
+import type { ProcessClock, ProcessWork } from '../../engine/work-clock.ts';
 
 /** The measurements of one worker's process. */
 export interface ProcessMeters {
@@ -28,4 +30,35 @@ export function processMeters(): ProcessMeters {
     eventLoopDelayMaxMs: () => lateMs(delay.max),
     residentBytes: () => process.memoryUsage.rss(),
   };
+}
+
+/** What the process has done, as its links and its rounds tell it. */
+export class WorkTold {
+  readonly #clock: ProcessClock | undefined;
+  readonly #engine: Pick<Engine, 'threadMs'>;
+  #told: ProcessWork = { processMs: 0 };
+
+  /** `clock`: undefined where nobody counts. */
+  constructor(clock: ProcessClock | undefined, engine: Pick<Engine, 'threadMs'>) {
+    this.#clock = clock;
+    this.#engine = engine;
+  }
+
+  /** Milliseconds that the main thread has worked so far, or the process, where threads are not known. */
+  mainMs(): number | undefined {
+    const work = this.#clock?.();
+    return work?.mainMs ?? work?.processMs;
+  }
+
+  /** What was done since this was asked last: nothing where that is not known, or where it takes no time from the engine. */
+  sinceLast(): { readonly processMs?: number; readonly linksMs?: number } {
+    const before = this.#told;
+    const now = this.#clock?.(this.#engine.threadMs?.()) ?? before;
+    this.#told = now;
+    const since = (key: keyof ProcessWork): number | undefined => (now[key] === undefined ? undefined : now[key] - (before[key] ?? 0));
+    const [processMs = 0, mainMs, computeMs] = [since('processMs'), since('mainMs'), since('computeMs')];
+    if (processMs === 0) return {};
+    const linksMs = computeMs === undefined ? mainMs : Math.max(0, processMs - computeMs);
+    return linksMs === undefined ? { processMs } : { processMs, linksMs };
+  }
 }

@@ -9,7 +9,7 @@ import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import type { Engine } from '../../engine/engine.ts';
-import type { ProcessClock, ProcessWork } from '../../engine/work-clock.ts';
+import type { ProcessClock } from '../../engine/work-clock.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
@@ -47,7 +47,7 @@ import { checkedProgram, Layout, stageKey, topologyOf } from './layout.ts';
 import { measureLinks } from './measure-links.ts';
 import { earlier, type Model, receiveModel, stageOptionsOf } from './model.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
-import { type ProcessMeters, processMeters } from './process-meters.ts';
+import { type ProcessMeters, processMeters, WorkTold } from './process-meters.ts';
 import type { ProfileJob, ProfileProcess } from './profile-apart.ts';
 import type { Replicas } from './replicas.ts';
 import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
@@ -123,18 +123,20 @@ class Worker {
   /** Devices that left before all were linked. */
   readonly #gone = new Set<string>();
   #peakMemoryBytes = 0;
-  #toldWork: ProcessWork = { processMs: 0 };
+  readonly #work: WorkTold;
   #stopHeartbeat: () => void = () => {};
 
   constructor(options: WorkerOptions) {
     this.#options = options;
     this.#meters = options.meters ?? processMeters();
     const { engine, stageStore: store, memoryBytes } = options;
+    this.#work = new WorkTold(options.processWork, engine);
     this.#ahead = store && new StagesAhead({ engine, store, memoryBytes });
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#fromPeer(from, frame),
       onEnd: (peer, lost) => this.#peerLost(peer, lost),
-      lossMs: () => this.#linksMs(),
+      // Nothing computes before the first layout: what the main thread does is for its links.
+      lossMs: () => (this.#model?.layouts.current === undefined ? this.#work.mainMs() : undefined),
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>
@@ -579,29 +581,10 @@ class Worker {
     const linkMbps = this.#peers.rates();
     await this.#send('prepared', {
       ...result,
-      ...this.#newWork(),
+      ...this.#work.sinceLast(),
       ...(Object.keys(linkMbps).length === 0 ? {} : { linkMbps }),
     });
     if (isTraced(round)) await this.#send('trace', { round, times });
-  }
-
-  /** What links have cost so far, while nothing computes: before the first layout. */
-  #linksMs(): number | undefined {
-    if (this.#model?.layouts.current !== undefined) return undefined;
-    const work = this.#options.processWork?.();
-    return work?.mainMs ?? work?.processMs;
-  }
-
-  /** What this process has done since this was asked last; empty where that is not known. */
-  #newWork(): { readonly processMs?: number; readonly linksMs?: number } {
-    const before = this.#toldWork;
-    const now = this.#options.processWork?.(this.#options.engine.threadMs?.()) ?? before;
-    this.#toldWork = now;
-    const since = (key: keyof ProcessWork): number | undefined => (now[key] === undefined ? undefined : now[key] - (before[key] ?? 0));
-    const [processMs = 0, mainMs, computeMs] = [since('processMs'), since('mainMs'), since('computeMs')];
-    if (processMs === 0) return {};
-    const linksMs = computeMs === undefined ? mainMs : Math.max(0, processMs - computeMs);
-    return linksMs === undefined ? { processMs } : { processMs, linksMs };
   }
 
   /** A round holds on all devices: its update stands, and the state before it may go. */

@@ -1,0 +1,41 @@
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { ProcessWork } from '../../engine/work-clock.ts';
+import { WorkTold } from './process-meters.ts';
+
+/** A clock that says these, one after the other. */
+function clockOf(...works: readonly ProcessWork[]): () => ProcessWork {
+  const left = [...works];
+  return () => left.shift() ?? assert.fail('asked too often');
+}
+
+test('a round tells what was done since the one before, and what of it the engine’s thread did not compute', () => {
+  const asked: (number | undefined)[] = [];
+  const clock = clockOf({ processMs: 50, mainMs: 10, computeMs: 30 }, { processMs: 150, mainMs: 25, computeMs: 110 });
+  let threadMs = 0;
+  const told = new WorkTold(
+    (ms) => {
+      asked.push(ms);
+      return clock();
+    },
+    { threadMs: () => (threadMs += 7) },
+  );
+  assert.deepEqual(told.sinceLast(), { processMs: 50, linksMs: 20 });
+  assert.deepEqual(told.sinceLast(), { processMs: 100, linksMs: 20 });
+  assert.deepEqual(asked, [7, 14]);
+});
+
+test('where the engine’s thread is not known the main thread counts, and nothing where neither is or no time passes', () => {
+  assert.deepEqual(new WorkTold(clockOf({ processMs: 50, mainMs: 10 }), {}).sinceLast(), { processMs: 50, linksMs: 10 });
+  assert.deepEqual(new WorkTold(clockOf({ processMs: 50 }), {}).sinceLast(), { processMs: 50 });
+  assert.deepEqual(new WorkTold(clockOf({ processMs: 0, mainMs: 0, computeMs: 0 }), {}).sinceLast(), {});
+  assert.deepEqual(new WorkTold(undefined, {}).sinceLast(), {});
+  const late = new WorkTold(clockOf({ processMs: 50, computeMs: 52 }), {}).sinceLast();
+  assert.deepEqual(late, { processMs: 50, linksMs: 0 }, 'two clocks are not one');
+});
+
+test('links cost what the main thread did, or else the process', () => {
+  assert.equal(new WorkTold(clockOf({ processMs: 50, mainMs: 10 }), {}).mainMs(), 10);
+  assert.equal(new WorkTold(clockOf({ processMs: 50 }), {}).mainMs(), 50);
+  assert.equal(new WorkTold(undefined, {}).mainMs(), undefined);
+});
