@@ -73,13 +73,18 @@ export interface DeviceTimes {
   /** Milliseconds of one optimizer update, by layer; absent: 0. */
   readonly updateMs?: readonly number[];
   /**
+   * Milliseconds that each pass of a micro-batch takes besides its layers, however few samples it has: the engine's call. A pass of weight gradients of its own, and
+   * each piece of a pass that is cut, is one more. Extension to the contract; absent means 0.
+   */
+  readonly callMs?: number;
+  /**
    * Milliseconds of computing that a MiB costs, sent or received, on a device whose processor does both (`handlingMs` in times.ts). Extension to the contract;
    * absent means 0: sending and receiving are somebody else's work.
    */
   readonly handlingMsPerMiB?: number;
   /**
-   * Milliseconds of computing that a pass of a micro-batch costs such a device besides, however many bytes it sends and receives: calls of the engine, frames,
-   * acknowledgements, housekeeping of the program. Paid like the bytes. Extension to the contract; absent means 0.
+   * Milliseconds of computing that a pass of a micro-batch costs such a device besides, however many bytes it sends and receives: frames, acknowledgements,
+   * housekeeping of the program. Paid like the bytes. Extension to the contract; absent means 0.
    */
   readonly passMs?: number;
 }

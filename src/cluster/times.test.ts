@@ -108,6 +108,14 @@ test('frozen weights are kept once, and have no gradients to reduce', () => {
   assert.equal(bytes, 4 * all.weightBytes(1, 2) + all.weightBytes(0, 1));
 });
 
+test('every pass that computes anything has a call of the engine: both of a split backward, and each piece of one', () => {
+  const times = layerTimes({ forwardMs: [[1, 2]], backwardMs: [[4, 6]], backwardInputMs: [[1, 3]], callMs: 0.5 }, [1]);
+  assert.deepEqual([times.forwardMs(0, 2, 1), times.backwardMs(0, 2, 1)], [3.5, 10.5]);
+  assert.deepEqual([times.backwardMs(1, 2, 1), times.backwardMs(0, 1, 1)], [6.5, 4.5]);
+  assert.deepEqual([times.backwardInputMs(0, 2, 1), times.backwardWeightMs(0, 2, 1)], [4.5, 6.5]);
+  assert.deepEqual([times.forwardMs(0, 2, 0), times.backwardMs(1, 1, 1), times.backwardWeightMs(0, 0, 1)], [0, 0, 0]);
+});
+
 test('a device that takes twice as long does so for everything that its times say, and for no more', () => {
   const all = {
     forwardMs: [[1, 2]],
@@ -116,6 +124,7 @@ test('a device that takes twice as long does so for everything that its times sa
     backwardWeightMs: [[2, 2.5]],
     stepMs: [[3.5, 5]],
     updateMs: [0.5, 0],
+    callMs: 0.25,
     handlingMsPerMiB: 6,
     passMs: 0.75,
   };
@@ -126,6 +135,7 @@ test('a device that takes twice as long does so for everything that its times sa
     backwardWeightMs: [[4, 5]],
     stepMs: [[7, 10]],
     updateMs: [1, 0],
+    callMs: 0.5,
     handlingMsPerMiB: 12,
     passMs: 1.5,
   });

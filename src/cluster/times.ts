@@ -55,13 +55,13 @@ export function stepTables({ forwardMs, backwardMs, stepMs }: DeviceTimes): Pass
   return { forwardMs: forward, backwardMs: stepMs.map((row, point) => row.map((ms, layer) => ms - (forward[point]?.[layer] ?? 0))) };
 }
 
-/** Times of one device, in milliseconds, for layers [first, end) at `samples` samples. */
+/** Times of one device, in milliseconds, for layers [first, end) at `samples` samples, the engine's call included. */
 export interface LayerTimes {
   forwardMs(first: number, end: number, samples: number): number;
   backwardMs(first: number, end: number, samples: number): number;
   /** The part of backwardMs that gives the input gradients; never more than the whole. */
   backwardInputMs(first: number, end: number, samples: number): number;
-  /** The weight gradients as a pass of their own; 0 where the profile says nothing. What the whole leaves is the least. */
+  /** The weight gradients as a pass of their own: what the whole leaves, or more where the profile says so. */
   backwardWeightMs(first: number, end: number, samples: number): number;
   /** One optimizer update; 0 where the profile says nothing. */
   updateMs(first: number, end: number): number;
@@ -92,11 +92,17 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
   const inputMs = rangeTimes(backwardInputTable(times), batchSizes);
   const weightMs = times.backwardWeightMs && rangeTimes(times.backwardWeightMs, batchSizes);
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
+  const { callMs = 0 } = times;
+  const called = (rangeMs: RangeTimes): RangeTimes =>
+    callMs === 0 ? rangeMs : (first, end, samples) => (samples === 0 || first >= end ? 0 : rangeMs(first, end, samples) + callMs);
   return {
-    forwardMs,
-    backwardMs,
-    backwardInputMs: (first, end, samples) => Math.min(inputMs(first, end, samples), backwardMs(first, end, samples)),
-    backwardWeightMs: (first, end, samples) => weightMs?.(first, end, samples) ?? 0,
+    forwardMs: called(forwardMs),
+    backwardMs: called(backwardMs),
+    backwardInputMs: called((first, end, samples) => Math.min(inputMs(first, end, samples), backwardMs(first, end, samples))),
+    backwardWeightMs: called((first, end, samples) => {
+      const wholeMs = backwardMs(first, end, samples);
+      return Math.max(wholeMs - Math.min(inputMs(first, end, samples), wholeMs), weightMs?.(first, end, samples) ?? 0);
+    }),
     updateMs: (first, end) => (update === undefined ? 0 : Math.max(0, rangeOf(update, first, end))),
   };
 }
@@ -108,7 +114,7 @@ export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes)
 
 /** The times of a device that takes `factor` times as long for everything. */
 export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
-  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, handlingMsPerMiB, passMs } = times;
+  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, callMs, handlingMsPerMiB, passMs } = times;
   const row = (values: readonly number[]): number[] => values.map((ms) => ms * factor);
   return {
     forwardMs: forwardMs.map(row),
@@ -117,6 +123,7 @@ export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
     ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: backwardWeightMs.map(row) }),
     ...(stepMs === undefined ? {} : { stepMs: stepMs.map(row) }),
     ...(updateMs === undefined ? {} : { updateMs: row(updateMs) }),
+    ...(callMs === undefined ? {} : { callMs: callMs * factor }),
     ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * factor }),
     ...(passMs === undefined ? {} : { passMs: passMs * factor }),
   };

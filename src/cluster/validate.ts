@@ -135,6 +135,7 @@ const profileSchema = z.object(
           backwardWeightMs: table.exactOptional(),
           stepMs: table.exactOptional(),
           updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional(),
+          callMs: zeroOrMore('milliseconds that a pass takes besides its layers').exactOptional(),
           handlingMsPerMiB: zeroOrMore('milliseconds of computing that a MiB costs').exactOptional(),
           passMs: zeroOrMore('milliseconds of computing that a pass costs besides').exactOptional(),
         },

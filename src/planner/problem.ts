@@ -30,6 +30,8 @@ export interface ClassTimes extends PassSums {
   readonly again: readonly Float64Array[];
   /** What a byte costs that is sent or received (`handlingMs`). */
   readonly msPerByte: number;
+  /** What a pass takes besides its layers. */
+  readonly callMs: number;
   /** What a pass costs besides. */
   readonly passMs: number;
 }
@@ -102,6 +104,7 @@ export function createProblem(input: ProblemInput): Problem {
           backwardInput: backwardInputTable(times).map(prefixSums),
           backwardWeight: times.backwardWeightMs?.map(prefixSums),
           msPerByte: handlingMs(times, 1),
+          callMs: times.callMs ?? 0,
           passMs: times.passMs ?? 0,
           again: again.map(prefixSums),
         }) - 1;

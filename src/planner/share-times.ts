@@ -36,8 +36,12 @@ export function shareTimes(problem: Problem): ShareTimes {
     const where = at[samples];
     const lower = rangeOf(sums[where.lower] as Float64Array, first, end);
     const upper = where.upper === where.lower ? 0 : rangeOf(sums[where.upper] as Float64Array, first, end);
-    return onGrid(Math.max(0, where.lowerWeight * lower + where.upperWeight * upper));
+    return Math.max(0, where.lowerWeight * lower + where.upperWeight * upper);
   };
+  /** With the engine's call, where there is anything to compute. */
+  const called = (place: number, [first, end]: readonly [number, number], samples: number, ms: number): number =>
+    samples === 0 || first >= end ? 0 : onGrid(ms + (classes[devices[place]?.classIndex ?? -1]?.callMs ?? 0));
+  const trained = (first: number, end: number): readonly [number, number] => [Math.max(first, problem.forwardOnlyLayers), end];
   const updates = cluster.devices.map((device) => {
     const times = deviceTimes(profile, device);
     return times.updateMs === undefined ? undefined : layerTimes(times, profile.batchSizes);
@@ -46,18 +50,21 @@ export function shareTimes(problem: Problem): ShareTimes {
     const times = classes[devices[place]?.classIndex ?? -1];
     return times && sumsFor(problem, times, first, end);
   };
-  const backwardInputMs: ShareTimes['backwardInputMs'] = (place, first, end, samples) => {
+  const wholeMs = (place: number, first: number, end: number, samples: number): number =>
+    rangeMs(sumsOf(place, first, end)?.backward, first, end, samples);
+  const inputMs = (place: number, first: number, end: number, samples: number): number => {
     const times = classes[devices[place]?.classIndex ?? -1];
     return Math.min(rangeMs(times?.backwardInput, first, end, samples), rangeMs(times?.backward, first, end, samples));
   };
   return {
-    forwardMs: (place, first, end, samples) => rangeMs(sumsOf(place, first, end)?.forward, first, end, samples),
-    backwardMs: (place, first, end, samples) => rangeMs(sumsOf(place, first, end)?.backward, first, end, samples),
-    backwardInputMs,
+    forwardMs: (place, first, end, samples) =>
+      called(place, [first, end], samples, rangeMs(sumsOf(place, first, end)?.forward, first, end, samples)),
+    backwardMs: (place, first, end, samples) => called(place, trained(first, end), samples, wholeMs(place, first, end, samples)),
+    backwardInputMs: (place, first, end, samples) => called(place, trained(first, end), samples, inputMs(place, first, end, samples)),
     backwardWeightMs: (place, first, end, samples) => {
       const times = classes[devices[place]?.classIndex ?? -1];
-      const leftMs = rangeMs(times?.backward, first, end, samples) - backwardInputMs(place, first, end, samples);
-      return Math.max(leftMs, rangeMs(times?.backwardWeight, first, end, samples));
+      const leftMs = rangeMs(times?.backward, first, end, samples) - inputMs(place, first, end, samples);
+      return called(place, trained(first, end), samples, Math.max(leftMs, rangeMs(times?.backwardWeight, first, end, samples)));
     },
     updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
     handlingMs: (place, bytes) => onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * bytes),

@@ -316,7 +316,7 @@ export class StageTable {
     for (let index = 0; index < count; index++) {
       const [forward, backward] = [sums.forward[index], sums.backward[index]];
       if (forward === undefined || backward === undefined) continue;
-      const ownMs = times.passMs + perSampleMs * (this.#problem.profile.batchSizes[index] ?? 0);
+      const ownMs = times.callMs + times.passMs + perSampleMs * (this.#problem.profile.batchSizes[index] ?? 0);
       const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs;
       this.#forward[classIndex * count + index] = forwardMs;
       this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs;

@@ -161,6 +161,7 @@ const deviceTimes: z.ZodType<DeviceTimes> = z.object({
   backwardWeightMs: z.array(z.array(milliseconds)).exactOptional(),
   stepMs: z.array(z.array(milliseconds)).exactOptional(),
   updateMs: z.array(milliseconds).exactOptional(),
+  callMs: milliseconds.exactOptional(),
   passMs: milliseconds.exactOptional(),
 });
 

@@ -249,7 +249,7 @@ class Compiler {
     durations[opcodes.backward] = againMs + backwardMs;
     const inputMs = onGrid(times.backwardInputMs(first, end, samples));
     durations[opcodes['backward-input']] = againMs + inputMs;
-    durations[opcodes['backward-weight']] = weightMs(times, [first, end], samples);
+    durations[opcodes['backward-weight']] = onGrid(times.backwardWeightMs(first, end, samples));
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
     const bytes = { forward: { received: 0, sent: 0 }, backward: { received: 0, sent: 0 } };
@@ -408,15 +408,9 @@ function durationOf(step: Instruction, { program, times, durations, againMs }: R
   if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce') return durations[opcodes[step.kind]] as number;
   const [first, end] = step.layers;
   const samples = program.samples[1] - program.samples[0];
-  if (step.kind === 'backward-weight') return weightMs(times, [first, end], samples);
+  if (step.kind === 'backward-weight') return onGrid(times.backwardWeightMs(first, end, samples));
   const backwardMs = onGrid(times.backwardMs(first, end, samples));
   return isFirstPiece(step, program) ? againMs + backwardMs : backwardMs;
-}
-
-/** Weight gradients as a pass of their own. */
-function weightMs(times: LayerTimes, [first, end]: readonly [number, number], samples: number): number {
-  const leftMs = onGrid(times.backwardMs(first, end, samples)) - onGrid(times.backwardInputMs(first, end, samples));
-  return Math.max(leftMs, onGrid(times.backwardWeightMs(first, end, samples)));
 }
 
 /** Whether it is all of a backward pass, or the piece of the deepest layers. */

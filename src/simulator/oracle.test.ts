@@ -241,13 +241,14 @@ function slowRound(
       const own: readonly [number, number] = plan.stages[node.stage]?.layers ?? [0, 0];
       const time = (key: 'forwardMs' | 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs'): number =>
         timeOf(profile, cluster, node.name, key, part ?? own, node.end - node.from);
+      const callMs = node.end === node.from ? 0 : (timesOf(profile, cluster, node.name)?.callMs ?? 0);
       const durations = {
         F: () => time('forwardMs'),
         B: () => time('backwardMs'),
         I: () => time('backwardInputMs'),
         W: () => Math.max(time('backwardMs') - time('backwardInputMs'), time('backwardWeightMs')),
       };
-      const duration = durations[kind]();
+      const duration = durations[kind]() + callMs;
       const { receiving, sending } = costsOf(node, operation);
       node.free = now + duration;
       node.owed = sending;

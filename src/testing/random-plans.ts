@@ -114,6 +114,7 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     ...(random.uniform() < 0.3 ? { updateMs: Array.from({ length: layerCount }, () => random.integer(32) / 8) } : {}),
     ...(random.uniform() < 0.5 ? { handlingMsPerMiB: random.integer(3000) } : {}),
     ...(random.uniform() < 0.3 ? { passMs: random.integer(32) / 8 } : {}),
+    ...(random.uniform() < 0.3 ? { callMs: random.integer(16) / 8 } : {}),
   });
   const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
   return {

@@ -27,12 +27,13 @@ test('together layers take what the middle device takes, whichever of its layers
   const rows = (first: number, second: number, third: number): DeviceTimes => ({
     forwardMs: [[first, second, third]],
     backwardMs: [[1, 1, 1]],
+    callMs: third / 10,
     passMs: first / 10,
   });
   const devices = [rows(16, 10, 10), rows(10, 16, 10), rows(10, 10, 19)].map((times, index) => ({ name: `${index}`, facts: board, times }));
   const found = timesByKind(devices).get('0');
   // The middles are 10 each, the sums 36, 36 and 39.
-  assert.deepEqual(found, { forwardMs: [[12, 12, 12]], backwardMs: [[1, 1, 1]], passMs: 1 });
+  assert.deepEqual(found, { forwardMs: [[12, 12, 12]], backwardMs: [[1, 1, 1]], callMs: 1, passMs: 1 });
 });
 
 test('another processor, quota or engine is another kind, and so is a device of which no processor is known', () => {

@@ -69,7 +69,10 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
   const backwardWeightMs = optional(all.map((times) => times.backwardWeightMs));
   const stepMs = optional(all.map((times) => times.stepMs));
   const updateMs = optional(all.map((times) => times.updateMs && [times.updateMs]))?.[0];
-  const passMs = optional(all.map(({ passMs: ms }) => (ms === undefined ? undefined : [[ms]])))?.[0]?.[0];
+  const single = (key: 'callMs' | 'passMs'): Partial<DeviceTimes> => {
+    const ms = optional(all.map(({ [key]: value }) => (value === undefined ? undefined : [[value]])))?.[0]?.[0];
+    return ms === undefined ? {} : { [key]: ms };
+  };
   return {
     forwardMs: table(all.map(({ forwardMs }) => forwardMs)),
     backwardMs: table(all.map(({ backwardMs }) => backwardMs)),
@@ -77,7 +80,8 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
     ...(backwardWeightMs === undefined ? {} : { backwardWeightMs }),
     ...(stepMs === undefined ? {} : { stepMs }),
     ...(updateMs === undefined ? {} : { updateMs }),
-    ...(passMs === undefined ? {} : { passMs }),
+    ...single('callMs'),
+    ...single('passMs'),
   };
 }
 

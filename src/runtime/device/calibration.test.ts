@@ -24,26 +24,30 @@ test('a part begins where the fewest bytes cross, if that is near', () => {
 
 test('layers take their part of what their part of the model takes', () => {
   const layer = { forwardMs: 1, backwardMs: 3, inputPart: 0.5, weightPart: 0.75, savedBytes: 0 };
-  const calibration = { starts: [0, 2], forward: [2, 1], backward: [1, 0.5], step: 0.5, split: { input: 1.5, weight: 2 } };
+  const calibration = { starts: [0, 2], forward: [2, 1], backward: [1, 0.5], step: 0.5, split: { input: [1.5, 1], weight: [2, 4] } };
   assert.deepEqual(calibratedTimes(calibration, [layer, layer, layer]), {
     forwardMs: [2, 2, 1],
     backwardMs: [3, 3, 1.5],
-    backwardInputMs: [2.25, 2.25, 1.125],
-    backwardWeightMs: [4.5, 4.5, 2.25],
+    backwardInputMs: [2.25, 2.25, 0.75],
+    backwardWeightMs: [4.5, 4.5, 4.5],
     stepMs: [2.5, 2.5, 1.25],
   });
   const [first, frozen] = [
     { ...layer, inputPart: 0, weightPart: 1 },
     { ...layer, inputPart: 1, weightPart: 0 },
   ];
-  const { backwardInputMs, backwardWeightMs } = calibratedTimes(calibration, [first, frozen, { ...layer, inputPart: 0.9 }]);
+  const { backwardInputMs, backwardWeightMs } = calibratedTimes({ ...calibration, split: { input: [1.5, 1.5], weight: [2, 2] } }, [
+    first,
+    frozen,
+    { ...layer, inputPart: 0.9 },
+  ]);
   assert.deepEqual(backwardInputMs, [0, 3, 1.5], 'what is not split is not changed, and no part is more than the whole');
   assert.deepEqual(backwardWeightMs, [3, 0, 2.25]);
 });
 
 test('between two sizes factors are the geometric means of those around, by the logarithm of the size; beyond them the nearest', () => {
-  const small = { starts: [0, 2], forward: [4, 1], backward: [1, 9], step: 0.25, split: { input: 1, weight: 4 } };
-  const large = { starts: [0, 2], forward: [1, 1], backward: [1, 1], step: 1, split: { input: 4, weight: 1 } };
+  const small = { starts: [0, 2], forward: [4, 1], backward: [1, 9], step: 0.25, split: { input: [1, 9], weight: [4, 1] } };
+  const large = { starts: [0, 2], forward: [1, 1], backward: [1, 1], step: 1, split: { input: [4, 1], weight: [1, 1] } };
   const known = new Map([
     [16, large],
     [1, small],
@@ -56,6 +60,6 @@ test('between two sizes factors are the geometric means of those around, by the 
     forward: [2, 1],
     backward: [1, 3],
     step: 0.5,
-    split: { input: 2, weight: 2 },
+    split: { input: [2, 3], weight: [2, 1] },
   });
 });

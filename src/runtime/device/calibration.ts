@@ -66,13 +66,14 @@ export interface Calibration extends Factors {
   readonly callMs: number;
   /** What the whole model takes, of what its parts add up to; part of `step`. */
   readonly wholeOfParts: number;
-  /** What a pass of a micro-batch costs besides layers (`DeviceTimes`): half of what calls take, and of what the main thread does. */
-  readonly passMs: number;
+  /** What the main thread does for a micro-batch; undefined where that is not known. */
+  readonly mainMs: number | undefined;
 }
 
+/** By part of the model. */
 interface SplitFactors {
-  readonly input: number;
-  readonly weight: number;
+  readonly input: readonly number[];
+  readonly weight: readonly number[];
 }
 
 export interface CalibrationRequest {
@@ -111,7 +112,7 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const { alone, starts, before } = request;
   const forwardMs = sums(starts, alone, ({ forwardMs }) => forwardMs);
   const backwardMs = sums(starts, alone, ({ backwardMs }) => backwardMs);
-  const ranges = starts.map((start, part): Range => [start, starts[part + 1] ?? alone.length]);
+  const ranges = rangesOf(request);
   // Of a micro-batch that takes long, some of what is known is kept.
   const expectedMs =
     before &&
@@ -132,11 +133,11 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   );
   const partsMs = sum(starts.map((_, part) => at(forwardMs, part) * at(forward, part) + at(backwardMs, part) * at(backward, part)));
   const wholeOfParts = known?.wholeOfParts ?? (whole === undefined || partsMs === 0 ? 1 : layersMs(total(whole), callMs) / partsMs);
-  const split = known?.split ?? (await splitFactors(request, { starts, backward }));
+  const split = known?.split ?? (await splitFactors(request, { callMs, lessMs }));
   const step = wholeOfParts * (await stepFactor(request, known !== undefined));
-  const mainMs = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
-  const passMs = (callMs + (mainMs.length === 0 ? 0 : median(mainMs))) / 2;
-  return { starts, besideMs, callMs, wholeOfParts, forward, backward, step, split, passMs };
+  const mains = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
+  const mainMs = mains.length === 0 ? undefined : median(mains);
+  return { starts, besideMs, callMs, wholeOfParts, forward, backward, step, split, mainMs };
 }
 
 /** Each of the parts takes something besides its layers, the whole model only once. */
@@ -152,27 +153,42 @@ function layersMs(ms: number, besideMs: number): number {
 }
 
 /**
- * What the two passes of a split backward take in a stage of all parts but the first, of what they take in layers alone: each beside the whole backward pass of
- * the same stage, measured in turn.
+ * What the two passes of a split backward take, of what they take in layers alone, in each part but the first (which has no input gradients to give; it is taken
+ * for as the others are): beside the whole backward pass of the same part, measured in turn.
  */
 async function splitFactors(
   request: CalibrationRequest,
-  { starts, backward }: Pick<Calibration, 'starts' | 'backward'>,
+  { callMs, lessMs }: { readonly callMs: number; readonly lessMs: number },
 ): Promise<SplitFactors> {
-  const { alone } = request;
-  const first = starts[1];
-  const range: Range = [first ?? 0, alone.length];
-  const stages = (['apart', 'split'] as const).map((passes) => [range, passes] as const);
-  const [whole, split] = first === undefined ? [] : await timeTogether(request, stages);
-  if (whole === undefined || split === undefined) return { input: 1, weight: 1 };
-  const layers = alone
-    .slice(first)
-    .map((layer, index) => ({ ...layer, backwardMs: layer.backwardMs * at(backward, partOf(starts, range[0] + index)) }));
-  const factor = (ms: number, key: 'inputPart' | 'weightPart'): number => {
-    const expected = sum(layers.map((layer) => layer.backwardMs * layer[key])) / sum(layers.map(({ backwardMs }) => backwardMs));
-    return expected > 0 && whole.backwardMs > 0 ? ms / (expected * whole.backwardMs) : 1;
+  const { alone, starts } = request;
+  const ranges = rangesOf(request).slice(1);
+  const stages = (['apart', 'split'] as const).flatMap((passes) => ranges.map((range) => [range, passes] as const));
+  const times = await timeTogether(request, stages);
+  const found = (times.length === 0 ? [] : ranges).map((range, part) => {
+    const [whole, split] = [defined(times[part], 'a whole pass'), defined(times[ranges.length + part], 'a split one')];
+    const layersAlone = alone.slice(...range);
+    const factor = (ms: number, key: 'inputPart' | 'weightPart'): number | undefined => {
+      const expected =
+        sum(layersAlone.map((layer) => layer.backwardMs * layer[key])) / sum(layersAlone.map(({ backwardMs }) => backwardMs));
+      const wholeMs = layersMs(whole.backwardMs, lessMs / 2);
+      return expected > 0 && wholeMs > 0 ? ms / (expected * wholeMs) : undefined;
+    };
+    return {
+      input: factor(layersMs(split.inputMs, lessMs / 2), 'inputPart'),
+      weight: factor(layersMs(split.backwardMs - split.inputMs, callMs / 2), 'weightPart'),
+    };
+  });
+  const byPart = (key: 'input' | 'weight'): readonly number[] => {
+    const known = found.map((factors) => factors[key]).filter((factor) => factor !== undefined);
+    const usual = known.length === 0 ? 1 : median(known);
+    return starts.map((_, part) => found[part - 1]?.[key] ?? usual);
   };
-  return { input: factor(split.inputMs, 'inputPart'), weight: factor(split.backwardMs - split.inputMs, 'weightPart') };
+  return { input: byPart('input'), weight: byPart('weight') };
+}
+
+/** Layers by part. */
+function rangesOf({ starts, alone }: CalibrationRequest): readonly Range[] {
+  return starts.map((start, part): Range => [start, starts[part + 1] ?? alone.length]);
 }
 
 /** The part that a layer is in. */
@@ -195,10 +211,12 @@ export function calibratedTimes({ starts, forward, backward, step, split }: Fact
     backwardMs,
     // What has only one of the two is not split.
     backwardInputMs: alone.map(
-      ({ inputPart, weightPart }, layer) => at(backwardMs, layer) * (weightPart === 0 ? inputPart : Math.min(1, inputPart * split.input)),
+      ({ inputPart, weightPart }, layer) =>
+        at(backwardMs, layer) * (weightPart === 0 ? inputPart : Math.min(1, inputPart * at(split.input, part(layer)))),
     ),
     backwardWeightMs: alone.map(
-      ({ inputPart, weightPart }, layer) => at(backwardMs, layer) * (inputPart === 0 ? weightPart : weightPart * split.weight),
+      ({ inputPart, weightPart }, layer) =>
+        at(backwardMs, layer) * (inputPart === 0 ? weightPart : weightPart * at(split.weight, part(layer))),
     ),
     stepMs: forwardMs.map((ms, layer) => (ms + at(backwardMs, layer)) * step),
   };
@@ -219,7 +237,7 @@ export function interpolatedCalibration(known: ReadonlyMap<number, Factors>, bat
     forward: all(from.forward, to.forward),
     backward: all(from.backward, to.backward),
     step: between(from.step, to.step),
-    split: { input: between(from.split.input, to.split.input), weight: between(from.split.weight, to.split.weight) },
+    split: { input: all(from.split.input, to.split.input), weight: all(from.split.weight, to.split.weight) },
   };
 }
 

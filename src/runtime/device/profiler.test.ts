@@ -172,10 +172,12 @@ test('where the process shares its processor with the engine, stages take what i
   for (const table of ['forwardMs', 'backwardMs', 'stepMs'] as const)
     for (const [size, row] of (engineAlone.times[table] ?? []).entries())
       for (const [layer, ms] of row.entries()) assert.ok(near(times[table]?.[size]?.[layer], 2 * ms), `${table} ${size} ${layer}`);
+  assert.ok(near(times.callMs, 2 * (engineAlone.times.callMs ?? 0)));
+  assert.equal(engineAlone.times.passMs, undefined);
   // Of six parts the main thread takes half as long as they compute, by two passes each.
-  const [called, mainMs] = [2 * (engineAlone.times.passMs ?? 0), (times.passMs ?? 0) - 2 * (engineAlone.times.passMs ?? 0)];
+  const [callMs, passMs] = [times.callMs ?? 0, times.passMs ?? 0];
   const layersMs = (times.forwardMs.at(-1) ?? []).map((ms, layer) => (ms + (times.backwardMs.at(-1)?.[layer] ?? 0)) / 4);
-  assert.ok(mainMs > Math.min(...layersMs) && mainMs < Math.max(...layersMs) + called, `${mainMs} ms of ${layersMs}`);
+  assert.ok(passMs > Math.min(...layersMs) && passMs < Math.max(...layersMs) + 2 * callMs, `${passMs} ms of ${layersMs}`);
 });
 
 test('a process clock that stands still, or does not know the engine’s thread, leaves the engine’s times', async () => {
@@ -198,14 +200,14 @@ test('the layers’ times add up to those of real stages', async () => {
   const { times } = await profileLayers(engine, sequence, options());
   let callMs = 0;
   for (const [point, batchSize] of [1, 4].entries()) {
-    const staged = async (range: readonly [number, number], immediateBackward: boolean): Promise<TrialTimes> => {
+    const staged = async (range: readonly [number, number], immediateBackward: boolean, splitBackward = false): Promise<TrialTimes> => {
       const common = {
         sequence,
         sampleCount: batchSize,
         microBatchSize: batchSize,
         training: assumedTraining(4, []),
         label,
-        splitBackward: false,
+        splitBackward,
       };
       const trial = await createStageTrial(engine, { ...common, layers: range, immediateBackward });
       await trial.microBatch(); // the first adds nothing to the sum of gradients
@@ -234,6 +236,17 @@ test('the layers’ times add up to those of real stages', async () => {
           `layer ${layer} at ${batchSize}: ${table[point]?.[layer]} of ${ms}`,
         );
     }
+    // Two backward passes: each has a call, and what goes with borders is the input gradients'.
+    for (let layer = 1; layer < 6; layer++) {
+      const split = await staged([layer, layer + 1], false, true);
+      const weightMs = split.backwardMs - split.inputMs;
+      const inputMs = Math.min(times.backwardMs[point]?.[layer] ?? 0, Math.max(split.inputMs / 2, split.inputMs - lessMs / 2));
+      assert.ok(near(times.backwardInputMs?.[point]?.[layer], inputMs), `input gradients of layer ${layer} at ${batchSize}`);
+      assert.ok(
+        near(times.backwardWeightMs?.[point]?.[layer], Math.max(weightMs / 2, weightMs - callMs / 2)),
+        `weight gradients of layer ${layer}`,
+      );
+    }
     // Both passes in one graph: the middle of what stages from some parts on save, and all of them are the whole.
     const ratios: number[] = [];
     for (const first of [0, 3]) ratios.push(total(await staged([first, 6], true)) / total(await staged([first, 6], false)));
@@ -243,7 +256,7 @@ test('the layers’ times add up to those of real stages', async () => {
     const apartMs = (layer: number): number => (times.forwardMs[point]?.[layer] ?? 0) + (times.backwardMs[point]?.[layer] ?? 0);
     for (let layer = 1; layer < 6; layer++) assert.ok(near((stepMs?.[layer] ?? 0) / apartMs(layer), (stepMs?.[0] ?? 0) / apartMs(0)));
   }
-  assert.equal(times.passMs, callMs / 2);
+  assert.equal(times.callMs, callMs / 2);
   assert.equal(engine.valueCount, 0);
 });
 

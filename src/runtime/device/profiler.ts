@@ -145,6 +145,8 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
     const calibration = interpolatedCalibration(calibrations, batchSize);
     return calibratedTimes(calibration, defined(trials[index], 'a measurement'));
   });
+  const known = [...calibrations.values()];
+  const mainMs = known.map((calibration) => calibration.mainMs).filter((ms) => ms !== undefined);
   return {
     layers: layerProfiles(sequence, training.frozen, slowest, largest),
     times: {
@@ -154,7 +156,9 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
       backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
       stepMs: calibrated.map(({ stepMs }) => stepMs),
       ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
-      passMs: median([...calibrations.values()].map(({ passMs }) => passMs)),
+      // Each of two passes.
+      callMs: median(known.map(({ callMs }) => callMs)) / 2,
+      ...(mainMs.length === 0 ? {} : { passMs: median(mainMs) / 2 }),
     },
     cached: false,
   };
@@ -189,7 +193,7 @@ function cacheKey(
   { batchSizes, training, label }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'>,
 ): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([18, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([19, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
