@@ -52,11 +52,11 @@ const { values: flags } = parseArgs({
 });
 const rounds = Number(flags.rounds);
 /**
- * Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. (On a third of a core V8 optimizes for over a minute,
- * which is a tenth of a stage's processor time until then.) Of long rounds fewer do, and fewer are measured.
+ * Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. (On a third of a core V8 optimizes for minutes: a tenth
+ * of a stage's processor time in the first, a fiftieth in the second.) Of long rounds fewer do, and fewer are measured.
  */
-const warmUp = 80;
-const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [75_000, 4, 60_000, 6];
+const warmUp = 130;
+const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [120_000, 4, 60_000, 6];
 /** Of rounds that take longer than that, one before three that count. */
 const longMs = 20_000;
 /** SGD with momentum keeps one copy of each weight. */

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
+import type { LinkMeasurement } from '../messages.ts';
 import { framesByDevice, handlingByDevice, type Measured, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
@@ -126,11 +127,16 @@ test('a link that a processor held up is taken for as fast as that processor usu
     ...{ peer: 'b', latencyMs: 1, bandwidthMbps, sendingMsPerMiB, receivingMsPerMiB },
   });
   const usual = (2 ** 20 * 8) / 20 / 1000;
-  for (const held of [link(10, 80), link(80, 10), link(30, 30)])
-    assert.ok(Math.abs(unhinderedMbps('a', held, costs) - usual) < 1e-9, JSON.stringify(held));
-  for (const free of [link(10, 20), link(29, 29), link(9, 9, 800)]) assert.equal(unhinderedMbps('a', free, costs), free.bandwidthMbps);
-  assert.equal(unhinderedMbps('a', { peer: 'b', latencyMs: 1, bandwidthMbps: 100 }, costs), 100);
-  assert.equal(unhinderedMbps('a', link(80, 80), new Map()), 100);
+  const mbpsOf = (one: LinkMeasurement, known = costs, others: readonly LinkMeasurement[] = []): number =>
+    unhinderedMbps(new Map([['a', [...others, one]]]), known)('a', one);
+  for (const held of [link(10, 80), link(80, 10), link(30, 30)]) assert.ok(Math.abs(mbpsOf(held) - usual) < 1e-9, JSON.stringify(held));
+  for (const free of [link(10, 20), link(29, 29), link(9, 9, 800)]) assert.equal(mbpsOf(free), free.bandwidthMbps);
+  assert.equal(mbpsOf({ peer: 'b', latencyMs: 1, bandwidthMbps: 100 }), 100);
+  assert.equal(mbpsOf(link(80, 80), new Map()), 100);
+  const [slow, fast] = [link(10, 10, 95), link(5, 5, 800)].map((free) => ({ ...free, peer: 'c' })) as [LinkMeasurement, LinkMeasurement];
+  assert.equal(mbpsOf(link(80, 10, 80), costs, [slow]), 95, 'no faster than the fastest link of its ends that none held up');
+  assert.ok(Math.abs(mbpsOf(link(80, 10), costs, [slow, fast]) - usual) < 1e-9);
+  assert.equal(mbpsOf(link(80, 10, 99), costs, [slow]), 99, 'no slower than it was');
 });
 
 test('devices that share their times share what links cost them', () => {

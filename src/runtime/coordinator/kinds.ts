@@ -136,15 +136,31 @@ const leastHindrance = 0.7;
 /** Milliseconds a MiB at so many Mbps, and Mbps at so many milliseconds a MiB. */
 const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
 
+/** Whether processors at its ends held a link up while it was measured. */
+function isHeldUp({ bandwidthMbps, sendingMsPerMiB = 0, receivingMsPerMiB = 0 }: LinkMeasurement): boolean {
+  return (sendingMsPerMiB + receivingMsPerMiB) / inverse(bandwidthMbps) >= leastHindrance;
+}
+
 /**
- * What a link carries by itself, in Mbps. Where a processor at its ends held it up, one short measurement says little of the link: it is taken for as fast as
- * those processors usually are, which are counted beside it. `costs`: see handlingByDevice.
+ * What links carry by themselves, in Mbps. Where a processor at its ends held a link up, one short measurement says little of it: it is taken for as fast as those
+ * processors usually are, which are counted beside it, but for no faster than the fastest of either end's links that none held up. `costs`: see handlingByDevice.
  */
-export function unhinderedMbps(device: string, link: LinkMeasurement, costs: ReadonlyMap<string, number>): number {
-  const { peer, bandwidthMbps, sendingMsPerMiB = 0, receivingMsPerMiB = 0 } = link;
-  const busy = (sendingMsPerMiB + receivingMsPerMiB) / inverse(bandwidthMbps);
-  const usualMs = Math.max(costs.get(device) ?? 0, costs.get(peer) ?? 0);
-  return busy < leastHindrance || usualMs === 0 ? bandwidthMbps : Math.max(bandwidthMbps, inverse(usualMs));
+export function unhinderedMbps(
+  measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
+  costs: ReadonlyMap<string, number>,
+): (device: string, link: LinkMeasurement) => number {
+  const fastest = new Map<string, number>();
+  for (const [device, links] of measurements) {
+    for (const link of links.filter((one) => !isHeldUp(one)))
+      for (const end of [device, link.peer]) fastest.set(end, Math.max(fastest.get(end) ?? 0, link.bandwidthMbps));
+  }
+  return (device, link) => {
+    const { peer, bandwidthMbps } = link;
+    const usualMs = Math.max(costs.get(device) ?? 0, costs.get(peer) ?? 0);
+    if (!isHeldUp(link) || usualMs === 0) return bandwidthMbps;
+    const known = [device, peer].map((end) => fastest.get(end) ?? Number.POSITIVE_INFINITY);
+    return Math.max(bandwidthMbps, Math.min(inverse(usualMs), ...known));
+  };
 }
 
 /** What its links cost a device: a MiB, and a frame. */

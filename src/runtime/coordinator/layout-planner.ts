@@ -343,13 +343,13 @@ export class LayoutPlanner {
 
   #cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
-    const costs = handlingByDevice(this.#measurements);
+    const carriedMbps = unhinderedMbps(this.#measurements, handlingByDevice(this.#measurements));
     const pairs = devices.flatMap((from) =>
       (this.#measurements.get(from) ?? [])
         .filter(({ peer }) => devices.includes(peer))
         .map((link) => ({
           between: [from, link.peer] as const,
-          bandwidthMbps: unhinderedMbps(from, link, costs),
+          bandwidthMbps: carriedMbps(from, link),
           latencyMs: link.latencyMs,
         })),
     );
