@@ -161,11 +161,11 @@ test('devices that share their times share what links cost them', () => {
       ['c', { tripMs: 1.25, wakeMs: 4 }],
     ]),
   );
-  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 9, passMs: 6 });
+  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 9, passMs: 12 });
   assert.equal(found.get('a'), found.get('b'));
   assert.deepEqual(
     found.get('c'),
-    { ...other, handlingMsPerMiB: 0, passMs: 4.5 },
+    { ...other, handlingMsPerMiB: 0, passMs: 8.5 },
     'what the passes of a stage cost its program by themselves comes before',
   );
   assert.equal(found.get('d'), third);

@@ -163,14 +163,20 @@ export function unhinderedMbps(
   };
 }
 
+/**
+ * How often a pass wakes the thread of the links: for what it is given and hands on, and for acknowledgements, its own and its neighbour's. The small frames that are
+ * measured are not acknowledged (`acknowledging` in pacer.ts).
+ */
+const wakesPerPass = 2;
+
 /** What its links cost a device: a MiB, and a frame. */
 interface LinkCosts extends FrameCosts {
   readonly perMiB: number;
 }
 
 /**
- * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. A pass
- * is given a frame after a wait and hands one on; what a MiB costs, and a frame each with its pieces, was measured as one (`costs`).
+ * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. Passes
+ * have `wakesPerPass`; what a MiB costs, and a frame each with its pieces, was measured as one (`costs`).
  */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
@@ -187,7 +193,7 @@ export function withHandling(
     const usual = (key: keyof LinkCosts): number => middle(values.map((value) => value[key]));
     const wakeMs = usual('wakeMs');
     const handlingMsPerMiB = Math.max(0, usual('perMiB') - piecesPerMiB * usual('tripMs'));
-    return { ...of, handlingMsPerMiB, ...(wakeMs === 0 ? {} : { passMs: (of.passMs ?? 0) + wakeMs }) };
+    return { ...of, handlingMsPerMiB, ...(wakeMs === 0 ? {} : { passMs: (of.passMs ?? 0) + wakesPerPass * wakeMs }) };
   };
   const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
