@@ -86,7 +86,7 @@ export function randomCluster(seed: number, plan: PlanLayout): Cluster {
 
 /** A profile for the plan's layers, with times for some devices by name and for the rest as kind 'board' or by name. */
 export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster): Profile {
-  const random = createRandom(seed, 3);
+  const [random, calls] = [createRandom(seed, 3), createRandom(seed, 5)];
   const layerCount = plan.stages.at(-1)?.layers[1] ?? 0;
   const batchSizes = ([[1, 2, 4, 8, 16], [2, 4], [4], [1, 5, 9]] as const)[random.integer(4)] as readonly number[];
   const bytes = (limit: number): number => 125 * random.integer(limit);
@@ -114,7 +114,7 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     ...(random.uniform() < 0.3 ? { updateMs: Array.from({ length: layerCount }, () => random.integer(32) / 8) } : {}),
     ...(random.uniform() < 0.5 ? { handlingMsPerMiB: random.integer(3000) } : {}),
     ...(random.uniform() < 0.3 ? { passMs: random.integer(32) / 8 } : {}),
-    ...(random.uniform() < 0.3 ? { callMs: random.integer(16) / 8 } : {}),
+    ...(calls.uniform() < 0.3 ? { callMs: calls.integer(16) / 8 } : {}),
   });
   const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
   return {
