@@ -34,15 +34,18 @@ test('version 1: a folder in each hierarchy', () => {
       [`${cpu}/asteroid-x/cpu.shares`, '200000'],
       [`${cpu}/asteroid-x/1/cpu.cfs_period_us`, '10000'],
       [`${cpu}/asteroid-x/1/cpu.cfs_quota_us`, '3500'],
+      // Of the usual 1024, in proportion to the cores.
+      [`${cpu}/asteroid-x/1/cpu.shares`, '358'],
       [`${memory}/asteroid-x/1/memory.limit_in_bytes`, '1073741824'],
       // A twentieth of 10 ms is below the kernel's least quota: the period is longer.
       [`${cpu}/asteroid-x/2/cpu.cfs_period_us`, '20000'],
       [`${cpu}/asteroid-x/2/cpu.cfs_quota_us`, '1000'],
+      [`${cpu}/asteroid-x/2/cpu.shares`, '51'],
       [`${memory}/asteroid-x/2/memory.limit_in_bytes`, '536870912'],
     ],
     bursts: [
-      [`${cpu}/asteroid-x/1/cpu.cfs_burst_us`, '500'],
-      [`${cpu}/asteroid-x/2/cpu.cfs_burst_us`, '500'],
+      [`${cpu}/asteroid-x/1/cpu.cfs_burst_us`, '525'],
+      [`${cpu}/asteroid-x/2/cpu.cfs_burst_us`, '150'],
     ],
     devices: {
       a: [`${cpu}/asteroid-x/1/cgroup.procs`, `${memory}/asteroid-x/1/cgroup.procs`],
@@ -62,13 +65,15 @@ test('version 2: one hierarchy, whose controllers are handed down', () => {
       ['/sys/fs/cgroup/asteroid-x/cgroup.subtree_control', '+cpu +memory'],
       ['/sys/fs/cgroup/asteroid-x/cpu.weight', '10000'],
       ['/sys/fs/cgroup/asteroid-x/1/cpu.max', '3500 10000'],
+      ['/sys/fs/cgroup/asteroid-x/1/cpu.weight', '35'],
       ['/sys/fs/cgroup/asteroid-x/1/memory.max', '1073741824'],
       ['/sys/fs/cgroup/asteroid-x/2/cpu.max', '1000 20000'],
+      ['/sys/fs/cgroup/asteroid-x/2/cpu.weight', '5'],
       ['/sys/fs/cgroup/asteroid-x/2/memory.max', '536870912'],
     ],
     bursts: [
-      ['/sys/fs/cgroup/asteroid-x/1/cpu.max.burst', '500'],
-      ['/sys/fs/cgroup/asteroid-x/2/cpu.max.burst', '500'],
+      ['/sys/fs/cgroup/asteroid-x/1/cpu.max.burst', '525'],
+      ['/sys/fs/cgroup/asteroid-x/2/cpu.max.burst', '150'],
     ],
     devices: { a: ['/sys/fs/cgroup/asteroid-x/1/cgroup.procs'], b: ['/sys/fs/cgroup/asteroid-x/2/cgroup.procs'] },
     coordinator: ['/sys/fs/cgroup/asteroid-x/coordinator/cgroup.procs'],
