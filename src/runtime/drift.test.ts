@@ -132,6 +132,31 @@ test('what an AllReduce costs the processors is of the bytes', () => {
   assert.equal(more.devices['a']?.handlingMsPerMiB, 2 ** 20, 'twice as much, none of it with the passes');
 });
 
+test('where it is known what an AllReduce cost, the rest of the links is of the passes', () => {
+  const group: Plan = {
+    ...plan,
+    stages: [
+      { layers: [0, 1], devices: ['a', 'c'], samples: [1, 0], inFlight: 3 },
+      { layers: [1, 2], devices: ['b'], samples: [1], inFlight: 1 },
+    ],
+  };
+  const three: Cluster = { ...cluster, devices: [...cluster.devices, { name: 'c', kind: 'board', memoryMiB: 100 }] };
+  /** Of a: bytes and passes together, and the AllReduce, as the simulator has them; what a pass costs. 20 ms of computing, 20 of bytes, 4 of the AllReduce are predicted. */
+  const after = (linksMs: number, reducingMs?: number): readonly number[] => {
+    const one = { busyMs: 20, processMs: 20 + linksMs, linksMs, ...(reducingMs === undefined ? {} : { reducingMs }) };
+    const { profile: found } = refreshProfile(costly, group, three, { a: many(8, 0).map(() => one) });
+    const told = simulate(program(group), group, found, three, { events: false }).devices['a'];
+    const { passMs = 0 } = found.devices['a'] ?? found.devices['board'] ?? {};
+    return [told?.handlingMs ?? 0, told?.reducingMs ?? 0, passMs].map((value) => Math.round(value * 1e6) / 1e6);
+  };
+  assert.deepEqual(after(24, 4), [20, 4, 0], 'as predicted');
+  assert.deepEqual(after(21, 1), [20, 1, 1.5], 'bytes cost a quarter, and so the ten passes the other 15 ms');
+  assert.deepEqual(after(42, 2), [40, 2, 3]);
+  assert.deepEqual(after(24.5, 4.2), [20, 4, 0], 'no more than rounds differ');
+  assert.deepEqual(after(22), [20, 4, 0], 'unknown, and together no more than rounds differ');
+  assert.deepEqual(after(12), [10, 2, 0], 'unknown: in proportion');
+});
+
 test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {
   for (let seed = 0; seed < 100; seed++) {
     const random = createRandom(seed, 5);

@@ -18,7 +18,7 @@ export interface Refreshed {
 }
 
 /** What a device tells of a round's computing. */
-export type DeviceRound = Pick<RoundResult, 'busyMs' | 'processMs' | 'linksMs'>;
+export type DeviceRound = Pick<RoundResult, 'busyMs' | 'processMs' | 'linksMs' | 'reducingMs'>;
 
 /** What became otherwise since plans were last asked for. */
 export interface Changes {
@@ -160,7 +160,7 @@ export function refreshProfile(
     const { handlingMsPerMiB, passMs = 0 } = measured;
     const linked = {
       ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * links }),
-      ...(besideMs === 0 && passMs === 0 ? {} : { passMs: passMs * links + besideMs / passCount(plan, device.name) }),
+      ...(besideMs === 0 && passMs === 0 ? {} : { passMs: Math.max(0, passMs * links + besideMs / passCount(plan, device.name)) }),
     };
     factors[device.name] = compute;
     devices[device.name] = { ...scaledTimes(measured, compute), ...linked };
@@ -180,7 +180,7 @@ interface Rates {
   /** How many times as long the device computes, and how many times as long its links take. */
   readonly compute: number;
   readonly links: number;
-  /** What the thread of the links does besides. */
+  /** What the thread of the links does besides; below 0 where passes cost it less than bytes of an AllReduce say. */
   readonly besideMs: number;
 }
 
@@ -209,6 +209,14 @@ function ratesOf(
   const restMs = processMs.map((ms, round) => ms - (linksMs[round] as number));
   const compute = rate(restMs, [computeMs, computeMs], difference);
   const moreMs = median(linksMs) - predictedMs;
+  const reducedMs = reducingMs === 0 ? undefined : known(rounds.map((round) => round.reducingMs));
+  if (reducedMs !== undefined) {
+    const passesMs = median(linksMs.map((ms, round) => ms - (reducedMs[round] as number)));
+    const differencesMs = [median(reducedMs) - reducingMs, passesMs - handlingMs];
+    if (differencesMs.every((ms) => Math.abs(ms) <= difference * wholeMs)) return { compute, links: 1, besideMs: 0 };
+    const links = median(reducedMs) / reducingMs;
+    return { compute, links, besideMs: passesMs - handlingMs * links };
+  }
   if (Math.abs(moreMs) <= difference * wholeMs) return { compute, links: 1, besideMs: 0 };
   if (moreMs <= 0) return { compute, links: median(linksMs) / predictedMs, besideMs: 0 };
   // The thread of the links does more than move bytes between stages: what is beyond the prediction is no fault of theirs. With AllReduces it is, in proportion.

@@ -98,7 +98,7 @@ export type RunEvent =
       readonly endRound: number;
       readonly busyFraction: Readonly<Record<string, number>>;
       /** What devices tell of all that their processes did. */
-      readonly work: Readonly<Record<string, Pick<RoundResult, 'processMs' | 'linksMs'>>>;
+      readonly work: Readonly<Record<string, Pick<RoundResult, 'processMs' | 'linksMs' | 'reducingMs'>>>;
     }
   | { readonly kind: 'checkpoint'; readonly round: number; readonly path: string }
   | {

@@ -315,7 +315,10 @@ class Session {
     );
     const told = Object.entries(results).filter(([, { processMs }]) => processMs !== undefined);
     const work = Object.fromEntries(
-      told.map(([device, { processMs = 0, linksMs }]) => [device, { processMs, ...(linksMs === undefined ? {} : { linksMs }) }]),
+      told.map(([device, { processMs = 0, linksMs, reducingMs }]) => [
+        device,
+        { processMs, ...(linksMs === undefined ? {} : { linksMs }), ...(reducingMs === undefined ? {} : { reducingMs }) },
+      ]),
     );
     this.#observe({ kind: 'round', metrics, endRound: machine.endRound, busyFraction, work });
   }

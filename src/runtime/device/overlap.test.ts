@@ -48,8 +48,15 @@ function slowStage(clock: VirtualClock): { readonly stage: StagePort; readonly s
   return { stage: stage as unknown as StagePort, sums };
 }
 
-/** When both members have updated, the bytes that each has sent, and the sums. */
-async function roundOf(schedule: string): Promise<{ readonly endMs: number; readonly sentBytes: number[]; readonly sums: Float32Array[] }> {
+/** When both members have updated, the bytes that each has sent, the sums, and what the AllReduce behind all passes cost. */
+interface Ended {
+  readonly endMs: number;
+  readonly sentBytes: readonly number[];
+  readonly sums: readonly Float32Array[];
+  readonly reducingMs: readonly (number | undefined)[];
+}
+
+async function roundOf(schedule: string): Promise<Ended> {
   const clock = createVirtualClock();
   const plan: PlanLayout = {
     planner: 'test',
@@ -67,6 +74,7 @@ async function roundOf(schedule: string): Promise<{ readonly endMs: number; read
   const freeMs = new Map(devices.map(({ device }) => [device, 0]));
   const sentBytes = devices.map(() => 0);
   const sums: Float32Array[] = [];
+  const reducingMs: (number | undefined)[] = [];
   const rounds = devices.map(async (device, index) => {
     const member = slowStage(clock);
     const { outcome } = await runRound(device, member.stage, 0, {
@@ -84,12 +92,14 @@ async function roundOf(schedule: string): Promise<{ readonly endMs: number; read
         (mail.get(to) as Mailbox).put({ kind: frame.kind, round: 0, microBatch: frame.microBatch, from: device.device }, copy);
       },
       nextUpdate: async () => undefined,
+      // Half of all time.
+      linksWorkMs: () => clock.now() / 2,
     });
-    await outcome;
+    reducingMs.push((await outcome).result.reducingMs);
     sums.push(...member.sums);
   });
   await clock.runUntil(Promise.all(rounds));
-  return { endMs: clock.now(), sentBytes, sums };
+  return { endMs: clock.now(), sentBytes, sums, reducingMs };
 }
 
 test('all but the last bucket of an AllReduce is hidden behind the backward pass, for the same bytes', async () => {
@@ -101,4 +111,6 @@ test('all but the last bucket of an AllReduce is hidden behind the backward pass
     assert.deepEqual(sentBytes, [4 * elementCount, 4 * elementCount]);
     for (const sum of sums) assert.ok(sum.every((value) => value === 2));
   }
+  assert.deepEqual(plain.reducingMs, [elementCount / 2, elementCount / 2], 'the work meanwhile, without that of the passes before');
+  assert.deepEqual(overlapped.reducingMs, [undefined, undefined], 'passes meanwhile work too');
 });

@@ -51,6 +51,8 @@ export interface RoundPorts {
    * the coordinator; undefined where the update must wait for the commit.
    */
   nextUpdate(): Promise<UpdateOptions | undefined>;
+  /** Milliseconds that the thread which has the links has worked so far; undefined where nobody knows. */
+  linksWorkMs?(): number | undefined;
 }
 
 /** What a round leaves behind: the result for the coordinator and the time of each instruction. */
@@ -93,7 +95,9 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
   const finish = async (): Promise<RoundOutcome> => {
     await failure.guard(state.finished());
     const sums = await totals;
-    const result = { round, ...sums, roundMs: clock.now() - startMs, busyMs: stage.takeBusyMs() };
+    const { reducingMs } = state;
+    const work = { busyMs: stage.takeBusyMs(), ...(reducingMs === undefined ? {} : { reducingMs }) };
+    const result = { round, ...sums, roundMs: clock.now() - startMs, ...work };
     return { result, times: times === undefined ? [] : await failure.guard(times.all()) };
   };
   const outcome = finish();
@@ -129,6 +133,8 @@ class RoundState {
   #reducing: Promise<void> = Promise.resolve();
   /** Frames of the round's AllReduces so far: the next one's are numbered from here, on all members alike. */
   #ringFrames = 0;
+  /** What the thread of the links did in the AllReduce behind all passes. */
+  reducingMs: number | undefined;
 
   constructor(program: DeviceProgram, stage: StagePort, round: number, ports: RoundPorts) {
     this.#program = program;
@@ -169,7 +175,7 @@ class RoundState {
         return;
       }
       case 'all-reduce':
-        if (!isBeside(instruction)) return this.#allReduce(instruction, undefined, this.#take());
+        if (!isBeside(instruction)) return this.#allReduceBehind(instruction);
         return this.#allReduceBeside(instruction, defined(this.#bucketOf(instruction.layers), 'a bucket'), onDone);
       case 'update':
         return;
@@ -302,6 +308,16 @@ class RoundState {
       onReduced(beganMs);
     });
     this.#reducing.catch(() => {}); // seen by reduced()
+  }
+
+  /** With nothing else to do for the links meanwhile, what they cost is known. */
+  async #allReduceBehind(reduction: Reduction): Promise<void> {
+    const taken = this.#take();
+    await this.#ports.failure.guard(taken);
+    const beforeMs = this.#ports.linksWorkMs?.();
+    await this.#allReduce(reduction, undefined, taken);
+    const afterMs = this.#ports.linksWorkMs?.();
+    if (beforeMs !== undefined && afterMs !== undefined) this.reducingMs = Math.max(0, afterMs - beforeMs);
   }
 
   /** Every AllReduce is done. */
