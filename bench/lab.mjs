@@ -1,5 +1,5 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--plot FILE] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (an hour, half of it for a batch of 2000); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
@@ -11,6 +11,7 @@
 //   slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then beside the best plan for how things are now
 //   --caches a folder in which measured profiles stay for the next call
 //   --skip-single leaves out the best single device of each group; speed-ups over it are null
+//   --profile-each measures the devices anew before each form: a host that others share has another speed minutes later
 //   --plot   throughput around the first loss of section recovery, as SVG
 //   --only   cases whose name contains the word; --rounds: measured rounds of each case at most; -o: the tables as Markdown
 
@@ -46,6 +47,7 @@ const { values: flags } = parseArgs({
     python: { type: 'string' },
     caches: { type: 'string' },
     'skip-single': { type: 'boolean', default: false },
+    'profile-each': { type: 'boolean', default: false },
     plot: { type: 'string' },
     output: { type: 'string', short: 'o' },
   },
@@ -110,14 +112,19 @@ async function openBed({ name, environment: [letter, mbps, memoryMiB] }) {
 
 /** A group's lab, with its devices profiled and its links measured: what runs the group's plans. */
 async function openGroup(group) {
-  const { microBatch, count, copies = false } = group;
-  const batch = microBatch * count;
-  const settings = [...settingsOf(group), '--replicate-batch-norm', ...(copies ? [] : ['--replicate-every', '0'])];
   const bed = await openBed(group);
-  const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { batch }).catch(async (error) => {
+  return await measured(group, bed).catch(async (error) => {
     await bed.close();
     throw error;
   });
+}
+
+/** The same in a lab that is open, with what is measured now or cached. */
+async function measured(group, bed) {
+  const { microBatch, count, copies = false } = group;
+  const batch = microBatch * count;
+  const settings = [...settingsOf(group), '--replicate-batch-norm', ...(copies ? [] : ['--replicate-every', '0'])];
+  const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { batch });
   const simulate = createSimulator(profile, cluster);
   return {
     bed,
@@ -159,11 +166,15 @@ function layoutFor(how, { profile, cluster, sizes: usual, batch }) {
 async function runCases(group) {
   const wanted = Object.entries(group.cases).filter(([form]) => `${group.name} ${form}`.includes(flags.only));
   if (wanted.length === 0) return [];
-  const ready = await openGroup(group);
+  let ready = await openGroup(group);
   try {
     const results = [];
     const single = [`one device, ${ready.fastest}`, { groups: [[ready.fastest]], schedule: '1f1b', microBatch: group.microBatchOfOne }];
     for (const [form, how] of flags['skip-single'] ? wanted : [single, ...wanted]) {
+      if (flags['profile-each'] && results.length > 0) {
+        ready.bed.forgetProfiles();
+        ready = await measured(group, ready.bed);
+      }
       const layout = layoutFor(how, ready);
       const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);
       results.push(result);

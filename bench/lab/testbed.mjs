@@ -221,17 +221,27 @@ function between({ layout: { devices } }, before, after, samples) {
   return { links, sending, coresUsed };
 }
 
-/** How long a port was sending. What it sent is counted by its shaper, headers included: here, lumps of many packets count as one. */
+/**
+ * How long a port was sending. What it sent is counted by its shaper, headers included: here, lumps of many packets count as one. In the first sample after a pause,
+ * and in the last before one, it sent for as long as their bytes take: whole samples would be 8 ms too long (of a port that sends for 1136 ms).
+ */
 function sendingMs(samples, port, mbps) {
   const pauseMs = Math.max(30, (3 * lumpBytes * 8) / 1000 / mbps);
-  let [busyMs, lastMs] = [0, Number.NEGATIVE_INFINITY];
+  let [busyMs, lastMs, unsentMs] = [0, Number.NEGATIVE_INFINITY, 0];
   for (let index = 1; index < samples.length; index++) {
     const [startMs, endMs] = [samples[index - 1][0], samples[index][0]];
     const sent = samples[index][port] - samples[index - 1][port];
     if (sent < idleBytes) continue;
-    // What a lump took began with the end of the one before it, unless there was a pause.
-    busyMs += startMs - lastMs <= pauseMs ? endMs - lastMs : endMs - startMs;
+    const sentMs = Math.min(endMs - startMs, (sent * 8) / 1000 / mbps);
+    if (startMs - lastMs > pauseMs) {
+      busyMs += sentMs - unsentMs;
+      unsentMs = 0;
+    } else {
+      // What a lump took began with the end of the one before it.
+      busyMs += endMs - lastMs;
+      unsentMs = endMs - startMs - sentMs;
+    }
     lastMs = endMs;
   }
-  return busyMs;
+  return busyMs - unsentMs;
 }
