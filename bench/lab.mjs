@@ -179,7 +179,7 @@ async function runCases(group) {
       const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);
       results.push(result);
       const cores = Object.values(result.coresUsed).join(' ');
-      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), after the warm-up ${result.settledRoundMs} (${percent(result.settledDifference)}), every other round ${result.checkedRoundMs}, corrected by those between ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}; work beside profile ${Object.values(result.workFactors).join(' ')}`);
+      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), after the warm-up ${result.settledRoundMs} (${percent(result.settledDifference)}), every other round ${result.checkedRoundMs}, corrected by those between ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}; work beside profile ${Object.values(result.workFactors).join(' ')}; the host took ${percent(result.stolen)}`);
     }
     return results;
   } finally {
@@ -222,6 +222,8 @@ function caseResult(group, form, layout, ready, run, single) {
     utilisationWhileSending: round(run.sending[sender]?.use ?? 0),
     allReduce: layout.stages.length === 1 && names.length > 1 ? allReduceOf(run, names, ready, busiest, statisticBytes(models[group.model].model)) : null,
     memory: names.map((device) => ({ device, measuredMiB: round(run.peakMemoryMiB[device] ?? 0), predictedMiB: round(processMiB + predicted.devices[device].peakMemoryMiB) })),
+    // Of the machine's processor time, what its host gave to others: no part of what devices tell of their work.
+    stolen: round(run.stolen, 2),
     coresUsed: Object.fromEntries(names.map((device) => [device, round(run.coresUsed[device] ?? 0)])),
     roundsMs: run.roundMs.map((ms) => round(ms, 4)),
   };

@@ -113,7 +113,7 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
         roundMs,
         rounds,
         settled: settled.map(({ told }) => told),
-        ...(start === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {} } : between(lab, start, after, ports.samples)),
+        ...(start === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {}, stolen: 0 } : between(lab, start, after, ports.samples)),
         peakMemoryMiB: memory.peakMiB(),
         profile: document('profile.json'),
         cluster: document('cluster.json'),
@@ -180,7 +180,13 @@ function counters(lab) {
       bytes[`${name}->${layout.devices[Number.parseInt(id, 16) - 1].name}`] = Number(sent);
     }
   }
-  return { bytes, usedMs: Object.fromEntries(layout.devices.map(({ name }) => [name, usedTimeMs(processesOf(lab, name))])), atMs: performance.now() };
+  return { bytes, usedMs: Object.fromEntries(layout.devices.map(({ name }) => [name, usedTimeMs(processesOf(lab, name))])), stolenMs: stolenTimeMs(), atMs: performance.now() };
+}
+
+/** Processor time of all cores that the host gave to others while something here would have computed, to 10 ms. */
+function stolenTimeMs() {
+  const [, steal = 0] = /^cpu +(?:\d+ ){7}(\d+)/.exec(readFileSync('/proc/stat', 'utf8')) ?? [];
+  return Number(steal) * 10;
 }
 
 /** The ids of a device's processes. */
@@ -218,7 +224,8 @@ function between({ layout: { devices } }, before, after, samples) {
     }),
   );
   const coresUsed = Object.fromEntries(Object.entries(after.usedMs).map(([device, used]) => [device, (used - before.usedMs[device]) / ms]));
-  return { links, sending, coresUsed };
+  const stolen = (after.stolenMs - before.stolenMs) / ms / availableParallelism();
+  return { links, sending, coresUsed, stolen };
 }
 
 /**
