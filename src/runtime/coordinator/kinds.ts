@@ -133,6 +133,8 @@ export function framesByDevice(measurements: ReadonlyMap<string, readonly LinkMe
 
 /** Processors at both ends that together work for this part of the time in which a link is measured are what holds it up: under quotas they do by turns. */
 const leastHindrance = 0.7;
+/** Processors do not work so evenly: where at least half of the links, and so many, carried as much as the fastest, up to this part, something else says how much. */
+const [alike, leastAlike] = [0.97, 3];
 /** Milliseconds a MiB at so many Mbps, and Mbps at so many milliseconds a MiB. */
 const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
 
@@ -141,23 +143,33 @@ function isHeldUp({ bandwidthMbps, sendingMsPerMiB = 0, receivingMsPerMiB = 0 }:
   return (sendingMsPerMiB + receivingMsPerMiB) / inverse(bandwidthMbps) >= leastHindrance;
 }
 
+/** Which of the links no processor held up. */
+function freeLinks(links: readonly LinkMeasurement[]): (link: LinkMeasurement) => boolean {
+  const evenMbps = alike * Math.max(...links.map(({ bandwidthMbps }) => bandwidthMbps));
+  const evenCount = links.filter(({ bandwidthMbps }) => bandwidthMbps >= evenMbps).length;
+  const isEven = evenCount >= Math.max(leastAlike, links.length / 2);
+  return (link) => !isHeldUp(link) || (isEven && link.bandwidthMbps >= evenMbps);
+}
+
 /**
  * What links carry by themselves, in Mbps. Where a processor at its ends held a link up, one short measurement says little of it: it is taken for as fast as those
- * processors usually are, which are counted beside it, but for no faster than the fastest of either end's links that none held up. `costs`: see handlingByDevice.
+ * processors usually are, which are counted beside it, but for no faster than the fastest of either end's links that none held up. Links that carried the same are
+ * none of these, however hard processors worked. `costs`: see handlingByDevice.
  */
 export function unhinderedMbps(
   measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
   costs: ReadonlyMap<string, number>,
 ): (device: string, link: LinkMeasurement) => number {
+  const isFree = freeLinks([...measurements.values()].flat());
   const fastest = new Map<string, number>();
   for (const [device, links] of measurements) {
-    for (const link of links.filter((one) => !isHeldUp(one)))
+    for (const link of links.filter(isFree))
       for (const end of [device, link.peer]) fastest.set(end, Math.max(fastest.get(end) ?? 0, link.bandwidthMbps));
   }
   return (device, link) => {
     const { peer, bandwidthMbps } = link;
     const usualMs = Math.max(costs.get(device) ?? 0, costs.get(peer) ?? 0);
-    if (!isHeldUp(link) || usualMs === 0) return bandwidthMbps;
+    if (isFree(link) || usualMs === 0) return bandwidthMbps;
     const known = [device, peer].map((end) => fastest.get(end) ?? Number.POSITIVE_INFINITY);
     return Math.max(bandwidthMbps, Math.min(inverse(usualMs), ...known));
   };
