@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { calibratedTimes, interpolatedCalibration, partStarts } from './calibration.ts';
+import { calibratedTimes, partStarts } from './calibration.ts';
 
 test('parts are about equal in time, and in layers; a few layers are a part each', () => {
   assert.deepEqual(partStarts(new Array(16).fill(1)), [0, 2, 4, 6, 8, 10, 12, 14]);
@@ -43,23 +43,4 @@ test('layers take their part of what their part of the model takes', () => {
   ]);
   assert.deepEqual(backwardInputMs, [0, 3, 1.5], 'what is not split is not changed, and no part is more than the whole');
   assert.deepEqual(backwardWeightMs, [3, 0, 2.25]);
-});
-
-test('between two sizes factors are the geometric means of those around, by the logarithm of the size; beyond them the nearest', () => {
-  const small = { starts: [0, 2], forward: [4, 1], backward: [1, 9], step: 0.25, split: { input: [1, 9], weight: [4, 1] } };
-  const large = { starts: [0, 2], forward: [1, 1], backward: [1, 1], step: 1, split: { input: [4, 1], weight: [1, 1] } };
-  const known = new Map([
-    [16, large],
-    [1, small],
-  ]);
-  assert.equal(interpolatedCalibration(known, 1), small);
-  assert.equal(interpolatedCalibration(known, 16), large);
-  assert.equal(interpolatedCalibration(known, 64), large);
-  assert.deepEqual(interpolatedCalibration(known, 4), {
-    starts: [0, 2],
-    forward: [2, 1],
-    backward: [1, 3],
-    step: 0.5,
-    split: { input: [2, 3], weight: [2, 1] },
-  });
 });

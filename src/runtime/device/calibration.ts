@@ -2,7 +2,7 @@
 // them, the layers share what that part of the model takes as a stage whose two passes are two graphs, less what any stage takes besides its layers: calls (told by
 // the pass), and what is given and handed on (half of it is taken from each part, for stages of about two). A stage between any two layers is then off by no more
 // than the layers' shares of one part, and by some of its borders. What last stages save, whose passes are one graph, is about the same part of their time wherever
-// they begin: one factor, from stages measured both ways in turn (differences between last stages would be mostly noise), and right for the whole model.
+// they begin: one factor, from the whole model and a few others (differences between last stages would be mostly noise). All are measured in turn.
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
@@ -18,7 +18,6 @@ import {
   type TrialTimes,
   timeInTurn,
   timeMicroBatches,
-  timeRatio,
   timeUpdate,
   total,
 } from './stage-trial.ts';
@@ -64,8 +63,6 @@ export interface Calibration extends Factors {
   readonly besideMs: number;
   /** Of these, what calls take, whatever the batch; the rest goes with what is given and handed on. */
   readonly callMs: number;
-  /** What the whole model takes, of what its parts add up to; part of `step`. */
-  readonly wholeOfParts: number;
   /** What the main thread does for a micro-batch; undefined where that is not known. */
   readonly mainMs: number | undefined;
 }
@@ -113,13 +110,18 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const forwardMs = sums(starts, alone, ({ forwardMs }) => forwardMs);
   const backwardMs = sums(starts, alone, ({ backwardMs }) => backwardMs);
   const ranges = rangesOf(request);
+  const end = alone.length;
   // Of a micro-batch that takes long, some of what is known is kept.
   const expectedMs =
     before &&
     sum(starts.map((_, part) => at(forwardMs, part) * at(before.forward, part) + at(backwardMs, part) * at(before.backward, part)));
   const known = expectedMs !== undefined && expectedMs > longMicroBatchMs ? before : undefined;
-  const times = await timeStages(request, known !== undefined || ranges.length === 1 ? ranges : [...ranges, [0, alone.length]]);
-  const [parts, whole] = [times.slice(0, ranges.length), times[ranges.length]];
+  const wholes: readonly Range[] = known !== undefined || ranges.length === 1 ? [] : [[0, end]];
+  const anchors = starts.filter((_, part) => part % anchorStride === 0).slice(known === undefined ? 0 : -1);
+  const lasts = anchors.map((start): Range => [start, end]);
+  const times = await timeStages(request, [...inPasses([...ranges, ...wholes], 'apart'), ...inPasses(lasts, 'step')]);
+  const parts = times.slice(0, ranges.length);
+  const whole = wholes.length === 0 ? undefined : times[ranges.length];
   const besideMs = known?.besideMs ?? besideLayers(parts, whole);
   const callMs = before?.callMs ?? besideMs;
   const lessMs = callMs + borderPart * Math.max(0, besideMs - callMs);
@@ -131,13 +133,13 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
     backwardMs,
     parts.map((part) => part && layersMs(part.backwardMs, lessMs / 2)),
   );
-  const partsMs = sum(starts.map((_, part) => at(forwardMs, part) * at(forward, part) + at(backwardMs, part) * at(backward, part)));
-  const wholeOfParts = known?.wholeOfParts ?? (whole === undefined || partsMs === 0 ? 1 : layersMs(total(whole), callMs) / partsMs);
+  const partMs = starts.map((_, part) => at(forwardMs, part) * at(forward, part) + at(backwardMs, part) * at(backward, part));
+  const steps = times.slice(-lasts.length).map((step) => step && layersMs(total(step), callMs));
+  const step = stepFactor(partMs, { starts, anchors, steps }) ?? before?.step ?? 1;
   const split = known?.split ?? (await splitFactors(request, { callMs, lessMs }));
-  const step = wholeOfParts * (await stepFactor(request, known !== undefined));
   const mains = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
   const mainMs = mains.length === 0 ? undefined : median(mains);
-  return { starts, besideMs, callMs, wholeOfParts, forward, backward, step, split, mainMs };
+  return { starts, besideMs, callMs, forward, backward, step, split, mainMs };
 }
 
 /** Each of the parts takes something besides its layers, the whole model only once. */
@@ -162,8 +164,7 @@ async function splitFactors(
 ): Promise<SplitFactors> {
   const { alone, starts } = request;
   const ranges = rangesOf(request).slice(1);
-  const stages = (['apart', 'split'] as const).flatMap((passes) => ranges.map((range) => [range, passes] as const));
-  const times = await timeTogether(request, stages);
+  const times = await timeTogether(request, [...inPasses(ranges, 'apart'), ...inPasses(ranges, 'split')]);
   const found = (times.length === 0 ? [] : ranges).map((range, part) => {
     const [whole, split] = [defined(times[part], 'a whole pass'), defined(times[ranges.length + part], 'a split one')];
     const layersAlone = alone.slice(...range);
@@ -222,25 +223,6 @@ export function calibratedTimes({ starts, forward, backward, step, split }: Fact
   };
 }
 
-/** The calibration at a batch size, or what lies between those of the sizes around it. They are of the same parts. */
-export function interpolatedCalibration(known: ReadonlyMap<number, Factors>, batchSize: number): Factors {
-  const sizes = [...known.keys()].toSorted((a, b) => a - b);
-  const above = sizes.find((size) => size >= batchSize) ?? defined(sizes.at(-1), 'a calibration');
-  const below = sizes.findLast((size) => size <= batchSize) ?? above;
-  const [from, to] = [defined(known.get(below), 'a calibration'), defined(known.get(above), 'a calibration')];
-  if (from === to) return from;
-  const share = Math.log(batchSize / below) / Math.log(above / below);
-  const between = (a: number, b: number): number => a ** (1 - share) * b ** share;
-  const all = (a: readonly number[], b: readonly number[]): readonly number[] => a.map((factor, part) => between(factor, at(b, part)));
-  return {
-    starts: from.starts,
-    forward: all(from.forward, to.forward),
-    backward: all(from.backward, to.backward),
-    step: between(from.step, to.step),
-    split: { input: all(from.split.input, to.split.input), weight: all(from.split.weight, to.split.weight) },
-  };
-}
-
 /** Computes one micro-batch of the whole model: memory that the process has never touched makes first runs slow. */
 export async function warmUp(request: CalibrationRequest): Promise<void> {
   await withTrial(request, [0, request.alone.length], 'step', (trial) => trial.microBatch());
@@ -290,43 +272,46 @@ function partFactors(aloneMs: readonly number[], partMs: readonly (number | unde
   return partMs.map((ms, part) => (ms === undefined || at(aloneMs, part) === 0 ? usual : ms / at(aloneMs, part)));
 }
 
-/** The median of last stages that begin at different parts; of the latest of them alone where micro-batches are long. Where none of them fits, as before. */
-async function stepFactor(request: CalibrationRequest, isLongMicroBatch: boolean): Promise<number> {
-  const { starts, before } = request;
-  const end = request.alone.length;
-  const anchors = starts.filter((_, part) => part % anchorStride === 0);
-  const tried = isLongMicroBatch ? anchors.slice(-1) : anchors;
-  const ratios = await inTurn(tried, (start) => stepRatio(request, [start, end]));
-  const known = ratios.filter((ratio) => ratio !== undefined);
-  return known.length === 0 ? (before === undefined ? 1 : before.step / before.wholeOfParts) : median(known);
+/** What last stages take, by where they begin (`anchors`), of what their parts take. Long ones count more. Undefined where none is known. */
+function stepFactor(
+  partMs: readonly number[],
+  {
+    starts,
+    anchors,
+    steps,
+  }: { readonly starts: readonly number[]; readonly anchors: readonly number[]; readonly steps: readonly (number | undefined)[] },
+): number | undefined {
+  const known = anchors.flatMap((anchor, index) => {
+    const [stepMs, partsMs] = [steps[index], sum(partMs.slice(starts.indexOf(anchor)))];
+    return stepMs === undefined || partsMs === 0 ? [] : [{ stepMs, partsMs }];
+  });
+  return known.length === 0 ? undefined : sum(known.map(({ stepMs }) => stepMs)) / sum(known.map(({ partsMs }) => partsMs));
 }
 
-/** Of parts at which last stages are measured both ways, one in so many. */
+/** Of parts at which last stages are measured, one in so many. */
 const anchorStride = 3;
-
-/** A last stage's time as one graph, of its time as two, measured in turn. Undefined where both do not fit together. */
-async function stepRatio(request: CalibrationRequest, layers: Range): Promise<number | undefined> {
-  if (!fits(request, [layers, layers])) return undefined;
-  return withTrial(request, layers, 'apart', (apart) => withTrial(request, layers, 'step', (step) => timeRatio(step, apart, request.span)));
-}
 
 /** Forward and backward as one graph, as two, or the backward as two of its own. */
 type Passes = 'step' | 'apart' | 'split';
 
 type Range = readonly [first: number, end: number];
 
-/** Stages whose passes are two graphs; in turn where all of them fit together. Undefined is what does not fit. */
-async function timeStages(request: CalibrationRequest, ranges: readonly Range[]): Promise<readonly (TrialTimes | undefined)[]> {
-  const together = await timeTogether(
-    request,
-    ranges.map((range) => [range, 'apart']),
-  );
+/** A stage, and how it computes. */
+type Stage = readonly [layers: Range, passes: Passes];
+
+function inPasses(ranges: readonly Range[], passes: Passes): readonly Stage[] {
+  return ranges.map((range) => [range, passes]);
+}
+
+/** Stages in turn where all of them fit together, else one after the other. Undefined is what does not fit. */
+async function timeStages(request: CalibrationRequest, stages: readonly Stage[]): Promise<readonly (TrialTimes | undefined)[]> {
+  const together = await timeTogether(request, stages);
   if (together.length > 0) return together;
-  return inTurn(ranges, (range) => withTrial(request, range, 'apart', (trial) => timeMicroBatches(trial, request.span)));
+  return inTurn(stages, ([range, passes]) => withTrial(request, range, passes, (trial) => timeMicroBatches(trial, request.span)));
 }
 
 /** Times stages in turn. Empty where not all of them fit together. */
-async function timeTogether(request: CalibrationRequest, stages: readonly (readonly [Range, Passes])[]): Promise<readonly TrialTimes[]> {
+async function timeTogether(request: CalibrationRequest, stages: readonly Stage[]): Promise<readonly TrialTimes[]> {
   const ranges = stages.map(([range]) => range);
   if (!fits(request, ranges)) return [];
   const trials: StageTrial[] = [];
@@ -375,9 +360,9 @@ function sums(starts: readonly number[], alone: readonly LayerTrial[], ms: (laye
   return starts.map((start, part) => sum(alone.slice(start, starts[part + 1]).map(ms)));
 }
 
-async function inTurn<T, R>(items: readonly T[], use: (item: T, index: number) => Promise<R>): Promise<readonly R[]> {
+async function inTurn<T, R>(items: readonly T[], use: (item: T) => Promise<R>): Promise<readonly R[]> {
   const results: R[] = [];
-  for (const [index, item] of items.entries()) results.push(await use(item, index));
+  for (const item of items) results.push(await use(item));
   return results;
 }
 

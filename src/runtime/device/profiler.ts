@@ -1,6 +1,6 @@
 // Measures each layer's forward and backward time on this device at several batch sizes. Layers alone add up to more than a stage compiled whole
 // (calls, layout changes), and a stage whose passes are two graphs costs more than one whose passes are one: the layers alone only share out what
-// real stages take (stage-trial.ts), some of which are measured at some of the batch sizes (calibration.ts).
+// real stages take (stage-trial.ts), some of which are measured at each of the batch sizes (calibration.ts).
 
 import { defined } from '../../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../../autodiff/differentiate.ts';
@@ -20,7 +20,6 @@ import {
   type Calibration,
   calibrate,
   calibratedTimes,
-  interpolatedCalibration,
   isLong,
   type LayerTrial,
   partStarts,
@@ -67,16 +66,6 @@ const maxRunCount = 15;
 /** A stage's time is a mean over this span. */
 const span: Span = { ms: 12, runLimit: 4 };
 
-/** Stages are compiled and measured at sizes that are so many times apart, and at the largest; in between, their factors are interpolated. */
-const sizesApart = 5;
-
-function calibratedSizes(batchSizes: readonly number[]): readonly number[] {
-  const sizes: number[] = [];
-  for (const size of batchSizes)
-    if (sizes.length === 0 || size >= sizesApart * (sizes.at(-1) as number) || size === batchSizes.at(-1)) sizes.push(size);
-  return sizes;
-}
-
 /** What a cache holds of a model on an engine of this name, or else what `measure` finds, which it holds from now on. */
 export async function cachedProfile(
   cache: ProfileCache | undefined,
@@ -101,8 +90,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   const { batchSizes, training, label, memoryBytes, clock, processWork } = options;
   const kinds = layerKinds(sequence, training.frozen);
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
-  const anchors = calibratedSizes(batchSizes);
-  const total = batchSizes.length * representatives.size + anchors.length;
+  const total = batchSizes.length * (representatives.size + 1);
   let done = 0;
   const trials: (readonly LayerTrial[])[] = [];
   let previous = 1;
@@ -130,23 +118,16 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   );
   const common = { engine, sequence, starts, training, label, memoryBytes, processWork, span };
   await warmUp({ ...common, batchSize: largest, alone: slowest });
-  const calibrations = new Map<number, Calibration>();
-  let before: Calibration | undefined;
+  const calibrations: Calibration[] = [];
   let updateMs: number | undefined;
-  for (const batchSize of anchors) {
-    const alone = defined(trials[batchSizes.indexOf(batchSize)], 'a measurement');
-    const request = { ...common, batchSize, alone, before };
-    before = await calibrate(request);
-    calibrations.set(batchSize, before);
+  for (const [index, batchSize] of batchSizes.entries()) {
+    const request = { ...common, batchSize, alone: defined(trials[index], 'a measurement'), before: calibrations.at(-1) };
+    calibrations.push(await calibrate(request));
     updateMs ??= await timeWholeUpdate(request);
     options.onProgress(++done, total);
   }
-  const calibrated = batchSizes.map((batchSize, index) => {
-    const calibration = interpolatedCalibration(calibrations, batchSize);
-    return calibratedTimes(calibration, defined(trials[index], 'a measurement'));
-  });
-  const known = [...calibrations.values()];
-  const mainMs = known.map((calibration) => calibration.mainMs).filter((ms) => ms !== undefined);
+  const calibrated = calibrations.map((calibration, index) => calibratedTimes(calibration, defined(trials[index], 'a measurement')));
+  const mainMs = calibrations.map((calibration) => calibration.mainMs).filter((ms) => ms !== undefined);
   return {
     layers: layerProfiles(sequence, training.frozen, slowest, largest),
     times: {
@@ -157,7 +138,7 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
       stepMs: calibrated.map(({ stepMs }) => stepMs),
       ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
       // Each of two passes.
-      callMs: median(known.map(({ callMs }) => callMs)) / 2,
+      callMs: defined(calibrations[0], 'a calibration').callMs / 2,
       ...(mainMs.length === 0 ? {} : { passMs: median(mainMs) / 2 }),
     },
     cached: false,
@@ -193,7 +174,7 @@ function cacheKey(
   { batchSizes, training, label }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'>,
 ): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([19, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([20, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */

@@ -151,12 +151,14 @@ export interface Span {
 }
 
 /** Spans of a measurement. */
-const spanCount = 5;
+const spanCount = 7;
 /** The first micro-batches of new graphs take longer. */
 const leastWarmRuns = 2;
 const warmMs = 10;
-/** A run this long is a span of its own, and the first after the one that warms up is the last. */
+/** Of runs this long one is timed. */
 const longRunMs = 1_000;
+/** Warming up ends where it has taken this long. */
+const warmLimitMs = 3_000;
 
 /** The mean time of a micro-batch over a span; the median of several spans. */
 export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<TrialTimes> {
@@ -172,28 +174,14 @@ export async function timeInTurn(trials: readonly StageTrial[], span: Span): Pro
   return taken.map(({ spans }) => defined(spans.toSorted((a, b) => total(a) - total(b))[spans.length >> 1], 'a span'));
 }
 
-/** The time of one stage's micro-batch, of another's: spans of both in turn, so that what slows the device down slows both. The median. */
-export async function timeRatio(trial: StageTrial, other: StageTrial, span: Span): Promise<number> {
-  await warmUpTrial(trial, span);
-  await warmUpTrial(other, span);
-  const ratios: number[] = [];
-  while (ratios.length < ratioCount) {
-    const [ms, otherMs] = [await meanTimes(trial, span), await meanTimes(other, span)].map(total) as [number, number];
-    ratios.push(otherMs === 0 ? 1 : ms / otherMs);
-  }
-  return median(ratios);
-}
-
-const ratioCount = 3;
-
-/** The first micro-batches of new graphs take longer. Whether they take so long that one is enough. */
+/** The first micro-batches of new graphs take longer, the very first several times as long. Whether they take so long that one is enough. */
 async function warmUpTrial(trial: StageTrial, { runLimit }: Span): Promise<boolean> {
-  let warm = 0;
-  for (let run = 0; run < leastWarmRuns || (warm < warmMs && run < runLimit); run++) {
-    warm += total(await trial.microBatch());
-    if (warm > longRunMs) return true;
+  let [lastMs, warm] = [0, 0];
+  for (let run = 0; warm < warmLimitMs && (run < leastWarmRuns || (warm < warmMs && run < runLimit)); run++) {
+    lastMs = total(await trial.microBatch());
+    warm += lastMs;
   }
-  return false;
+  return lastMs > longRunMs;
 }
 
 async function meanTimes(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {
