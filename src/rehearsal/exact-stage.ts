@@ -5,6 +5,7 @@ import { assert, defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
 import type { RoundTotals } from '../runtime/device/round-sums.ts';
+import { SegmentedVector } from '../runtime/device/segmented-vector.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
 import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from '../runtime/device/stage-state.ts';
@@ -191,24 +192,22 @@ export class ExactStage implements StagePort {
     void this.#computed(1, bucket);
   }
 
-  async takeGradients(bucket?: number): Promise<Float32Array> {
+  async takeGradients(bucket?: number): Promise<SegmentedVector> {
     const [first, end] = this.#placesOf(bucket);
-    const vector = new Float32Array(2 * (end - first) + witnessCount);
-    vector.set(this.#gradientSums.slice(first, end));
-    vector.set(this.#outputSums.slice(first, end), end - first);
-    vector.set([1, this.#sampleCount, this.#round, this.#world.epoch()], 2 * (end - first));
+    const sums = [this.#gradientSums.slice(first, end), this.#outputSums.slice(first, end)];
+    const witnesses = [1, this.#sampleCount, this.#round, this.#world.epoch()];
     await this.#computed(0);
-    return vector;
+    return new SegmentedVector([...sums, witnesses].map((values) => Float32Array.from(values)));
   }
 
-  async putGradients(values: Float32Array, bucket?: number): Promise<void> {
+  putGradients({ segments }: SegmentedVector, bucket?: number): void {
+    const [gradients = [], outputs = [], witnesses = []] = segments;
     const [first, end] = this.#placesOf(bucket);
-    const count = end - first;
-    for (let index = 0; index < count; index++) {
-      this.#gradientSums[first + index] = values[index] as number;
-      this.#outputSums[first + index] = values[count + index] as number;
+    for (let index = 0; first + index < end; index++) {
+      this.#gradientSums[first + index] = gradients[index] as number;
+      this.#outputSums[first + index] = outputs[index] as number;
     }
-    const [members, samples, rounds, epochs] = values.subarray(2 * count) as unknown as readonly [number, number, number, number];
+    const [members, samples, rounds, epochs] = witnesses as unknown as readonly [number, number, number, number];
     if (rounds !== members * this.#round) this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
     if (epochs !== members * this.#world.epoch())
       this.#violate(`sums of gradients of another epoch came in: ${epochs} of ${members} members`);

@@ -8,8 +8,26 @@ import { createMemoryLinks } from '../../transport/memory.ts';
 import { type RingPort, ringAllReduce } from './all-reduce.ts';
 import { pieceCodec, Residuals } from './codec.ts';
 import { Mailbox } from './mailbox.ts';
+import { orderedAllReduce } from './ordered-all-reduce.ts';
+import { SegmentedVector } from './segmented-vector.ts';
 
-const plain = pieceCodec(undefined, () => new Float32Array(0));
+const plain = pieceCodec(undefined);
+
+/** A vector of these values in arrays of many sizes, the same for each length. */
+function segmented(values: Float32Array): SegmentedVector {
+  const random = createRandom(3, values.length);
+  const segments: Float32Array[] = [];
+  for (let first = 0; first < values.length; ) {
+    const length = Math.round(values.length * random.uniform() ** 4);
+    segments.push(values.slice(first, first + length));
+    first += length;
+  }
+  return new SegmentedVector(segments);
+}
+
+function joined(vector: SegmentedVector): Float32Array {
+  return vector.copy(0, vector.length);
+}
 
 /** A ring of mailboxes in memory. */
 function ring(memberCount: number): { ports: RingPort[]; sentElements: number[] } {
@@ -27,7 +45,7 @@ function ring(memberCount: number): { ports: RingPort[]; sentElements: number[] 
             epoch: 0,
             round: 0,
             microBatch: piece,
-            tensors,
+            tensors: tensors.map((sent) => ({ ...sent, data: sent.data.slice() })),
           },
         );
       },
@@ -49,17 +67,38 @@ for (const [memberCount, length] of [
     const inputs = Array.from({ length: memberCount }, () => Float32Array.from({ length }, () => random.normal()));
     const expected = Float64Array.from({ length }, (_, index) => inputs.reduce((sum, input) => sum + (input[index] as number), 0));
     const { ports, sentElements } = ring(memberCount);
+    const vectors = inputs.map(segmented);
     await Promise.all(
-      inputs.map((input, index) => ringAllReduce(input, { memberIndex: index, memberCount, codec: plain }, ports[index] as RingPort)),
+      vectors.map((vector, index) => ringAllReduce(vector, { memberIndex: index, memberCount, codec: plain }, ports[index] as RingPort)),
     );
-    for (const input of inputs) {
-      assert.deepEqual(input, inputs[0]);
-      input.forEach((value, index) => assert.ok(Math.abs(value - (expected[index] as number)) < 1e-5));
+    for (const vector of vectors) {
+      assert.deepEqual(vector, vectors[0]);
+      joined(vector).forEach((value, index) => assert.ok(Math.abs(value - (expected[index] as number)) < 1e-5));
     }
     const total = sentElements.reduce((sum, count) => sum + count, 0);
     assert.equal(total, 2 * (memberCount - 1) * length);
   });
 }
+
+test('in order: every member ends with the bits of adding the parts one after the other, however they share them', async () => {
+  const length = 150_001;
+  const random = createRandom(13);
+  const parts = Array.from({ length: 5 }, () => Float32Array.from({ length }, () => random.normal()));
+  const expected = parts.reduce((sum, part) => sum.map((value, index) => value + (part[index] as number)));
+  for (const counts of [[5], [2, 3], [0, 4, 1], [1, 0, 2, 2]]) {
+    const { ports } = ring(counts.length);
+    let first = 0;
+    const sums = counts.map(async (count, memberIndex) => {
+      const own = parts.slice(first, first + count).map(segmented);
+      first += count;
+      const total = own[0] ?? segmented(new Float32Array(length));
+      const place = { memberIndex, memberCount: counts.length, port: ports[memberIndex] as RingPort };
+      await orderedAllReduce({ parts: own, total }, place);
+      return joined(total);
+    });
+    for (const sum of await Promise.all(sums)) assert.deepEqual(sum, expected, `${counts}`);
+  }
+});
 
 test('a piece of another length is refused', async () => {
   const port: RingPort = {
@@ -67,7 +106,7 @@ test('a piece of another length is refused', async () => {
     receive: async () => ({ kind: 'all-reduce', epoch: 0, round: 0, microBatch: 0, tensors: [tensor('float32', [1], [0])] }),
   };
   await assert.rejects(
-    ringAllReduce(new Float32Array(10), { memberIndex: 0, memberCount: 2, codec: plain }, port),
+    ringAllReduce(new SegmentedVector([new Float32Array(10)]), { memberIndex: 0, memberCount: 2, codec: plain }, port),
     /should hold 5 float32 elements, not 1/,
   );
 });
@@ -84,13 +123,15 @@ for (const encoding of ['float16', 'int8'] as const) {
       const inputs = Array.from({ length: memberCount }, () => Float32Array.from({ length }, () => random.normal()));
       for (const input of inputs) input.forEach((value, index) => (wanted[index] = (wanted[index] as number) + value));
       const { ports } = ring(memberCount);
-      const sum = (values: Float32Array, memberIndex: number): Promise<number> => {
+      const sum = async (values: Float32Array, memberIndex: number): Promise<Float32Array> => {
         const codec = pieceCodec(encoding, () => (residuals[memberIndex] as Residuals).of('all', round, length));
-        return ringAllReduce(values, { memberIndex, memberCount, codec }, ports[memberIndex] as RingPort);
+        const vector = segmented(values);
+        await ringAllReduce(vector, { memberIndex, memberCount, codec }, ports[memberIndex] as RingPort);
+        return joined(vector);
       };
-      await Promise.all(inputs.map(sum));
-      for (const input of inputs) assert.deepEqual(input, inputs[0]);
-      inputs[0]?.forEach((value, index) => (found[index] = (found[index] as number) + value));
+      const sums = await Promise.all(inputs.map(sum));
+      for (const values of sums) assert.deepEqual(values, sums[0]);
+      sums[0]?.forEach((value, index) => (found[index] = (found[index] as number) + value));
       if (round === 0) firstError = meanError(found, wanted);
     }
     const lastError = meanError(found, wanted);
@@ -128,15 +169,15 @@ async function timeOnLinks(memberCount: number, length: number, speed: { bandwid
   const times: number[] = [];
   for (let round = 0; round < 2; round++) {
     const startMs = clock.now();
-    const inputs = Array.from({ length: memberCount }, (_, index) => new Float32Array(length).fill(index + 1));
+    const inputs = Array.from({ length: memberCount }, (_, index) => segmented(new Float32Array(length).fill(index + 1)));
     const port = (index: number): RingPort => ({
       send: (piece, tensors) => (forward[index] as Link).send({ kind: 'all-reduce', epoch: 0, round, microBatch: piece, tensors }),
       receive: (piece) => (mailboxes[index] as Mailbox).take({ kind: 'all-reduce', round, microBatch: piece, from: '' }),
     });
     await clock.runUntil(
-      Promise.all(inputs.map((values, index) => ringAllReduce(values, { memberIndex: index, memberCount, codec: plain }, port(index)))),
+      Promise.all(inputs.map((vector, index) => ringAllReduce(vector, { memberIndex: index, memberCount, codec: plain }, port(index)))),
     );
-    for (const values of inputs) assert.ok(values.every((value) => value === (memberCount * (memberCount + 1)) / 2));
+    for (const vector of inputs) assert.ok(joined(vector).every((value) => value === (memberCount * (memberCount + 1)) / 2));
     times.push(clock.now() - startMs);
   }
   await clock.runUntil(Promise.all(forward.map((link) => link.close('done'))));

@@ -13,7 +13,7 @@ import type { Tensor } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
 import { giveMemory } from '../../transport/tensor-memory.ts';
 import type { PieceCodec } from './codec.ts';
-import { addTo } from './float-sum.ts';
+import type { SegmentedVector } from './segmented-vector.ts';
 
 /** Elements of one piece: 256 KiB, about 50 µs of summing. Smaller chunks are cut into at least `leastPieces`, so that their steps overlap too. */
 const pieceElements = 65_536;
@@ -39,45 +39,49 @@ export interface Ring {
   readonly firstPiece?: number;
 }
 
-/** Sums `values` over all members in place. Returns the number after the last piece's. Rejects when a link fails or a piece does not fit. */
-export async function ringAllReduce(values: Float32Array, ring: Ring, port: RingPort): Promise<number> {
+/**
+ * Sums `vector` over all members in place. Returns the number after the last piece's. Rejects when a link fails or a piece does not fit. What arrives is summed
+ * where it arrived and goes on from there; only final sums are written into the vector.
+ */
+export async function ringAllReduce(vector: SegmentedVector, ring: Ring, port: RingPort): Promise<number> {
   const { memberCount, memberIndex, codec, firstPiece = 0 } = ring;
   assert(memberIndex >= 0 && memberIndex < memberCount, 'the member is on the ring');
-  if (memberCount === 1 || values.length === 0) return firstPiece;
-  const pieceCount = piecesPerChunk(values.length, memberCount);
+  if (memberCount === 1 || vector.length === 0) return firstPiece;
+  const pieceCount = piecesPerChunk(vector.length, memberCount);
   const [stepCount, sumCount] = [2 * (memberCount - 1), memberCount - 1];
   const rangeOf = (step: number, piece: number): readonly [number, number] =>
-    pieceRange(values.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
+    pieceRange(vector.length, memberCount, modulo(memberIndex - step, memberCount), piece, pieceCount);
   const sends: Promise<void>[] = [];
-  const send = (step: number, piece: number, tensors: readonly Tensor[], onSent: () => void = () => {}): void => {
+  const send = (step: number, piece: number, tensors: readonly Tensor[], onSent: () => void): void => {
     const sending = port.send(firstPiece + step * pieceCount + piece, tensors).then(onSent);
     sending.catch(() => {}); // seen below, or the receiving side fails before
     sends.push(sending);
   };
-  // A view of the vector may travel: its elements change again only when their sum comes back round the ring, which the successor makes of what it
-  // received here.
-  const encoded = (step: number, piece: number): readonly Tensor[] => {
-    const [first, end] = rangeOf(step, piece);
-    return codec.encode(values.subarray(first, end), first);
-  };
-  for (let piece = 0; piece < pieceCount; piece++) send(0, piece, encoded(0, piece));
+  for (let piece = 0; piece < pieceCount; piece++) {
+    const [first, end] = rangeOf(0, piece);
+    // A view may travel: its elements change only when their sum comes back round the ring, which the successor makes of what it received here.
+    const views = vector.views(first, end);
+    const view = views.length === 1 ? views[0] : undefined;
+    const values = view ?? vector.copy(first, end);
+    send(0, piece, codec.encode(values, first), () => view === undefined && giveMemory(values));
+  }
   for (let step = 0; step < stepCount; step++) {
     for (let piece = 0; piece < pieceCount; piece++) {
       const [first, end] = rangeOf(step + 1, piece);
       const { tensors = [] } = await port.receive(firstPiece + step * pieceCount + piece);
-      const received = codec.decode(tensors, end - first);
-      if (step < sumCount) addTo(values.subarray(first, end), received);
-      else values.set(received, first);
-      if (step + 1 > sumCount && step + 1 < stepCount) {
-        send(step + 1, piece, tensors, () => giveAll(tensors)); // a final sum goes round as it is
-        continue;
-      }
-      giveAll(tensors);
-      if (step + 1 === stepCount) continue;
-      const next = encoded(step + 1, piece);
-      // The one that has the whole sum keeps what all others will read.
-      if (step + 1 === sumCount) keep(values, first, codec.decode(next, end - first));
-      send(step + 1, piece, next);
+      const values = codec.decode(tensors, end - first);
+      const isFinal = step >= sumCount;
+      if (isFinal) vector.write(values, first);
+      else vector.addTo(values, first);
+      // A final sum goes round as it is, and the member that makes it keeps what all others will read.
+      const next = isFinal ? tensors : codec.encode(values, first);
+      if (step + 1 === sumCount) vector.write(codec.decode(next, end - first), first);
+      const done = (): void => {
+        giveMemory(values);
+        giveAll(tensors);
+      };
+      if (step + 1 < stepCount) send(step + 1, piece, next, done);
+      else done();
     }
   }
   await Promise.all(sends);
@@ -110,11 +114,6 @@ function pieceRange(length: number, memberCount: number, chunk: number, piece: n
     chunkFirst + Math.floor((chunkLength * piece) / piecesPerChunk),
     chunkFirst + Math.floor((chunkLength * (piece + 1)) / piecesPerChunk),
   ];
-}
-
-/** Copies a piece to its place, unless it lies there. */
-function keep(values: Float32Array, first: number, piece: Float32Array): void {
-  if (piece.buffer !== values.buffer) values.set(piece, first);
 }
 
 /** Lets go of received pieces, which are this device's own. */

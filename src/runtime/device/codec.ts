@@ -180,8 +180,8 @@ export interface PieceCodec {
   decode(tensors: readonly Tensor[] | undefined, length: number): Float32Array;
 }
 
-/** A codec for one vector's pieces; int8 asks once for the vector's residuals, and changes them. */
-export function pieceCodec(encoding: Encoding | undefined, residual: () => Float32Array): PieceCodec {
+/** A codec for one vector's pieces; int8 alone needs the vector's residuals: it asks for them once, and changes them. */
+export function pieceCodec(encoding: Encoding | undefined, residual?: () => Float32Array): PieceCodec {
   switch (encoding) {
     case undefined:
       return {
@@ -200,7 +200,7 @@ export function pieceCodec(encoding: Encoding | undefined, residual: () => Float
       let residuals: Float32Array | undefined;
       return {
         encode: (values, first) => {
-          residuals ??= residual();
+          residuals ??= defined(residual, 'residuals')();
           const { data, scale } = encodeByte(values, residuals.subarray(first, first + values.length));
           return [{ type: 'int8', shape: [data.length], data: data as Int8Array }, scalesTensor([scale])];
         },

@@ -6,7 +6,6 @@ import type { Engine, Value } from '../../engine/engine.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { summedName, sumName } from '../../training/optimizers.ts';
-import { takeMemory } from '../../transport/tensor-memory.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 
@@ -20,12 +19,6 @@ export interface SumPart {
   readonly bucket?: number | undefined;
   /** Default: 0. */
   readonly position?: number | undefined;
-}
-
-/** Gradients of a bucket, the grains' apart, in the order of the samples. */
-export interface PartialGradients {
-  readonly length: number;
-  readonly parts: readonly Float32Array[];
 }
 
 /** The sums. Queues work and returns; a value belongs to whoever took it out. */
@@ -118,12 +111,13 @@ export class GradientSums {
     });
   }
 
-  /** Puts the group's sums in the place of what was taken. `next` gives the tensors one by one, in their order. */
-  async put(bucket: number | undefined, next: (shape: readonly number[]) => Promise<Tensor>): Promise<void> {
+  /** Puts the group's sums in the place of what was taken: an array for each parameter, in their order. */
+  put(bucket: number | undefined, values: readonly Float32Array[]): void {
     const [first = 0] = this.#positions();
     const sums = this.#sums.get(first) ?? {};
     this.#sums.set(first, sums);
-    for (const { name, shape } of this.#trainedOf(bucket)) sums[name] = this.#engine.upload(await next(shape));
+    for (const [index, { name, shape }] of this.#trainedOf(bucket).entries())
+      sums[name] = this.#engine.upload(wrap('float32', shape, defined(values[index], name)));
   }
 
   #trainedOf(bucket: number | undefined): readonly TensorSpec[] {
@@ -166,22 +160,12 @@ export class GradientSums {
   }
 }
 
-/** A position's tensors, in one vector that has room for more at its end; undefined stands for zeros. */
-export async function vectorOf(
+/** A position's tensors when they have arrived, end to end; undefined stands for zeros. */
+export async function arrays(
   specs: readonly TensorSpec[],
   parts: readonly (Promise<Tensor> | undefined)[],
-  extraCount: number,
-): Promise<Float32Array> {
+): Promise<readonly Float32Array[]> {
   assert(parts.length === specs.length, 'a tensor for each parameter');
-  const length = specs.reduce((sum, { shape }) => sum + elementCount(shape), 0) + extraCount;
-  const values = new Float32Array(takeMemory(4 * length).buffer);
-  let offset = 0;
-  for (const [index, { shape }] of specs.entries()) {
-    const part = await parts[index];
-    const end = offset + elementCount(shape);
-    if (part === undefined) values.fill(0, offset, end);
-    else values.set(part.data as Float32Array, offset);
-    offset = end;
-  }
-  return values;
+  const tensors = await Promise.all(parts);
+  return specs.map(({ shape }, index) => (tensors[index]?.data as Float32Array | undefined) ?? new Float32Array(elementCount(shape)));
 }

@@ -4,10 +4,12 @@
 
 import { assert, defined } from '../../assert.ts';
 import type { CutTensor } from '../../graph/layers.ts';
-import { elementCount, type Tensor } from '../../graph/tensor.ts';
-import { type PartialGradients, vectorOf } from './gradient-sums.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import { arrays } from './gradient-sums.ts';
+import type { OrderedParts } from './ordered-all-reduce.ts';
 import type { RoundTotals } from './round-sums.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
+import { SegmentedVector } from './segmented-vector.ts';
 import type { Stage, StagePort } from './stage.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
 import type { UpdateOptions } from './stage-update.ts';
@@ -71,15 +73,13 @@ export class GrainedStage implements StagePort {
   }
 
   /** A bucket's gradients (default: all), for the ordered sum over the group. They are gone from here until the group's sums are put in their place. */
-  async takePartials(bucket?: number): Promise<PartialGradients> {
+  async takePartials(bucket?: number): Promise<OrderedParts> {
     const { specs, positions } = this.#inner.takeGrainSums(bucket);
-    const length = specs.reduce((sum, { shape }) => sum + elementCount(shape), 0);
-    const parts: Float32Array[] = [];
-    for (const tensors of this.#layout.ownCount === 0 ? [] : positions) parts.push(await vectorOf(specs, tensors, 0));
-    return { length, parts };
+    const vectors = await Promise.all(positions.map(async (tensors) => new SegmentedVector(await arrays(specs, tensors))));
+    return { parts: this.#layout.ownCount === 0 ? [] : vectors, total: defined(vectors[0], 'a position') };
   }
 
-  takeGradients(): Promise<Float32Array> {
+  takeGradients(): Promise<SegmentedVector> {
     throw new Error('a strict stage is reduced by its parts');
   }
 
@@ -138,8 +138,8 @@ export class GrainedStage implements StagePort {
     this.#inner.beginRound(round, plannedUpdate);
   }
 
-  putGradients(values: Float32Array, bucket?: number): Promise<void> {
-    return this.#inner.putGradients(values, bucket);
+  putGradients(values: SegmentedVector, bucket?: number): void {
+    this.#inner.putGradients(values, bucket);
   }
 
   finishRound(countNorm: boolean): Promise<RoundTotals> {

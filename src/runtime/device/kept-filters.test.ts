@@ -14,6 +14,7 @@ import { filterBytes } from '../memory-need.ts';
 import { createStage } from './create-stage.ts';
 import { keepFilters } from './kept-filters.ts';
 import { ownCopy } from './samples.ts';
+import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
 import { designStage, type StageOptions } from './stage-graphs.ts';
 
@@ -164,20 +165,20 @@ test('filters are those of the weights as they are: after an update, after loadi
       for await (const { role, name, value } of stage.state()) if (role === 'parameter') weights.set(name, value);
       return weights;
     };
-    const gradients = async (stage: StagePort, round: number): Promise<Float32Array> => {
+    const gradients = async (stage: StagePort, round: number): Promise<SegmentedVector> => {
       stage.beginRound(round);
       for (const microBatch of [0, 1]) {
         const labels = wrap('int64', [sampleCount], BigInt64Array.from([0n, 2n]));
         await stage.forward(microBatch, 0, [madeUp({ type: 'float32', shape: [sampleCount, 3, 8, 8] }, microBatch)], labels);
         await stage.backward(microBatch, []);
       }
-      return (await stage.takeGradients()).slice();
+      return stage.takeGradients();
     };
-    const isAsLoaded = async (stage: StagePort, round: number): Promise<Float32Array> => {
+    const isAsLoaded = async (stage: StagePort, round: number): Promise<SegmentedVector> => {
       const fresh = await loaded(await weightsOf(stage));
       const found = await gradients(stage, round);
       assert.deepEqual(found, await gradients(fresh, 0));
-      await stage.putGradients(found.slice());
+      stage.putGradients(new SegmentedVector(found.segments.map((segment) => segment.slice())));
       fresh.dispose();
       return found;
     };

@@ -9,10 +9,9 @@
 // it: as much with two members, half as much again with three, and ever closer to the same with more.
 
 import { assert } from '../../assert.ts';
-import type { Tensor } from '../../graph/tensor.ts';
-import { giveMemory } from '../../transport/tensor-memory.ts';
+import { giveMemory, takeMemory } from '../../transport/tensor-memory.ts';
 import { pieceData, type RingPort } from './all-reduce.ts';
-import { addTo } from './float-sum.ts';
+import type { SegmentedVector } from './segmented-vector.ts';
 
 /** Elements of one piece: 256 KiB. */
 const pieceElements = 65_536;
@@ -22,58 +21,53 @@ export function orderedFrameCount(length: number): number {
   return 2 * Math.ceil(length / pieceElements);
 }
 
+/** What a member has to sum. */
+export interface OrderedParts {
+  /** In the order of the samples; none of a member without samples. */
+  readonly parts: readonly SegmentedVector[];
+  /** Where the sum comes: of the parts' length; it may be one of them. */
+  readonly total: SegmentedVector;
+}
+
 /**
- * The sum of all members' `parts` (vectors of `length`, in the order of the samples; none for a member without samples). Members stand on the ring in the
- * order of their samples. `parts` are changed. Rejects when a link fails or a piece does not fit.
+ * Puts the sum of all members' parts into `total`. Members stand on the ring in the order of their samples. Rejects when a link fails or a piece does not fit. A
+ * piece is summed where it arrived, and goes on from there.
  */
 export async function orderedAllReduce(
-  parts: readonly Float32Array[],
-  length: number,
+  { parts, total }: OrderedParts,
   { memberIndex, memberCount, port }: { readonly memberIndex: number; readonly memberCount: number; readonly port: RingPort },
-): Promise<Float32Array> {
+): Promise<void> {
   assert(memberIndex >= 0 && memberIndex < memberCount, 'the member is on the ring');
+  const { length } = total;
   const pieceCount = Math.ceil(length / pieceElements);
-  // −0 is what adds nothing to any number, zeros of either sign included.
-  const total = parts[0] ?? new Float32Array(length).fill(-0);
   const isLast = memberIndex === memberCount - 1;
   const sends: Promise<void>[] = [];
-  const send = (number: number, first: number, end: number): void => {
-    const sending = port.send(number, [floats(total.subarray(first, end))]);
+  /** `values` are nobody's but this call's. */
+  const send = (number: number, values: Float32Array): void => {
+    const sending = port.send(number, [{ type: 'float32', shape: [values.length], data: values }]).then(() => giveMemory(values));
     sending.catch(() => {}); // seen below, or the receiving side fails before
     sends.push(sending);
   };
   const range = (piece: number): [number, number] => [piece * pieceElements, Math.min(length, (piece + 1) * pieceElements)];
   for (let piece = 0; piece < pieceCount; piece++) {
     const [first, end] = range(piece);
-    if (memberIndex > 0) {
-      const before = pieceData(await port.receive(piece), end - first);
-      addTo(total.subarray(first, end), before); // the order of two does not matter
-      giveMemory(before);
-    }
-    for (const part of parts.slice(1)) addTo(total.subarray(first, end), part.subarray(first, end));
-    if (memberCount > 1) send(isLast ? pieceCount + piece : piece, first, end);
+    const values = memberIndex > 0 ? pieceData(await port.receive(piece), end - first) : nothing(end - first);
+    for (const part of parts) part.addTo(values, first);
+    if (isLast) total.write(values, first);
+    if (memberCount === 1) giveMemory(values);
+    else send(isLast ? pieceCount + piece : piece, values);
   }
-  if (isLast) {
-    await Promise.all(sends);
-    return total;
-  }
-  // What was sent must be gone before the total takes its place.
-  const result = new Float32Array(length);
-  for (let piece = 0; piece < pieceCount; piece++) {
+  for (let piece = 0; !isLast && piece < pieceCount; piece++) {
     const [first, end] = range(piece);
-    const received = pieceData(await port.receive(pieceCount + piece), end - first);
-    result.set(received, first);
-    giveMemory(received);
-    if (memberIndex < memberCount - 2) {
-      const sending = port.send(pieceCount + piece, [floats(result.subarray(first, end))]);
-      sending.catch(() => {}); // seen below
-      sends.push(sending);
-    }
+    const values = pieceData(await port.receive(pieceCount + piece), end - first);
+    total.write(values, first);
+    if (memberIndex < memberCount - 2) send(pieceCount + piece, values);
+    else giveMemory(values);
   }
   await Promise.all(sends);
-  return result;
 }
 
-function floats(data: Float32Array): Tensor {
-  return { type: 'float32', shape: [data.length], data };
+/** What adds nothing to any number, zeros of either sign included. */
+function nothing(length: number): Float32Array {
+  return new Float32Array(takeMemory(4 * length).buffer).fill(-0);
 }

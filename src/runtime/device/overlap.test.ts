@@ -9,6 +9,7 @@ import type { Frame } from '../../transport/link.ts';
 import { Failure } from '../failure.ts';
 import { Mailbox } from './mailbox.ts';
 import { runRound } from './round.ts';
+import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
 
 /** Milliseconds of a whole backward pass; a link carries an element in one. */
@@ -38,10 +39,10 @@ function slowStage(clock: VirtualClock): { readonly stage: StagePort; readonly s
     },
     takeGradients: async (bucket?: number) => {
       await busyFor(0);
-      return new Float32Array(bucket === undefined ? elementCount : elementCount / bucketCount).fill(1);
+      return new SegmentedVector([new Float32Array(bucket === undefined ? elementCount : elementCount / bucketCount).fill(1)]);
     },
-    putGradients: async (values: Float32Array) => {
-      sums.push(values);
+    putGradients: ({ segments }: SegmentedVector) => {
+      sums.push(...segments);
     },
     finishRound: async () => ({ lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true }),
   };

@@ -9,6 +9,7 @@ import { takeMemory } from '../../transport/tensor-memory.ts';
 import { Failure } from '../failure.ts';
 import type { MailKey } from './mailbox.ts';
 import { runRound } from './round.ts';
+import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
 
 const program: DeviceProgram = {
@@ -37,9 +38,9 @@ function start() {
     beginRound: () => did.push('begin'),
     takeGradients: async () => {
       did.push('take');
-      return Float32Array.of(1, 2);
+      return new SegmentedVector([Float32Array.of(1, 2)]);
     },
-    putGradients: async () => {
+    putGradients: () => {
       did.push('put');
     },
     finishRound: async () => {

@@ -21,11 +21,11 @@ import type { Failure } from '../failure.ts';
 import type { RoundResult, RoundTimes } from '../messages.ts';
 import { type RingPort, ringAllReduce, ringFrameCount } from './all-reduce.ts';
 import { decodeTensors, encodeTensors, pieceCodec } from './codec.ts';
-import type { PartialGradients } from './gradient-sums.ts';
 import { InstructionTimes } from './instruction-times.ts';
 import type { MailKey } from './mailbox.ts';
-import { orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
+import { type OrderedParts, orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
+import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
 import type { UpdateOptions } from './stage-update.ts';
 
@@ -325,15 +325,15 @@ class RoundState {
     return this.#reducing;
   }
 
-  /** The own gradients, in one vector; of a strict stage in parts. */
-  #take(bucket?: number): Promise<Float32Array | PartialGradients> {
+  /** The own gradients; of a strict stage in parts. */
+  #take(bucket?: number): Promise<SegmentedVector | OrderedParts> {
     return this.#stage.takePartials?.(bucket) ?? this.#stage.takeGradients(bucket);
   }
 
   async #allReduce(
     { group, encoding }: Reduction,
     bucket: number | undefined,
-    taken: Promise<Float32Array | PartialGradients>,
+    taken: Promise<SegmentedVector | OrderedParts>,
   ): Promise<void> {
     const memberIndex = group.indexOf(this.#program.device);
     assert(memberIndex >= 0, 'the device is in its own group');
@@ -341,28 +341,25 @@ class RoundState {
     const previous = defined(group[(memberIndex + group.length - 1) % group.length], 'the previous of the ring');
     const values = await this.#ports.failure.guard(taken);
     const firstFrame = this.#ringFrames;
-    const isWhole = values instanceof Float32Array;
-    this.#ringFrames += isWhole ? ringFrameCount(values.length, group.length) : orderedFrameCount(values.length);
+    const ring = { memberIndex, memberCount: group.length };
+    const isWhole = values instanceof SegmentedVector;
+    this.#ringFrames += isWhole ? ringFrameCount(values.length, group.length) : orderedFrameCount(values.total.length);
     const port: RingPort = {
       send: (piece, tensors) =>
         this.#ports.send(next, { kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, tensors }, 'pipeline'),
       receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, from: previous }),
     };
-    const sum = async (): Promise<Float32Array> => {
-      if (!isWhole) return orderedAllReduce(values.parts, values.length, { memberIndex, memberCount: group.length, port });
-      await this.#sumOnRing(values, { memberIndex, memberCount: group.length, bucket, encoding }, port);
-      return values;
-    };
-    const total = await sum().catch((error: unknown) => {
+    const sum = isWhole ? this.#sumOnRing(values, { ...ring, bucket, encoding }, port) : orderedAllReduce(values, { ...ring, port });
+    await sum.catch((error: unknown) => {
       throw error instanceof ProtocolError ? new ProtocolError(error.message, { peer: previous }) : error;
     });
-    await this.#stage.putGradients(total, bucket);
+    this.#stage.putGradients(isWhole ? values : values.total, bucket);
   }
 
   /** Sums a vector of gradients as the plan says. Statistics, at its end, travel as they are: they are no sums of changes, and of other sizes than gradients. */
-  async #sumOnRing(values: Float32Array, { bucket, encoding, ...ring }: RingPlace, port: RingPort): Promise<void> {
+  async #sumOnRing(values: SegmentedVector, { bucket, encoding, ...ring }: RingPlace, port: RingPort): Promise<void> {
     const { statisticCount = 0, residuals } = this.#stage;
-    const plain = pieceCodec(undefined, () => values);
+    const plain = pieceCodec(undefined);
     // Which of a bucket's elements are statistics is not known here.
     if (encoding === undefined || (bucket !== undefined && statisticCount > 0)) {
       await ringAllReduce(values, { ...ring, codec: plain }, port);
@@ -371,8 +368,8 @@ class RoundState {
     const gradientCount = values.length - statisticCount;
     const part = `bucket ${bucket ?? 'whole'}`;
     const codec = pieceCodec(encoding, () => defined(residuals, 'residuals').of(part, this.#round, gradientCount));
-    const firstPiece = await ringAllReduce(values.subarray(0, gradientCount), { ...ring, codec }, port);
-    await ringAllReduce(values.subarray(gradientCount), { ...ring, codec: plain, firstPiece }, port);
+    const firstPiece = await ringAllReduce(values.part(0, gradientCount), { ...ring, codec }, port);
+    await ringAllReduce(values.part(gradientCount, values.length), { ...ring, codec: plain, firstPiece }, port);
   }
 }
 

@@ -13,9 +13,11 @@ import type { StateRole } from '../messages.ts';
 import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { GradientExchange, type GrainSums } from './gradient-exchange.ts';
-import { GradientSums, type PartialGradients } from './gradient-sums.ts';
+import { GradientSums } from './gradient-sums.ts';
 import { InFlight } from './in-flight.ts';
+import type { OrderedParts } from './ordered-all-reduce.ts';
 import { RoundSums, type RoundTotals } from './round-sums.ts';
+import type { SegmentedVector } from './segmented-vector.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 import { StageUpdate, type UpdateOptions } from './stage-update.ts';
@@ -48,7 +50,7 @@ export type StagePort = Pick<
   | 'dispose'
 > & {
   /** Of a strict stage, in place of takeGradients. */
-  takePartials?(bucket?: number): Promise<PartialGradients>;
+  takePartials?(bucket?: number): Promise<OrderedParts>;
 } & Partial<Pick<Stage, 'statisticCount' | 'residuals' | 'computed'>>;
 
 type Values = Record<string, Value>;
@@ -189,7 +191,6 @@ export class Stage {
   #forget(): void {
     this.#inFlight.clear();
     this.#sums.clear();
-    this.#exchange.clear();
     this.#update.forget();
     this.#totals.clear();
   }
@@ -333,10 +334,10 @@ export class Stage {
   }
 
   /**
-   * The round's weight gradients (and, weighted by this device's samples, its running statistics) in one vector, for AllReduce; those of a bucket, if given,
-   * the statistics with the last. They are gone from here until they are put back. What is queued after this call is not waited for.
+   * The round's weight gradients (and, weighted by this device's samples, its running statistics) for AllReduce, a segment for each tensor; those of a bucket,
+   * if given, the statistics with the last. They are gone from here until they are put back. What is queued after this call is not waited for.
    */
-  takeGradients(bucket?: number): Promise<Float32Array> {
+  takeGradients(bucket?: number): Promise<SegmentedVector> {
     return this.#exchange.take(bucket);
   }
 
@@ -346,11 +347,11 @@ export class Stage {
   }
 
   /**
-   * Puts the group's sums in place of the own gradients and statistics, of a bucket if given, in the memory that these came in. `values` is this stage's from
-   * here on. Copies of many megabytes let other work in between.
+   * Puts the group's sums in place of the own gradients and statistics, of a bucket if given: a segment for each tensor, whose memory is this stage's from here
+   * on.
    */
-  putGradients(values: Float32Array, bucket?: number): Promise<void> {
-    return this.#exchange.put(values, bucket);
+  putGradients(values: SegmentedVector, bucket?: number): void {
+    this.#exchange.put(values, bucket);
   }
 
   /**
