@@ -140,21 +140,24 @@ test('where it is known what an AllReduce cost, the rest of the links is of the 
       { layers: [1, 2], devices: ['b'], samples: [1], inFlight: 1 },
     ],
   };
+  const heavy: Profile = { ...costly, layers: costly.layers.map((one) => ({ ...one, weightBytes: 40 })) };
   const three: Cluster = { ...cluster, devices: [...cluster.devices, { name: 'c', kind: 'board', memoryMiB: 100 }] };
-  /** Of a: bytes and passes together, and the AllReduce, as the simulator has them; what a pass costs. 20 ms of computing, 20 of bytes, 4 of the AllReduce are predicted. */
-  const after = (linksMs: number, reducingMs?: number): readonly number[] => {
+  /** Of a: bytes and passes together, and the AllReduce, as the simulator has them; what a pass costs. 20 ms of computing and of bytes, 40 or 4 of the AllReduce are predicted. */
+  const after = (linksMs: number, reducingMs?: number, of = heavy): readonly number[] => {
     const one = { busyMs: 20, processMs: 20 + linksMs, linksMs, ...(reducingMs === undefined ? {} : { reducingMs }) };
-    const { profile: found } = refreshProfile(costly, group, three, { a: many(8, 0).map(() => one) });
+    const { profile: found } = refreshProfile(of, group, three, { a: many(8, 0).map(() => one) });
     const told = simulate(program(group), group, found, three, { events: false }).devices['a'];
-    const { passMs = 0 } = found.devices['a'] ?? found.devices['board'] ?? {};
+    const { passMs = 0 } = found.devices['a'] ?? {};
     return [told?.handlingMs ?? 0, told?.reducingMs ?? 0, passMs].map((value) => Math.round(value * 1e6) / 1e6);
   };
-  assert.deepEqual(after(24, 4), [20, 4, 0], 'as predicted');
-  assert.deepEqual(after(21, 1), [20, 1, 1.5], 'bytes cost a quarter, and so the ten passes the other 15 ms');
-  assert.deepEqual(after(42, 2), [40, 2, 3]);
-  assert.deepEqual(after(24.5, 4.2), [20, 4, 0], 'no more than rounds differ');
-  assert.deepEqual(after(22), [20, 4, 0], 'unknown, and together no more than rounds differ');
-  assert.deepEqual(after(12), [10, 2, 0], 'unknown: in proportion');
+  assert.deepEqual(after(60, 40), [20, 40, 0], 'as predicted');
+  assert.deepEqual(after(30, 10), [20, 10, 1.5], 'bytes cost a quarter, and so the ten passes the other 15 ms');
+  assert.deepEqual(after(60, 20), [40, 20, 3]);
+  assert.deepEqual(after(62, 42), [20, 40, 0], 'no more than rounds differ');
+  assert.deepEqual(after(58), [20, 40, 0], 'unknown, and together no more than rounds differ');
+  assert.deepEqual(after(30), [10, 20, 0], 'unknown: in proportion');
+  assert.deepEqual(after(24, 12, costly), [20, 4, 0], 'a small one says nothing of the bytes');
+  assert.deepEqual(after(12, 12, costly), [10, 2, 0]);
 });
 
 test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {

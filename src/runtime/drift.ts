@@ -209,7 +209,8 @@ function ratesOf(
   const restMs = processMs.map((ms, round) => ms - (linksMs[round] as number));
   const compute = rate(restMs, [computeMs, computeMs], difference);
   const moreMs = median(linksMs) - predictedMs;
-  const reducedMs = reducingMs === 0 ? undefined : known(rounds.map((round) => round.reducingMs));
+  // Of a small AllReduce most is not its bytes but its frames and the thread's waking up: it says nothing of bytes.
+  const reducedMs = reducingMs === 0 || reducingMs < handlingMs ? undefined : known(rounds.map((round) => round.reducingMs));
   if (reducedMs !== undefined) {
     const passesMs = median(linksMs.map((ms, round) => ms - (reducedMs[round] as number)));
     const differencesMs = [median(reducedMs) - reducingMs, passesMs - handlingMs];
