@@ -14,9 +14,9 @@ const sessionBytes = 2 ** 19;
 
 /**
  * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer state, until all devices have committed;
- * the sums of gradients to which a micro-batch adds, beside those that it makes; the vector in which they go round the ring, and as much that has been received
- * or is let go late; its sessions; large filters in the orders of the kernels of the forward and of the backward pass (device/kept-filters.ts). A stage that
- * one device has alone takes about a copy of the weights less.
+ * the sums of gradients to which a micro-batch adds, beside those that it makes; twice as much that is received for the ring, or let go late where gradients leave
+ * the engine for it; its sessions; large filters in the orders of the kernels of the forward and of the backward pass (device/kept-filters.ts). A stage that one
+ * device has alone takes about a copy of the weights less.
  */
 export function runtimeBytes(
   layer: Pick<LayerProfile, 'weightBytes' | 'frozenBytes'> & { readonly filterBytes?: number },

@@ -107,7 +107,7 @@ export interface RoundResult {
   readonly processMs?: number;
   /** Of these, what was not computing: what its links and its program did beside the engine. Absent where that is not known. */
   readonly linksMs?: number;
-  /** Of those again, what its main thread did in the AllReduce that all passes are over before. Absent without one, and where that is not known. */
+  /** Of those again, what the process did in the AllReduce that all passes are over before. Absent without one, and where that is not known. */
   readonly reducingMs?: number;
   /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
   readonly linkMbps?: Readonly<Record<string, number>>;

@@ -94,7 +94,7 @@ async function roundOf(schedule: string): Promise<Ended> {
       },
       nextUpdate: async () => undefined,
       // Half of all time.
-      linksWorkMs: () => clock.now() / 2,
+      processWorkMs: () => clock.now() / 2,
     });
     reducingMs.push((await outcome).result.reducingMs);
     sums.push(...member.sums);

@@ -51,8 +51,8 @@ export interface RoundPorts {
    * the coordinator; undefined where the update must wait for the commit.
    */
   nextUpdate(): Promise<UpdateOptions | undefined>;
-  /** Milliseconds that the thread which has the links has worked so far; undefined where nobody knows. */
-  linksWorkMs?(): number | undefined;
+  /** Milliseconds that the process has worked so far; undefined where nobody knows. */
+  processWorkMs?(): number | undefined;
 }
 
 /** What a round leaves behind: the result for the coordinator and the time of each instruction. */
@@ -310,13 +310,13 @@ class RoundState {
     this.#reducing.catch(() => {}); // seen by reduced()
   }
 
-  /** With nothing else to do for the links meanwhile, what they cost is known. */
+  /** With nothing else to do meanwhile, what it costs is known: the thread of the links, the gradients' way out of the engine and back, the search for garbage that they cause. */
   async #allReduceBehind(reduction: Reduction): Promise<void> {
     const taken = this.#take();
     await this.#ports.failure.guard(taken);
-    const beforeMs = this.#ports.linksWorkMs?.();
+    const beforeMs = this.#ports.processWorkMs?.();
     await this.#allReduce(reduction, undefined, taken);
-    const afterMs = this.#ports.linksWorkMs?.();
+    const afterMs = this.#ports.processWorkMs?.();
     if (beforeMs !== undefined && afterMs !== undefined) this.reducingMs = Math.max(0, afterMs - beforeMs);
   }
 

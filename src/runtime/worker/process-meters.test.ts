@@ -38,4 +38,6 @@ test('links cost what the main thread did, or else the process', () => {
   assert.equal(new WorkTold(clockOf({ processMs: 50, mainMs: 10 }), {}).mainMs(), 10);
   assert.equal(new WorkTold(clockOf({ processMs: 50 }), {}).mainMs(), 50);
   assert.equal(new WorkTold(undefined, {}).mainMs(), undefined);
+  assert.equal(new WorkTold(clockOf({ processMs: 50, mainMs: 10 }), {}).processMs(), 50);
+  assert.equal(new WorkTold(undefined, {}).processMs(), undefined);
 });

@@ -50,6 +50,11 @@ export class WorkTold {
     return work?.mainMs ?? work?.processMs;
   }
 
+  /** Milliseconds that the process has worked so far. */
+  processMs(): number | undefined {
+    return this.#clock?.().processMs;
+  }
+
   /** What was done since this was asked last: nothing where that is not known, or where it takes no time from the engine. */
   sinceLast(): { readonly processMs?: number; readonly linksMs?: number } {
     const before = this.#told;

@@ -564,7 +564,7 @@ class Worker {
         await Promise.all([unsettled, layout.complete]);
         return plannedUpdate;
       },
-      linksWorkMs: () => this.#work.mainMs(),
+      processWorkMs: () => this.#work.processMs(),
     }).catch((error: unknown) => this.#waitForVerdict(error));
     const committed = this.#commits.expect(round);
     if (isClipped) this.#clippedUpdate = { learningRate, step };
