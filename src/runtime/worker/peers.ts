@@ -4,7 +4,6 @@ import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
-import { median } from '../../statistics.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
 import { type LinkMeasurement, type PeerAddress, piecesPerMiB, toPeerSchemas } from '../messages.ts';
 
@@ -198,7 +197,8 @@ export class Peers {
   }
 
   /**
-   * Measures the link to a peer: half of the median round trip of 15 small frames, and the rate at which pieces arrive one behind the other, with what both
+   * Measures the link to a peer: half of the shortest round trip of 15 small frames (what others take longer, queues and processors that a quota stops, is no
+   * part of the way), and the rate at which pieces arrive one behind the other, with what both
    * cost both ends, and what small frames do after pauses. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and
    * `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
    */
@@ -209,7 +209,7 @@ export class Peers {
     const [sendingMsPerWake, receivingMsPerWake] = isCounted ? (await this.#trips(peer, priority, wakeCount, pauseMs)).costs : [];
     return {
       peer,
-      latencyMs: median(tripsMs) / 2,
+      latencyMs: Math.min(...tripsMs) / 2,
       ...(sendingMsPerTrip === undefined ? {} : { sendingMsPerTrip }),
       ...(receivingMsPerTrip === undefined ? {} : { receivingMsPerTrip }),
       ...(sendingMsPerWake === undefined ? {} : { sendingMsPerWake }),
