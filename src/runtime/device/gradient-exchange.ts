@@ -6,7 +6,7 @@ import type { Engine } from '../../engine/engine.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { CompiledStage } from './compiled-stages.ts';
-import { arrays, type GradientSums } from './gradient-sums.ts';
+import { type GradientSums, gradientArrays } from './gradient-sums.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StageState } from './stage-state.ts';
 
@@ -37,7 +37,7 @@ export class GradientExchange {
   /** The gradients of a bucket, behind the last one the statistics: a segment for each tensor. What is queued after this call is not waited for. */
   async take(bucket: number | undefined): Promise<SegmentedVector> {
     const { engine, sums, state, sampleShare } = this.#options;
-    const gradients = arrays(this.#trainedOf(bucket), defined(sums.take(bucket)[0], 'the sums'));
+    const gradients = gradientArrays(this.#trainedOf(bucket), defined(sums.take(bucket)[0], 'the sums'));
     const averages = this.#statisticsOf(bucket).map(({ name }) => engine.download(defined(state.get('buffer', name), name)));
     const [own, statistics] = await Promise.all([gradients, Promise.all(averages)]);
     return new SegmentedVector([...own, ...statistics.map(({ data }) => (data as Float32Array).map((value) => value * sampleShare))]);

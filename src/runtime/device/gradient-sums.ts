@@ -160,8 +160,8 @@ export class GradientSums {
   }
 }
 
-/** A position's tensors when they have arrived, end to end; undefined stands for zeros. */
-export async function arrays(
+/** A position's gradients when they have arrived, an array for each parameter; undefined stands for zeros. */
+export async function gradientArrays(
   specs: readonly TensorSpec[],
   parts: readonly (Promise<Tensor> | undefined)[],
 ): Promise<readonly Float32Array[]> {

@@ -5,7 +5,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
-import { arrays } from './gradient-sums.ts';
+import { gradientArrays } from './gradient-sums.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';
 import type { RoundTotals } from './round-sums.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
@@ -75,7 +75,7 @@ export class GrainedStage implements StagePort {
   /** A bucket's gradients (default: all), for the ordered sum over the group. They are gone from here until the group's sums are put in their place. */
   async takePartials(bucket?: number): Promise<OrderedParts> {
     const { specs, positions } = this.#inner.takeGrainSums(bucket);
-    const vectors = await Promise.all(positions.map(async (tensors) => new SegmentedVector(await arrays(specs, tensors))));
+    const vectors = await Promise.all(positions.map(async (tensors) => new SegmentedVector(await gradientArrays(specs, tensors))));
     return { parts: this.#layout.ownCount === 0 ? [] : vectors, total: defined(vectors[0], 'a position') };
   }
 

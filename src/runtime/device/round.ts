@@ -310,7 +310,7 @@ class RoundState {
     this.#reducing.catch(() => {}); // seen by reduced()
   }
 
-  /** With nothing else to do meanwhile, what it costs is known: the thread of the links, the gradients' way out of the engine and back, the search for garbage that they cause. */
+  /** With nothing else to do meanwhile, what it costs is known: all that the process does, the search for garbage that gradients leave behind included. */
   async #allReduceBehind(reduction: Reduction): Promise<void> {
     const taken = this.#take();
     await this.#ports.failure.guard(taken);

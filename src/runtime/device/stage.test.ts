@@ -26,7 +26,7 @@ import type { RunSubject } from '../coordinator/options.ts';
 import { Failure } from '../failure.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { createStage } from './create-stage.ts';
-import { arrays } from './gradient-sums.ts';
+import { gradientArrays } from './gradient-sums.ts';
 import { runRound } from './round.ts';
 import type { RoundTotals } from './round-sums.ts';
 import { ownCopy } from './samples.ts';
@@ -547,7 +547,7 @@ test('gradients that arrive are the arrays that they came in, and zeros where th
     { name: 'frozen', shape: [20, 100] },
     { name: 'trained', shape: [3_000] },
   ];
-  const [frozen, trained] = await arrays(specs, [undefined, Promise.resolve(ones)]);
+  const [frozen, trained] = await gradientArrays(specs, [undefined, Promise.resolve(ones)]);
   assert.deepEqual(frozen, new Float32Array(2_000));
   assert.equal(trained, ones.data);
 });

@@ -34,7 +34,7 @@ test('where the engine’s thread is not known the main thread counts, and nothi
   assert.deepEqual(late, { processMs: 50, linksMs: 0 }, 'two clocks are not one');
 });
 
-test('links cost what the main thread did, or else the process', () => {
+test('what was worked so far: by the main thread, which has the links (or else by the process), and by the process', () => {
   assert.equal(new WorkTold(clockOf({ processMs: 50, mainMs: 10 }), {}).mainMs(), 10);
   assert.equal(new WorkTold(clockOf({ processMs: 50 }), {}).mainMs(), 50);
   assert.equal(new WorkTold(undefined, {}).mainMs(), undefined);
