@@ -77,7 +77,7 @@ test('a table that one of them does not have is left out', () => {
   assert.deepEqual(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0, {}, { stepMs })]).get('a')?.stepMs, stepMs);
 });
 
-test('what links cost a device is the middle of what it sent with, and of what it received with, half each', () => {
+test('what links cost a device is the least of what it sent with, and of what it received with, half each, but for small frames', () => {
   const link = (peer: string, sendingMsPerMiB: number, receivingMsPerMiB: number) => ({
     peer,
     bandwidthMbps: 1,
@@ -90,8 +90,13 @@ test('what links cost a device is the middle of what it sent with, and of what i
       ['a', [link('b', 2, 10), link('c', 4, 20), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
       ['b', [link('c', 6, 40)]],
     ]),
+    // Each MiB is measured with four small frames; what that leaves is no less than nothing.
+    new Map([
+      ['b', { tripMs: 1.5, wakeMs: 9 }],
+      ['c', { tripMs: 6, wakeMs: 9 }],
+    ]),
   );
-  assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
+  assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2 - 4 * 1.5, c: 0 });
 });
 
 test('what frames cost a device, one behind the other and after waits, is the least that it saw, at either end', () => {
@@ -148,7 +153,7 @@ test('links that carried the same were held up by no processor, whatever it did 
     ['a', [link('b', 97.6, 43), link('c', 95.2, 44), link('d', 95.9, 36)]],
     ['b', [link('c', 95.5, 42), link('d', 80, 45)]],
   ]);
-  const costs = handlingByDevice(even);
+  const costs = handlingByDevice(even, new Map());
   const mbpsOf = (all: ReadonlyMap<string, readonly LinkMeasurement[]>): number[] =>
     [...all].flatMap(([device, links]) => links.map((one) => Math.round(unhinderedMbps(all, costs)(device, one) * 10) / 10));
   assert.deepEqual(mbpsOf(even), [97.6, 95.2, 95.9, 95.5, 95.9], 'one that was held up is as fast as the others of its ends');
@@ -174,23 +179,22 @@ test('devices that share their times share what links cost them', () => {
       ['b', 20],
       ['c', 4],
     ]),
-    // Each MiB was measured with four frames there and back; what that leaves is no less than nothing.
     new Map([
       ['a', { tripMs: 1, wakeMs: 5 }],
       ['b', { tripMs: 2, wakeMs: 7 }],
       ['c', { tripMs: 1.25, wakeMs: 4 }],
     ]),
   );
-  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 9, passMs: 12 });
+  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, passMs: 12 });
   assert.equal(found.get('a'), found.get('b'));
   assert.deepEqual(
     found.get('c'),
-    { ...other, handlingMsPerMiB: 0, passMs: 8.5 },
+    { ...other, handlingMsPerMiB: 4, passMs: 8.5 },
     'what the passes of a stage cost its program by themselves comes before',
   );
   assert.equal(found.get('d'), third);
   const unknown = withHandling(new Map([['c', other]]), new Map([['c', 4]]), new Map()).get('c');
-  assert.deepEqual(unknown, { ...other, handlingMsPerMiB: 4 }, 'frames whose cost is not known count with the bytes');
+  assert.deepEqual(unknown, { ...other, handlingMsPerMiB: 4 }, 'frames whose cost is not known are not counted');
   const corrected = { ...other, handlingMsPerMiB: 3 };
   const again = withHandling(new Map([['c', corrected]]), new Map([['c', 4]]), new Map([['c', { tripMs: 1, wakeMs: 1 }]])).get('c');
   assert.equal(again, corrected, 'what training has found stays');

@@ -85,27 +85,6 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
   };
 }
 
-/** By device: what its links cost it, in milliseconds of computing a MiB, small frames between pieces included. The least of what was measured: code that moves bytes becomes fast only while it does. */
-export function handlingByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
-  const sending = new Map<string, number[]>();
-  const receiving = new Map<string, number[]>();
-  const note = (into: Map<string, number[]>, device: string, ms: number | undefined): void => {
-    if (ms !== undefined) into.set(device, [...(into.get(device) ?? []), ms]);
-  };
-  for (const [device, links] of measurements) {
-    for (const { peer, sendingMsPerMiB, receivingMsPerMiB } of links) {
-      note(sending, device, sendingMsPerMiB);
-      note(receiving, peer, receivingMsPerMiB);
-    }
-  }
-  // What is handed on was received as much again: gradients go the way of activations.
-  const costs = [...new Set([...sending.keys(), ...receiving.keys()])].map((device): [string, number] => {
-    const ways = [sending.get(device), receiving.get(device)].filter((values) => values !== undefined).map((values) => Math.min(...values));
-    return [device, mean(ways)];
-  });
-  return new Map(costs);
-}
-
 /** What a frame that a device sends and one that it receives cost it besides their bytes. */
 export interface FrameCosts {
   /** One right behind the other. */
@@ -129,6 +108,33 @@ export function framesByDevice(measurements: ReadonlyMap<string, readonly LinkMe
     }
   }
   return least;
+}
+
+/**
+ * By device: what its links cost it, in milliseconds of computing a MiB. The least of what was measured: code that moves bytes becomes fast only while it does. The
+ * small frames between the pieces, which `frames` says, are taken off.
+ */
+export function handlingByDevice(
+  measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
+  frames: ReadonlyMap<string, FrameCosts>,
+): ReadonlyMap<string, number> {
+  const sending = new Map<string, number[]>();
+  const receiving = new Map<string, number[]>();
+  const note = (into: Map<string, number[]>, device: string, ms: number | undefined): void => {
+    if (ms !== undefined) into.set(device, [...(into.get(device) ?? []), ms]);
+  };
+  for (const [device, links] of measurements) {
+    for (const { peer, sendingMsPerMiB, receivingMsPerMiB } of links) {
+      note(sending, device, sendingMsPerMiB);
+      note(receiving, peer, receivingMsPerMiB);
+    }
+  }
+  // What is handed on was received as much again: gradients go the way of activations.
+  const costs = [...new Set([...sending.keys(), ...receiving.keys()])].map((device): [string, number] => {
+    const ways = [sending.get(device), receiving.get(device)].filter((values) => values !== undefined).map((values) => Math.min(...values));
+    return [device, Math.max(0, mean(ways) - piecesPerMiB * (frames.get(device)?.tripMs ?? 0))];
+  });
+  return new Map(costs);
 }
 
 /** Processors at both ends that together work for this part of the time in which a link is measured are what holds it up: under quotas they do by turns. */
@@ -181,14 +187,14 @@ export function unhinderedMbps(
  */
 const wakesPerPass = 2;
 
-/** What its links cost a device: a MiB, and a frame. */
-interface LinkCosts extends FrameCosts {
+/** What its links cost a device: a MiB, and a frame after a wait. */
+interface LinkCosts extends Pick<FrameCosts, 'wakeMs'> {
   readonly perMiB: number;
 }
 
 /**
  * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. Passes
- * have `wakesPerPass`; what a MiB costs, and a frame each with its pieces, was measured as one (`costs`).
+ * have `wakesPerPass`. `costs`: see handlingByDevice.
  */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
@@ -198,14 +204,12 @@ export function withHandling(
   const sharers = new Map<DeviceTimes, LinkCosts[]>();
   for (const [device, of] of times) {
     const perMiB = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
-    if (perMiB !== undefined)
-      sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, ...(frames.get(device) ?? { tripMs: 0, wakeMs: 0 }) }]);
+    if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, wakeMs: frames.get(device)?.wakeMs ?? 0 }]);
   }
   const withCosts = (of: DeviceTimes, values: readonly LinkCosts[]): DeviceTimes => {
     const usual = (key: keyof LinkCosts): number => middle(values.map((value) => value[key]));
     const wakeMs = usual('wakeMs');
-    const handlingMsPerMiB = Math.max(0, usual('perMiB') - piecesPerMiB * usual('tripMs'));
-    return { ...of, handlingMsPerMiB, ...(wakeMs === 0 ? {} : { passMs: (of.passMs ?? 0) + wakesPerPass * wakeMs }) };
+    return { ...of, handlingMsPerMiB: usual('perMiB'), ...(wakeMs === 0 ? {} : { passMs: (of.passMs ?? 0) + wakesPerPass * wakeMs }) };
   };
   const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));

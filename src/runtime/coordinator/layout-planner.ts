@@ -343,7 +343,7 @@ export class LayoutPlanner {
 
   #cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
-    const carriedMbps = unhinderedMbps(this.#measurements, handlingByDevice(this.#measurements));
+    const carriedMbps = unhinderedMbps(this.#measurements, handlingByDevice(this.#measurements, framesByDevice(this.#measurements)));
     const pairs = devices.flatMap((from) =>
       (this.#measurements.get(from) ?? [])
         .filter(({ peer }) => devices.includes(peer))
@@ -375,7 +375,8 @@ export class LayoutPlanner {
     }));
     const alike = timesByKind(measured.filter(({ name }) => !this.#corrected.has(name)));
     const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
-    return withHandling(times, handlingByDevice(this.#measurements), framesByDevice(this.#measurements));
+    const frames = framesByDevice(this.#measurements);
+    return withHandling(times, handlingByDevice(this.#measurements, frames), frames);
   }
 
   #profile(devices: readonly string[]): Profile {

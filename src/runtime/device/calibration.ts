@@ -99,6 +99,8 @@ const timeWeight = 0.75;
 const mostMove = 0.3;
 /** Of what goes with borders, this part is taken from each part: stages before the last are about two parts. */
 const borderPart = 0.5;
+/** Stages at which a split backward is measured. */
+const splitStages = 3;
 /** A micro-batch of the whole model that takes longer is measured less often. */
 const longMicroBatchMs = 600;
 /** Of the device's memory, for a stage under trial. */
@@ -155,18 +157,19 @@ function layersMs(ms: number, besideMs: number): number {
 }
 
 /**
- * What the two passes of a split backward take, of what they take in layers alone, in each part but the first (which has no input gradients to give; it is taken
- * for as the others are): beside the whole backward pass of the same part, measured in turn.
+ * What the two passes of a split backward take, of what they take in layers alone: as stages of a few parts, as plans have them (what the first pass leaves for the
+ * second, and so what both take, grows faster than a stage does), each beside the same stage with one pass, in turn. What its forward pass takes more, since other
+ * memory is in the processor's caches then, counts with the input gradients. Not the first part's, which has none to give; it is taken for as the others are.
  */
 async function splitFactors(
   request: CalibrationRequest,
   { callMs, lessMs }: { readonly callMs: number; readonly lessMs: number },
 ): Promise<SplitFactors> {
   const { alone, starts } = request;
-  const ranges = rangesOf(request).slice(1);
+  const ranges = joined(rangesOf(request).slice(1), splitStages);
   const times = await timeTogether(request, [...inPasses(ranges, 'apart'), ...inPasses(ranges, 'split')]);
-  const found = (times.length === 0 ? [] : ranges).map((range, part) => {
-    const [whole, split] = [defined(times[part], 'a whole pass'), defined(times[ranges.length + part], 'a split one')];
+  const found = (times.length === 0 ? [] : ranges).map((range, index) => {
+    const [whole, split] = [defined(times[index], 'a whole pass'), defined(times[ranges.length + index], 'a split one')];
     const layersAlone = alone.slice(...range);
     const factor = (ms: number, key: 'inputPart' | 'weightPart'): number | undefined => {
       const expected =
@@ -175,16 +178,26 @@ async function splitFactors(
       return expected > 0 && wholeMs > 0 ? ms / (expected * wholeMs) : undefined;
     };
     return {
-      input: factor(layersMs(split.inputMs, lessMs / 2), 'inputPart'),
+      range,
+      input: factor(layersMs(split.inputMs, lessMs / 2 - (split.forwardMs - whole.forwardMs)), 'inputPart'),
       weight: factor(layersMs(split.backwardMs - split.inputMs, callMs / 2), 'weightPart'),
     };
   });
   const byPart = (key: 'input' | 'weight'): readonly number[] => {
     const known = found.map((factors) => factors[key]).filter((factor) => factor !== undefined);
     const usual = known.length === 0 ? 1 : median(known);
-    return starts.map((_, part) => found[part - 1]?.[key] ?? usual);
+    return starts.map((start) => found.find(({ range: [first, end] }) => first <= start && start < end)?.[key] ?? usual);
   };
   return { input: byPart('input'), weight: byPart('weight') };
+}
+
+/** So many ranges of about as many neighbours each. */
+function joined(ranges: readonly Range[], count: number): readonly Range[] {
+  const bounds = Array.from({ length: count + 1 }, (_, index) => Math.floor((index * ranges.length) / count));
+  return bounds.slice(1).flatMap((bound, index) => {
+    const [[first] = [], [, end] = []] = [ranges[at(bounds, index)], ranges[bound - 1]];
+    return first === undefined || end === undefined || first >= end ? [] : [[first, end] as const];
+  });
 }
 
 /** Layers by part. */
