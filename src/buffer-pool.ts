@@ -56,17 +56,11 @@ export class FreeBuffers {
   }
 }
 
-/** Where buffers come from. */
-export interface BufferSource {
-  /** A buffer of exactly so many bytes, which hold anything. */
-  take(byteLength: number): ArrayBuffer;
-}
-
 /**
  * Free buffers by size. Free ones and those that are out never take more together than those that were out at once at the peak since `trim`: what does not
  * fit goes, the longest unused first.
  */
-export class BufferPool implements BufferSource {
+export class BufferPool {
   readonly #free = new FreeBuffers();
   readonly #discard: (buffer: ArrayBuffer) => void;
   #outBytes = 0;
@@ -82,6 +76,7 @@ export class BufferPool implements BufferSource {
     return this.#free.bytes;
   }
 
+  /** A buffer of exactly so many bytes, which hold anything. */
   take(byteLength: number): ArrayBuffer {
     const found = this.#free.take(byteLength);
     this.adopt(byteLength);

@@ -62,7 +62,8 @@ function serve(engine: Engine, { threadCount }: ThreadOptions): void {
       case 'run': {
         const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, known(input)]));
         const names = Object.keys(request.outputs);
-        const results = defined(executables.get(request.executable), 'the graph').run(inputs, names);
+        const results = defined(executables.get(request.executable), 'the graph').run(inputs, names, request.replaced);
+        for (const input of Object.values(request.replaced ?? {})) values.delete(defined(request.inputs[input], input));
         for (const name of names) values.set(defined(request.outputs[name], name), defined(results[name], name));
         return;
       }

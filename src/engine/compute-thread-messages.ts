@@ -26,6 +26,8 @@ export type Request =
       readonly inputs: Readonly<Record<string, number>>;
       /** The handles of the outputs that are wanted, by name. */
       readonly outputs: Readonly<Record<string, number>>;
+      /** See `Executable.run`: the handles of these inputs end. */
+      readonly replaced?: Readonly<Record<string, string>> | undefined;
     }
   | { readonly kind: 'upload'; readonly handle: number; readonly tensor: Tensor }
   | { readonly kind: 'download' | 'take'; readonly id: number; readonly handle: number }

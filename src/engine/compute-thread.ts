@@ -9,7 +9,7 @@ import type { ElementArray, Tensor } from '../graph/tensor.ts';
 import { movable } from './buffers.ts';
 import { type EngineChoice, fromFailure, type Reply, type Request, sharedNow, type ThreadOptions } from './compute-thread-messages.ts';
 import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
-import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
+import { checkUpload, orderedInputs, replacedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
 export interface ComputeThreadOptions {
   /** Default 'onnxruntime'. 'reference' needs nothing and is slow. */
@@ -179,7 +179,7 @@ class ComputeThread implements Engine {
     return {
       inputs: [...signature.inputs.keys()],
       outputs: [...signature.outputs.keys()],
-      run: (inputs, outputs) => this.#run(name, id, signature, inputs, outputs),
+      run: (...args) => this.#run({ graph: name, executable: id, signature }, ...args),
       release: () => {
         assert(this.#executables.delete(id), `graph "${name}" was released before`);
         this.#calls.post({ kind: 'release-executable', executable: id });
@@ -262,11 +262,8 @@ class ComputeThread implements Engine {
   }
 
   #run(
-    graph: string,
-    executable: number,
-    signature: Signature,
-    inputs: Readonly<Record<string, Value>>,
-    outputs: readonly string[] | undefined,
+    { graph, executable, signature }: { readonly graph: string; readonly executable: number; readonly signature: Signature },
+    ...[inputs, outputs, replaced]: Parameters<Executable['run']>
   ): Record<string, Value> {
     this.#checkOpen();
     assert(this.#executables.has(executable), `graph "${graph}" was released`);
@@ -276,12 +273,14 @@ class ComputeThread implements Engine {
     const handles = Object.fromEntries(sources.map(({ handle }, index) => [names[index], handle]));
     const results: Record<string, Value> = {};
     const targets: Record<string, number> = {};
-    for (const [name, type] of wantedOutputs(signature, outputs)) {
+    const wanted = wantedOutputs(signature, outputs);
+    for (const value of replacedInputs(signature, inputs, { wanted, replaced }).values()) this.#values.remove(value);
+    for (const [name, type] of wanted) {
       const value = this.#values.add(type, undefined);
       results[name] = value;
       targets[name] = value.handle;
     }
-    this.#calls.post({ kind: 'run', executable, inputs: handles, outputs: targets });
+    this.#calls.post({ kind: 'run', executable, inputs: handles, outputs: targets, replaced });
     return results;
   }
 

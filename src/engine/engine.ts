@@ -22,8 +22,14 @@ export interface Executable {
   /**
    * Queues a run of the graph. The inputs stay alive and unchanged, and may be released right after this call. Outputs belong to the caller.
    * `outputs`: the names wanted; the others are neither kept nor counted. Default: all.
+   * `replaced`: by wanted output, an input of its type and shape that is released with the run, and whose memory the output may take: for an input that only the node
+   * of this output reads, element by element (a sum that grows).
    */
-  run(inputs: Readonly<Record<string, Value>>, outputs?: readonly string[]): Record<string, Value>;
+  run(
+    inputs: Readonly<Record<string, Value>>,
+    outputs?: readonly string[],
+    replaced?: Readonly<Record<string, string>>,
+  ): Record<string, Value>;
   release(): void;
 }
 

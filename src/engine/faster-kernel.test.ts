@@ -1,10 +1,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { BufferSource } from '../buffer-pool.ts';
 import { fasterKernel } from './faster-kernel.ts';
-import type { Kernel } from './queued.ts';
+import type { Kernel, OutputBuffers } from './queued.ts';
 
-const noBuffers: BufferSource = { take: (byteLength) => new ArrayBuffer(byteLength) };
+const noBuffers: OutputBuffers = { take: (byteLength) => new ArrayBuffer(byteLength) };
 
 /** A kernel that takes `times` (the last one from then on) and writes down what happens to it. */
 function fake(name: string, log: string[], clock: { now: number }, times: readonly number[]): Kernel {

@@ -151,7 +151,9 @@ function sessionKernel(
         }
         const types = wanted.map((name) => defined(inside.get(name), name));
         if (writesInPlace && inPlace !== undefined) {
-          const arrays = types.map((value) => viewBytes(value.type, new Uint8Array(buffers.take(byteLength(value as ValueType)))));
+          const arrays = types.map((value, index) =>
+            viewBytes(value.type, new Uint8Array(buffers.take(byteLength(value as ValueType), defined(wanted[index], value.name)))),
+          );
           const targets = types.map(({ name, type, shape }, index) => [
             name,
             toRuntime(runtime, type, defined(arrays[index], name), shape as readonly number[]),

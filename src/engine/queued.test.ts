@@ -10,8 +10,8 @@ interface Bench {
   readonly engine: Engine;
   /** The buffers that kernels got, in turn. */
   readonly taken: ArrayBuffer[];
-  /** y = x + 1 on two elements; with x[0] = 99 it fails, a buffer in hand. */
-  increment(x: Value): Value;
+  /** y = x + 1 on two elements; with x[0] = 99 it fails, a buffer in hand. `isReplaced`: y takes x's place. */
+  increment(x: Value, isReplaced?: boolean): Value;
 }
 
 /** An engine whose only kernel adds 1, into buffers that it is given. */
@@ -21,9 +21,9 @@ async function bench(): Promise<Bench> {
     name: 'adds 1',
     writesInPlace: true,
     compile: async () => ({
-      async run([x], _, buffers) {
+      async run([x], [y], buffers) {
         const from = defined(x, 'x').data as Float32Array;
-        const buffer = buffers.take(from.byteLength);
+        const buffer = buffers.take(from.byteLength, defined(y, 'y'));
         taken.push(buffer);
         if (from[0] === 99) throw new Error('99 is too much');
         const data = new Float32Array(buffer);
@@ -36,7 +36,11 @@ async function bench(): Promise<Bench> {
   const emitter = new Emitter();
   const y = emitter.emit('Neg', [emitter.input('x', 'float32', [2])]);
   const executable = await engine.compile(emitter.build('increment', [y]));
-  return { engine, taken, increment: (x) => defined(executable.run({ x })[y], y) };
+  return {
+    engine,
+    taken,
+    increment: (x, isReplaced) => defined(executable.run({ x }, undefined, isReplaced === true ? { [y]: 'x' } : {})[y], y),
+  };
 }
 
 const pair = (a: number, b: number): Tensor => tensor('float32', [2], [a, b]);
@@ -72,6 +76,38 @@ test('an uploaded buffer is written again too; one that was taken out never is',
   await engine.settled();
   assert.ok(taken[2] !== out.data.buffer && taken[2] !== taken[0]);
   assert.deepEqual(toNumbers(out), [3, 4]);
+  await engine.close();
+});
+
+test('what replaces an input is written over it, and nothing else is', async () => {
+  const { engine, taken, increment } = await bench();
+  const uploaded = pair(1, 2);
+  const x = engine.upload(uploaded);
+  const kept = increment(x);
+  const y = increment(increment(x, true), true);
+  assert.throws(() => increment(x), /was released/);
+  await engine.settled();
+  assert.equal(taken[1], uploaded.data.buffer);
+  assert.equal(taken[2], uploaded.data.buffer);
+  assert.deepEqual(toNumbers(await engine.download(kept)), [2, 3]);
+  assert.equal(engine.valueBytes(), 16);
+  assert.deepEqual(toNumbers(await engine.take(y)), [3, 4]);
+  const whole = Float32Array.of(1, 2, 3, 4);
+  const view = increment(engine.upload({ type: 'float32', shape: [2], data: whole.subarray(2) }), true);
+  assert.deepEqual(toNumbers(await engine.take(view)), [4, 5]);
+  assert.deepEqual([...whole], [1, 2, 3, 4], 'a view of a larger buffer is left alone');
+  await engine.close();
+});
+
+test('a run that fails over what it replaces leaves the buffer to others', async () => {
+  const { engine, taken, increment } = await bench();
+  const others = engine.upload(pair(1, 2)); // at the peak there are two
+  const failed = increment(engine.upload(pair(99, 0)), true);
+  await assert.rejects(engine.take(failed), /99 is too much/);
+  await engine.settled().catch(() => {});
+  engine.release(increment(others));
+  await engine.settled();
+  assert.equal(taken[1], taken[0]);
   await engine.close();
 });
 

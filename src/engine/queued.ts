@@ -5,22 +5,28 @@
 // dropped, by a task that stands behind all runs that read the slot, and nothing else frees it: a value that is alive is never written over.
 
 import { assert, defined } from '../assert.ts';
-import { BufferPool, type BufferSource } from '../buffer-pool.ts';
+import { BufferPool } from '../buffer-pool.ts';
 import { RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import { type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
 import { discard, discardBuffer, fillsBuffer } from './buffers.ts';
 import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
-import { checkUpload, orderedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
+import { checkUpload, orderedInputs, replacedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
 
 /** A graph ready to run. */
 export interface Kernel {
   /**
-   * Computes the wanted outputs, in their order. The inputs stand in the order of the graph's and must not be changed. Every result has
-   * a buffer of its own, which nothing else refers to: one of `buffers`, or a new one.
+   * Computes the wanted outputs, in their order. The inputs stand in the order of the graph's and must not be changed, but where `buffers` gives an output the
+   * memory of one. Every result has a buffer of its own, which nothing else refers to: one of `buffers`, or a new one.
    */
-  run(inputs: readonly Tensor[], wanted: readonly string[], buffers: BufferSource): Promise<readonly Tensor[]>;
+  run(inputs: readonly Tensor[], wanted: readonly string[], buffers: OutputBuffers): Promise<readonly Tensor[]>;
   release(): Promise<void>;
+}
+
+/** Where the buffers of a run's outputs come from. */
+export interface OutputBuffers {
+  /** A buffer of exactly so many bytes, which hold anything, for the output of this name. */
+  take(byteLength: number, output: string): ArrayBuffer;
 }
 
 /** What computes. */
@@ -97,7 +103,7 @@ class QueuedEngine implements Engine {
     return {
       inputs: [...signature.inputs.keys()],
       outputs: [...signature.outputs.keys()],
-      run: (inputs, outputs) => this.#run(source.name, signature, kernel, inputs, outputs),
+      run: (...args) => this.#run({ graph: source.name, signature, kernel }, ...args),
       release: () => {
         assert(this.#kernels.delete(kernel), `graph "${source.name}" was released before`);
         this.#enqueue(() => kernel.release());
@@ -174,16 +180,15 @@ class QueuedEngine implements Engine {
   }
 
   #run(
-    graph: string,
-    signature: Signature,
-    kernel: Kernel,
-    inputs: Readonly<Record<string, Value>>,
-    outputs: readonly string[] | undefined,
+    { graph, signature, kernel }: { readonly graph: string; readonly signature: Signature; readonly kernel: Kernel },
+    ...[inputs, outputs, replaced]: Parameters<Executable['run']>
   ): Record<string, Value> {
     this.#checkOpen();
     assert(this.#kernels.has(kernel), `graph "${graph}" was released`);
     const sources = orderedInputs(signature, inputs).map((value) => this.#values.get(value));
     const wanted = wantedOutputs(signature, outputs);
+    const places = replacedInputs(signature, inputs, { wanted, replaced });
+    const old = new Map([...places].map(([output, value]) => [output, this.#values.remove(value)] as const));
     const targets: Slot[] = [];
     const results: Record<string, Value> = {};
     for (const [name, type] of wanted) {
@@ -191,7 +196,7 @@ class QueuedEngine implements Engine {
       targets.push(slot);
       results[name] = this.#values.add(type, slot);
     }
-    this.#enqueue(() => this.#timed(() => this.#compute(kernel, sources, wanted, targets)));
+    this.#enqueue(() => this.#timed(() => this.#compute(kernel, sources, { wanted, targets, old })));
     return results;
   }
 
@@ -204,19 +209,27 @@ class QueuedEngine implements Engine {
     }
   }
 
-  /** Fills `targets`. A failure goes into them, so that it is met by whoever reads them or computes with them. */
+  /** Fills `targets`. A failure goes into them, so that it is met by whoever reads them or computes with them. `old`: slots that end here, by what replaces them. */
   async #compute(
     kernel: Kernel,
     sources: readonly Slot[],
-    wanted: ReadonlyMap<string, ValueType>,
-    targets: readonly Slot[],
+    {
+      wanted,
+      targets,
+      old,
+    }: { readonly wanted: ReadonlyMap<string, ValueType>; readonly targets: readonly Slot[]; readonly old: ReadonlyMap<string, Slot> },
   ): Promise<void> {
     const broken = sources.find((slot) => slot.failure !== undefined)?.failure;
     const taken = new Set<ArrayBuffer>();
     try {
       if (broken !== undefined) throw broken;
       const inputs = sources.map((slot) => defined(slot.content, 'the content of an input'));
-      const results = await kernel.run(inputs, [...wanted.keys()], { take: (byteLength) => this.#take(byteLength, taken) });
+      const take = (byteLength: number, output: string): ArrayBuffer => {
+        const buffer = this.#takeFrom(old.get(output), byteLength) ?? this.#pool?.take(byteLength) ?? new ArrayBuffer(byteLength);
+        taken.add(buffer);
+        return buffer;
+      };
+      const results = await kernel.run(inputs, [...wanted.keys()], { take });
       for (const [index, [name, type]] of [...wanted].entries()) {
         const result = defined(results[index], `output "${name}"`);
         assert(
@@ -233,12 +246,15 @@ class QueuedEngine implements Engine {
       }
     }
     for (const unused of taken) this.#pool?.give(unused);
+    for (const slot of old.values()) this.#drop(slot);
   }
 
-  #take(byteLength: number, taken: Set<ArrayBuffer>): ArrayBuffer {
-    const buffer = this.#pool?.take(byteLength) ?? new ArrayBuffer(byteLength);
-    taken.add(buffer);
-    return buffer;
+  /** The memory of a slot that ends, where it is exactly so many bytes. */
+  #takeFrom(slot: Slot | undefined, byteLength: number): ArrayBuffer | undefined {
+    const data = slot?.content?.data;
+    if (data === undefined || !fillsBuffer(data) || data.byteLength !== byteLength) return undefined;
+    delete slot?.content;
+    return data.buffer;
   }
 
   /** The buffer is the slot's from here on. */

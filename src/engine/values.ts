@@ -53,6 +53,22 @@ export function orderedInputs({ inputs }: Signature, values: Readonly<Record<str
   });
 }
 
+/** By output, the input that it replaces in a run with these values, checked: see `Executable.run`. */
+export function replacedInputs(
+  { inputs }: Signature,
+  values: Readonly<Record<string, Value>>,
+  { wanted, replaced = {} }: { readonly wanted: Types; readonly replaced?: Readonly<Record<string, string>> | undefined },
+): ReadonlyMap<string, Value> {
+  const found = new Map<string, Value>();
+  for (const [output, input] of Object.entries(replaced)) {
+    const [of, value] = [wanted.get(output), inputs.has(input) ? values[input] : undefined];
+    assert(of !== undefined && value !== undefined, `output "${output}" cannot replace "${input}": the run has not both`);
+    assert(of.type === value.type && sameShape(of.shape, value.shape), `output "${output}" is of another type or shape than "${input}"`);
+    found.set(output, value);
+  }
+  return found;
+}
+
 /** Checks that a tensor still has its elements: an array that was handed over before has none. */
 export function checkUpload({ shape, data }: Tensor): void {
   assert(elementCount(shape) === data.length, `a tensor of shape [${shape.join(', ')}] with ${data.length} elements was uploaded`);

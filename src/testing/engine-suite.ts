@@ -354,6 +354,39 @@ function ownershipTests(withEngine: WithEngine): void {
       }
     }));
 
+  test('an output that replaces an input has its value, and the input ends', () =>
+    withEngine(async (engine) => {
+      const emitter = new Emitter();
+      const [sum, more] = [emitter.input('sum', 'float32', [2, 3]), emitter.input('more', 'float32', [2, 3])];
+      const rows = emitter.input('rows', 'int64', [3, 1]);
+      const table = emitter.input('table', 'float32', [4, 2]);
+      const added = emitter.emit('Add', [sum, more]);
+      const reduction = { reduction: { type: 'string', value: 'add' } } as const;
+      const scattered = emitter.emit('ScatterND', [table, rows, emitter.input('updates', 'float32', [3, 2])], reduction);
+      const twice = emitter.emit('Add', [more, more]);
+      const executable = await engine.compile(emitter.build('summing', [added, scattered, twice]));
+      const upload = (shape: readonly number[], values: readonly number[]): Value => engine.upload(tensor('float32', shape, values));
+      const given = {
+        more: upload([2, 3], [1, 2, 3, 4, 5, 6]),
+        rows: engine.upload({ ...int64s([0, 3, 0]), shape: [3, 1] }),
+        updates: upload([3, 2], [1, 2, 10, 20, 100, 200]),
+      };
+      let [sums, tables] = [upload([2, 3], [10, 20, 30, 40, 50, 60]), upload([4, 2], [0, 0, 1, 1, 2, 2, 3, 3])];
+      for (let run = 0; run < 3; run++) {
+        const before = [sums, tables];
+        const results = executable.run({ ...given, sum: sums, table: tables }, undefined, { [added]: 'sum', [scattered]: 'table' });
+        for (const value of before) assert.throws(() => engine.release(value), /was released/);
+        [sums, tables] = [defined(results[added], added), defined(results[scattered], scattered)];
+        assert.deepEqual(toNumbers(await engine.take(defined(results[twice], twice))), [2, 4, 6, 8, 10, 12]);
+      }
+      assert.equal(engine.valueBytes(), 4 * (6 + 6 + 6 + 8) + 8 * 3);
+      assert.deepEqual(toNumbers(await engine.take(sums)), [13, 26, 39, 52, 65, 78]);
+      assert.deepEqual(toNumbers(await engine.take(tables)), [303, 606, 1, 1, 2, 2, 33, 63]);
+      const all = { ...given, sum: given.more, table: upload([4, 2], new Array<number>(8).fill(0)) };
+      assert.throws(() => executable.run(all, undefined, { nothing: 'sum' }), /the run has not both/);
+      assert.throws(() => executable.run(all, undefined, { [scattered]: 'sum' }), /of another type or shape/);
+    }));
+
   test('download copies, take moves', () =>
     withEngine(async (engine) => {
       const value = engine.upload(tensor('float32', [2], [1, 2]));

@@ -33,10 +33,29 @@ export class GradientSums {
     this.#compiled = compiled;
   }
 
-  /** What the graph that makes these gradients takes their sums so far for: nothing where it makes the round's only ones. To be followed by `add`. */
-  begin({ gradients, position = 0 }: SumPart): Values {
-    const { pass, graphs } = this.#compiled;
-    if (pass?.isSumming !== true) return {};
+  /**
+   * Adds a micro-batch's gradients, which `run` queues: given the sums so far, which its graph takes under `sumName`, it returns the new ones under `summedName`, which
+   * replace them (see `Executable.run`); or, given none, the only gradients of a round under `gradientName`. Takes them over, and returns all that `run` did.
+   */
+  add(part: SumPart, run: (sums: Readonly<Values>, replaced: Readonly<Record<string, string>>) => Values): Values {
+    const { gradients, bucket, position = 0 } = part;
+    const isSumming = this.#compiled.pass?.isSumming === true;
+    const old = isSumming ? this.#begun(part) : {};
+    const results = run(old, isSumming ? Object.fromEntries(gradients.map((name) => [summedName(name), sumName(name)])) : {});
+    if (gradients.length === 0) return results;
+    const nameOf = isSumming ? summedName : gradientName;
+    const sums = this.#at(position);
+    for (const name of gradients) {
+      assert(isSumming || sums[name] === undefined, 'graphs without sums make the only gradients of a round');
+      sums[name] = defined(results[nameOf(name)], name);
+    }
+    for (const spec of this.#trainedOf(bucket)) sums[spec.name] ??= this.#zeros(spec);
+    return results;
+  }
+
+  /** The sums so far by `sumName`, zeros where there are none. */
+  #begun({ gradients, position = 0 }: SumPart): Values {
+    const { graphs } = this.#compiled;
     const sums = this.#at(position);
     const missing = gradients.filter((name) => sums[name] === undefined);
     if (missing.length > 0) {
@@ -45,21 +64,6 @@ export class GradientSums {
       this.#engine.release(zero);
     }
     return Object.fromEntries(gradients.map((name) => [sumName(name), defined(sums[name], name)]));
-  }
-
-  /** A micro-batch's gradients are among the sums: `results` has the new ones under `summedName`, or the only ones under `gradientName`. Takes them over. */
-  add({ gradients, bucket, position = 0 }: SumPart, results: Readonly<Values>): void {
-    if (gradients.length === 0) return;
-    const isSumming = this.#compiled.pass?.isSumming === true;
-    const nameOf = isSumming ? summedName : gradientName;
-    const sums = this.#at(position);
-    for (const name of gradients) {
-      const old = sums[name];
-      assert(isSumming || old === undefined, 'graphs without sums make the only gradients of a round');
-      sums[name] = defined(results[nameOf(name)], name);
-      if (old !== undefined) this.#engine.release(old);
-    }
-    for (const spec of this.#trainedOf(bucket)) sums[spec.name] ??= this.#zeros(spec);
   }
 
   #at(position: number): Values {
@@ -92,8 +96,9 @@ export class GradientSums {
       feeds[sumName(name)] = defined(sums[name], name);
       feeds[gradientName(name)] = defined(more[name], name);
     }
-    const results = defined(graphs.accumulate, 'the sum').run(feeds);
-    this.#release(feeds);
+    const replaced = Object.fromEntries(trained.map(({ name }) => [name, sumName(name)]));
+    const results = defined(graphs.accumulate, 'the sum').run(feeds, undefined, replaced);
+    this.#release(more);
     for (const { name } of trained) sums[name] = defined(results[name], name);
   }
 

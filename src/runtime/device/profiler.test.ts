@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { defined } from '../../assert.ts';
 import { systemClock } from '../../clock.ts';
 import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
@@ -46,8 +47,9 @@ function createFakeEngine(): FakeEngine {
       return {
         inputs: graph.inputs.map(({ name }) => name),
         outputs: graph.outputs.map(({ name }) => name),
-        run(inputs) {
+        run(inputs, _, replaced = {}) {
           for (const { handle } of Object.values(inputs)) assert.ok(alive.has(handle));
+          for (const name of Object.values(replaced)) assert.ok(alive.delete(defined(inputs[name], name).handle));
           runCount++;
           busyMs += 1 + (graph.nodes.length * batchSize) / 8;
           return Object.fromEntries(graph.outputs.map(({ name, type, shape }) => [name, value(type, shape as number[])]));

@@ -13,7 +13,7 @@ import type { StateRole } from '../messages.ts';
 import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { GradientExchange, type GrainSums } from './gradient-exchange.ts';
-import { GradientSums } from './gradient-sums.ts';
+import { GradientSums, type SumPart } from './gradient-sums.ts';
 import { InFlight } from './in-flight.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';
 import { RoundSums, type RoundTotals } from './round-sums.ts';
@@ -213,7 +213,7 @@ export class Stage {
       this.#inFlight.begin(microBatch, feeds);
       return Promise.resolve([]);
     }
-    const results = this.#run(defined(forward, 'the forward pass'), feeds, ...this.#weights());
+    const results = this.#run(defined(forward, 'the forward pass'), [feeds, ...this.#weights()]);
     const kept: Values = {};
     for (const name of pass.savedInputs) {
       const fed = feeds[name];
@@ -245,9 +245,8 @@ export class Stage {
     const kept = this.#inFlight.end(microBatch);
     if (step !== undefined) return this.#step(pass, step, microBatch, kept);
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
-    const results = backward === undefined ? {} : this.#run(backward, kept, this.#sums.begin(part), ...this.#weights());
+    const results = this.#sum(part, backward, kept);
     this.#releaseAll(kept);
-    this.#sums.add(part, results);
     return this.#inputGradients(pass, results);
   }
 
@@ -258,11 +257,10 @@ export class Stage {
     const kept = this.#inFlight.of(microBatch);
     const graph = graphs[`piece${bucket}`];
     const part = { gradients, bucket, position: this.#positionOf(microBatch) };
-    const results = graph === undefined ? {} : this.#run(graph, kept, this.#sums.begin(part), ...this.#weights());
+    const results = this.#sum(part, graph, kept);
     for (const name of carried) kept[name] = defined(results[name], name);
     const later = pieces.map((_, index) => (index > bucket ? graphs[`piece${index}`] : undefined));
     this.#inFlight.keepFor(microBatch, later);
-    this.#sums.add(part, results);
     if (bucket === pieces.length - 1) {
       this.#inFlight.end(microBatch);
       // The passes as one graph, which come next, hand nothing over: what this one kept between its graphs would lie there beside what they need.
@@ -284,19 +282,14 @@ export class Stage {
   #step(pass: PassNotes, step: Executable, microBatch: number, feeds: Values): Promise<readonly Tensor[]> {
     const scalars = pass.isUpdating ? this.#update.plannedScalars() : {};
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
-    const results = this.#run(
-      step,
-      feeds,
-      scalars,
-      pass.isUpdating ? this.#update.optimizerState() : this.#sums.begin(part),
-      ...this.#weights(),
-    );
+    const results = pass.isUpdating
+      ? this.#run(step, [feeds, scalars, this.#update.optimizerState(), ...this.#weights()])
+      : this.#sum(part, step, feeds);
     this.#releaseAll(feeds);
     this.#releaseAll(scalars);
     this.#replaceBuffers(pass, results);
     this.#totals.addLoss(results[stepNames.loss], results[stepNames.correct]);
     if (pass.isUpdating) this.#keepUpdate(results);
-    else this.#sums.add(part, results);
     return this.#inputGradients(pass, results);
   }
 
@@ -312,7 +305,7 @@ export class Stage {
     this.#seed(microBatch, outputGradients);
     const kept = this.#inFlight.of(microBatch);
     const { backwardInput, backwardWeight } = this.#compiled.graphs;
-    const results = backwardInput === undefined ? {} : this.#run(backwardInput, kept, ...this.#weights());
+    const results = backwardInput === undefined ? {} : this.#run(backwardInput, [kept, ...this.#weights()]);
     for (const name of pass.intermediates) kept[name] = defined(results[name], name);
     this.#inFlight.keepFor(microBatch, [backwardWeight]);
     return this.#inputGradients(pass, results, new Set(pass.intermediates));
@@ -328,9 +321,8 @@ export class Stage {
     const kept = this.#inFlight.end(microBatch);
     const { backwardWeight } = this.#compiled.graphs;
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
-    const results = backwardWeight === undefined ? {} : this.#run(backwardWeight, kept, this.#sums.begin(part), ...this.#weights());
+    this.#sum(part, backwardWeight, kept);
     this.#releaseAll(kept);
-    this.#sums.add(part, results);
   }
 
   /**
@@ -362,7 +354,7 @@ export class Stage {
     const { squaredNorm } = this.#compiled.graphs;
     const feeds = this.#sums.complete();
     if (squaredNorm !== undefined && feeds !== undefined)
-      this.#totals.addNorm(defined(Object.values(this.#run(squaredNorm, feeds))[0], 'the norm'));
+      this.#totals.addNorm(defined(Object.values(this.#run(squaredNorm, [feeds]))[0], 'the norm'));
     return this.#totals.totals(countNorm);
   }
 
@@ -374,7 +366,7 @@ export class Stage {
     if (update === undefined) return;
     const own = { ...this.#sums.remove(), ...this.#update.scalars(options) };
     this.#dropFilters();
-    const results = this.#run(update, own, this.#update.optimizerState(), this.#state.values());
+    const results = this.#run(update, [own, this.#update.optimizerState(), this.#state.values()]);
     this.#releaseAll(own);
     this.#update.replace(results);
     this.#makeFilters(); // while the other devices end their round
@@ -385,10 +377,17 @@ export class Stage {
   }
 
   /** Runs a graph with those of the values that it reads, each from the first source that has it. (To put them into one object took a fifth of a stage's time.) */
-  #run(executable: Executable, ...sources: readonly Readonly<Values>[]): Values {
+  /** Queues a graph that makes gradients, which are added to the sums. What the graph is not there for has no results. */
+  #sum(part: SumPart, executable: Executable | undefined, kept: Readonly<Values>): Values {
+    return this.#sums.add(part, (sums, replaced) =>
+      executable === undefined ? {} : this.#run(executable, [kept, sums, ...this.#weights()], replaced),
+    );
+  }
+
+  #run(executable: Executable, sources: readonly Readonly<Values>[], replaced: Readonly<Record<string, string>> = {}): Values {
     const feeds: Values = {};
     for (const name of executable.inputs) feeds[name] = defined(sources.find((source) => source[name] !== undefined)?.[name], name);
-    return executable.run(feeds);
+    return executable.run(feeds, undefined, replaced);
   }
 
   /** The state, and the filters, as the passes take them. */
@@ -398,7 +397,7 @@ export class Stage {
 
   #makeFilters(): Values {
     const { filters } = this.#compiled.graphs;
-    this.#filters ??= filters === undefined ? {} : this.#run(filters, this.#state.values());
+    this.#filters ??= filters === undefined ? {} : this.#run(filters, [this.#state.values()]);
     return this.#filters;
   }
 
@@ -444,7 +443,7 @@ export class Stage {
       scale: this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize)),
     };
     const logits = { logits: defined(results[output], output) };
-    const { loss, correct, gradient } = this.#run(defined(this.#compiled.graphs.loss, 'the loss'), feeds, logits);
+    const { loss, correct, gradient } = this.#run(defined(this.#compiled.graphs.loss, 'the loss'), [feeds, logits]);
     this.#releaseAll(feeds);
     kept[outputGradientName(output)] = defined(gradient, 'the gradient');
     this.#totals.addLoss(loss, correct);
