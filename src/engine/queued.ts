@@ -59,6 +59,15 @@ interface Slot {
   failure?: Error;
 }
 
+/** What a run leaves behind. */
+interface Outcome {
+  readonly wanted: ReadonlyMap<string, ValueType>;
+  /** In the order of `wanted`. */
+  readonly targets: readonly Slot[];
+  /** Slots that end with the run, by the output that replaces them. */
+  readonly old: ReadonlyMap<string, Slot>;
+}
+
 class QueuedEngine implements Engine {
   readonly name: string;
   readonly blockSize: number | undefined;
@@ -209,16 +218,8 @@ class QueuedEngine implements Engine {
     }
   }
 
-  /** Fills `targets`. A failure goes into them, so that it is met by whoever reads them or computes with them. `old`: slots that end here, by what replaces them. */
-  async #compute(
-    kernel: Kernel,
-    sources: readonly Slot[],
-    {
-      wanted,
-      targets,
-      old,
-    }: { readonly wanted: ReadonlyMap<string, ValueType>; readonly targets: readonly Slot[]; readonly old: ReadonlyMap<string, Slot> },
-  ): Promise<void> {
+  /** Fills `targets`. A failure goes into them, so that it is met by whoever reads them or computes with them. */
+  async #compute(kernel: Kernel, sources: readonly Slot[], { wanted, targets, old }: Outcome): Promise<void> {
     const broken = sources.find((slot) => slot.failure !== undefined)?.failure;
     const taken = new Set<ArrayBuffer>();
     try {
