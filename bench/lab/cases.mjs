@@ -153,7 +153,7 @@ export const slowed = [{ name: 'slowed-100', environment: ['mixed', 100], model:
 /** Devices whose limits a plan fills as far as it can. With an AllReduce beside the last backward pass, the last micro-batch comes in several graphs, the others in one. */
 export const memory = [
   { name: 'memory-288', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 32, count: 8, schedule: '1f1b' },
-  { name: 'memory-288-overlap', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 32, count: 8, schedule: '1f1b-overlap' },
+  { name: 'memory-320-overlap', environment: ['tight', 100, 320], model: 'mobilenet', microBatch: 32, count: 8, schedule: '1f1b-overlap' },
   { name: 'memory-512', environment: ['tight', 100, 512], model: 'mobilenet', microBatch: 64, count: 4 },
 ];
 
