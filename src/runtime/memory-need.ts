@@ -14,7 +14,7 @@ const sessionBytes = 2 ** 19;
 
 /**
  * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer state, until all devices have committed;
- * the sums of gradients to which a micro-batch adds, beside those that it makes; twice as much that is received for the ring, or let go late where gradients leave
+ * a micro-batch's gradients on their way into the sums (the most: each goes when it is added); twice as much that is received for the ring, or let go late where gradients leave
  * the engine for it; its sessions; large filters in the orders of the kernels of the forward and of the backward pass (device/kept-filters.ts). A stage that one
  * device has alone takes about a copy of the weights less.
  */

@@ -384,7 +384,7 @@ export class Stage {
     );
   }
 
-  #run(executable: Executable, sources: readonly Readonly<Values>[], replaced: Readonly<Record<string, string>> = {}): Values {
+  #run(executable: Executable, sources: readonly Readonly<Values>[], replaced?: Readonly<Record<string, string>>): Values {
     const feeds: Values = {};
     for (const name of executable.inputs) feeds[name] = defined(sources.find((source) => source[name] !== undefined)?.[name], name);
     return executable.run(feeds, undefined, replaced);
