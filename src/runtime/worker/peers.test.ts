@@ -10,14 +10,15 @@ interface Shape {
   readonly latencyMs: number;
   /** Bytes that pass at once after the link was idle (a token bucket), and those that a buffer takes from the sender at once. */
   readonly burstBytes: number;
-  /** By which a direction's messages, counted from 0, are held up. Default: none is. */
-  readonly lateMs?: (message: number) => number;
+  /** By which messages of a worker, counted from 0, are held up. Default: none is. */
+  readonly lateMs?: (message: number, from: string) => number;
 }
 
 /** One direction: a token bucket, then a way of some length. */
 function direction(
   clock: VirtualClock,
   { mbps, latencyMs, burstBytes, lateMs = () => 0 }: Shape,
+  from: string,
 ): (bytes: number, arrive: () => void) => void {
   const bytesPerMs = mbps * 125;
   let [tokens, filledMs, count] = [burstBytes, 0, 0];
@@ -29,7 +30,7 @@ function direction(
     const waitMs = Math.max(0, (bytes - tokens) / bytesPerMs);
     tokens = Math.max(0, tokens - bytes);
     filledMs += waitMs;
-    clock.after(filledMs - clock.now() + latencyMs + lateMs(count++), arrive);
+    clock.after(filledMs - clock.now() + latencyMs + lateMs(count++, from), arrive);
   };
 }
 
@@ -46,7 +47,7 @@ function linked(
   const handlers: Record<string, (frame: Frame) => void> = {};
   const passed: Record<string, { sent: number; received: number }> = { a: { sent: 0, received: 0 }, b: { sent: 0, received: 0 } };
   const link = (from: string, to: string): Link => {
-    const send = direction(clock, shape);
+    const send = direction(clock, shape, from);
     return {
       peer: to,
       async send(frame) {
@@ -97,6 +98,24 @@ test('small frames that are held up do not make the way longer: most of them whe
   const { latencyMs } = await clock.runUntil(linked(clock, { mbps: 1000, latencyMs: 0.2, burstBytes: 2 ** 17, lateMs }).measure('b'));
   assert.ok(Math.abs(latencyMs / 0.2 - 1) < 0.01, `${latencyMs} ms`);
 });
+
+for (const [mbps, leastMbps] of [
+  [1000, 600],
+  [10, 9.5],
+] as const) {
+  test(`a link of ${mbps} Mbps between processors that quotas stop by turns is not taken for as slow as a small window makes it`, async () => {
+    const clock = createVirtualClock();
+    const [periodMs, runMs] = [100, 12];
+    const startMs: Record<string, number> = { a: 50, b: 0 };
+    // What arrives while its receiver is stopped waits until it runs again: a window there and back takes a period.
+    const lateMs = (_: number, from: string): number => {
+      const phaseMs = (clock.now() + (startMs[from] ?? 0)) % periodMs;
+      return phaseMs < runMs ? 0 : periodMs - phaseMs;
+    };
+    const { bandwidthMbps } = await clock.runUntil(linked(clock, { mbps, latencyMs: 0.2, burstBytes: 2 ** 16, lateMs }).measure('b'));
+    assert.ok(bandwidthMbps > leastMbps && bandwidthMbps < 1.01 * mbps, `${bandwidthMbps} Mbps`);
+  });
+}
 
 test('what a MiB costs its sender and its receiver is measured with the link', async () => {
   const clock = createVirtualClock();

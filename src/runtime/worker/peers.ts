@@ -249,14 +249,15 @@ export class Peers {
   }
 
   /**
-   * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where pieces arrive fast, it doubles and
-   * counting begins anew, so that a long way does not look like a slow one.
+   * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where one arrives fast, at any time, it doubles and
+   * counting begins anew, so that neither a long way nor processors that quotas stop by turns look like a slow one: these pass a window in each period of theirs.
    */
   async #rate(peer: string, priority: Priority): Promise<Omit<LinkMeasurement, 'peer' | 'latencyMs'>> {
     const onTheirWay: Promise<Echo>[] = [];
     const ballast = wrap('uint8', [pieceBytes], new Uint8Array(pieceBytes));
     let [window, sentCount, countedFrom] = [smallestWindow, 0, 1];
     let first: Echo | undefined;
+    const arrivalsMs: number[] = [];
     for (let arrivedCount = 1; ; arrivedCount++) {
       while (onTheirWay.length < window && sentCount < pieceLimit) {
         const arrival = this.#echo(peer, priority, ballast);
@@ -266,12 +267,15 @@ export class Peers {
       }
       const latest = await defined(onTheirWay.shift(), 'a piece on its way');
       if (first === undefined || arrivedCount <= countedFrom) first = latest;
+      arrivalsMs.push(latest.atMs);
       const elapsedMs = latest.atMs - first.atMs;
       const count = arrivedCount - countedFrom;
       const isLong = elapsedMs >= (count >= countedPieces ? rateMs : longestRateMs);
       const isOver = arrivedCount === pieceLimit || (isLong && count >= 2);
       if (isOver) return measurementOf(first, latest, count * pieceBytes);
-      if (count < window || elapsedMs >= fastMs || window === largestWindow) continue;
+      // From the first of a window to its last: what passes before the first is a pause, or part of the way.
+      const windowMs = latest.atMs - (arrivalsMs.at(-window) ?? first.atMs);
+      if (count < window || windowMs >= fastMs || window === largestWindow) continue;
       window *= 2;
       countedFrom = arrivedCount + window; // those before left when the window was small
     }
