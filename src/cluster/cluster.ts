@@ -83,8 +83,13 @@ export interface DeviceTimes {
    */
   readonly handlingMsPerMiB?: number;
   /**
-   * Milliseconds of computing that a pass of a micro-batch costs such a device besides, however many bytes it sends and receives: frames, acknowledgements,
-   * housekeeping of the program. Paid like the bytes. Extension to the contract; absent means 0.
+   * Milliseconds of computing that a frame costs such a device besides its bytes, sent or received, with its acknowledgement: an input, a label, an activation or a
+   * gradient of a micro-batch, from or to each of the devices that share it out. Paid like the bytes. Extension to the contract; absent means 0.
+   */
+  readonly frameMs?: number;
+  /**
+   * Milliseconds of computing that a pass of a micro-batch costs such a device besides: housekeeping of the program. Paid like the bytes. Extension to the contract;
+   * absent means 0.
    */
   readonly passMs?: number;
 }

@@ -114,7 +114,7 @@ export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes)
 
 /** The times of a device that takes `factor` times as long for everything. */
 export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
-  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, callMs, handlingMsPerMiB, passMs } = times;
+  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, callMs, handlingMsPerMiB, frameMs, passMs } = times;
   const row = (values: readonly number[]): number[] => values.map((ms) => ms * factor);
   return {
     forwardMs: forwardMs.map(row),
@@ -125,6 +125,7 @@ export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
     ...(updateMs === undefined ? {} : { updateMs: row(updateMs) }),
     ...(callMs === undefined ? {} : { callMs: callMs * factor }),
     ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * factor }),
+    ...(frameMs === undefined ? {} : { frameMs: frameMs * factor }),
     ...(passMs === undefined ? {} : { passMs: passMs * factor }),
   };
 }
@@ -132,7 +133,7 @@ export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
 /**
  * Milliseconds of computing that a device loses to bytes that it sends or receives. A forward pass pays for what it is given and what it hands on, and so does a
  * backward pass (its first part, where it has several); the data's holder pays with its forward passes for what it hands out; AllReduces take no less than this.
- * Each pass costs `passMs` besides.
+ * Each frame costs `frameMs` and each pass `passMs` besides.
  */
 export function handlingMs({ handlingMsPerMiB = 0 }: DeviceTimes, bytes: number): number {
   return (handlingMsPerMiB * bytes) / 2 ** 20;

@@ -113,7 +113,7 @@ test('pipedream: devices count as equal, and every micro-batch pays for the weig
   assert.match(picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'board'], 10000) })), /^\[0,[24]\)/);
 });
 
-test('dapple is asteroid where devices are alike, memory is no matter, every device has the data and bytes cost no processor time: 30 random problems', () => {
+test('dapple is asteroid where devices are alike, memory is no matter, every device has the data and bytes and frames cost no processor time: 30 random problems', () => {
   for (let seed = 0; seed < 30; seed++) {
     const random = createRandom(seed, 43);
     const { profile: of, cluster } = randomInstance(seed, { deviceCount: 1 + random.integer(5), layerCount: 1 + random.integer(8) });
@@ -121,7 +121,7 @@ test('dapple is asteroid where devices are alike, memory is no matter, every dev
       devices: cluster.devices.map(({ name }) => ({ name, kind: 'fast', memoryMiB: 1e6 })),
       links: { default: cluster.links.default },
     };
-    const { handlingMsPerMiB: _, ...fast } = of.devices['fast'] as DeviceTimes;
+    const { handlingMsPerMiB: _, frameMs: __, ...fast } = of.devices['fast'] as DeviceTimes;
     const question = {
       profile: { ...of, devices: { fast } },
       cluster: alike,

@@ -155,8 +155,19 @@ export function passedBytes({ layers }: Profile, [first, end]: readonly [number,
   return inBytes + outBytes;
 }
 
+/** Frames of a micro-batch that a stage of one device between two such gets and sends, forward and backward: inputs and labels are frames, too. */
+export function passedFrames(
+  { layers }: Profile,
+  [first, end]: readonly [number, number],
+): { readonly forward: number; readonly backward: number } {
+  const [isFirst, isLast] = [first === 0, end === layers.length];
+  const backward = (isFirst ? 0 : 1) + (isLast ? 0 : 1);
+  return { forward: backward + (isFirst ? 1 : 0) + (isLast ? 1 : 0), backward };
+}
+
 /** Eq. 8: the slowest device's forward, the slowest device's backward; with what bytes cost processors, which the paper leaves out. */
 function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes, isStep }: StageContext): Step {
+  const frames = passedFrames(profile, stage.layers);
   let forwardMs = 0;
   let backwardMs = 0;
   for (const [index, place] of shares.devices.entries()) {
@@ -166,8 +177,9 @@ function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, tab
     const times = layerTimes(measured, profile.batchSizes, isStep);
     const share = stage.samples[index] ?? 0;
     const passMs = handlingMs(measured, share * passedBytes(profile, stage.layers)) + (measured.passMs ?? 0);
-    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + passMs);
-    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + passMs);
+    const { frameMs = 0 } = measured;
+    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + passMs + frames.forward * frameMs);
+    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + passMs + frames.backward * frameMs);
   }
   return { forwardMs, backwardMs, allReduceMs: allReduceMs(table, shares.devices, weightBytes) };
 }

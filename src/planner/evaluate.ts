@@ -36,7 +36,7 @@ interface Node {
   readonly besideMs: number;
 }
 
-/** What bytes of a pass cost its device: until it may begin, and from its end on. */
+/** What bytes and frames of a pass cost its device: until it may begin, and from its end on. */
 interface Handling {
   readonly receivingMs: number;
   readonly sendingMs: number;
@@ -49,6 +49,13 @@ interface NodeContext {
   readonly isBeside: boolean;
   readonly demand: StageDemand;
   readonly passed: PassedBytes;
+  readonly frames: PassedFrames;
+}
+
+/** What crosses links for a micro-batch. */
+interface Passed {
+  readonly bytes: number;
+  readonly frames: number;
 }
 
 /** Bytes that a device sends and receives for a micro-batch: a sample's, but for what the data's holder hands out. */
@@ -56,6 +63,14 @@ interface PassedBytes {
   readonly forward: { readonly received: number; readonly sent: number };
   readonly backward: { readonly received: number; readonly sent: number };
   /** Inputs and labels that come to it. */
+  readonly fed: number;
+  readonly handedOut: number;
+}
+
+/** Frames of a micro-batch: from and to the stage before, to and from the next, inputs and labels, and those that the data's holder hands out. */
+interface PassedFrames {
+  readonly before: number;
+  readonly behind: number;
   readonly fed: number;
   readonly handedOut: number;
 }
@@ -126,31 +141,41 @@ export class Evaluator {
   #flatten(layouts: readonly StageLayout[], nodes: Node[]): FlatStage[] {
     const isOverlapped = overlapsAllReduce(this.#problem.schedule);
     const handedOut = this.#handedOut(layouts);
+    const last = layouts.length - 1;
+    let piecesBefore: readonly Piece[] = [];
     return layouts.map((layout, stage) => {
       const first = nodes.length;
+      const pieces = this.#pieces(layout, layouts[stage + 1], first, first + layout.devices.length);
+      const fed = (stage === 0 ? 1 : 0) + (stage === last ? 1 : 0);
       const pace = paceOfStage(this.#problem, layout, stage, layouts.length);
       const isForwardOnly = layout.layers[1] <= this.#problem.forwardOnlyLayers;
       const isGroup = layout.devices.length > 1 && !isForwardOnly;
       const demand = stageDemand(this.#problem, ...layout.layers, pace.ahead);
       const buckets = isGroup && isOverlapped ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
       const isBeside = isGroup && isOverlapped;
-      const passed = { ...this.#passedBytes(layouts, stage), handedOut };
-      for (const [index, place] of layout.devices.entries())
-        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed }));
+      const passed = { ...this.#passedBytes(layouts, stage), handedOut: handedOut.bytes };
+      for (const [index, place] of layout.devices.entries()) {
+        const [before, behind] = [
+          countOf(piecesBefore, ({ to }) => to === first + index),
+          countOf(pieces, ({ from }) => from === first + index),
+        ];
+        const frames = { before, behind, fed, handedOut: handedOut.frames };
+        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed, frames }));
+      }
+      piecesBefore = pieces;
       const reduceMs = isGroup ? buckets.map((range) => groupReduceMs(this.#problem, layout.devices, ...range)) : [];
-      const pieces = this.#pieces(layout, layouts[stage + 1], first, nodes.length);
       const isGradientWanted = gradientsCross(this.#problem, layout.layers[0]);
       return { first, end: nodes.length, pace, isForwardOnly, isGradientWanted, reduceMs, pieces };
     });
   }
 
-  #node(place: number, layout: StageLayout, share: number, { buckets, isBeside, demand, passed }: NodeContext): Node {
+  #node(place: number, layout: StageLayout, share: number, { buckets, isBeside, demand, passed, frames }: NodeContext): Node {
     const times = this.#times;
     const { layers, devices } = layout;
     const isSplit = isSplitStage(this.#problem, layout);
-    const handling = (received: number, sent: number): Handling => ({
-      receivingMs: times.handlingMs(place, received),
-      sendingMs: times.handlingMs(place, sent) + times.passMs(place),
+    const handling = (received: Passed, sent: Passed): Handling => ({
+      receivingMs: times.handlingMs(place, received.bytes) + received.frames * times.frameMs(place),
+      sendingMs: times.handlingMs(place, sent.bytes) + sent.frames * times.frameMs(place) + times.passMs(place),
     });
     const { forward, backward, fed, handedOut } = passed;
     const isHolder = place === this.#holder;
@@ -162,8 +187,14 @@ export class Evaluator {
       reduceCostMs(this.#problem, place, ringBytes(this.#problem, devices.length, ...range));
     return {
       place,
-      forward: handling((forward.received + (isHolder ? 0 : fed)) * share, forward.sent * share + (isHolder ? handedOut : 0)),
-      backward: handling(backward.received * share, backward.sent * share),
+      forward: handling(
+        { bytes: (forward.received + (isHolder ? 0 : fed)) * share, frames: frames.before + frames.fed },
+        { bytes: forward.sent * share + (isHolder ? handedOut : 0), frames: frames.behind + (isHolder ? frames.handedOut : 0) },
+      ),
+      backward: handling(
+        { bytes: backward.received * share, frames: gradientsCross(this.#problem, layers[1]) ? frames.behind : 0 },
+        { bytes: backward.sent * share, frames: gradientsCross(this.#problem, layers[0]) ? frames.before : 0 },
+      ),
       forwardMs: times.forwardMs(place, ...layers, share),
       backwardMs: again + (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
       weightMs: isSplit ? pieceMs(layers) : 0,
@@ -188,12 +219,14 @@ export class Evaluator {
     return { forward: { received: inBytes, sent: outBytes }, backward, fed };
   }
 
-  /** Bytes of inputs and labels that the data's holder hands to others for a micro-batch. */
-  #handedOut(layouts: readonly StageLayout[]): number {
+  /** Inputs and labels that the data's holder hands to others for a micro-batch. */
+  #handedOut(layouts: readonly StageLayout[]): Passed {
     const { inputBytes, labelBytes } = this.#problem.profile;
+    const [first, last] = [layouts[0], layouts.at(-1)] as [StageLayout, StageLayout];
     const others = ({ devices, samples }: StageLayout): number =>
       devices.reduce((sum, place, index) => sum + (place === this.#holder ? 0 : (samples[index] ?? 0)), 0);
-    return inputBytes * others(layouts[0] as StageLayout) + labelBytes * others(layouts.at(-1) as StageLayout);
+    const frames = (stage: StageLayout): number => countOf(stage.devices, (place) => place !== this.#holder);
+    return { bytes: inputBytes * others(first) + labelBytes * others(last), frames: frames(first) + frames(last) };
   }
 
   /** Rule 3: overlapping sample ranges of neighbouring stages. */
@@ -365,6 +398,10 @@ export class Evaluator {
     const round = roundEnd(stages, nodes, free, owed);
     return round < stopMs ? round : Number.POSITIVE_INFINITY;
   }
+}
+
+function countOf<T>(items: readonly T[], isCounted: (item: T) => boolean): number {
+  return items.reduce((count, item) => count + (isCounted(item) ? 1 : 0), 0);
 }
 
 function leastOf(pieces: readonly Piece[], msOf: (piece: Piece) => number): number {

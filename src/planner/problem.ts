@@ -32,7 +32,8 @@ export interface ClassTimes extends PassSums {
   readonly msPerByte: number;
   /** What a pass takes besides its layers. */
   readonly callMs: number;
-  /** What a pass costs besides. */
+  /** What a frame costs besides its bytes, and what a pass does. */
+  readonly frameMs: number;
   readonly passMs: number;
 }
 
@@ -105,6 +106,7 @@ export function createProblem(input: ProblemInput): Problem {
           backwardWeight: times.backwardWeightMs?.map(prefixSums),
           msPerByte: handlingMs(times, 1),
           callMs: times.callMs ?? 0,
+          frameMs: times.frameMs ?? 0,
           passMs: times.passMs ?? 0,
           again: again.map(prefixSums),
         }) - 1;

@@ -22,7 +22,8 @@ export interface ShareTimes {
   updateMs(place: number, first: number, end: number): number;
   /** What bytes cost that the device sends or receives. */
   handlingMs(place: number, bytes: number): number;
-  /** What a pass costs besides. */
+  /** What a frame costs it besides its bytes, and what a pass does. */
+  frameMs(place: number): number;
   passMs(place: number): number;
 }
 
@@ -68,6 +69,7 @@ export function shareTimes(problem: Problem): ShareTimes {
     },
     updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
     handlingMs: (place, bytes) => onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * bytes),
+    frameMs: (place) => onGrid(classes[devices[place]?.classIndex ?? -1]?.frameMs ?? 0),
     passMs: (place) => onGrid(classes[devices[place]?.classIndex ?? -1]?.passMs ?? 0),
   };
 }

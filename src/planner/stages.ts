@@ -6,7 +6,7 @@ import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
 import { interpolation } from '../cluster/times.ts';
 import { forwardsAhead } from '../schedule/generate.ts';
 import { type Allocation, allocate, allocateByKind } from './allocation.ts';
-import { allReduceMs, passedBytes, ringMs, type Shares } from './cost.ts';
+import { allReduceMs, passedBytes, passedFrames, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand, sumsFor } from './problem.ts';
 import { againMs } from './recomputation.ts';
@@ -313,13 +313,15 @@ export class StageTable {
     const sums = sumsFor(this.#problem, times, this.#first, this.#end);
     // What is sent and received costs as much for each sample.
     const perSampleMs = times.msPerByte * passedBytes(this.#problem.profile, [this.#first, this.#end]);
+    const frames = passedFrames(this.#problem.profile, [this.#first, this.#end]);
     for (let index = 0; index < count; index++) {
       const [forward, backward] = [sums.forward[index], sums.backward[index]];
       if (forward === undefined || backward === undefined) continue;
       const ownMs = times.callMs + times.passMs + perSampleMs * (this.#problem.profile.batchSizes[index] ?? 0);
-      const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs;
+      const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs + frames.forward * times.frameMs;
       this.#forward[classIndex * count + index] = forwardMs;
-      this.#total[classIndex * count + index] = forwardMs + (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs;
+      const backwardMs = (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs + frames.backward * times.frameMs;
+      this.#total[classIndex * count + index] = forwardMs + backwardMs;
     }
   }
 }

@@ -119,6 +119,30 @@ test('what passes cost besides is corrected like the bytes, and found where noth
   assert.deepEqual(afterRounds(profile, 50, 30), [1, 20, 30, 3]);
 });
 
+test('frames and passes cost as many times as much or as little; the data’s holder has those that it hands out', () => {
+  const { board } = costly.devices as { readonly board: DeviceTimes };
+  const times = (frameMs: number, passMs: number): Profile => ({ ...costly, devices: { board: { ...board, frameMs, passMs } } });
+  /** Of a: links in the simulator, a frame, and a pass. */
+  const after = (linksMs: number, at: Cluster = cluster): readonly number[] => {
+    const a = many(8, 20 + linksMs).map((processMs) => ({ busyMs: 20, processMs, linksMs }));
+    const { profile: found } = refreshProfile(times(1, 0.5), plan, at, { a });
+    const { handlingMs = 0 } = simulate(program(plan), plan, found, at, { events: false }).devices['a'] ?? {};
+    const { frameMs = Number.NaN, passMs = Number.NaN } = found.devices['a'] ?? board;
+    return [handlingMs, frameMs, passMs].map((value) => Math.round(value * 1e6) / 1e6);
+  };
+  // Five micro-batches: an input, an activation and a gradient each, two passes: 15 and 5 ms, beside 20 of bytes.
+  assert.deepEqual(after(80), [80, 3, 1.5], '40 ms more than predicted');
+  assert.deepEqual(after(20), [20, 0.5, 0.25], 'half of everything');
+  // The holder hands five labels to b: 20 frames and their bytes, which the rounds tell.
+  const held: Cluster = { ...cluster, dataDevice: 'a' };
+  const { handlingMs: known = 0 } = simulate(program(plan), plan, times(1, 0.5), held, { events: false }).devices['a'] ?? {};
+  const [told = 0, frameMs = 0, passMs = 0] = after(known + 50, held);
+  assert.ok(
+    Math.abs(told - known - 50) < 1e-5 && Math.abs(frameMs - 3) < 1e-6 && Math.abs(passMs - 1.5) < 1e-6,
+    `${told} ${frameMs} ${passMs}`,
+  );
+});
+
 test('what an AllReduce costs the processors is of the bytes', () => {
   const group: Plan = { ...plan, stages: [{ layers: [0, 2], devices: ['a', 'b'], samples: [1, 0], inFlight: 1 }] };
   // 2(2 − 1)/2 of 8 bytes sent, and as many received; 5 micro-batches of 10 ms.

@@ -5,6 +5,7 @@ import type { Clock } from '../clock.ts';
 import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { program } from '../schedule/generate.ts';
+import type { Instruction, Program } from '../schedule/program.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { median, quartiles } from '../statistics.ts';
 import { type LinkChange, LinkWatch } from './link-watch.ts';
@@ -146,7 +147,9 @@ export function refreshProfile(
   rounds: Readonly<Record<string, readonly DeviceRound[]>>,
   difference: number = usualDifference,
 ): Refreshed {
-  const { devices: predicted } = simulate(program(plan), plan, profile, cluster, { events: false });
+  const steps = program(plan);
+  const { devices: predicted } = simulate(steps, plan, profile, cluster, { events: false });
+  const frames = frameCounts(steps, cluster);
   const factors: Record<string, number> = {};
   const devices: Record<string, DeviceTimes> = {};
   for (const device of cluster.devices) {
@@ -157,16 +160,47 @@ export function refreshProfile(
     const { compute, links, besideMs } = ratesOf(own, { computeMs, handlingMs, reducingMs }, difference);
     if (compute === 1 && links === 1 && besideMs === 0) continue;
     const measured = deviceTimes(profile, device);
-    const { handlingMsPerMiB, passMs = 0 } = measured;
+    const { handlingMsPerMiB } = measured;
+    const counts = { passes: passCount(plan, device.name), frames: frames.get(device.name) ?? 0 };
     const linked = {
       ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * links }),
-      ...(besideMs === 0 && passMs === 0 ? {} : { passMs: Math.max(0, passMs * links + besideMs / passCount(plan, device.name)) }),
+      ...besideBytes(measured, { links, besideMs, ...counts }),
     };
     factors[device.name] = compute;
     devices[device.name] = { ...scaledTimes(measured, compute), ...linked };
   }
   const isSame = Object.keys(factors).length === 0;
   return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, factors };
+}
+
+/** What frames and passes cost: so many times as long, and together so many milliseconds more in a round of so many of them. */
+function besideBytes(
+  { frameMs, passMs }: DeviceTimes,
+  {
+    links,
+    besideMs,
+    frames,
+    passes,
+  }: { readonly links: number; readonly besideMs: number; readonly frames: number; readonly passes: number },
+): Pick<DeviceTimes, 'frameMs' | 'passMs'> {
+  const knownMs = ((frameMs ?? 0) * frames + (passMs ?? 0) * passes) * links;
+  if (knownMs === 0) return besideMs === 0 ? {} : { passMs: Math.max(0, besideMs / passes) };
+  const factor = links * Math.max(0, 1 + besideMs / knownMs);
+  return {
+    ...(frameMs === undefined ? {} : { frameMs: frameMs * factor }),
+    ...(passMs === undefined ? {} : { passMs: passMs * factor }),
+  };
+}
+
+/** By device, the frames that it sends and receives in a round; the data's holder sends what others are given. */
+function frameCounts({ devices }: Program, { dataDevice }: Cluster): ReadonlyMap<string, number> {
+  const own = (isCounted: (step: Instruction) => boolean) => (device: Program['devices'][number]) =>
+    device.instructions.filter(isCounted).length;
+  const counts = new Map(devices.map((each) => [each.device, own(({ kind }) => kind === 'send' || kind === 'receive')(each)]));
+  const given = own((step) => step.kind === 'receive' && step.from === null);
+  const others = devices.filter(({ device }) => device !== dataDevice);
+  if (dataDevice !== undefined) counts.set(dataDevice, (counts.get(dataDevice) ?? 0) + others.reduce((sum, each) => sum + given(each), 0));
+  return counts;
 }
 
 /** Passes of a device in a round. */

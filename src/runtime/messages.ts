@@ -60,9 +60,6 @@ export interface ModelMessage {
 
 const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
 
-/** In which the rate of a link is measured. */
-export const piecesPerMiB = 4;
-
 export interface LinkMeasurement {
   readonly peer: string;
   readonly bandwidthMbps: number;
@@ -70,10 +67,10 @@ export interface LinkMeasurement {
   /** Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its peer. Absent where a device does not know. */
   readonly sendingMsPerMiB?: number;
   readonly receivingMsPerMiB?: number;
-  /** The same of a small frame each way, one right behind the other: for the one who sends first, and for its peer. */
-  readonly sendingMsPerTrip?: number;
-  readonly receivingMsPerTrip?: number;
-  /** And where both had been waiting for a while, as stages wait between micro-batches: threads are woken, and what they need has left the processor's caches. */
+  /**
+   * The same of a small frame each way where both had been waiting for a while, as stages wait between micro-batches (threads are woken, and what they need has left
+   * the processor's caches): for the one who sends first, and for its peer.
+   */
   readonly sendingMsPerWake?: number;
   readonly receivingMsPerWake?: number;
 }
@@ -298,8 +295,6 @@ const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   latencyMs: milliseconds,
   sendingMsPerMiB: milliseconds.exactOptional(),
   receivingMsPerMiB: milliseconds.exactOptional(),
-  sendingMsPerTrip: milliseconds.exactOptional(),
-  receivingMsPerTrip: milliseconds.exactOptional(),
   sendingMsPerWake: milliseconds.exactOptional(),
   receivingMsPerWake: milliseconds.exactOptional(),
 });

@@ -25,7 +25,8 @@ export interface Ground {
   againMs(place: number): RangeTimes;
   /** What bytes cost the device at a place that sends or receives them. */
   handlingMs(place: number, bytes: number): number;
-  /** What a pass costs besides. */
+  /** What a frame costs it besides its bytes, and what a pass does. */
+  frameMs(place: number): number;
   passMs(place: number): number;
 }
 
@@ -49,6 +50,7 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     times,
     againMs,
     handlingMs: (place, bytes) => handlingMs(deviceTimes(profile, defined(cluster.devices[place], 'a device')), bytes),
+    frameMs: (place) => deviceTimes(profile, defined(cluster.devices[place], 'a device')).frameMs ?? 0,
     passMs: (place) => deviceTimes(profile, defined(cluster.devices[place], 'a device')).passMs ?? 0,
   };
 }
@@ -68,6 +70,12 @@ export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
 /** The kind of an opcode. */
 export const instructionKinds: readonly Instruction['kind'][] = Object.keys(opcodes) as Instruction['kind'][];
 
+/** Bytes that crossed a link, and frames, wherever they came from. */
+interface Passed {
+  bytes: number;
+  frames: number;
+}
+
 /** A device with its program. */
 export interface Runner {
   readonly program: DeviceProgram;
@@ -78,8 +86,8 @@ export interface Runner {
   readonly durations: Float64Array;
   /** Part of a backward's duration: of its first piece, where it is cut. */
   readonly againMs: number;
-  /** Bytes that a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its forward passes. */
-  readonly bytes: Readonly<Record<'forward' | 'backward', { received: number; sent: number }>>;
+  /** What a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its forward passes. */
+  readonly passed: Readonly<Record<'forward' | 'backward', { readonly received: Passed; readonly sent: Passed }>>;
   /** What its AllReduces beside the computing cost. */
   besideMs: number;
   /** The first of its layers that has a backward pass, and keeps something for it. */
@@ -252,26 +260,31 @@ class Compiler {
     durations[opcodes['backward-weight']] = onGrid(times.backwardWeightMs(first, end, samples));
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
-    const bytes = { forward: { received: 0, sent: 0 }, backward: { received: 0, sent: 0 } };
-    return { program, place, times, durations, againMs, bytes, besideMs: 0, trainedFrom, inFlight, feeds: [] };
+    const nothing = (): Passed => ({ bytes: 0, frames: 0 });
+    const passed = { forward: { received: nothing(), sent: nothing() }, backward: { received: nothing(), sent: nothing() } };
+    return { program, place, times, durations, againMs, passed, besideMs: 0, trainedFrom, inFlight, feeds: [] };
   }
 
   /** What the flows and AllReduces cost those who send and receive. */
   #addHandling(firstInstruction: Int32Array, { receivingMs, sendingMs }: Pick<Compiled, 'receivingMs' | 'sendingMs'>): void {
     const sender = new Map(this.#runners.map((runner) => [runner.place, runner]));
+    const add = (passed: Passed, bytes: number): void => {
+      passed.bytes += bytes;
+      passed.frames++;
+    };
     for (const { channel, payload, receiver, bytes } of this.#flows) {
-      if (channel === -1) continue;
       const kind = payload === 'gradient' ? 'backward' : 'forward';
-      (this.#runners[receiver] as Runner).bytes[kind].received += bytes;
-      const from = sender.get((this.#channels[channel] as Channel).from);
-      if (from !== undefined) from.bytes[kind].sent += bytes;
+      add((this.#runners[receiver] as Runner).passed[kind].received, channel === -1 ? 0 : bytes);
+      const from = channel === -1 ? undefined : sender.get((this.#channels[channel] as Channel).from);
+      if (from !== undefined) add(from.passed[kind].sent, bytes);
     }
     for (const { row, members, costsMs } of this.#groups)
       if (row >= 0) for (const [index, member] of members.entries()) (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
-    for (const [index, { place, bytes, program }] of this.#runners.entries()) {
-      const cost = (amount: number): number => onGrid(this.#ground.handlingMs(place, amount));
+    for (const [index, { place, passed, program }] of this.#runners.entries()) {
+      const frameMs = onGrid(this.#ground.frameMs(place));
+      const cost = ({ bytes, frames }: Passed): number => onGrid(this.#ground.handlingMs(place, bytes)) + frames * frameMs;
       const passMs = onGrid(this.#ground.passMs(place));
-      const costs = (kind: 'forward' | 'backward') => ({ received: cost(bytes[kind].received), sent: cost(bytes[kind].sent) + passMs });
+      const costs = (kind: 'forward' | 'backward') => ({ received: cost(passed[kind].received), sent: cost(passed[kind].sent) + passMs });
       const [forward, backward] = [costs('forward'), costs('backward')];
       if (Math.max(forward.received, forward.sent, backward.received, backward.sent) === 0) continue;
       const start = firstInstruction[index] as number;

@@ -198,16 +198,29 @@ function slowRound(
     if (kind === 'B' || node.name !== dataDevice) return own;
     return nodes.filter(({ name }) => name !== dataDevice).reduce((sum, other) => sum + fedBytes(other), own);
   };
+  const framesAcross = (node: Node, side: 1 | -1): number =>
+    nodes.filter((other) => other.stage === node.stage + side && overlap(node, other) > 0).length;
+  const fedFrames = (node: Node): number => (node.stage === 0 ? 1 : 0) + (node.stage === last ? 1 : 0);
+  const receivedFrames = (node: Node, kind: 'F' | 'B'): number =>
+    kind === 'F' ? framesAcross(node, -1) + fedFrames(node) : framesAcross(node, 1);
+  const sentFrames = (node: Node, kind: 'F' | 'B'): number => {
+    const own = framesAcross(node, kind === 'F' ? 1 : -1);
+    if (kind === 'B' || node.name !== dataDevice) return own;
+    const served = nodes.filter(({ name, from, end }) => name !== dataDevice && end > from);
+    return served.reduce((sum, other) => sum + fedFrames(other), own);
+  };
   /** What a device pays before an operation for what that is given, and after it for what it sends. */
   const costsOf = (node: Node, { kind, layers: part }: Operation): { receiving: number; sending: number } => {
     const cost = (bytes: number): number => costOf(profile, cluster, node.name, bytes);
     if (kind === 'W') return { receiving: 0, sending: 0 };
     const direction = kind === 'F' ? 'F' : 'B';
     const own = plan.stages[node.stage]?.layers ?? [0, 0];
-    const passMs = timesOf(profile, cluster, node.name)?.passMs ?? 0;
+    const { passMs = 0, frameMs = 0 } = timesOf(profile, cluster, node.name) ?? {};
     return {
-      receiving: part === undefined || part[1] === own[1] ? cost(receivedBytes(node, direction)) : 0,
-      sending: part === undefined || part[0] === own[0] ? cost(sentBytes(node, direction)) + passMs : 0,
+      receiving:
+        part === undefined || part[1] === own[1] ? cost(receivedBytes(node, direction)) + receivedFrames(node, direction) * frameMs : 0,
+      sending:
+        part === undefined || part[0] === own[0] ? cost(sentBytes(node, direction)) + sentFrames(node, direction) * frameMs + passMs : 0,
     };
   };
 

@@ -115,6 +115,7 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     ...(random.uniform() < 0.5 ? { handlingMsPerMiB: random.integer(3000) } : {}),
     ...(random.uniform() < 0.3 ? { passMs: random.integer(32) / 8 } : {}),
     ...(calls.uniform() < 0.3 ? { callMs: calls.integer(16) / 8 } : {}),
+    ...(calls.uniform() < 0.3 ? { frameMs: calls.integer(16) / 8 } : {}),
   });
   const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
   return {
@@ -162,6 +163,7 @@ export function randomInstance(
         backwardWeightMs: table(between(0.5, 1.5)),
         handlingMsPerMiB: between(0, 100),
         passMs: between(0, 2),
+        frameMs: between(0, 1),
       };
   }
   const kinds = Object.keys(devices);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import type { LinkMeasurement } from '../messages.ts';
-import { framesByDevice, handlingByDevice, type Measured, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
+import { handlingByDevice, type Measured, timesByKind, unhinderedMbps, wakesByDevice, withHandling } from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
 const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
@@ -77,7 +77,7 @@ test('a table that one of them does not have is left out', () => {
   assert.deepEqual(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0, {}, { stepMs })]).get('a')?.stepMs, stepMs);
 });
 
-test('what links cost a device is the least of what it sent with, and of what it received with, half each, but for small frames', () => {
+test('what links cost a device is the least of what it sent with, and of what it received with, half each', () => {
   const link = (peer: string, sendingMsPerMiB: number, receivingMsPerMiB: number) => ({
     peer,
     bandwidthMbps: 1,
@@ -90,36 +90,21 @@ test('what links cost a device is the least of what it sent with, and of what it
       ['a', [link('b', 2, 10), link('c', 4, 20), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
       ['b', [link('c', 6, 40)]],
     ]),
-    // Each MiB is measured with four small frames; what that leaves is no less than nothing.
-    new Map([
-      ['b', { tripMs: 1.5, wakeMs: 9 }],
-      ['c', { tripMs: 6, wakeMs: 9 }],
-    ]),
   );
-  assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2 - 4 * 1.5, c: 0 });
+  assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
 });
 
-test('what frames cost a device, one behind the other and after waits, is the least that it saw, at either end', () => {
-  const link = (
-    peer: string,
-    sendingMsPerTrip: number,
-    receivingMsPerTrip: number,
-    sendingMsPerWake: number,
-    receivingMsPerWake: number,
-  ) => ({
-    ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerTrip, receivingMsPerTrip, sendingMsPerWake, receivingMsPerWake },
+test('what a wake costs a device is the lower quartile of what was measured at either end', () => {
+  const link = (peer: string, sendingMsPerWake: number, receivingMsPerWake: number) => ({
+    ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerWake, receivingMsPerWake },
   });
-  const frames = framesByDevice(
+  const wakes = wakesByDevice(
     new Map([
-      ['a', [link('b', 2, 7, 20, 60), link('c', 3, 5, 10, 30), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
-      ['b', [link('c', 6, 4, 90, 40), link('a', 9, 1, 95, 50)]],
+      ['a', [link('b', 20, 60), link('c', 10, 30), link('e', 70, 8), link('f', 80, 9), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
+      ['b', [link('c', 90, 40), link('a', 95, 50)]],
     ]),
   );
-  assert.deepEqual(Object.fromEntries(frames), {
-    a: { tripMs: 1, wakeMs: 10 },
-    b: { tripMs: 6, wakeMs: 60 },
-    c: { tripMs: 4, wakeMs: 30 },
-  });
+  assert.deepEqual(Object.fromEntries(wakes), { a: 20, b: 60, c: 30, e: 8, f: 9 });
 });
 
 test('a link that a processor held up is taken for as fast as that processor usually is, one that was slow itself for what it carried', () => {
@@ -153,7 +138,7 @@ test('links that carried the same were held up by no processor, whatever it did 
     ['a', [link('b', 97.6, 43), link('c', 95.2, 44), link('d', 95.9, 36)]],
     ['b', [link('c', 95.5, 42), link('d', 80, 45)]],
   ]);
-  const costs = handlingByDevice(even, new Map());
+  const costs = handlingByDevice(even);
   const mbpsOf = (all: ReadonlyMap<string, readonly LinkMeasurement[]>): number[] =>
     [...all].flatMap(([device, links]) => links.map((one) => Math.round(unhinderedMbps(all, costs)(device, one) * 10) / 10));
   assert.deepEqual(mbpsOf(even), [97.6, 95.2, 95.9, 95.5, 95.9], 'one that was held up is as fast as the others of its ends');
@@ -180,22 +165,18 @@ test('devices that share their times share what links cost them', () => {
       ['c', 4],
     ]),
     new Map([
-      ['a', { tripMs: 1, wakeMs: 5 }],
-      ['b', { tripMs: 2, wakeMs: 7 }],
-      ['c', { tripMs: 1.25, wakeMs: 4 }],
+      ['a', 5],
+      ['b', 7],
+      ['c', 4],
     ]),
   );
-  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, passMs: 12 });
+  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, frameMs: 12 }, 'two wakes a frame');
   assert.equal(found.get('a'), found.get('b'));
-  assert.deepEqual(
-    found.get('c'),
-    { ...other, handlingMsPerMiB: 4, passMs: 8.5 },
-    'what the passes of a stage cost its program by themselves comes before',
-  );
+  assert.deepEqual(found.get('c'), { ...other, passMs: 0.5, handlingMsPerMiB: 4, frameMs: 8 }, 'what passes cost its program stays');
   assert.equal(found.get('d'), third);
   const unknown = withHandling(new Map([['c', other]]), new Map([['c', 4]]), new Map()).get('c');
-  assert.deepEqual(unknown, { ...other, handlingMsPerMiB: 4 }, 'frames whose cost is not known are not counted');
+  assert.deepEqual(unknown, { ...other, handlingMsPerMiB: 4 }, 'wakes whose cost is not known are not counted');
   const corrected = { ...other, handlingMsPerMiB: 3 };
-  const again = withHandling(new Map([['c', corrected]]), new Map([['c', 4]]), new Map([['c', { tripMs: 1, wakeMs: 1 }]])).get('c');
+  const again = withHandling(new Map([['c', corrected]]), new Map([['c', 4]]), new Map([['c', 1]])).get('c');
   assert.equal(again, corrected, 'what training has found stays');
 });

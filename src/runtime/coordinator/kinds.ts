@@ -2,8 +2,8 @@
 // their times better than each alone, and a plan that finds them equal is the simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { mean } from '../../statistics.ts';
-import { type LinkMeasurement, piecesPerMiB } from '../messages.ts';
+import { mean, quartiles } from '../../statistics.ts';
+import type { LinkMeasurement } from '../messages.ts';
 import type { DeviceFacts } from './options.ts';
 
 /** A device's own measurement. */
@@ -85,44 +85,28 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
   };
 }
 
-/** What a frame that a device sends and one that it receives cost it besides their bytes. */
-export interface FrameCosts {
-  /** One right behind the other. */
-  readonly tripMs: number;
-  /** After it has waited. */
-  readonly wakeMs: number;
-}
-
-/** By device: the least of what was measured. */
-export function framesByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, FrameCosts> {
-  const least = new Map<string, FrameCosts>();
-  const note = (device: string, tripMs: number | undefined, wakeMs = tripMs): void => {
-    if (tripMs === undefined || wakeMs === undefined) return;
-    const known = least.get(device) ?? { tripMs, wakeMs };
-    least.set(device, { tripMs: Math.min(tripMs, known.tripMs), wakeMs: Math.min(wakeMs, known.wakeMs) });
-  };
+/** By device: what it costs to be woken for a small frame after a wait. Three quarters of what was measured, at either end of its links, are no less: what else a processor does makes it more. */
+export function wakesByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
+  const found = new Map<string, number[]>();
   for (const [device, links] of measurements) {
-    for (const { peer, sendingMsPerTrip, receivingMsPerTrip, sendingMsPerWake, receivingMsPerWake } of links) {
-      note(device, sendingMsPerTrip, sendingMsPerWake);
-      note(peer, receivingMsPerTrip, receivingMsPerWake);
+    for (const { peer, sendingMsPerWake, receivingMsPerWake } of links) {
+      note(found, device, sendingMsPerWake);
+      note(found, peer, receivingMsPerWake);
     }
   }
-  return least;
+  return new Map([...found].map(([device, values]) => [device, quartiles(values)[0]]));
+}
+
+function note(into: Map<string, number[]>, device: string, ms: number | undefined): void {
+  if (ms !== undefined) into.set(device, [...(into.get(device) ?? []), ms]);
 }
 
 /**
- * By device: what its links cost it, in milliseconds of computing a MiB. The least of what was measured: code that moves bytes becomes fast only while it does. The
- * small frames between the pieces, which `frames` says, are taken off.
+ * By device: what its links cost it, in milliseconds of computing a MiB. The least of what was measured: code that moves bytes becomes fast only while it does.
  */
-export function handlingByDevice(
-  measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
-  frames: ReadonlyMap<string, FrameCosts>,
-): ReadonlyMap<string, number> {
+export function handlingByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
   const sending = new Map<string, number[]>();
   const receiving = new Map<string, number[]>();
-  const note = (into: Map<string, number[]>, device: string, ms: number | undefined): void => {
-    if (ms !== undefined) into.set(device, [...(into.get(device) ?? []), ms]);
-  };
   for (const [device, links] of measurements) {
     for (const { peer, sendingMsPerMiB, receivingMsPerMiB } of links) {
       note(sending, device, sendingMsPerMiB);
@@ -132,7 +116,7 @@ export function handlingByDevice(
   // What is handed on was received as much again: gradients go the way of activations.
   const costs = [...new Set([...sending.keys(), ...receiving.keys()])].map((device): [string, number] => {
     const ways = [sending.get(device), receiving.get(device)].filter((values) => values !== undefined).map((values) => Math.min(...values));
-    return [device, Math.max(0, mean(ways) - piecesPerMiB * (frames.get(device)?.tripMs ?? 0))];
+    return [device, mean(ways)];
   });
   return new Map(costs);
 }
@@ -182,34 +166,35 @@ export function unhinderedMbps(
 }
 
 /**
- * How often a pass wakes the thread of the links: for what it is given and hands on, and for acknowledgements, its own and its neighbour's. The small frames that are
- * measured are not acknowledged (`acknowledging` in pacer.ts).
+ * How often a frame of a micro-batch wakes the thread of the links at either end: for itself, and for its acknowledgement. The small frames that are measured are
+ * not acknowledged (`acknowledging` in pacer.ts).
  */
-const wakesPerPass = 2;
+const wakesPerFrame = 2;
 
-/** What its links cost a device: a MiB, and a frame after a wait. */
-interface LinkCosts extends Pick<FrameCosts, 'wakeMs'> {
+/** What its links cost a device: a MiB, and a wake. */
+interface LinkCosts {
   readonly perMiB: number;
+  readonly wakeMs: number;
 }
 
 /**
- * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs. Passes
- * have `wakesPerPass`. `costs`: see handlingByDevice.
+ * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs.
+ * `costs`: see handlingByDevice; `wakes`: see wakesByDevice.
  */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
   costs: ReadonlyMap<string, number>,
-  frames: ReadonlyMap<string, FrameCosts>,
+  wakes: ReadonlyMap<string, number>,
 ): ReadonlyMap<string, DeviceTimes> {
   const sharers = new Map<DeviceTimes, LinkCosts[]>();
   for (const [device, of] of times) {
     const perMiB = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
-    if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, wakeMs: frames.get(device)?.wakeMs ?? 0 }]);
+    if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, wakeMs: wakes.get(device) ?? 0 }]);
   }
   const withCosts = (of: DeviceTimes, values: readonly LinkCosts[]): DeviceTimes => {
     const usual = (key: keyof LinkCosts): number => middle(values.map((value) => value[key]));
-    const wakeMs = usual('wakeMs');
-    return { ...of, handlingMsPerMiB: usual('perMiB'), ...(wakeMs === 0 ? {} : { passMs: (of.passMs ?? 0) + wakesPerPass * wakeMs }) };
+    const frameMs = wakesPerFrame * usual('wakeMs');
+    return { ...of, handlingMsPerMiB: usual('perMiB'), ...(frameMs === 0 ? {} : { frameMs }) };
   };
   const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));

@@ -17,7 +17,7 @@ import { filterBytes, runtimeBytes, trainingMiB } from '../memory-need.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
-import { framesByDevice, handlingByDevice, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
+import { handlingByDevice, timesByKind, unhinderedMbps, wakesByDevice, withHandling } from './kinds.ts';
 import type { Proposal } from './machine-types.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
@@ -343,7 +343,7 @@ export class LayoutPlanner {
 
   #cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
-    const carriedMbps = unhinderedMbps(this.#measurements, handlingByDevice(this.#measurements, framesByDevice(this.#measurements)));
+    const carriedMbps = unhinderedMbps(this.#measurements, handlingByDevice(this.#measurements));
     const pairs = devices.flatMap((from) =>
       (this.#measurements.get(from) ?? [])
         .filter(({ peer }) => devices.includes(peer))
@@ -375,8 +375,7 @@ export class LayoutPlanner {
     }));
     const alike = timesByKind(measured.filter(({ name }) => !this.#corrected.has(name)));
     const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
-    const frames = framesByDevice(this.#measurements);
-    return withHandling(times, handlingByDevice(this.#measurements, frames), frames);
+    return withHandling(times, handlingByDevice(this.#measurements), wakesByDevice(this.#measurements));
   }
 
   #profile(devices: readonly string[]): Profile {

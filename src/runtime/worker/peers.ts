@@ -5,7 +5,7 @@ import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
-import { type LinkMeasurement, type PeerAddress, piecesPerMiB, toPeerSchemas } from '../messages.ts';
+import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../messages.ts';
 
 /** How a worker opens and accepts links to the other workers of its run. */
 export interface PeerNetwork {
@@ -42,7 +42,7 @@ const pauseMs = 20;
  * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it takes longer, until a lump of 64 KiB, as
  * shapers and network cards let them through, is little of what was counted.
  */
-const pieceBytes = 2 ** 20 / piecesPerMiB;
+const pieceBytes = 2 ** 18;
 const pieceLimit = 192;
 const rateMs = 300;
 const countedPieces = 8;
@@ -198,20 +198,16 @@ export class Peers {
 
   /**
    * Measures the link to a peer: half of the shortest round trip of 15 small frames (what others take longer, queues and processors that a quota stops, is no
-   * part of the way), and the rate at which pieces arrive one behind the other, with what both
-   * cost both ends, and what small frames do after pauses. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and
-   * `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
+   * part of the way), the rate at which pieces arrive one behind the other, and what these and small frames after pauses cost both ends. Counting begins with the
+   * arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
    */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
     const { tripsMs, costs } = await this.#trips(peer, priority, tripCount, 0);
-    const [sendingMsPerTrip, receivingMsPerTrip] = costs;
     const isCounted = costs.some((ms) => ms !== undefined);
     const [sendingMsPerWake, receivingMsPerWake] = isCounted ? (await this.#trips(peer, priority, wakeCount, pauseMs)).costs : [];
     return {
       peer,
       latencyMs: Math.min(...tripsMs) / 2,
-      ...(sendingMsPerTrip === undefined ? {} : { sendingMsPerTrip }),
-      ...(receivingMsPerTrip === undefined ? {} : { receivingMsPerTrip }),
       ...(sendingMsPerWake === undefined ? {} : { sendingMsPerWake }),
       ...(receivingMsPerWake === undefined ? {} : { receivingMsPerWake }),
       ...(await this.#rate(peer, priority)),
