@@ -154,12 +154,9 @@ export class Evaluator {
       const buckets = isGroup && isOverlapped ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
       const isBeside = isGroup && isOverlapped;
       const passed = { ...this.#passedBytes(layouts, stage), handedOut: handedOut.bytes };
+      const counts = framesOf(layout.devices.length, first, { before: piecesBefore, behind: pieces });
       for (const [index, place] of layout.devices.entries()) {
-        const [before, behind] = [
-          countOf(piecesBefore, ({ to }) => to === first + index),
-          countOf(pieces, ({ from }) => from === first + index),
-        ];
-        const frames = { before, behind, fed, handedOut: handedOut.frames };
+        const frames = { before: counts.before[index] ?? 0, behind: counts.behind[index] ?? 0, fed, handedOut: handedOut.frames };
         nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed, frames }));
       }
       piecesBefore = pieces;
@@ -225,7 +222,7 @@ export class Evaluator {
     const [first, last] = [layouts[0], layouts.at(-1)] as [StageLayout, StageLayout];
     const others = ({ devices, samples }: StageLayout): number =>
       devices.reduce((sum, place, index) => sum + (place === this.#holder ? 0 : (samples[index] ?? 0)), 0);
-    const frames = (stage: StageLayout): number => countOf(stage.devices, (place) => place !== this.#holder);
+    const frames = ({ devices }: StageLayout): number => devices.filter((place) => place !== this.#holder).length;
     return { bytes: inputBytes * others(first) + labelBytes * others(last), frames: frames(first) + frames(last) };
   }
 
@@ -400,8 +397,16 @@ export class Evaluator {
   }
 }
 
-function countOf<T>(items: readonly T[], isCounted: (item: T) => boolean): number {
-  return items.reduce((count, item) => count + (isCounted(item) ? 1 : 0), 0);
+/** By device of a stage that begins at node `first`: pieces that it shares with the stages before and behind. */
+function framesOf(
+  deviceCount: number,
+  first: number,
+  pieces: { readonly before: readonly Piece[]; readonly behind: readonly Piece[] },
+): { readonly before: Int32Array; readonly behind: Int32Array } {
+  const [before, behind] = [new Int32Array(deviceCount), new Int32Array(deviceCount)];
+  for (const { to } of pieces.before) before[to - first] = (before[to - first] as number) + 1;
+  for (const { from } of pieces.behind) behind[from - first] = (behind[from - first] as number) + 1;
+  return { before, behind };
 }
 
 function leastOf(pieces: readonly Piece[], msOf: (piece: Piece) => number): number {

@@ -16,10 +16,18 @@ test('parts are about equal in time, and in layers; a few layers are a part each
 
 test('a part begins where the fewest bytes cross, if that is near', () => {
   const ones = new Array<number>(48).fill(1);
-  // Six layers a part; a start may move by one of them.
+  // Six layers a part; a start may move by three of them.
   const bytes = (cheap: readonly number[]): number[] => ones.map((_, layer) => (cheap.includes(layer) ? 1 : 9));
   assert.deepEqual(partStarts(ones, bytes([])), [0, 6, 12, 18, 24, 30, 36, 42]);
-  assert.deepEqual(partStarts(ones, bytes([5, 7, 13, 16, 20, 30])), [0, 5, 13, 18, 24, 30, 36, 42]);
+  assert.deepEqual(partStarts(ones, bytes([5, 7, 13, 16, 20, 30])), [0, 5, 13, 16, 24, 30, 36, 42]);
+  // Layers 6 and 7 are longer than a part each; between them, and around 8, many bytes cross (a block of MobileNetV2).
+  const block = [...new Array<number>(6).fill(1), 9, 9, ...new Array<number>(20).fill(1)];
+  assert.ok(partStarts(block).includes(7));
+  const starts = partStarts(
+    block,
+    block.map((_, layer) => (layer === 7 || layer === 8 ? 9 : 1)),
+  );
+  assert.deepEqual(starts.slice(0, 3), [0, 6, 9]);
 });
 
 test('layers take their part of what their part of the model takes', () => {

@@ -95,8 +95,8 @@ export interface CalibrationRequest {
 const partCount = 8;
 /** Of a part's size, what is its time; the rest is its number of layers. */
 const timeWeight = 0.75;
-/** The beginning of a part may move by so much of a part. */
-const mostMove = 0.3;
+/** The beginning of a part may move by so much of a part: every layer is in reach of one. */
+const mostMove = 0.5;
 /** Of what goes with borders, this part is taken from each part: stages before the last are about two parts. */
 const borderPart = 0.5;
 /** Stages at which a split backward is measured. */
@@ -248,8 +248,8 @@ export async function timeWholeUpdate(request: CalibrationRequest): Promise<numb
 
 /**
  * The first layers of parts of about the same size, to which a layer adds by its time and, less, by being one: short layers alone are in the
- * processor's caches, which they are not in a stage, and must not share a part with long ones. Nearby, a part begins where the fewest bytes cross, as the stages
- * of plans do: handing over is part of what it takes. `borderBytes`: what crosses before each layer.
+ * processor's caches, which they are not in a stage, and must not share a part with long ones. Nearby, or a layer before or behind, a part begins where the fewest
+ * bytes cross, as the stages of plans do: handing over is part of what it takes. `borderBytes`: what crosses before each layer.
  */
 export function partStarts(layerMs: readonly number[], borderBytes: readonly number[] = []): readonly number[] {
   const totalMs = sum(layerMs);
@@ -269,7 +269,7 @@ export function partStarts(layerMs: readonly number[], borderBytes: readonly num
   const distance = (layer: number, start: number): number => Math.abs(at(positions, layer) - at(positions, start));
   const bytes = (layer: number): number => borderBytes[layer] ?? 0;
   const nearby = (start: number): readonly number[] =>
-    [...positions.keys()].filter((layer) => layer > 0 && distance(layer, start) <= mostMove / partCount);
+    [...positions.keys()].filter((layer) => layer > 0 && (Math.abs(layer - start) <= 1 || distance(layer, start) <= mostMove / partCount));
   const cheapest = (start: number): number =>
     nearby(start).reduce((best, layer) => {
       const fewer = bytes(layer) - bytes(best) || distance(layer, start) - distance(best, start);
