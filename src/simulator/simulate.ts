@@ -7,7 +7,8 @@
 //   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them;
 // - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends (`handlingMs`). A device pays from the end of a pass
 //   on for what that handed on, and then for what the next one is given, which begins when that is paid and its pieces have arrived: who waits pays while it
-//   waits. What a frame costs besides (`frameMs`) goes with its bytes, what a pass does (`passMs`) with what it handed on. What AllReduces beside the computing cost puts off the update likewise.
+//   waits. What a frame costs besides (`frameMs`) goes with its bytes, what a pass does (`passMs`) with what it handed on. What AllReduces beside the computing
+//   cost puts off the update likewise.
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
