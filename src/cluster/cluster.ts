@@ -83,6 +83,11 @@ export interface DeviceTimes {
    */
   readonly handlingMsPerMiB?: number;
   /**
+   * The same for AllReduces, where it differs: processors of a group work for each other at the same time, and small ones hold each other up. Extension to the
+   * contract; absent means `handlingMsPerMiB`.
+   */
+  readonly reducingMsPerMiB?: number;
+  /**
    * Milliseconds of computing that a frame costs such a device besides its bytes, sent or received, with its acknowledgement: an input, a label, an activation or a
    * gradient of a micro-batch, from or to each of the devices that share it out. Paid like the bytes. Extension to the contract; absent means 0.
    */

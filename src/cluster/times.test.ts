@@ -126,6 +126,7 @@ test('a device that takes twice as long does so for everything that its times sa
     updateMs: [0.5, 0],
     callMs: 0.25,
     handlingMsPerMiB: 6,
+    reducingMsPerMiB: 8,
     frameMs: 0.5,
     passMs: 0.75,
   };
@@ -138,6 +139,7 @@ test('a device that takes twice as long does so for everything that its times sa
     updateMs: [1, 0],
     callMs: 0.5,
     handlingMsPerMiB: 12,
+    reducingMsPerMiB: 16,
     frameMs: 1,
     passMs: 1.5,
   });

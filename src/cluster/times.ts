@@ -114,7 +114,8 @@ export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes)
 
 /** The times of a device that takes `factor` times as long for everything. */
 export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
-  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, callMs, handlingMsPerMiB, frameMs, passMs } = times;
+  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, callMs } = times;
+  const { handlingMsPerMiB, reducingMsPerMiB, frameMs, passMs } = times;
   const row = (values: readonly number[]): number[] => values.map((ms) => ms * factor);
   return {
     forwardMs: forwardMs.map(row),
@@ -125,6 +126,7 @@ export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
     ...(updateMs === undefined ? {} : { updateMs: row(updateMs) }),
     ...(callMs === undefined ? {} : { callMs: callMs * factor }),
     ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * factor }),
+    ...(reducingMsPerMiB === undefined ? {} : { reducingMsPerMiB: reducingMsPerMiB * factor }),
     ...(frameMs === undefined ? {} : { frameMs: frameMs * factor }),
     ...(passMs === undefined ? {} : { passMs: passMs * factor }),
   };
@@ -132,11 +134,16 @@ export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
 
 /**
  * Milliseconds of computing that a device loses to bytes that it sends or receives. A forward pass pays for what it is given and what it hands on, and so does a
- * backward pass (its first part, where it has several); the data's holder pays with its forward passes for what it hands out; AllReduces take no less than this.
- * Each frame costs `frameMs` and each pass `passMs` besides.
+ * backward pass (its first part, where it has several); the data's holder pays with its forward passes for what it hands out. Each frame costs `frameMs` and each
+ * pass `passMs` besides.
  */
 export function handlingMs({ handlingMsPerMiB = 0 }: DeviceTimes, bytes: number): number {
   return (handlingMsPerMiB * bytes) / 2 ** 20;
+}
+
+/** The same for bytes of an AllReduce, which takes no less than this. */
+export function reducingMs({ handlingMsPerMiB = 0, reducingMsPerMiB = handlingMsPerMiB }: DeviceTimes, bytes: number): number {
+  return (reducingMsPerMiB * bytes) / 2 ** 20;
 }
 
 /** sums[i] is the sum of the first i values. */

@@ -137,6 +137,7 @@ const profileSchema = z.object(
           updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional(),
           callMs: zeroOrMore('milliseconds that a pass takes besides its layers').exactOptional(),
           handlingMsPerMiB: zeroOrMore('milliseconds of computing that a MiB costs').exactOptional(),
+          reducingMsPerMiB: zeroOrMore('milliseconds of computing that a MiB of an AllReduce costs').exactOptional(),
           frameMs: zeroOrMore('milliseconds of computing that a frame costs besides its bytes').exactOptional(),
           passMs: zeroOrMore('milliseconds of computing that a pass costs besides').exactOptional(),
         },

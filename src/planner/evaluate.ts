@@ -29,6 +29,8 @@ interface Node {
   readonly backwardMs: number;
   /** The second half; 0 where there is one backward. */
   readonly weightMs: number;
+  /** What a pass costs besides, whatever it sends. */
+  readonly passMs: number;
   /** By bucket, of the last micro-batch's pass that makes weight gradients final. One where nothing is cut. */
   readonly lastMs: readonly number[];
   readonly updateMs: number;
@@ -195,6 +197,7 @@ export class Evaluator {
       forwardMs: times.forwardMs(place, ...layers, share),
       backwardMs: again + (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
       weightMs: isSplit ? pieceMs(layers) : 0,
+      passMs: times.passMs(place),
       lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : again)),
       updateMs: times.updateMs(place, ...layers),
       besideMs: isBeside ? buckets.reduce((sum, range) => sum + costMs(range), 0) : 0,
@@ -300,7 +303,7 @@ export class Evaluator {
         } else {
           // Weight gradients are computed while others wait for nothing.
           const gradientsMs = beforeMs + M * (node.forwardMs + node.backwardMs) + bytesMs;
-          least = Math.max(least, gradientsMs + behindMs, gradientsMs + (M - 1) * node.weightMs + lastMs);
+          least = Math.max(least, gradientsMs + behindMs, gradientsMs + (M - 1) * (node.weightMs + node.passMs) + lastMs);
           backwardMs = Math.min(backwardMs, node.backwardMs);
         }
       }
@@ -358,7 +361,7 @@ export class Evaluator {
           leaves[index] = end;
           const isFollowed = !isForward && delay !== undefined && (m >= delay || m === M - 1);
           free[index] = isFollowed ? end + sendingMs + weightsBehindMs(node, m, delay, M) : end;
-          owed[index] = isFollowed ? 0 : sendingMs;
+          owed[index] = isFollowed ? node.passMs : sendingMs;
           if ((free[index] as number) >= stopMs) return false;
         }
         if (isForward) {
@@ -422,10 +425,10 @@ function lastPassMs({ lastMs }: Node): number {
   return sum;
 }
 
-/** Weight gradients that a device computes right after micro-batch m's input gradient, where it computes any: that of `delay` micro-batches ago, and after the last one all that are left. */
+/** Weight gradients that a device computes right after micro-batch m's input gradient, where it computes any: that of `delay` micro-batches ago, and after the last one all that are left. What the last of them costs besides is not in it. */
 function weightsBehindMs(node: Node, m: number, delay: number, M: number): number {
   if (m < M - 1) return node.weightMs;
-  return Math.min(M - 1, delay) * node.weightMs + lastPassMs(node);
+  return Math.min(M - 1, delay) * (node.weightMs + node.passMs) + lastPassMs(node);
 }
 
 /** The latest device's end, after AllReduce and update. */

@@ -5,7 +5,7 @@ import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
 import { againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
-import { backwardInputTable, deviceTimes, handlingMs, type PassTables, prefixSums, stepTables } from '../cluster/times.ts';
+import { backwardInputTable, deviceTimes, handlingMs, type PassTables, prefixSums, reducingMs, stepTables } from '../cluster/times.ts';
 import { forwardsAhead, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** A device as the planners see it. */
@@ -30,6 +30,8 @@ export interface ClassTimes extends PassSums {
   readonly again: readonly Float64Array[];
   /** What a byte costs that is sent or received (`handlingMs`). */
   readonly msPerByte: number;
+  /** And one of an AllReduce (`reducingMs`). */
+  readonly reducingMsPerByte: number;
   /** What a pass takes besides its layers. */
   readonly callMs: number;
   /** What a frame costs besides its bytes, and what a pass does. */
@@ -105,6 +107,7 @@ export function createProblem(input: ProblemInput): Problem {
           backwardInput: backwardInputTable(times).map(prefixSums),
           backwardWeight: times.backwardWeightMs?.map(prefixSums),
           msPerByte: handlingMs(times, 1),
+          reducingMsPerByte: reducingMs(times, 1),
           callMs: times.callMs ?? 0,
           frameMs: times.frameMs ?? 0,
           passMs: times.passMs ?? 0,

@@ -92,5 +92,5 @@ export function ringBytes({ sums }: Problem, count: number, first: number, end: 
 
 /** What an AllReduce costs a member that sends and receives so many bytes each. */
 export function reduceCostMs({ devices, classes }: Problem, place: number, bytes: number): number {
-  return onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * 2 * bytes);
+  return onGrid((classes[devices[place]?.classIndex ?? -1]?.reducingMsPerByte ?? 0) * 2 * bytes);
 }

@@ -143,9 +143,10 @@ test('frames and passes cost as many times as much or as little; the data’s ho
   );
 });
 
-test('what an AllReduce costs the processors is of the bytes', () => {
+test('what an AllReduce costs the processors is of its bytes, and of no others', () => {
   const group: Plan = { ...plan, stages: [{ layers: [0, 2], devices: ['a', 'b'], samples: [1, 0], inFlight: 1 }] };
   // 2(2 − 1)/2 of 8 bytes sent, and as many received; 5 micro-batches of 10 ms.
+  const { board } = costly.devices as { readonly board: DeviceTimes };
   const one = { busyMs: 50, processMs: 52, linksMs: 2 };
   const { profile: found, factors } = refreshProfile(costly, group, cluster, { a: many(8, 0).map(() => one) });
   assert.deepEqual(factors, { a: 1 });
@@ -153,7 +154,8 @@ test('what an AllReduce costs the processors is of the bytes', () => {
   assert.deepEqual([busyMs, handlingMs], [50, undefined]);
   assert.ok(Math.abs(reducingMs - 2) < 1e-6, `${reducingMs} of 8 ms before`);
   const { profile: more } = refreshProfile(costly, group, cluster, { a: many(8, 0).map(() => ({ ...one, processMs: 66, linksMs: 16 })) });
-  assert.equal(more.devices['a']?.handlingMsPerMiB, 2 ** 20, 'twice as much, none of it with the passes');
+  const { handlingMsPerMiB, reducingMsPerMiB, passMs } = more.devices['a'] ?? board;
+  assert.deepEqual([handlingMsPerMiB, reducingMsPerMiB, passMs], [2 ** 19, 2 ** 20, undefined], 'twice as much');
 });
 
 test('where it is known what an AllReduce cost, the rest of the links is of the passes', () => {
@@ -164,6 +166,7 @@ test('where it is known what an AllReduce cost, the rest of the links is of the 
       { layers: [1, 2], devices: ['b'], samples: [1], inFlight: 1 },
     ],
   };
+  const { board } = costly.devices as { readonly board: DeviceTimes };
   const heavy: Profile = { ...costly, layers: costly.layers.map((one) => ({ ...one, weightBytes: 40 })) };
   const three: Cluster = { ...cluster, devices: [...cluster.devices, { name: 'c', kind: 'board', memoryMiB: 100 }] };
   /** Of a: bytes and passes together, and the AllReduce, as the simulator has them; what a pass costs. 20 ms of computing and of bytes, 40 or 4 of the AllReduce are predicted. */
@@ -175,13 +178,16 @@ test('where it is known what an AllReduce cost, the rest of the links is of the 
     return [told?.handlingMs ?? 0, told?.reducingMs ?? 0, passMs].map((value) => Math.round(value * 1e6) / 1e6);
   };
   assert.deepEqual(after(60, 40), [20, 40, 0], 'as predicted');
-  assert.deepEqual(after(30, 10), [20, 10, 1.5], 'bytes cost a quarter, and so the ten passes the other 15 ms');
-  assert.deepEqual(after(60, 20), [40, 20, 3]);
+  assert.deepEqual(after(30, 10), [20, 10, 0], 'its bytes cost a quarter, those between stages what they did');
+  assert.deepEqual(after(60, 20), [40, 20, 2], 'the ten passes cost the other 20 ms');
+  assert.deepEqual(after(50, 40), [10, 40, 0], 'bytes between stages cost half');
   assert.deepEqual(after(62, 42), [20, 40, 0], 'no more than rounds differ');
   assert.deepEqual(after(58), [20, 40, 0], 'unknown, and together no more than rounds differ');
   assert.deepEqual(after(30), [10, 20, 0], 'unknown: in proportion');
   assert.deepEqual(after(24, 12, costly), [20, 4, 0], 'a small one says nothing of the bytes');
   assert.deepEqual(after(12, 12, costly), [10, 2, 0]);
+  const known: Profile = { ...heavy, devices: { board: { ...board, reducingMsPerMiB: 2 ** 18 } } };
+  assert.deepEqual(after(60, 40, known), [20, 40, 0], 'twice what was measured of AllReduces');
 });
 
 test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than five rounds do not count', () => {

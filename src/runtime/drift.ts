@@ -5,7 +5,7 @@ import type { Clock } from '../clock.ts';
 import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { program } from '../schedule/generate.ts';
-import type { Instruction, Program } from '../schedule/program.ts';
+import { type DeviceProgram, type Instruction, isLastPiece, isPass, type Program } from '../schedule/program.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { median, quartiles } from '../statistics.ts';
 import { type LinkChange, LinkWatch } from './link-watch.ts';
@@ -150,6 +150,7 @@ export function refreshProfile(
   const steps = program(plan);
   const { devices: predicted } = simulate(steps, plan, profile, cluster, { events: false });
   const frames = frameCounts(steps, cluster);
+  const passes = new Map(steps.devices.map((each) => [each.device, passCount(each)]));
   const factors: Record<string, number> = {};
   const devices: Record<string, DeviceTimes> = {};
   for (const device of cluster.devices) {
@@ -157,13 +158,14 @@ export function refreshProfile(
     const own = rounds[device.name] ?? [];
     const computeMs = busyMs - handlingMs;
     if (computeMs === 0 || own.length < leastRoundCount) continue;
-    const { compute, links, besideMs } = ratesOf(own, { computeMs, handlingMs, reducingMs }, difference);
-    if (compute === 1 && links === 1 && besideMs === 0) continue;
+    const { compute, links, reducing, besideMs } = ratesOf(own, { computeMs, handlingMs, reducingMs }, difference);
+    if (compute === 1 && links === 1 && reducing === 1 && besideMs === 0) continue;
     const measured = deviceTimes(profile, device);
-    const { handlingMsPerMiB } = measured;
-    const counts = { passes: passCount(plan, device.name), frames: frames.get(device.name) ?? 0 };
+    const { handlingMsPerMiB, reducingMsPerMiB = reducing === links ? undefined : handlingMsPerMiB } = measured;
+    const counts = { passes: passes.get(device.name) ?? 0, frames: frames.get(device.name) ?? 0 };
     const linked = {
       ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * links }),
+      ...(reducingMsPerMiB === undefined ? {} : { reducingMsPerMiB: reducingMsPerMiB * reducing }),
       ...besideBytes(measured, { links, besideMs, ...counts }),
     };
     factors[device.name] = compute;
@@ -184,8 +186,8 @@ function besideBytes(
   }: { readonly links: number; readonly besideMs: number; readonly frames: number; readonly passes: number },
 ): Pick<DeviceTimes, 'frameMs' | 'passMs'> {
   const knownMs = ((frameMs ?? 0) * frames + (passMs ?? 0) * passes) * links;
-  if (knownMs === 0) return besideMs === 0 ? {} : { passMs: Math.max(0, besideMs / passes) };
-  const factor = links * Math.max(0, 1 + besideMs / knownMs);
+  if (knownMs === 0) return besideMs === 0 ? {} : { passMs: besideMs / passes };
+  const factor = links * (1 + besideMs / knownMs);
   return {
     ...(frameMs === undefined ? {} : { frameMs: frameMs * factor }),
     ...(passMs === undefined ? {} : { passMs: passMs * factor }),
@@ -203,18 +205,18 @@ function frameCounts({ devices }: Program, { dataDevice }: Cluster): ReadonlyMap
   return counts;
 }
 
-/** Passes of a device in a round. */
-function passCount({ stages, microBatchCount, forwardOnlyLayers = 0 }: Plan, device: string): number {
-  const end = stages.find(({ devices }) => devices.includes(device))?.layers[1] ?? 0;
-  return microBatchCount * (end <= forwardOnlyLayers ? 1 : 2);
+/** Passes of a device in a round: one that is cut counts once. */
+function passCount(device: DeviceProgram): number {
+  return device.instructions.filter((step) => isPass(step) && isLastPiece(step, device)).length;
 }
 
 /** What rounds say beside a prediction. */
 interface Rates {
-  /** How many times as long the device computes, and how many times as long its links take. */
+  /** How many times as long the device computes, how many times as long what is between stages takes, and how many times as long its AllReduces. */
   readonly compute: number;
   readonly links: number;
-  /** What the thread of the links does besides; below 0 where passes cost it less than bytes of an AllReduce say. */
+  readonly reducing: number;
+  /** What the thread of the links does besides. */
   readonly besideMs: number;
 }
 
@@ -225,6 +227,7 @@ function ratesOf(
 ): Rates {
   const predictedMs = handlingMs + reducingMs;
   const wholeMs = computeMs + predictedMs;
+  const usual = { reducing: 1, links: 1, besideMs: 0 };
   const processMs = known(rounds.map((round) => round.processMs));
   // Of computing alone nobody knows whether bytes slowed it down: a device that has time to spare sends and receives in it.
   if (processMs === undefined) {
@@ -233,30 +236,36 @@ function ratesOf(
       [computeMs, wholeMs],
       difference,
     );
-    return { compute, links: compute, besideMs: 0 };
+    return { compute, links: compute, reducing: compute, besideMs: 0 };
   }
   const linksMs = known(rounds.map((round) => round.linksMs));
   if (linksMs === undefined) {
     const compute = rate(processMs, [wholeMs, wholeMs], difference);
-    return { compute, links: compute, besideMs: 0 };
+    return { compute, links: compute, reducing: compute, besideMs: 0 };
   }
   const restMs = processMs.map((ms, round) => ms - (linksMs[round] as number));
   const compute = rate(restMs, [computeMs, computeMs], difference);
-  const moreMs = median(linksMs) - predictedMs;
   // Of a small AllReduce most is not its bytes but its frames and the thread's waking up: it says nothing of bytes.
   const reducedMs = reducingMs === 0 || reducingMs < handlingMs ? undefined : known(rounds.map((round) => round.reducingMs));
-  if (reducedMs !== undefined) {
-    const passesMs = median(linksMs.map((ms, round) => ms - (reducedMs[round] as number)));
-    const differencesMs = [median(reducedMs) - reducingMs, passesMs - handlingMs];
-    if (differencesMs.every((ms) => Math.abs(ms) <= difference * wholeMs)) return { compute, links: 1, besideMs: 0 };
-    const links = median(reducedMs) / reducingMs;
-    return { compute, links, besideMs: passesMs - handlingMs * links };
+  const isUsual = (moreMs: number): boolean => Math.abs(moreMs) <= difference * wholeMs;
+  if (reducedMs === undefined) {
+    const moreMs = median(linksMs) - predictedMs;
+    if (isUsual(moreMs)) return { compute, ...usual };
+    if (predictedMs === 0) return { compute, ...usual, besideMs: moreMs };
+    // In proportion.
+    const all = median(linksMs) / predictedMs;
+    const rates = passRates(handlingMs * all, handlingMs);
+    return { compute, reducing: reducingMs === 0 ? rates.links : all, ...rates };
   }
-  if (Math.abs(moreMs) <= difference * wholeMs) return { compute, links: 1, besideMs: 0 };
-  if (moreMs <= 0) return { compute, links: median(linksMs) / predictedMs, besideMs: 0 };
-  // The thread of the links does more than move bytes between stages: what is beyond the prediction is no fault of theirs. With AllReduces it is, in proportion.
-  const besideMs = predictedMs === 0 ? moreMs : (moreMs * handlingMs) / predictedMs;
-  return { compute, links: predictedMs === 0 ? 1 : 1 + (moreMs - besideMs) / predictedMs, besideMs };
+  const passesMs = median(linksMs.map((ms, round) => ms - (reducedMs[round] as number)));
+  if (isUsual(median(reducedMs) - reducingMs) && isUsual(passesMs - handlingMs)) return { compute, ...usual };
+  return { compute, reducing: median(reducedMs) / reducingMs, ...passRates(passesMs, handlingMs) };
+}
+
+/** The thread of the links does more than move bytes between stages: what is beyond the prediction is no fault of theirs. */
+function passRates(toldMs: number, predictedMs: number): Pick<Rates, 'links' | 'besideMs'> {
+  if (toldMs >= predictedMs) return { links: 1, besideMs: toldMs - predictedMs };
+  return { links: toldMs / predictedMs, besideMs: 0 };
 }
 
 /** What three quarters of the values say of times between these two, by the median; 1 where they do not differ by more than `difference`. */

@@ -6,7 +6,16 @@
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { effectiveInFlight, isForwardOnly } from './generate.ts';
-import type { DeviceProgram, Instruction, LayerRange, Payload, Program, SampleRange } from './program.ts';
+import {
+  type DeviceProgram,
+  type Instruction,
+  isPass,
+  type LayerRange,
+  type Pass,
+  type Payload,
+  type Program,
+  type SampleRange,
+} from './program.ts';
 
 /** Throws an Error naming the first violation of `program`, which claims to be a round of `plan`. Time and memory linear in its instructions. */
 export function checkProgram(program: Program, plan: PlanLayout): void {
@@ -70,7 +79,7 @@ function checkOrder(device: DeviceProgram, program: Program, { limit, forwardOnl
   const pieces = new PieceOrder(device);
   let [alive, next] = [0, 0];
   for (const step of device.instructions) {
-    if (!isComputation(step)) continue;
+    if (!isPass(step)) continue;
     checkComputation(device, program, step, done);
     if (!pieces.completes(step)) continue;
     done.add(`${step.kind} ${step.microBatch}`);
@@ -96,7 +105,7 @@ function checkOrder(device: DeviceProgram, program: Program, { limit, forwardOnl
 }
 
 /** A computation is of a micro-batch that there is, and has neither run before nor comes before what it builds on. */
-function checkComputation(device: DeviceProgram, program: Program, step: ComputationStep, done: ReadonlySet<string>): void {
+function checkComputation(device: DeviceProgram, program: Program, step: Pass, done: ReadonlySet<string>): void {
   const name = title(device);
   const at = step.microBatch;
   assert(
@@ -127,7 +136,7 @@ class PieceOrder {
   }
 
   /** Whether the step ends its pass. */
-  completes(step: ComputationStep): boolean {
+  completes(step: Pass): boolean {
     const { layers } = this.#device;
     const pass = `${step.kind} of micro-batch ${step.microBatch}`;
     const range = 'layers' in step ? step.layers : undefined;
@@ -178,7 +187,7 @@ function checkPieces(
       const ranges = step.kind === 'receive' ? arrived : sent;
       ranges.set(key, [...(ranges.get(key) ?? []), step.samples]);
     }
-    if (!isComputation(step)) continue;
+    if (!isPass(step)) continue;
     // Of a backward in pieces, the last gives the gradients that travel.
     const isWhole = !('layers' in step) || step.layers === undefined || step.layers[0] === device.layers[0];
     if (isWhole) done.add(`${step.kind === 'backward-input' ? 'backward' : step.kind} ${step.microBatch}`);
@@ -340,12 +349,6 @@ function checkProgress(program: Program): void {
     const step = device.instructions[positions.get(device.device) ?? 0];
     assert(step === undefined, `${title(device)} waits for ever at ${JSON.stringify(step)}: the program has a cycle of waits`);
   }
-}
-
-type ComputationStep = Extract<Instruction, { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' }>;
-
-function isComputation(step: Instruction): step is ComputationStep {
-  return step.kind === 'forward' || step.kind === 'backward' || step.kind === 'backward-input' || step.kind === 'backward-weight';
 }
 
 function isIdle(device: DeviceProgram): boolean {

@@ -59,9 +59,26 @@ export interface DeviceProgram {
   readonly instructions: readonly Instruction[];
 }
 
+/** What a device computes of a micro-batch. */
+export type Pass = Extract<Instruction, { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' }>;
+
+export function isPass(step: Instruction): step is Pass {
+  return step.kind === 'forward' || step.kind === 'backward' || step.kind === 'backward-input' || step.kind === 'backward-weight';
+}
+
+/** Whether it is all of a pass, or the piece of the deepest layers: the first. */
+export function isFirstPiece(step: Pass, { layers }: DeviceProgram): boolean {
+  return !('layers' in step) || step.layers === undefined || step.layers[1] === layers[1];
+}
+
+/** Whether it is all of a pass, or the last of its pieces. */
+export function isLastPiece(step: Pass, { layers }: DeviceProgram): boolean {
+  return !('layers' in step) || step.layers === undefined || step.layers[0] === layers[0];
+}
+
 /** True where every micro-batch's backward pass is the next thing that the device computes after its forward pass. */
 export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
-  const computed = instructions.filter(({ kind }) => ['forward', 'backward', 'backward-input', 'backward-weight'].includes(kind));
+  const computed = instructions.filter(isPass);
   return computed.every((instruction, index) => {
     const next = computed[index + 1];
     return instruction.kind !== 'forward' || (next?.kind === 'backward' && next.microBatch === instruction.microBatch);

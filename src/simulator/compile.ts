@@ -8,9 +8,18 @@ import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
 import { againFraction, againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
-import { deviceTimes, handlingMs, type LayerTimes, layerTimes, type RangeTimes, rangeTimes } from '../cluster/times.ts';
+import { deviceTimes, handlingMs, type LayerTimes, layerTimes, type RangeTimes, rangeTimes, reducingMs } from '../cluster/times.ts';
 import { effectiveInFlight, overlapsAllReduce } from '../schedule/generate.ts';
-import { type DeviceProgram, type Instruction, isBackwardImmediate, type Payload, type Program } from '../schedule/program.ts';
+import {
+  type DeviceProgram,
+  type Instruction,
+  isBackwardImmediate,
+  isFirstPiece,
+  isLastPiece,
+  isPass,
+  type Payload,
+  type Program,
+} from '../schedule/program.ts';
 
 /** What does not depend on the plan, prepared once for many rounds. */
 export interface Ground {
@@ -23,8 +32,9 @@ export interface Ground {
   times(place: number, isStep: boolean): LayerTimes;
   /** Of computing all again that can be, on the device at a place: by layers and samples. */
   againMs(place: number): RangeTimes;
-  /** What bytes cost the device at a place that sends or receives them. */
+  /** What bytes cost the device at a place that sends or receives them, and what those of an AllReduce do. */
   handlingMs(place: number, bytes: number): number;
+  reducingMs(place: number, bytes: number): number;
   /** What a frame costs it besides its bytes, and what a pass does. */
   frameMs(place: number): number;
   passMs(place: number): number;
@@ -32,15 +42,15 @@ export interface Ground {
 
 export function prepareGround(profile: Profile, cluster: Cluster): Ground {
   const prepared = { step: new Map<DeviceTimes, LayerTimes>(), apart: new Map<DeviceTimes, LayerTimes>() };
+  const measured = (place: number): DeviceTimes => deviceTimes(profile, defined(cluster.devices[place], 'a device'));
   const times = (place: number, isStep: boolean): LayerTimes => {
-    const measured = deviceTimes(profile, defined(cluster.devices[place], 'a device'));
+    const own = measured(place);
     const among = isStep ? prepared.step : prepared.apart;
-    const known = among.get(measured) ?? layerTimes(measured, profile.batchSizes, isStep);
-    among.set(measured, known);
+    const known = among.get(own) ?? layerTimes(own, profile.batchSizes, isStep);
+    among.set(own, known);
     return known;
   };
-  const againMs = (place: number): RangeTimes =>
-    rangeTimes(againTable(profile, deviceTimes(profile, defined(cluster.devices[place], 'a device'))), profile.batchSizes);
+  const againMs = (place: number): RangeTimes => rangeTimes(againTable(profile, measured(place)), profile.batchSizes);
   return {
     profile,
     cluster,
@@ -49,9 +59,10 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     kept: keptSums(profile),
     times,
     againMs,
-    handlingMs: (place, bytes) => handlingMs(deviceTimes(profile, defined(cluster.devices[place], 'a device')), bytes),
-    frameMs: (place) => deviceTimes(profile, defined(cluster.devices[place], 'a device')).frameMs ?? 0,
-    passMs: (place) => deviceTimes(profile, defined(cluster.devices[place], 'a device')).passMs ?? 0,
+    handlingMs: (place, bytes) => handlingMs(measured(place), bytes),
+    reducingMs: (place, bytes) => reducingMs(measured(place), bytes),
+    frameMs: (place) => measured(place).frameMs ?? 0,
+    passMs: (place) => measured(place).passMs ?? 0,
   };
 }
 
@@ -285,20 +296,14 @@ class Compiler {
       const cost = ({ bytes, frames }: Passed): number => onGrid(this.#ground.handlingMs(place, bytes)) + frames * frameMs;
       const passMs = onGrid(this.#ground.passMs(place));
       const costs = (kind: 'forward' | 'backward') => ({ received: cost(passed[kind].received), sent: cost(passed[kind].sent) + passMs });
-      const [forward, backward] = [costs('forward'), costs('backward')];
+      const [forward, backward, weight] = [costs('forward'), costs('backward'), { received: 0, sent: passMs }];
       if (Math.max(forward.received, forward.sent, backward.received, backward.sent) === 0) continue;
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
-        if (step.kind === 'forward') {
-          receivingMs[start + offset] = forward.received;
-          sendingMs[start + offset] = forward.sent;
-        } else if (step.kind === 'backward-input') {
-          receivingMs[start + offset] = backward.received;
-          sendingMs[start + offset] = backward.sent;
-        } else if (step.kind === 'backward') {
-          if (isFirstPiece(step, program)) receivingMs[start + offset] = backward.received;
-          if (isLastPiece(step, program)) sendingMs[start + offset] = backward.sent;
-        }
+        if (!isPass(step)) continue;
+        const { received, sent } = step.kind === 'forward' ? forward : step.kind === 'backward-weight' ? weight : backward;
+        if (isFirstPiece(step, program)) receivingMs[start + offset] = received;
+        if (isLastPiece(step, program)) sendingMs[start + offset] = sent;
       }
     }
   }
@@ -407,7 +412,7 @@ class Compiler {
     const sentBytes = bytes * encodedFraction(encoding);
     const members = names.map((name) => defined(this.#byName.get(name), name));
     const costsMs = members.map((member) =>
-      onGrid(this.#ground.handlingMs(defined(this.#runners[member], 'a member').place, 2 * sentBytes)),
+      onGrid(this.#ground.reducingMs(defined(this.#runners[member], 'a member').place, 2 * sentBytes)),
     );
     // Pieces are encoded, sent and received while others travel.
     const travelMs = Math.max((sentBytes * 8) / (slowest.bandwidthMbps * 1000), codecMs(encoding, bytes), ...costsMs);
@@ -424,14 +429,4 @@ function durationOf(step: Instruction, { program, times, durations, againMs }: R
   if (step.kind === 'backward-weight') return onGrid(times.backwardWeightMs(first, end, samples));
   const backwardMs = onGrid(times.backwardMs(first, end, samples));
   return isFirstPiece(step, program) ? againMs + backwardMs : backwardMs;
-}
-
-/** Whether it is all of a backward pass, or the piece of the deepest layers. */
-function isFirstPiece({ layers }: { readonly layers?: readonly [number, number] }, program: DeviceProgram): boolean {
-  return layers === undefined || layers[1] === program.layers[1];
-}
-
-/** Whether it is all of a backward pass, or the piece after which gradients go back. */
-function isLastPiece({ layers }: { readonly layers?: readonly [number, number] }, program: DeviceProgram): boolean {
-  return layers === undefined || layers[0] === program.layers[0];
 }

@@ -76,8 +76,10 @@ function timesOf(profile: Profile, cluster: Cluster, name: string): DeviceTimes 
 }
 
 /** What bytes cost a device that sends or receives them, on the simulator's grid. */
-function costOf(profile: Profile, cluster: Cluster, name: string, bytes: number): number {
-  return Math.round(((timesOf(profile, cluster, name)?.handlingMsPerMiB ?? 0) / 2 ** 20) * bytes * 2 ** 30) / 2 ** 30;
+function costOf(profile: Profile, cluster: Cluster, name: string, bytes: number, isReduced = false): number {
+  const { handlingMsPerMiB = 0, reducingMsPerMiB } = timesOf(profile, cluster, name) ?? {};
+  const perMiB = isReduced && reducingMsPerMiB !== undefined ? reducingMsPerMiB : handlingMsPerMiB;
+  return Math.round((perMiB / 2 ** 20) * bytes * 2 ** 30) / 2 ** 30;
 }
 
 function speedOf(cluster: Cluster, a: string, b: string): { bandwidth: number; latency: number } {
@@ -212,10 +214,10 @@ function slowRound(
   /** What a device pays before an operation for what that is given, and after it for what it sends. */
   const costsOf = (node: Node, { kind, layers: part }: Operation): { receiving: number; sending: number } => {
     const cost = (bytes: number): number => costOf(profile, cluster, node.name, bytes);
-    if (kind === 'W') return { receiving: 0, sending: 0 };
     const direction = kind === 'F' ? 'F' : 'B';
     const own = plan.stages[node.stage]?.layers ?? [0, 0];
     const { passMs = 0, frameMs = 0 } = timesOf(profile, cluster, node.name) ?? {};
+    if (kind === 'W') return { receiving: 0, sending: part === undefined || part[0] === own[0] ? passMs : 0 };
     return {
       receiving:
         part === undefined || part[1] === own[1] ? cost(receivedBytes(node, direction)) + receivedFrames(node, direction) * frameMs : 0,
@@ -313,7 +315,7 @@ function slowRound(
       const encoding = plan.compression?.allReduce;
       const travelMs = (bytes * 8 * { none: 1, float16: 0.5, int8: 0.25 }[encoding ?? 'none']) / (bandwidth * 1000);
       const sentBytes = bytes * { none: 1, float16: 0.5, int8: 0.25 }[encoding ?? 'none'];
-      const costs = devices.map((name) => costOf(profile, cluster, name, 2 * sentBytes));
+      const costs = devices.map((name) => costOf(profile, cluster, name, 2 * sentBytes, true));
       for (const [place, name] of devices.entries())
         besideMs.set(name, (besideMs.get(name) ?? 0) + (isOverlapped ? (costs[place] ?? 0) : 0));
       end += Math.round(Math.max(travelMs, encoding === undefined ? 0 : bytes / 2 ** 19, ...costs) * 2 ** 30) / 2 ** 30;

@@ -116,6 +116,7 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     ...(random.uniform() < 0.3 ? { passMs: random.integer(32) / 8 } : {}),
     ...(calls.uniform() < 0.3 ? { callMs: calls.integer(16) / 8 } : {}),
     ...(calls.uniform() < 0.3 ? { frameMs: calls.integer(16) / 8 } : {}),
+    ...(calls.uniform() < 0.3 ? { reducingMsPerMiB: calls.integer(3000) } : {}),
   });
   const named = cluster.devices.filter((device) => device.kind === undefined || random.uniform() < 0.3);
   return {

@@ -43,7 +43,7 @@ const profile: Profile = {
     ...(index === 2 ? { recomputed: { savedBytes: 100, flops: 1e5 } } : {}),
   })),
   batchSizes: [1, 4],
-  devices: { a: times, b: { ...times, callMs: 0.5, handlingMsPerMiB: 2, frameMs: 0.5, passMs: 1 }, c: times },
+  devices: { a: times, b: { ...times, callMs: 0.5, handlingMsPerMiB: 2, reducingMsPerMiB: 3, frameMs: 0.5, passMs: 1 }, c: times },
 };
 const plans: readonly unknown[] = [
   ...scheduleNames.map((schedule) => handPlan({ schedule, cuts: [1, 2], shares: [[4], [3, 1], [2, 2]], microBatchCount: 4 }, 3)),

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import type { LinkMeasurement } from '../messages.ts';
-import { handlingByDevice, type Measured, timesByKind, unhinderedMbps, wakesByDevice, withHandling } from './kinds.ts';
+import { handlingByDevice, type Measured, reducingByTimes, timesByKind, unhinderedMbps, wakesByDevice, withHandling } from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
 const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
@@ -94,6 +94,23 @@ test('what links cost a device is the least of what it sent with, and of what it
   assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
 });
 
+test('what an AllReduce costs devices of a kind is the lower quartile of what their own links cost, sent and received half each', () => {
+  const [kind, other] = [measured('a', 0).times, measured('e', 1).times];
+  const times = new Map([...['a', 'b', 'c', 'd'].map((name) => [name, kind] as const), ['e', other] as const]);
+  const link = (peer: string, sendingMsPerMiB: number, receivingMsPerMiB: number) => ({
+    ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerMiB, receivingMsPerMiB },
+  });
+  const measurements = new Map([
+    ['a', [link('b', 14, 30), link('c', 13, 26), link('d', 10, 22), link('e', 1, 2), { peer: 'b', bandwidthMbps: 1, latencyMs: 0 }]],
+    ['b', [link('c', 12, 28), link('d', 11, 24)]],
+    ['stranger', [link('a', 1, 1)]],
+  ]);
+  const found = reducingByTimes(measurements, times);
+  assert.deepEqual([...found], [[kind, (11 + 24) / 2]], 'not of the links to others, nor for a device that has no equal');
+  const silent = new Map([['a', [{ peer: 'b', bandwidthMbps: 1, latencyMs: 0 }]]]);
+  assert.equal(reducingByTimes(silent, times).size, 0);
+});
+
 test('what a wake costs a device is the lower quartile of what was measured at either end', () => {
   const link = (peer: string, sendingMsPerWake: number, receivingMsPerWake: number) => ({
     ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerWake, receivingMsPerWake },
@@ -157,26 +174,27 @@ test('devices that share their times share what links cost them', () => {
     ['c', { ...other, passMs: 0.5 }],
     ['d', third],
   ]);
-  const found = withHandling(
-    times,
-    new Map([
+  const found = withHandling(times, {
+    costs: new Map([
       ['a', 10],
       ['b', 20],
       ['c', 4],
     ]),
-    new Map([
+    wakes: new Map([
       ['a', 5],
       ['b', 7],
       ['c', 4],
     ]),
-  );
-  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, frameMs: 12 }, 'two wakes a frame');
+    reducing: new Map([[kind, 18]]),
+  });
+  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, reducingMsPerMiB: 18, frameMs: 12 }, 'two wakes a frame');
   assert.equal(found.get('a'), found.get('b'));
   assert.deepEqual(found.get('c'), { ...other, passMs: 0.5, handlingMsPerMiB: 4, frameMs: 8 }, 'what passes cost its program stays');
   assert.equal(found.get('d'), third);
-  const unknown = withHandling(new Map([['c', other]]), new Map([['c', 4]]), new Map()).get('c');
+  const ofC = (own: DeviceTimes, wakes: ReadonlyMap<string, number>) =>
+    withHandling(new Map([['c', own]]), { costs: new Map([['c', 4]]), wakes, reducing: new Map() }).get('c');
+  const unknown = ofC(other, new Map());
   assert.deepEqual(unknown, { ...other, handlingMsPerMiB: 4 }, 'wakes whose cost is not known are not counted');
   const corrected = { ...other, handlingMsPerMiB: 3 };
-  const again = withHandling(new Map([['c', corrected]]), new Map([['c', 4]]), new Map([['c', 1]])).get('c');
-  assert.equal(again, corrected, 'what training has found stays');
+  assert.equal(ofC(corrected, new Map([['c', 1]])), corrected, 'what training has found stays');
 });

@@ -121,6 +121,29 @@ export function handlingByDevice(measurements: ReadonlyMap<string, readonly Link
   return new Map(costs);
 }
 
+/**
+ * By their times, what a MiB of an AllReduce costs devices that share them: of the links between these, which processors of one kind work at both ends of and hold
+ * each other up. Three quarters of what was measured are no less, as with wakes. Devices that share their times with nobody are not in it.
+ */
+export function reducingByTimes(
+  measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
+  times: ReadonlyMap<string, DeviceTimes>,
+): ReadonlyMap<DeviceTimes, number> {
+  const links = new Map<DeviceTimes, LinkMeasurement[]>();
+  for (const [device, own] of measurements) {
+    const of = times.get(device);
+    const inside = own.filter(({ peer }) => times.get(peer) === of);
+    if (of !== undefined && inside.length > 0) links.set(of, [...(links.get(of) ?? []), ...inside]);
+  }
+  const costs = [...links].map(([of, inside]): [DeviceTimes, number] => {
+    const ways = (['sendingMsPerMiB', 'receivingMsPerMiB'] as const).map((key) =>
+      inside.map(({ [key]: ms }) => ms).filter((ms) => ms !== undefined),
+    );
+    return [of, mean(ways.filter((values) => values.length > 0).map((values) => quartiles(values)[0]))];
+  });
+  return new Map(costs.filter(([, ms]) => !Number.isNaN(ms)));
+}
+
 /** Processors at both ends that together work for this part of the time in which a link is measured are what holds it up: under quotas they do by turns. */
 const leastHindrance = 0.7;
 /** Processors do not work so evenly: where at least half of the links, and so many, carried as much as the fastest, up to this part, something else says how much. */
@@ -179,12 +202,19 @@ interface LinkCosts {
 
 /**
  * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs.
- * `costs`: see handlingByDevice; `wakes`: see wakesByDevice.
+ * `costs`: see handlingByDevice; `wakes`: see wakesByDevice; `reducing`: see reducingByTimes.
  */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
-  costs: ReadonlyMap<string, number>,
-  wakes: ReadonlyMap<string, number>,
+  {
+    costs,
+    wakes,
+    reducing,
+  }: {
+    readonly costs: ReadonlyMap<string, number>;
+    readonly wakes: ReadonlyMap<string, number>;
+    readonly reducing: ReadonlyMap<DeviceTimes, number>;
+  },
 ): ReadonlyMap<string, DeviceTimes> {
   const sharers = new Map<DeviceTimes, LinkCosts[]>();
   for (const [device, of] of times) {
@@ -194,7 +224,13 @@ export function withHandling(
   const withCosts = (of: DeviceTimes, values: readonly LinkCosts[]): DeviceTimes => {
     const usual = (key: keyof LinkCosts): number => middle(values.map((value) => value[key]));
     const frameMs = wakesPerFrame * usual('wakeMs');
-    return { ...of, handlingMsPerMiB: usual('perMiB'), ...(frameMs === 0 ? {} : { frameMs }) };
+    const reducingMsPerMiB = reducing.get(of);
+    return {
+      ...of,
+      handlingMsPerMiB: usual('perMiB'),
+      ...(reducingMsPerMiB === undefined ? {} : { reducingMsPerMiB }),
+      ...(frameMs === 0 ? {} : { frameMs }),
+    };
   };
   const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));

@@ -11,6 +11,7 @@ import {
   bucketReductionOf,
   type DeviceProgram,
   type Instruction,
+  isPass,
   type LayerRange,
   type Payload,
   type SampleRange,
@@ -84,7 +85,8 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
     const passedMs = times?.now() ?? 0;
     await failure.guard(state.execute(instruction, (beganMs) => times?.done(index, beganMs - startMs)));
     if (times === undefined || endsLater(instruction)) continue;
-    if (isComputing(instruction) && stage.computed !== undefined) times.queued(index, passedMs, stage.computed());
+    // It is only queued.
+    if (isPass(instruction) && stage.computed !== undefined) times.queued(index, passedMs, stage.computed());
     else times.done(index, passedMs);
   }
   await failure.guard(state.reduced());
@@ -386,11 +388,6 @@ interface RingPlace {
 /** Whether an instruction is passed before it is done, and tells when it is. */
 function endsLater(instruction: Instruction): boolean {
   return instruction.kind === 'send' || isBeside(instruction);
-}
-
-/** Whether an instruction is only queued when it is passed. */
-function isComputing({ kind }: Instruction): boolean {
-  return kind === 'forward' || kind === 'backward' || kind === 'backward-input' || kind === 'backward-weight';
 }
 
 /** Whether an instruction runs beside those behind it. */
