@@ -94,7 +94,7 @@ test('what links cost a device is the least of what it sent with, and of what it
   assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
 });
 
-test('what an AllReduce costs devices of a kind is the lower quartile of what their own links cost, sent and received half each', () => {
+test('what an AllReduce costs devices of a kind is the median of what their own links cost, sent and received half each', () => {
   const [kind, other] = [measured('a', 0).times, measured('e', 1).times];
   const times = new Map([...['a', 'b', 'c', 'd'].map((name) => [name, kind] as const), ['e', other] as const]);
   const link = (peer: string, sendingMsPerMiB: number, receivingMsPerMiB: number) => ({
@@ -106,7 +106,7 @@ test('what an AllReduce costs devices of a kind is the lower quartile of what th
     ['stranger', [link('a', 1, 1)]],
   ]);
   const found = reducingByTimes(measurements, times);
-  assert.deepEqual([...found], [[kind, (11 + 24) / 2]], 'not of the links to others, nor for a device that has no equal');
+  assert.deepEqual([...found], [[kind, (12 + 26) / 2]], 'not of the links to others, nor for a device that has no equal');
   const silent = new Map([['a', [{ peer: 'b', bandwidthMbps: 1, latencyMs: 0 }]]]);
   assert.equal(reducingByTimes(silent, times).size, 0);
 });

@@ -2,7 +2,7 @@
 // their times better than each alone, and a plan that finds them equal is the simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { mean, quartiles } from '../../statistics.ts';
+import { mean, median, quartiles } from '../../statistics.ts';
 import type { LinkMeasurement } from '../messages.ts';
 import type { DeviceFacts } from './options.ts';
 
@@ -123,7 +123,7 @@ export function handlingByDevice(measurements: ReadonlyMap<string, readonly Link
 
 /**
  * By their times, what a MiB of an AllReduce costs devices that share them: of the links between these, which processors of one kind work at both ends of and hold
- * each other up. Three quarters of what was measured are no less, as with wakes. Devices that share their times with nobody are not in it.
+ * each other up: the median, since all of it is paid. Devices that share their times with nobody are not in it.
  */
 export function reducingByTimes(
   measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
@@ -139,7 +139,7 @@ export function reducingByTimes(
     const ways = (['sendingMsPerMiB', 'receivingMsPerMiB'] as const).map((key) =>
       inside.map(({ [key]: ms }) => ms).filter((ms) => ms !== undefined),
     );
-    return [of, mean(ways.filter((values) => values.length > 0).map((values) => quartiles(values)[0]))];
+    return [of, mean(ways.filter((values) => values.length > 0).map((values) => median(values)))];
   });
   return new Map(costs.filter(([, ms]) => !Number.isNaN(ms)));
 }
