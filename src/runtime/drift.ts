@@ -225,9 +225,7 @@ function ratesOf(
   { computeMs, handlingMs, reducingMs }: { readonly computeMs: number; readonly handlingMs: number; readonly reducingMs: number },
   difference: number,
 ): Rates {
-  const predictedMs = handlingMs + reducingMs;
-  const wholeMs = computeMs + predictedMs;
-  const usual = { reducing: 1, links: 1, besideMs: 0 };
+  const wholeMs = computeMs + handlingMs + reducingMs;
   const processMs = known(rounds.map((round) => round.processMs));
   // Of computing alone nobody knows whether bytes slowed it down: a device that has time to spare sends and receives in it.
   if (processMs === undefined) {
@@ -248,18 +246,28 @@ function ratesOf(
   // Of a small AllReduce most is not its bytes but its frames and the thread's waking up: it says nothing of bytes.
   const reducedMs = reducingMs === 0 || reducingMs < handlingMs ? undefined : known(rounds.map((round) => round.reducingMs));
   const isUsual = (moreMs: number): boolean => Math.abs(moreMs) <= difference * wholeMs;
-  if (reducedMs === undefined) {
-    const moreMs = median(linksMs) - predictedMs;
-    if (isUsual(moreMs)) return { compute, ...usual };
-    if (predictedMs === 0) return { compute, ...usual, besideMs: moreMs };
-    // In proportion.
-    const all = median(linksMs) / predictedMs;
-    const rates = passRates(handlingMs * all, handlingMs);
-    return { compute, reducing: reducingMs === 0 ? rates.links : all, ...rates };
+  return { compute, ...linkRates({ linksMs, reducedMs }, { handlingMs, reducingMs }, isUsual) };
+}
+
+/** What AllReduces take of the links is told apart, or else is in proportion. `isUsual`: whether rounds differ by so much. */
+function linkRates(
+  { linksMs, reducedMs }: { readonly linksMs: readonly number[]; readonly reducedMs: readonly number[] | undefined },
+  { handlingMs, reducingMs }: { readonly handlingMs: number; readonly reducingMs: number },
+  isUsual: (moreMs: number) => boolean,
+): Omit<Rates, 'compute'> {
+  const usual = { reducing: 1, links: 1, besideMs: 0 };
+  if (reducedMs !== undefined) {
+    const passesMs = median(linksMs.map((ms, round) => ms - (reducedMs[round] as number)));
+    if (isUsual(median(reducedMs) - reducingMs) && isUsual(passesMs - handlingMs)) return usual;
+    return { reducing: median(reducedMs) / reducingMs, ...passRates(passesMs, handlingMs) };
   }
-  const passesMs = median(linksMs.map((ms, round) => ms - (reducedMs[round] as number)));
-  if (isUsual(median(reducedMs) - reducingMs) && isUsual(passesMs - handlingMs)) return { compute, ...usual };
-  return { compute, reducing: median(reducedMs) / reducingMs, ...passRates(passesMs, handlingMs) };
+  const predictedMs = handlingMs + reducingMs;
+  const moreMs = median(linksMs) - predictedMs;
+  if (isUsual(moreMs)) return usual;
+  if (predictedMs === 0) return { ...usual, besideMs: moreMs };
+  const reducing = median(linksMs) / predictedMs;
+  const rates = passRates(handlingMs * reducing, handlingMs);
+  return { reducing: reducingMs === 0 ? rates.links : reducing, ...rates };
 }
 
 /** The thread of the links does more than move bytes between stages: what is beyond the prediction is no fault of theirs. */

@@ -67,12 +67,6 @@ export interface LinkMeasurement {
   /** Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its peer. Absent where a device does not know. */
   readonly sendingMsPerMiB?: number;
   readonly receivingMsPerMiB?: number;
-  /**
-   * The same of a small frame each way where both had been waiting for a while, as stages wait between micro-batches (threads are woken, and what they need has left
-   * the processor's caches): for the one who sends first, and for its peer.
-   */
-  readonly sendingMsPerWake?: number;
-  readonly receivingMsPerWake?: number;
 }
 
 export type StateRole = 'parameter' | 'buffer' | 'optimizer';
@@ -295,8 +289,6 @@ const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   latencyMs: milliseconds,
   sendingMsPerMiB: milliseconds.exactOptional(),
   receivingMsPerMiB: milliseconds.exactOptional(),
-  sendingMsPerWake: milliseconds.exactOptional(),
-  receivingMsPerWake: milliseconds.exactOptional(),
 });
 
 export const toCoordinatorSchemas: Schemas<ToCoordinator> = {

@@ -123,8 +123,6 @@ const toCoordinator: ToCoordinator = {
         latencyMs: 1,
         sendingMsPerMiB: 2,
         receivingMsPerMiB: 3,
-        sendingMsPerWake: 2,
-        receivingMsPerWake: 2,
       },
     ],
   },

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import type { LinkMeasurement } from '../messages.ts';
-import { handlingByDevice, type Measured, reducingByTimes, timesByKind, unhinderedMbps, wakesByDevice, withHandling } from './kinds.ts';
+import { handlingByDevice, type Measured, reducingByTimes, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
 const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
@@ -111,19 +111,6 @@ test('what an AllReduce costs devices of a kind is the median of what their own 
   assert.equal(reducingByTimes(silent, times).size, 0);
 });
 
-test('what a wake costs a device is the lower quartile of what was measured at either end', () => {
-  const link = (peer: string, sendingMsPerWake: number, receivingMsPerWake: number) => ({
-    ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerWake, receivingMsPerWake },
-  });
-  const wakes = wakesByDevice(
-    new Map([
-      ['a', [link('b', 20, 60), link('c', 10, 30), link('e', 70, 8), link('f', 80, 9), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
-      ['b', [link('c', 90, 40), link('a', 95, 50)]],
-    ]),
-  );
-  assert.deepEqual(Object.fromEntries(wakes), { a: 20, b: 60, c: 30, e: 8, f: 9 });
-});
-
 test('a link that a processor held up is taken for as fast as that processor usually is, one that was slow itself for what it carried', () => {
   const costs = new Map([
     ['a', 10],
@@ -174,27 +161,19 @@ test('devices that share their times share what links cost them', () => {
     ['c', { ...other, passMs: 0.5 }],
     ['d', third],
   ]);
-  const found = withHandling(times, {
-    costs: new Map([
-      ['a', 10],
-      ['b', 20],
-      ['c', 4],
-    ]),
-    wakes: new Map([
-      ['a', 5],
-      ['b', 7],
-      ['c', 4],
-    ]),
-    reducing: new Map([[kind, 18]]),
-  });
-  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, reducingMsPerMiB: 18, frameMs: 12 }, 'two wakes a frame');
+  const costs = new Map([
+    ['a', 10],
+    ['b', 20],
+    ['c', 4],
+  ]);
+  const found = withHandling(times, costs, new Map([[kind, 18]]));
+  assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, reducingMsPerMiB: 18 });
   assert.equal(found.get('a'), found.get('b'));
-  assert.deepEqual(found.get('c'), { ...other, passMs: 0.5, handlingMsPerMiB: 4, frameMs: 8 }, 'what passes cost its program stays');
+  const { frameMs = Number.NaN, ...rest } = found.get('c') ?? other;
+  assert.deepEqual(rest, { ...other, passMs: 0.5, handlingMsPerMiB: 4 });
+  assert.ok(Math.abs(frameMs - 0.65) < 1e-9, 'a frame costs what 1.3 passes do');
   assert.equal(found.get('d'), third);
-  const ofC = (own: DeviceTimes, wakes: ReadonlyMap<string, number>) =>
-    withHandling(new Map([['c', own]]), { costs: new Map([['c', 4]]), wakes, reducing: new Map() }).get('c');
-  const unknown = ofC(other, new Map());
-  assert.deepEqual(unknown, { ...other, handlingMsPerMiB: 4 }, 'wakes whose cost is not known are not counted');
-  const corrected = { ...other, handlingMsPerMiB: 3 };
-  assert.equal(ofC(corrected, new Map([['c', 1]])), corrected, 'what training has found stays');
+  const corrected = { ...other, handlingMsPerMiB: 3, passMs: 1 };
+  const again = withHandling(new Map([['c', corrected]]), costs, new Map()).get('c');
+  assert.equal(again, corrected, 'what training has found stays');
 });

@@ -2,7 +2,7 @@
 // their times better than each alone, and a plan that finds them equal is the simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { mean, median, quartiles } from '../../statistics.ts';
+import { mean, median } from '../../statistics.ts';
 import type { LinkMeasurement } from '../messages.ts';
 import type { DeviceFacts } from './options.ts';
 
@@ -83,18 +83,6 @@ function together(all: readonly DeviceTimes[]): DeviceTimes {
     ...single('callMs'),
     ...single('passMs'),
   };
-}
-
-/** By device: what it costs to be woken for a small frame after a wait. Three quarters of what was measured, at either end of its links, are no less: what else a processor does makes it more. */
-export function wakesByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
-  const found = new Map<string, number[]>();
-  for (const [device, links] of measurements) {
-    for (const { peer, sendingMsPerWake, receivingMsPerWake } of links) {
-      note(found, device, sendingMsPerWake);
-      note(found, peer, receivingMsPerWake);
-    }
-  }
-  return new Map([...found].map(([device, values]) => [device, quartiles(values)[0]]));
 }
 
 function note(into: Map<string, number[]>, device: string, ms: number | undefined): void {
@@ -189,50 +177,35 @@ export function unhinderedMbps(
 }
 
 /**
- * How often a frame of a micro-batch wakes the thread of the links at either end: for itself, and for its acknowledgement. The small frames that are measured are
- * not acknowledged (`acknowledging` in pacer.ts).
+ * What a frame costs besides its bytes, in passes: both wake the main thread, which does something short. Rounds of devices of an eighth to two thirds of a core say
+ * 1.2 to 1.5 (bench/results/2026-11-27-reducing.md). Measured by small frames after pauses, it was up to twice as much on one day as on the next.
  */
-const wakesPerFrame = 2;
-
-/** What its links cost a device: a MiB, and a wake. */
-interface LinkCosts {
-  readonly perMiB: number;
-  readonly wakeMs: number;
-}
+const passesPerFrame = 1.3;
 
 /**
  * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs.
- * `costs`: see handlingByDevice; `wakes`: see wakesByDevice; `reducing`: see reducingByTimes.
+ * `costs`: see handlingByDevice; `reducing`: see reducingByTimes.
  */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,
-  {
-    costs,
-    wakes,
-    reducing,
-  }: {
-    readonly costs: ReadonlyMap<string, number>;
-    readonly wakes: ReadonlyMap<string, number>;
-    readonly reducing: ReadonlyMap<DeviceTimes, number>;
-  },
+  costs: ReadonlyMap<string, number>,
+  reducing: ReadonlyMap<DeviceTimes, number>,
 ): ReadonlyMap<string, DeviceTimes> {
-  const sharers = new Map<DeviceTimes, LinkCosts[]>();
+  const sharers = new Map<DeviceTimes, number[]>();
   for (const [device, of] of times) {
     const perMiB = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
-    if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), { perMiB, wakeMs: wakes.get(device) ?? 0 }]);
+    if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), perMiB]);
   }
-  const withCosts = (of: DeviceTimes, values: readonly LinkCosts[]): DeviceTimes => {
-    const usual = (key: keyof LinkCosts): number => middle(values.map((value) => value[key]));
-    const frameMs = wakesPerFrame * usual('wakeMs');
+  const withCosts = (of: DeviceTimes, perMiB: readonly number[]): DeviceTimes => {
     const reducingMsPerMiB = reducing.get(of);
     return {
       ...of,
-      handlingMsPerMiB: usual('perMiB'),
+      handlingMsPerMiB: middle(perMiB),
       ...(reducingMsPerMiB === undefined ? {} : { reducingMsPerMiB }),
-      ...(frameMs === 0 ? {} : { frameMs }),
+      ...(of.passMs === undefined ? {} : { frameMs: passesPerFrame * of.passMs }),
     };
   };
-  const found = new Map([...sharers].map(([of, values]) => [of, withCosts(of, values)] as const));
+  const found = new Map([...sharers].map(([of, perMiB]) => [of, withCosts(of, perMiB)] as const));
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
 }
 

@@ -17,7 +17,7 @@ import { filterBytes, runtimeBytes, trainingMiB } from '../memory-need.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../messages.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
-import { handlingByDevice, reducingByTimes, timesByKind, unhinderedMbps, wakesByDevice, withHandling } from './kinds.ts';
+import { handlingByDevice, reducingByTimes, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
 import type { Proposal } from './machine-types.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
 import type { CoordinatorOptions, DeviceFacts } from './options.ts';
@@ -375,11 +375,7 @@ export class LayoutPlanner {
     }));
     const alike = timesByKind(measured.filter(({ name }) => !this.#corrected.has(name)));
     const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
-    return withHandling(times, {
-      costs: handlingByDevice(this.#measurements),
-      wakes: wakesByDevice(this.#measurements),
-      reducing: reducingByTimes(this.#measurements, times),
-    });
+    return withHandling(times, handlingByDevice(this.#measurements), reducingByTimes(this.#measurements, times));
   }
 
   #profile(devices: readonly string[]): Profile {

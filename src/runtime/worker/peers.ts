@@ -33,10 +33,8 @@ export interface ConnectOptions {
   onFailure?(peer: string, reason: string): void;
 }
 
-/** Small frames that are sent there and back: one right behind the other, and with pauses. */
+/** Small frames that are sent there and back, one right behind the other. */
 const tripCount = 15;
-const wakeCount = 6;
-const pauseMs = 20;
 
 /**
  * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it takes longer, until a lump of 64 KiB, as
@@ -198,50 +196,17 @@ export class Peers {
 
   /**
    * Measures the link to a peer: half of the shortest round trip of 15 small frames (what others take longer, queues and processors that a quota stops, is no
-   * part of the way), the rate at which pieces arrive one behind the other, and what these and small frames after pauses cost both ends. Counting begins with the
-   * arrival of a piece, when what a shaper or a buffer takes at once is behind, and ends after `rateMs` and `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
+   * part of the way), the rate at which pieces arrive one behind the other, and what these cost both ends. Counting begins with the arrival of a piece, when what
+   * a shaper or a buffer takes at once is behind, and ends after `rateMs` and `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
    */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
-    const { tripsMs, costs } = await this.#trips(peer, priority, tripCount, 0);
-    const isCounted = costs.some((ms) => ms !== undefined);
-    const [sendingMsPerWake, receivingMsPerWake] = isCounted ? (await this.#trips(peer, priority, wakeCount, pauseMs)).costs : [];
-    return {
-      peer,
-      latencyMs: Math.min(...tripsMs) / 2,
-      ...(sendingMsPerWake === undefined ? {} : { sendingMsPerWake }),
-      ...(receivingMsPerWake === undefined ? {} : { receivingMsPerWake }),
-      ...(await this.#rate(peer, priority)),
-    };
-  }
-
-  /** Small frames there and back, each after a pause: how long they are on their way, and what each but the first cost both ends. */
-  async #trips(
-    peer: string,
-    priority: Priority,
-    count: number,
-    pauseMs: number,
-  ): Promise<{ readonly tripsMs: readonly number[]; readonly costs: Costs }> {
-    const tripsMs: number[] = [];
-    const echoes: Echo[] = [];
-    while (echoes.length < count) {
-      if (pauseMs > 0) await this.#pause(peer, pauseMs);
+    let shortestMs = Number.POSITIVE_INFINITY;
+    for (let count = 0; count < tripCount; count++) {
       const sentMs = this.#clock.now();
-      const echo = await this.#echo(peer, priority);
-      tripsMs.push(echo.atMs - sentMs);
-      echoes.push(echo);
+      const { atMs } = await this.#echo(peer, priority);
+      shortestMs = Math.min(shortestMs, atMs - sentMs);
     }
-    const [first, last] = [echoes[0], echoes.at(-1)] as [Echo, Echo];
-    return { tripsMs, costs: costsBetween(first, last, count - 1) };
-  }
-
-  /** Waits, but not beyond the end of the link. */
-  async #pause(peer: string, ms: number): Promise<void> {
-    let cancel = (): void => {};
-    const isOver = new Promise<void>((resolve) => {
-      cancel = this.#clock.after(ms, resolve);
-    });
-    await Promise.race([isOver, this.#links.get(peer)?.ended]);
-    cancel();
+    return { peer, latencyMs: shortestMs / 2, ...(await this.#rate(peer, priority)) };
   }
 
   /**
