@@ -177,8 +177,8 @@ export function unhinderedMbps(
 }
 
 /**
- * What a frame costs besides its bytes, in passes: both wake the main thread, which does something short. Rounds of devices of an eighth to two thirds of a core say
- * 1.2 to 1.5 (bench/results/2026-11-27-reducing.md). Measured by small frames after pauses, it was up to twice as much on one day as on the next.
+ * What a frame costs besides its bytes, in passes: both wake the main thread, which does something short. Rounds of devices of an eighth and a third of a core say
+ * 1.2 to 1.6 (bench/results/2026-11-27-reducing.md). Measured by small frames after pauses, it was up to twice as much in one lab as in the next.
  */
 const passesPerFrame = 1.3;
 
