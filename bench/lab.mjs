@@ -1,5 +1,5 @@
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
-//   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE] [-o FILE]
+//   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--warm-up SECONDS] [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE] [-o FILE]
 //
 //   forms    plans of different form in the environments A, C and D (an hour, half of it for a batch of 2000); the default, with links
 //   links    a link that is the bottleneck; an AllReduce beside its ideal time
@@ -13,7 +13,7 @@
 //   --skip-single leaves out the best single device of each group; speed-ups over it are null
 //   --profile-each measures the devices anew before each form: a host that others share has another speed minutes later
 //   --plot   throughput around the first loss of section recovery, as SVG
-//   --only   cases whose name contains the word; --rounds: measured rounds of each case at most; -o: the tables as Markdown
+//   --only   cases whose name contains the word; --rounds: measured rounds of each case at most; --warm-up: how long before them (120); -o: the tables as Markdown
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -43,6 +43,7 @@ const { values: flags } = parseArgs({
     section: { type: 'string', default: 'forms,links' },
     only: { type: 'string', default: '' },
     rounds: { type: 'string', default: '8' },
+    'warm-up': { type: 'string', default: '120' },
     priority: { type: 'string', default: 'high' },
     python: { type: 'string' },
     caches: { type: 'string' },
@@ -58,7 +59,8 @@ const rounds = Number(flags.rounds);
  * of a stage's processor time in the first, a fiftieth in the second.) Of long rounds fewer do, and fewer are measured.
  */
 const warmUp = 130;
-const [warmUpMs, leastWarmUp, measuredMs, leastRounds] = [120_000, 4, 60_000, 6];
+const [leastWarmUp, measuredMs, leastRounds] = [4, 60_000, 6];
+const warmUpMs = Number(flags['warm-up']) * 1000;
 /** Of rounds that take longer than that, one before three that count. */
 const longMs = 20_000;
 /** SGD with momentum keeps one copy of each weight. */
