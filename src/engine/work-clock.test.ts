@@ -55,10 +55,16 @@ test('all that a process does takes time from an engine that uses all that there
     { processMs: 20, mainMs: 5 },
     'a quota above the machine is none',
   );
+  assert.deepEqual(
+    createProcessClock({ ...free, workerCount: 4 }, facts())(),
+    { processMs: 80, mainMs: 20 },
+    'four workers share the four cores',
+  );
   assert.deepEqual(createProcessClock(free, { ...facts(0.25), mainThreadMs: () => undefined })(), { processMs: 320 }, 'no word of threads');
   for (const clock of [
     createProcessClock(free, facts()),
     createProcessClock(free, facts(1.5)),
+    createProcessClock({ ...free, workerCount: 3 }, facts()),
     createProcessClock({ ...free, maxCpu: 0.5 }, facts(0.25)),
     createProcessClock({ ...free, isCourteous: true }, facts(0.25)),
   ])

@@ -10,6 +10,8 @@ export interface WorkClockOptions {
   /** See PacingOptions. */
   readonly maxCpu: number;
   readonly isCourteous: boolean;
+  /** Workers that share the machine's cores, this one included. Default 1. */
+  readonly workerCount?: number;
 }
 
 /** What is known of the process; tests pass their own. */
@@ -61,9 +63,9 @@ export interface ProcessWork {
 /** Given the processor time of the engine's thread (`Engine`), where it is known. */
 export type ProcessClock = (threadMs?: number) => ProcessWork;
 
-/** A clock of all that this process does. It does not run where the process has more cores than its engine uses, or the engine pauses of its own accord. */
+/** A clock of all that this process does. It does not run where the process has more cores for itself than its engine uses, or the engine pauses of its own accord. */
 export function createProcessClock(
-  { threadCount, maxCpu, isCourteous }: WorkClockOptions,
+  { threadCount, maxCpu, isCourteous, workerCount = 1 }: WorkClockOptions,
   facts: ProcessorFacts = processorFacts(),
 ): ProcessClock {
   const quota = recent(facts.quotaCores);
@@ -71,7 +73,7 @@ export function createProcessClock(
   let [processMs, mainMs, computeMs] = [0, 0, 0];
   return (threadMs) => {
     const now = { processMs: facts.processMs(), mainMs: facts.mainThreadMs(), threadMs: threadMs ?? last.threadMs };
-    const cores = Math.min(quota(performance.now()) ?? Number.POSITIVE_INFINITY, facts.coreCount);
+    const cores = Math.min(quota(performance.now()) ?? Number.POSITIVE_INFINITY, facts.coreCount / workerCount);
     if (cores <= threadCount && maxCpu === 1 && !isCourteous) {
       processMs += (now.processMs - last.processMs) / cores;
       mainMs += ((now.mainMs ?? 0) - (last.mainMs ?? 0)) / cores;

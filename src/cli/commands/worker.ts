@@ -32,7 +32,7 @@ interface WorkerCommandOptions {
   readonly maxMemory?: string;
   readonly courteous?: boolean;
   readonly insecure?: boolean;
-  readonly managed?: boolean;
+  readonly managed?: string;
   readonly json?: boolean;
 }
 
@@ -61,7 +61,7 @@ export function addWorker(program: Command): Command {
     .option('--max-memory <MIB>', 'memory that this worker may take, its process included (default: all)')
     .option('--courteous', 'step back while others use this machine')
     .option('--insecure', 'allow unencrypted links beyond this machine')
-    .option('--managed', 'started by a coordinator on this machine: Ctrl-C is its business')
+    .option('--managed <COUNT>', 'one of so many that a coordinator started on this machine: Ctrl-C is its business')
     .addHelpText('after', '\nExample:\n  $ asteroid worker --join wss://192.168.1.20:7700\n  Join code: …')
     .action((options: WorkerCommandOptions) => work(options));
 }
@@ -77,8 +77,11 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const isCourteous = options.courteous === true;
   const { engine } = options;
   if (engine !== 'onnxruntime' && engine !== 'reference') throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
-  const engineOptions = { engine, threadCount, maxCpu, isCourteous } as const;
-  const isManaged = options.managed === true;
+  const isManaged = options.managed !== undefined;
+  const workerCount = isManaged ? Number(options.managed) : 1;
+  if (!Number.isInteger(workerCount) || workerCount < 1)
+    throw new InputError(`--managed ${options.managed} must be a whole number of at least 1.`);
+  const engineOptions = { engine, threadCount, maxCpu, isCourteous, workerCount } as const;
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
   const joinCode = codeOf(options, signal);
@@ -92,10 +95,12 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       insecure: options.insecure === true,
       createEngine: () => createComputeThread(engineOptions),
       startProfile: (job, onProgress) => startProfile(job, engineOptions, onProgress),
-      processWork: createProcessClock({ threadCount, maxCpu, isCourteous }),
+      processWork: createProcessClock(engineOptions),
       ...(options.name === undefined ? {} : { name: options.name }),
       ...(options.host === undefined ? {} : { host: options.host }),
-      profileCache: profileCache(`${options.name ?? ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`),
+      profileCache: profileCache(
+        `${options.name ?? ''}${workerCount > 1 ? ` of ${workerCount}` : ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`,
+      ),
       stageStore: createStageFiles(),
       // Workers that a coordinator starts are new ones each time.
       ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),

@@ -49,6 +49,7 @@ export function startLocalWorkers(options: LocalWorkerOptions): LocalWorkers {
         '--engine',
         options.engine,
         '--managed',
+        String(options.count),
         ...(options.insecure ? ['--insecure'] : []),
       ];
       const child = spawn(process.execPath, [command, 'worker', ...flags], {

@@ -5,6 +5,7 @@ import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { ComputeThreadOptions } from '../../engine/compute-thread.ts';
 import { type Failure, fromFailure } from '../../engine/compute-thread-messages.ts';
+import type { WorkClockOptions } from '../../engine/work-clock.ts';
 import { RunError } from '../../errors.ts';
 import type { MeasuredProfile } from '../device/profiler.ts';
 import type { ModelMessage } from '../messages.ts';
@@ -19,9 +20,12 @@ export interface ProfileJob {
   readonly memoryBytes: number | undefined;
 }
 
+/** An engine like the worker's own, and with how many others it shares the machine. */
+export type ProfiledEngine = ComputeThreadOptions & Pick<WorkClockOptions, 'workerCount'>;
+
 /** What the process is given. */
 export interface ProfileRequest extends ProfileJob {
-  readonly engine: ComputeThreadOptions;
+  readonly engine: ProfiledEngine;
 }
 
 /** What it answers with: how far it is, and the end. */
@@ -39,11 +43,7 @@ export interface ProfileProcess {
 }
 
 /** Starts measuring on an engine of the same kind as the worker's own. */
-export function startProfile(
-  job: ProfileJob,
-  engine: ComputeThreadOptions,
-  onProgress: (done: number, total: number) => void,
-): ProfileProcess {
+export function startProfile(job: ProfileJob, engine: ProfiledEngine, onProgress: (done: number, total: number) => void): ProfileProcess {
   const child = fork(fileURLToPath(new URL('./profile-apart-entry.js', import.meta.url)), {
     serialization: 'advanced',
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
