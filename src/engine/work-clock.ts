@@ -10,7 +10,7 @@ export interface WorkClockOptions {
   /** See PacingOptions. */
   readonly maxCpu: number;
   readonly isCourteous: boolean;
-  /** Workers that share the machine's cores, this one included. Default 1. */
+  /** Workers that share the machine's cores, this one included; default 1. Process clocks count on a part of them; a work clock's times have the waiting in them. */
   readonly workerCount?: number;
 }
 
