@@ -15,6 +15,11 @@ test(`${seedCount} seeds: what must hold does`, async () => {
   assert.ok(summary.eventCount > 100 * seedCount, `${summary.eventCount} events`);
 });
 
+test('200 seeds have the traces that they had on 2026-11-28', async () => {
+  const { eventCount, traceHash } = await rehearseSeeds({ first: 0, end: 200 });
+  assert.deepEqual({ eventCount, traceHash }, { eventCount: 81_088, traceHash: 2_668_883_603 });
+});
+
 test('the same seed is the same run, to the last event', async () => {
   for (const seed of [3, 57, 210]) {
     const [first, second] = [await rehearse(scenarioOf(seed), { isTold: true }), await rehearse(scenarioOf(seed), { isTold: true })];

@@ -22,13 +22,16 @@ export class Witness {
     this.lines = isTold ? [] : undefined;
   }
 
-  /** Something has happened now. */
+  /** Something has happened now. Sentences, which are for people, count as events and are no part of the hash. */
   note(...words: readonly (string | number)[]): void {
     this.#eventCount++;
     this.#float[0] = this.#time.nowMs;
     this.#mix(this.#halves[0] as number);
     this.#mix(this.#halves[1] as number);
-    for (const word of words) this.#mix(typeof word === 'number' ? word : this.#wordHash(word));
+    for (const word of words) {
+      if (typeof word === 'number') this.#mix(word);
+      else if (!word.includes(' ')) this.#mix(this.#wordHash(word));
+    }
     this.lines?.push(`${this.#time.nowMs.toFixed(3).padStart(12)}  ${words.join(' ')}`);
   }
 
