@@ -1,5 +1,6 @@
-// Buffers that are written again instead of allocated anew: fresh ones cost their zeroes, page faults and searches for garbage, since V8 counts them against its
-// heap. Whoever takes a buffer owns it until it gives it back, and gives it back once, when nothing reads or writes it any more: its bytes change afterwards.
+// Buffers that are written again instead of allocated anew: fresh ones cost their zeroes, page faults and searches for
+// garbage, since V8 counts them against its heap. Whoever takes a buffer owns it until it gives it back, and gives it
+// back once, when nothing reads or writes it any more: its bytes change afterwards.
 
 import { assert } from './assert.ts';
 
@@ -57,8 +58,8 @@ export class FreeBuffers {
 }
 
 /**
- * Free buffers by size. Free ones and those that are out never take more together than those that were out at once at the peak since `trim`: what does not
- * fit goes, the longest unused first.
+ * Free buffers by size. Free ones and those that are out never take more together than those that were out at once at
+ * the peak since `trim`: what does not fit goes, the longest unused first.
  */
 export class BufferPool {
   readonly #free = new FreeBuffers();

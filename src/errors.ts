@@ -6,7 +6,9 @@ export class InputError extends Error {
   override readonly name = 'InputError';
 }
 
-/** The run failed for a reason outside the input: a worker died, a port is taken, a disk is full. The CLI exits with 1. */
+/**
+ * The run failed for a reason outside the input: a worker died, a port is taken, a disk is full. The CLI exits with 1.
+ */
 export class RunError extends Error {
   override readonly name = 'RunError';
 }

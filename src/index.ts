@@ -1,8 +1,23 @@
-// asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. What touches this machine is in `asteroid-edge/node`.
+// asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. What
+// touches this machine is in `asteroid-edge/node`.
 
-export { type DifferentiateOptions, differentiate, outputGradientName, type StageGraphs } from './autodiff/differentiate.ts';
+export {
+  type DifferentiateOptions,
+  differentiate,
+  outputGradientName,
+  type StageGraphs,
+} from './autodiff/differentiate.ts';
 export { type TangentGraph, type TangentOptions, tangentGraph, tangentName } from './autodiff/forward-mode.ts';
-export type { Cluster, DeviceSpec, LayerProfile, LinkSpeed, Plan, PlanLayout, Profile, StagePlan } from './cluster/cluster.ts';
+export type {
+  Cluster,
+  DeviceSpec,
+  LayerProfile,
+  LinkSpeed,
+  Plan,
+  PlanLayout,
+  Profile,
+  StagePlan,
+} from './cluster/cluster.ts';
 export { drawPlan } from './cluster/draw.ts';
 export { checkTogether, parseCluster, parsePlan, parseProfile } from './cluster/validate.ts';
 export type { Engine, Executable, Value } from './engine/engine.ts';

@@ -30,7 +30,9 @@ export function hashString(text: string): number {
   return hash >>> 0;
 }
 
-/** A generator seeded by integers, such as `createRandom(seed, epoch, index)`: streams with other words are independent. */
+/**
+ * A generator seeded by integers, such as `createRandom(seed, epoch, index)`: streams with other words are independent.
+ */
 export function createRandom(...seed: readonly number[]): Random {
   let a = hash32(...seed, 1);
   let b = hash32(...seed, 2);

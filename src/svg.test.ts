@@ -13,6 +13,9 @@ test('elements nest, text and attributes are escaped, numbers are rounded', () =
 
 test('a document has a size, a white ground and its children', () => {
   const lines = svgDocument(20, 10, svgElement('g', {})).split('\n');
-  assert.match(lines[0] ?? '', /^<svg xmlns="http:\/\/www\.w3\.org\/2000\/svg" viewBox="0 0 20 10" width="20" height="10"/);
+  assert.match(
+    lines[0] ?? '',
+    /^<svg xmlns="http:\/\/www\.w3\.org\/2000\/svg" viewBox="0 0 20 10" width="20" height="10"/,
+  );
   assert.deepEqual(lines.slice(1), ['<rect width="20" height="10" fill="#fff"/>', '<g/>', '</svg>', '']);
 });

@@ -4,7 +4,11 @@
 export type SvgValue = string | number;
 
 /** One element; `children` are elements already written, or text from svgText(). */
-export function svgElement(name: string, attributes: Readonly<Record<string, SvgValue>>, ...children: readonly string[]): string {
+export function svgElement(
+  name: string,
+  attributes: Readonly<Record<string, SvgValue>>,
+  ...children: readonly string[]
+): string {
   const written = Object.entries(attributes).map(
     ([key, value]) => ` ${key}="${escaped(typeof value === 'number' ? rounded(value) : value)}"`,
   );
@@ -19,7 +23,12 @@ export function svgText(text: string): string {
 
 /** A whole document of this size in pixels, on white, with one font. */
 export function svgDocument(width: number, height: number, ...children: readonly string[]): string {
-  const attributes = { xmlns: 'http://www.w3.org/2000/svg', viewBox: `0 0 ${rounded(width)} ${rounded(height)}`, width, height };
+  const attributes = {
+    xmlns: 'http://www.w3.org/2000/svg',
+    viewBox: `0 0 ${rounded(width)} ${rounded(height)}`,
+    width,
+    height,
+  };
   const font = { 'font-family': 'system-ui, sans-serif', 'font-size': 12, fill: '#222' };
   const ground = svgElement('rect', { width, height, fill: '#fff' });
   return `${svgElement('svg', { ...attributes, ...font }, `\n${ground}\n`, `${children.join('\n')}\n`)}\n`;

@@ -11,8 +11,8 @@ import { differentiableOperator, type GradientRule } from './rule.ts';
 import { gradientRules } from './rules.ts';
 
 /**
- * Writes the gradients of all `moved` values that `seeds` (value → its gradient from outside) reach, and returns them by value.
- * Values that are not moved cost nothing. Throws InputError for an operator on the way that has no rule.
+ * Writes the gradients of all `moved` values that `seeds` (value → its gradient from outside) reach, and returns them
+ * by value. Values that are not moved cost nothing. Throws InputError for an operator on the way that has no rule.
  */
 export function backpropagate(
   emitter: Emitter,

@@ -1,5 +1,6 @@
-// Gradients that are named first and written out later: the backward pass of a convolution or a batch normalization as one node, so that
-// lowering can choose its form by the layout of the values around it. write-out.ts gives the plain forms. No file and no engine knows these nodes.
+// Gradients that are named first and written out later: the backward pass of a convolution or a batch normalization as
+// one node, so that lowering can choose its form by the layout of the values around it. write-out.ts gives the plain
+// forms. No file and no engine knows these nodes.
 
 import { defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -8,7 +9,10 @@ import type { Sliding } from './forms.ts';
 
 export const deferredDomain = 'asteroid';
 
-/** ConvInputGradient(g, w) → dx, ConvWeightGradient(x, g) → dw, BatchNormalizationGradient(g, x, scale, mean, variance) → dx, dscale, dbias. */
+/**
+ * ConvInputGradient(g, w) → dx, ConvWeightGradient(x, g) → dw, BatchNormalizationGradient(g, x, scale, mean, variance)
+ * → dx, dscale, dbias.
+ */
 export type DeferredOperator = 'ConvInputGradient' | 'ConvWeightGradient' | 'BatchNormalizationGradient';
 
 /** The operator of a deferred node; undefined for all others. */
@@ -17,16 +21,28 @@ export function deferredOperator(node: Node): DeferredOperator | undefined {
 }
 
 /** dx of shape `shape`, from g [N, K, output…] and w [K, C/group, kernel…]. */
-export function deferInputGradient(e: Emitter, { g, w, x, sliding }: { g: string; w: string; x: string; sliding: Sliding }): string {
+export function deferInputGradient(
+  e: Emitter,
+  { g, w, x, sliding }: { g: string; w: string; x: string; sliding: Sliding },
+): string {
   return append(e, 'ConvInputGradient', [g, w], sliding, x);
 }
 
 /** dw from x [N, C, input…] and g [N, K, output…]. */
-export function deferWeightGradient(e: Emitter, { g, w, x, sliding }: { g: string; w: string; x: string; sliding: Sliding }): string {
+export function deferWeightGradient(
+  e: Emitter,
+  { g, w, x, sliding }: { g: string; w: string; x: string; sliding: Sliding },
+): string {
   return append(e, 'ConvWeightGradient', [x, g], sliding, w);
 }
 
-function append(e: Emitter, operator: DeferredOperator, inputs: readonly string[], sliding: Sliding, like: string): string {
+function append(
+  e: Emitter,
+  operator: DeferredOperator,
+  inputs: readonly string[],
+  sliding: Sliding,
+  like: string,
+): string {
   const name = e.fresh(operator);
   const attributes = {
     input: ints(sliding.input),
@@ -55,7 +71,10 @@ export function slidingOf(node: Node): Sliding {
   };
 }
 
-/** The gradients of a batch normalization in training mode; mean and variance are the batch's. Those that are not needed are absent. */
+/**
+ * The gradients of a batch normalization in training mode; mean and variance are the batch's. Those that are not needed
+ * are absent.
+ */
 export interface NormalizationParts {
   readonly g: string;
   readonly x: string;
@@ -66,7 +85,11 @@ export interface NormalizationParts {
 }
 
 /** [dx, dscale, dbias]; `needs` tells which. */
-export function deferNormalization(e: Emitter, parts: NormalizationParts, needs: readonly boolean[]): readonly (string | undefined)[] {
+export function deferNormalization(
+  e: Emitter,
+  parts: NormalizationParts,
+  needs: readonly boolean[],
+): readonly (string | undefined)[] {
   const name = e.fresh('BatchNormalizationGradient');
   const outputs = ['dx', 'dscale', 'dbias'].map((part, index) => (needs[index] ? `${name}:${part}` : ''));
   const { g, x, scale, mean, variance, epsilon } = parts;

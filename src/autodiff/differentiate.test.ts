@@ -27,7 +27,12 @@ function perceptron(): Graph {
 
 function feedsFor(graph: Graph, seed: number): Map<string, Tensor> {
   const random = createRandom(seed);
-  return new Map(graph.inputs.map(({ name, type, shape }) => [name, randomTensor(random, { type, shape: shape as readonly number[] })]));
+  return new Map(
+    graph.inputs.map(({ name, type, shape }) => [
+      name,
+      randomTensor(random, { type, shape: shape as readonly number[] }),
+    ]),
+  );
 }
 
 test('a stage without gradients to send saves what its weight gradients read, and nothing else', () => {
@@ -41,7 +46,11 @@ test('a stage without gradients to send saves what its weight gradients read, an
   assert.deepEqual(names(graphs.forward.inputs), ['x', 'first.weight', 'first.bias', 'second.weight']);
   assert.deepEqual(names(graphs.forward.outputs), ['Gemm_2', 'Relu_1']);
   assert.deepEqual(names(graphs.backward.inputs), ['outputGradient(Gemm_2)', 'x', 'Relu_1', 'second.weight']);
-  assert.deepEqual(names(graphs.backward.outputs), ['gradient(first.weight)', 'gradient(first.bias)', 'gradient(second.weight)']);
+  assert.deepEqual(names(graphs.backward.outputs), [
+    'gradient(first.weight)',
+    'gradient(first.bias)',
+    'gradient(second.weight)',
+  ]);
   assert.deepEqual(graphs.backwardInput.nodes, []);
   assert.deepEqual(graphs.backwardWeight.outputs, graphs.backward.outputs);
   assert.deepEqual([...graphs.forward.initializers.keys()], []);
@@ -56,7 +65,12 @@ test('the input half has the products with weights, the weight half those with a
     [[5, 4]],
   );
   assert.deepEqual(names(graphs.backwardInput.outputs), ['gradient(x)', ...names(graphs.intermediates)]);
-  assert.deepEqual(names(graphs.backwardWeight.inputs), ['outputGradient(Gemm_2)', ...names(graphs.intermediates), 'x', 'Relu_1']);
+  assert.deepEqual(names(graphs.backwardWeight.inputs), [
+    'outputGradient(Gemm_2)',
+    ...names(graphs.intermediates),
+    'x',
+    'Relu_1',
+  ]);
 });
 
 test('frozen parameters cost no weight gradient, and what only they would read is not saved', () => {
@@ -110,7 +124,9 @@ test('a weight that is used twice gets the sum', () => {
   const w = builder.parameter('w', [3, 3], fanInUniform(3));
   const once = builder.tanh(builder.matMul(x, w));
   const stage = instantiate(
-    inDoublePrecision(builder.build([builder.matMul(builder.tanh(builder.matMul(once, w)), builder.transpose(w, [1, 0]))])),
+    inDoublePrecision(
+      builder.build([builder.matMul(builder.tanh(builder.matMul(once, w)), builder.transpose(w, [1, 0]))]),
+    ),
     2,
   );
   checkGraph({ stage, feeds: feedsFor(stage.graph, 1), inputs: ['x'] }, createRandom(2));
@@ -120,7 +136,9 @@ test('views are not saved beside their values, nor is anything that follows from
   const builder = new GraphBuilder('views');
   const x = builder.input('x', 'float32', ['N', 2, 3]);
   const flat = builder.flatten(builder.sigmoid(x)); // Sigmoid saves its result, the products save its flat view
-  const graph = builder.build([builder.matMul(flat, builder.transpose(builder.parameter('w', [4, 6], fanInUniform(6)), [1, 0]))]);
+  const graph = builder.build([
+    builder.matMul(flat, builder.transpose(builder.parameter('w', [4, 6], fanInUniform(6)), [1, 0])),
+  ]);
   const graphs = differentiate(instantiate(graph, 2), { inputs: ['x'] });
   assert.deepEqual(names(graphs.saved), ['Sigmoid_1']);
   assert.deepEqual(graphs.usedParameters, ['w']);
@@ -137,13 +155,19 @@ test('values named in `recompute` are computed again instead of saved', () => {
   const [y = ''] = names(stage.graph.outputs);
   const values = new Map([...stage.graph.initializers, ...feedsFor(stage.graph, 1)]);
   const seeds = new Map([[y, randomTensor(createRandom(2), { type: 'float64', shape: [2, 3] })]]);
-  assert.deepEqual(runBackward(graphs, values, seeds), runBackward(differentiate(stage, { inputs: ['x'] }), values, seeds));
+  assert.deepEqual(
+    runBackward(graphs, values, seeds),
+    runBackward(differentiate(stage, { inputs: ['x'] }), values, seeds),
+  );
 });
 
 test('x · sigmoid(x) is differentiated at once and saves its result in place of x', () => {
   const builder = new GraphBuilder('swish');
   const x = builder.input('x', 'float32', ['N', 3]);
-  const stage = instantiate(inDoublePrecision(builder.build([builder.silu(builder.mul(x, builder.parameter('w', [3], ones)))])), 2);
+  const stage = instantiate(
+    inDoublePrecision(builder.build([builder.silu(builder.mul(x, builder.parameter('w', [3], ones)))])),
+    2,
+  );
   const graphs = differentiate(stage, { inputs: ['x'], parameters: [] });
   assert.deepEqual(names(graphs.saved), ['Sigmoid_1', 'Mul_2']);
   assert.deepEqual(operatorsOf(graphs.backward), ['Sub', 'Mul', 'Add', 'Mul', 'Mul']);
@@ -164,7 +188,10 @@ test('batch normalization of large images, whose sums of products are convolutio
 test('running statistics are outputs of the forward pass with the values that ONNX gives them', () => {
   const builder = new GraphBuilder('norm');
   const x = builder.input('x', 'float32', ['N', 2, 3]);
-  const stage = instantiate(inDoublePrecision(builder.build([builder.batchNorm(x, { name: 'bn', momentum: 0.75 })])), 4);
+  const stage = instantiate(
+    inDoublePrecision(builder.build([builder.batchNorm(x, { name: 'bn', momentum: 0.75 })])),
+    4,
+  );
   const graphs = differentiate(stage, { inputs: ['x'] });
   assert.deepEqual(
     graphs.bufferUpdates.map(({ buffer }) => buffer),
@@ -181,10 +208,19 @@ test('running statistics are outputs of the forward pass with the values that ON
   values.set('bn.running_var', tensor('float64', [2], [2, 3]));
   const forward = evaluateGraph(graphs.forward, values);
   const node = stage.graph.nodes[0] as Node;
-  const whole: Graph = { ...stage.graph, nodes: [node], outputs: node.outputs.map((name) => ({ name, type: 'float64', shape: [] })) };
+  const whole: Graph = {
+    ...stage.graph,
+    nodes: [node],
+    outputs: node.outputs.map((name) => ({ name, type: 'float64', shape: [] })),
+  };
   const expected = [...evaluateGraph(whole, values).values()];
   graphs.bufferUpdates.forEach(({ output, buffer }, index) => {
-    assertClose((forward.get(output) as Tensor).data as Float64Array, expected[index + 1]?.data as Float64Array, buffer, 1e-12);
+    assertClose(
+      (forward.get(output) as Tensor).data as Float64Array,
+      expected[index + 1]?.data as Float64Array,
+      buffer,
+      1e-12,
+    );
   });
 });
 
@@ -210,14 +246,17 @@ test('the gradients of a net cut into two stages are those of the whole', () => 
     const a = builder.tanh(builder.linear(x, { name: 'a', outFeatures: 4 }));
     return [a, builder.sigmoid(builder.linear(a, { name: 'b', outFeatures: 4 }))];
   };
-  const second = (builder: GraphBuilder, a: string, b: string): string => builder.linear(builder.mul(a, b), { name: 'c', outFeatures: 2 });
+  const second = (builder: GraphBuilder, a: string, b: string): string =>
+    builder.linear(builder.mul(a, b), { name: 'c', outFeatures: 2 });
   const build = (write: (builder: GraphBuilder) => readonly string[]) => {
     const builder = new GraphBuilder('net', { seed: 6 });
     return instantiate(inDoublePrecision(builder.build(write(builder))), 3);
   };
   const whole = build((builder) => [second(builder, ...first(builder))]);
   const front = build((builder) => first(builder));
-  const back = build((builder) => [second(builder, builder.input('a', 'float32', ['N', 4]), builder.input('b', 'float32', ['N', 4]))]);
+  const back = build((builder) => [
+    second(builder, builder.input('a', 'float32', ['N', 4]), builder.input('b', 'float32', ['N', 4])),
+  ]);
   const [[y = ''], [a = '', b = ''], [z = '']] = [whole, front, back].map(({ graph }) => names(graph.outputs)) as [
     string[],
     string[],
@@ -252,7 +291,9 @@ test('equal expressions are computed once', () => {
   const builder = new GraphBuilder('twice');
   const x = builder.input('x', 'float32', ['N', 3]);
   const y = builder.tanh(builder.mul(x, builder.parameter('w', [3], ones)));
-  const graphs = differentiate(instantiate(builder.build([builder.mul(y, builder.parameter('v', [3], ones))]), 2), { inputs: ['x'] });
+  const graphs = differentiate(instantiate(builder.build([builder.mul(y, builder.parameter('v', [3], ones))]), 2), {
+    inputs: ['x'],
+  });
   const keys = graphs.backward.nodes.map(({ operator, inputs }) => `${operator}(${inputs})`);
   assert.equal(new Set(keys).size, keys.length);
 });
@@ -301,7 +342,14 @@ test('ties share the gradient evenly where PyTorch does, and kinks have the deri
 });
 
 test('an operator without a rule on the way of a gradient is refused by name, elsewhere it is not', () => {
-  const foreign: Node = { operator: 'Mystery', domain: 'org.example', name: 'm1', inputs: ['h'], outputs: ['y'], attributes: {} };
+  const foreign: Node = {
+    operator: 'Mystery',
+    domain: 'org.example',
+    name: 'm1',
+    inputs: ['h'],
+    outputs: ['y'],
+    attributes: {},
+  };
   const product: Node = { operator: 'Mul', domain: '', name: 'p', inputs: ['x', 'w'], outputs: ['h'], attributes: {} };
   const value = { type: 'float32', shape: [2] } as const;
   const graph: Graph = {
@@ -351,7 +399,9 @@ test('the gradients of random graphs agree with central differences, whole and i
   for (let seed = 0; seed < 120; seed++) {
     const { graph, inputs } = randomGraph(seed);
     // Running statistics carry no gradient, so graphs that compute with them have none to compare with.
-    const statistics = new Set(graph.nodes.flatMap(({ operator, outputs }) => (operator === 'BatchNormalization' ? outputs.slice(1) : [])));
+    const statistics = new Set(
+      graph.nodes.flatMap(({ operator, outputs }) => (operator === 'BatchNormalization' ? outputs.slice(1) : [])),
+    );
     const read = [...graph.nodes.flatMap((node) => node.inputs), ...names(graph.outputs)];
     if (read.some((name) => statistics.has(name))) continue;
     checkedCount++;

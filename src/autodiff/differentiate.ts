@@ -1,6 +1,7 @@
-// Reverse mode on graphs with static shapes: from a stage's graph to the graphs that train it, as plain data. The forward graph gives
-// what the backward ones read (`saved`, counted in bytes); the backward pass comes whole and split into its two halves, because
-// zero-bubble schedules compute input gradients first and weight gradients when there is time.
+// Reverse mode on graphs with static shapes: from a stage's graph to the graphs that train it, as plain data. The
+// forward graph gives what the backward ones read (`saved`, counted in bytes); the backward pass comes whole and split
+// into its two halves, because zero-bubble schedules compute input gradients first and weight gradients when there is
+// time.
 
 import type { Emitter } from '../graph/emitter.ts';
 import type { Graph, Node } from '../graph/graph.ts';
@@ -21,23 +22,35 @@ export interface DifferentiateOptions {
   readonly parameters?: readonly string[];
   /** Float outputs that receive gradients from outside. Default: all of them. */
   readonly outputs?: readonly string[];
-  /** Values of the forward pass that the backward pass computes again instead of reading them from `saved`, or what chooses them. Default: none. */
+  /**
+   * Values of the forward pass that the backward pass computes again instead of reading them from `saved`, or what
+   * chooses them. Default: none.
+   */
   readonly recompute?: Iterable<string> | ((pass: ForwardPass) => Iterable<string>);
   /** Cuts the whole backward pass, or its second half, into pieces besides. Default: none. */
   readonly pieces?: PiecesOption;
   /** Chooses the forms of convolutions' gradients. Default: those that ONNX Runtime's plain kernels compute fastest. */
   readonly forms?: ConvolutionForms;
-  /** Rewrites the whole pass before it is cut into its graphs; gets the gradients deferred. Default: nothing, and gradients written out. */
+  /**
+   * Rewrites the whole pass before it is cut into its graphs; gets the gradients deferred. Default: nothing, and
+   * gradients written out.
+   */
   readonly lower?: (pass: TrainingPass) => TrainingPass;
 }
 
-/** Which pass comes in pieces, and the parameters whose gradients each piece makes final, in the order in which the pieces run. */
+/**
+ * Which pass comes in pieces, and the parameters whose gradients each piece makes final, in the order in which the
+ * pieces run.
+ */
 export interface PiecesOption {
   readonly of: 'backward' | 'backward-weight';
   readonly parameters: readonly (readonly string[])[];
 }
 
-/** A piece of a backward pass: its gradients are final, and the next pieces go on from what it carries. The last one of a whole pass gives the input gradients too. */
+/**
+ * A piece of a backward pass: its gradients are final, and the next pieces go on from what it carries. The last one of
+ * a whole pass gives the input gradients too.
+ */
 export interface BackwardPiece {
   /** Outputs: the gradients, then what is carried. Without gradients of its own it has no nodes. */
   readonly graph: Graph;
@@ -63,7 +76,10 @@ export interface TrainingPass {
 export interface ForwardPass {
   /** The nodes that depend on a micro-batch, in order, as they would run again. */
   readonly nodes: readonly Node[];
-  /** Bytes of the values that can be kept: outputs of `nodes` (Infinity for views, which are never kept), inputs, a batch's mean and variance. */
+  /**
+   * Bytes of the values that can be kept: outputs of `nodes` (Infinity for views, which are never kept), inputs, a
+   * batch's mean and variance.
+   */
   readonly bytes: ReadonlyMap<string, number>;
   /** Those that the backward pass reads. */
   readonly required: readonly string[];
@@ -76,24 +92,42 @@ export interface SavedValue extends ValueType {
   readonly bytes: number;
 }
 
-/** The graphs that train a stage. Every graph's inputs are exactly what it reads, but for `forward`, which has all the stage's inputs. */
+/**
+ * The graphs that train a stage. Every graph's inputs are exactly what it reads, but for `forward`, which has all the
+ * stage's inputs.
+ */
 export interface StageGraphs {
-  /** Inputs: the stage's inputs, parameters, buffers, dropout masks. Outputs: the stage's outputs, new buffers, saved values (each once). */
+  /**
+   * Inputs: the stage's inputs, parameters, buffers, dropout masks. Outputs: the stage's outputs, new buffers, saved
+   * values (each once).
+   */
   readonly forward: Graph;
-  /** Inputs: `outputGradientName(output)`, saved inputs and values, parameters. Outputs: `gradientName(…)` of inputs, then parameters. */
+  /**
+   * Inputs: `outputGradientName(output)`, saved inputs and values, parameters. Outputs: `gradientName(…)` of inputs,
+   * then parameters.
+   */
   readonly backward: Graph;
   /** Outputs: the input gradients, then `intermediates`. Without input gradients it has no nodes. */
   readonly backwardInput: Graph;
   /** Also reads `intermediates`. Outputs: the parameter gradients. */
   readonly backwardWeight: Graph;
-  /** Of the pass that `options.pieces` names; run after each other they give what it gives. They read what it reads, and what pieces before them carry. */
+  /**
+   * Of the pass that `options.pieces` names; run after each other they give what it gives. They read what it reads, and
+   * what pieces before them carry.
+   */
   readonly pieces: readonly BackwardPiece[];
   readonly bufferUpdates: readonly BufferUpdate[];
   /** Masks to feed to the forward graph. */
   readonly dropouts: readonly DropoutInput[];
-  /** Exactly the values computed by `forward` that the backward graphs read. One may be an output of the stage at the same time. */
+  /**
+   * Exactly the values computed by `forward` that the backward graphs read. One may be an output of the stage at the
+   * same time.
+   */
   readonly saved: readonly SavedValue[];
-  /** Inputs of `forward` (data, dropout masks, buffers that `forward` replaces) that the backward graphs read, as they were then. */
+  /**
+   * Inputs of `forward` (data, dropout masks, buffers that `forward` replaces) that the backward graphs read, as they
+   * were then.
+   */
   readonly savedInputs: readonly SavedValue[];
   /** Parameters, and buffers that nothing replaces, that the backward graphs read. */
   readonly usedParameters: readonly string[];
@@ -103,7 +137,9 @@ export interface StageGraphs {
   readonly inputGradients: readonly string[];
   /** The parameters that have a gradient. */
   readonly parameterGradients: readonly string[];
-  /** The inputs and parameters asked for to which no output has a path: their gradient is zero and no graph computes it. */
+  /**
+   * The inputs and parameters asked for to which no output has a path: their gradient is zero and no graph computes it.
+   */
   readonly withoutGradient: readonly string[];
 }
 
@@ -215,7 +251,10 @@ interface SplitRequest {
   readonly pieces: PiecesOption | undefined;
 }
 
-/** The input half is all that the input gradients need; the weight half is the rest, given the first half's values. Pieces go on from each other likewise. */
+/**
+ * The input half is all that the input gradients need; the weight half is the rest, given the first half's values.
+ * Pieces go on from each other likewise.
+ */
 function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
   const { forwardCount, gradients, inputs, parameters } = request;
   const forwardNodes = emitter.nodes.slice(0, forwardCount);
@@ -249,7 +288,11 @@ function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
       ...targets.of(names, new Set([...inInputHalf, ...computed]), true),
     ];
     const list = new NodeList([...forwardAgain, ...targets.nodes]);
-    const selection = list.select(own, (value) => isGiven(value) || (computed.has(value) && !isFree(value)), isConstant);
+    const selection = list.select(
+      own,
+      (value) => isGiven(value) || (computed.has(value) && !isFree(value)),
+      isConstant,
+    );
     for (const value of outputsOf(list, selection, 0)) computed.add(value);
     pieces.push({ selection, targets: own, parameterGradients: names.filter((name) => gradients.has(name)) });
   }
@@ -270,8 +313,8 @@ function splitBackward(emitter: Emitter, request: SplitRequest): Halves {
 }
 
 /**
- * The node as it runs a second time. The batch's mean and variance are known then (they are always kept, being small): normalizing with them
- * takes one pass less.
+ * The node as it runs a second time. The batch's mean and variance are known then (they are always kept, being small):
+ * normalizing with them takes one pass less.
  */
 function runAgain(node: Node): Node {
   if (!isTrainingBatchNormalization(node)) return node;
@@ -281,8 +324,9 @@ function runAgain(node: Node): Node {
 }
 
 /**
- * Tells the values that a backward graph computes again instead of reading them: those asked for, and those that are free: views of other values,
- * and what depends on parameters and constants alone (a transposed weight), which would otherwise be kept once a micro-batch.
+ * Tells the values that a backward graph computes again instead of reading them: those asked for, and those that are
+ * free: views of other values, and what depends on parameters and constants alone (a transposed weight), which would
+ * otherwise be kept once a micro-batch.
  */
 function recomputation(
   emitter: Emitter,
@@ -301,15 +345,27 @@ function recomputation(
   const isView = (value: string): boolean => views.has(list.nodes[list.producer(value) ?? -1]?.operator ?? '');
   const choose = (): Iterable<string> => {
     if (typeof recompute !== 'function') return recompute;
-    const nodes = list.nodes.slice(0, forwardCount).filter((node) => node.outputs.some((output) => varying.has(output)));
+    const nodes = list.nodes
+      .slice(0, forwardCount)
+      .filter((node) => node.outputs.some((output) => varying.has(output)));
     const type = (value: string): ValueType => emitter.type(value);
-    const values = [...roles.inputs, ...statistics, ...nodes.flatMap((node) => node.outputs.filter((output) => output !== ''))];
-    const bytes = new Map(values.map((value) => [value, isView(value) ? Number.POSITIVE_INFINITY : byteLength(type(value))]));
+    const values = [
+      ...roles.inputs,
+      ...statistics,
+      ...nodes.flatMap((node) => node.outputs.filter((output) => output !== '')),
+    ];
+    const bytes = new Map(
+      values.map((value) => [value, isView(value) ? Number.POSITIVE_INFINITY : byteLength(type(value))]),
+    );
     return recompute({ nodes, bytes, required: read.filter((value) => bytes.has(value)), type });
   };
   const chosen = new Set(choose());
-  const isFree = (value: string): boolean => list.producer(value) !== undefined && (isView(value) || !varying.has(value));
-  return { isRecomputed: (value) => isFree(value) || (list.producer(value) !== undefined && chosen.has(value)), isFree };
+  const isFree = (value: string): boolean =>
+    list.producer(value) !== undefined && (isView(value) || !varying.has(value));
+  return {
+    isRecomputed: (value) => isFree(value) || (list.producer(value) !== undefined && chosen.has(value)),
+    isFree,
+  };
 }
 
 interface AssemblyRequest {
@@ -330,10 +386,26 @@ const inputOrder: readonly ValueKind[] = ['seed', 'backward', 'input', 'forward'
 
 type AssembledGraphs = Pick<
   StageGraphs,
-  'forward' | 'backward' | 'backwardInput' | 'backwardWeight' | 'pieces' | 'saved' | 'savedInputs' | 'usedParameters' | 'intermediates'
+  | 'forward'
+  | 'backward'
+  | 'backwardInput'
+  | 'backwardWeight'
+  | 'pieces'
+  | 'saved'
+  | 'savedInputs'
+  | 'usedParameters'
+  | 'intermediates'
 >;
 
-function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts, forwardCount }: AssemblyRequest): AssembledGraphs {
+function assembleGraphs({
+  emitter,
+  graph,
+  halves,
+  roles,
+  bufferUpdates,
+  dropouts,
+  forwardCount,
+}: AssemblyRequest): AssembledGraphs {
   const { list, again, rename, inputTargets, parameterTargets, inputHalf, weightHalf, whole } = halves;
   const kind = (value: string): ValueKind => {
     const producer = list.producer(value);
@@ -344,8 +416,12 @@ function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts
     const { type, shape } = emitter.type(value);
     return { name: rename.get(value) ?? value, type, shape, bytes: byteLength({ type, shape }) };
   };
-  const graphOf = (part: string, nodes: readonly Node[], inputs: readonly string[], outputs: readonly string[]): Graph =>
-    assemble(emitter, { name: `${graph.name}.${part}`, inputs, nodes, outputs, rename });
+  const graphOf = (
+    part: string,
+    nodes: readonly Node[],
+    inputs: readonly string[],
+    outputs: readonly string[],
+  ): Graph => assemble(emitter, { name: `${graph.name}.${part}`, inputs, nodes, outputs, rename });
   const backwardOf = (part: string, { nodes, leaves }: Selection, outputs: readonly string[]): Graph =>
     graphOf(
       part,
@@ -355,7 +431,9 @@ function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts
     );
   const pieces = halves.pieces.map(({ selection, targets, parameterGradients }, index): BackwardPiece => {
     const later = new Set(halves.pieces.slice(index + 1).flatMap((piece) => piece.selection.leaves));
-    const carried = [...selection.nodes].flatMap((node) => (again.nodes[node] as Node).outputs.filter((output) => later.has(output)));
+    const carried = [...selection.nodes].flatMap((node) =>
+      (again.nodes[node] as Node).outputs.filter((output) => later.has(output)),
+    );
     return {
       graph: backwardOf(`piece${index}`, selection, [...new Set([...targets, ...carried])]),
       carried: carried.map((value) => rename.get(value) ?? value),
@@ -366,12 +444,19 @@ function assembleGraphs({ emitter, graph, halves, roles, bufferUpdates, dropouts
   const intermediates = weightHalf.leaves.filter((value) => kind(value) === 'backward');
   const masks = dropouts.map(({ name }) => name);
   const data = graph.inputs.map(({ name }) => name).filter((name) => !masks.includes(name));
-  const forwardOutputs = [...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output), ...saved])];
+  const forwardOutputs = [
+    ...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output), ...saved]),
+  ];
   const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
   const { nodes } = list.select(forwardOutputs, () => false, isConstant);
   const forwardNodes = Array.from(nodes, (index) => list.nodes[index] as Node);
   return {
-    forward: graphOf('forward', forwardNodes, [...data, ...graph.parameters, ...graph.buffers, ...masks], forwardOutputs),
+    forward: graphOf(
+      'forward',
+      forwardNodes,
+      [...data, ...graph.parameters, ...graph.buffers, ...masks],
+      forwardOutputs,
+    ),
     backward: backwardOf('backward', whole, [...inputTargets, ...parameterTargets]),
     backwardInput: backwardOf('backwardInput', inputHalf, [...new Set([...inputTargets, ...intermediates])]),
     backwardWeight: backwardOf('backwardWeight', weightHalf, parameterTargets),

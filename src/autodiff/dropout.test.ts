@@ -21,7 +21,9 @@ function model(ratio: number): Graph {
 
 test('a dropout becomes a product with a mask that is an input', () => {
   const { stage, dropouts } = replaceDropouts(instantiate(model(0.25), 2));
-  assert.deepEqual(dropouts, [{ name: 'dropout(Dropout_1)', type: 'float32', shape: [2, 3], ratio: 0.25, index: hashString('Dropout_1') }]);
+  assert.deepEqual(dropouts, [
+    { name: 'dropout(Dropout_1)', type: 'float32', shape: [2, 3], ratio: 0.25, index: hashString('Dropout_1') },
+  ]);
   assert.deepEqual(
     stage.graph.nodes.map(({ operator, inputs }) => [operator, inputs]),
     [
@@ -96,7 +98,10 @@ test('the samples may lie on any axis, and several entries of it may belong to o
   const first = dropoutMask({ ...key, shape: [2, 6], sampleIds: [8, 9] });
   const second = dropoutMask({ ...key, shape: [2, 2, 3], batchAxis: 1, sampleIds: [8, 9] });
   // sample 8 has rows [0, 3) and [3, 6) of the first mask, in blocks 0 and 1 of the second
-  assert.deepEqual([...second], [...first.slice(0, 3), ...first.slice(6, 9), ...first.slice(3, 6), ...first.slice(9, 12)]);
+  assert.deepEqual(
+    [...second],
+    [...first.slice(0, 3), ...first.slice(6, 9), ...first.slice(3, 6), ...first.slice(9, 12)],
+  );
   assert.deepEqual(dropoutMask({ ...key, shape: [4, 3], sampleIds: [8, 9] }), first);
   assert.throws(() => dropoutMask({ ...key, shape: [3, 3], sampleIds: [8, 9] }), /no whole number of entries/);
 });
@@ -119,7 +124,8 @@ test('neighbouring elements are independent', () => {
   const mask = dropoutMask({ ...key, ratio: 0.5, shape: [1, 65_536], sampleIds: [5] });
   for (const distance of [1, 2, 3, 8, 64, 256]) {
     let both = 0;
-    for (let index = distance; index < mask.length; index++) if (mask[index] !== 0 && mask[index - distance] !== 0) both++;
+    for (let index = distance; index < mask.length; index++)
+      if (mask[index] !== 0 && mask[index - distance] !== 0) both++;
     const share = both / (mask.length - distance);
     assert.ok(Math.abs(share - 0.25) < 0.009, `${share} at distance ${distance}`);
   }
@@ -165,7 +171,8 @@ test('drawn numbers have their distribution, and do not depend on how the batch 
   const samples = Array.from({ length: 400 }, (_, index) => index);
   const drawn = dropoutMask({ ...uniform, shape: [400, 10], sampleIds: samples });
   assert.ok(drawn.every((value) => value >= -1 && value < 3));
-  const mean = (values: ArrayLike<number>): number => Array.from(values).reduce((sum, value) => sum + value, 0) / values.length;
+  const mean = (values: ArrayLike<number>): number =>
+    Array.from(values).reduce((sum, value) => sum + value, 0) / values.length;
   assert.ok(Math.abs(mean(drawn) - 1) < 0.05);
   assert.deepEqual(drawn.slice(30, 50), dropoutMask({ ...uniform, shape: [2, 10], sampleIds: [3, 4] }));
   const normal = dropoutMask({

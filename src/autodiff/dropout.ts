@@ -1,6 +1,6 @@
-// Dropout and all else that draws at random made reproducible: what is drawn becomes an input of the graph, and its value is a pure
-// function of the seed, the round, the node and the sample, so that a batch split in any way over devices and micro-batches draws the
-// same numbers.
+// Dropout and all else that draws at random made reproducible: what is drawn becomes an input of the graph, and its
+// value is a pure function of the seed, the round, the node and the sample, so that a batch split in any way over
+// devices and micro-batches draws the same numbers.
 
 import { assert } from '../assert.ts';
 import { floatAttribute, int, type Node, type ValueInfo } from '../graph/graph.ts';
@@ -15,7 +15,10 @@ export type Distribution =
   | { readonly kind: 'uniform'; readonly low: number; readonly high: number }
   | { readonly kind: 'normal'; readonly mean: number; readonly deviation: number };
 
-/** A mask that the runtime must feed: 0 where an element is dropped, 1/(1 − ratio) where it stays. Or other random numbers. */
+/**
+ * A mask that the runtime must feed: 0 where an element is dropped, 1/(1 − ratio) where it stays. Or other random
+ * numbers.
+ */
 export interface DropoutInput {
   /** The graph input's name. */
   readonly name: string;
@@ -23,18 +26,24 @@ export interface DropoutInput {
   readonly shape: readonly number[];
   /** The probability that an element is dropped, in (0, 1]. */
   readonly ratio: number;
-  /** Tells this dropout from the others of the model (a hash of its node's name): the same however the model is cut into stages. */
+  /**
+   * Tells this dropout from the others of the model (a hash of its node's name): the same however the model is cut into
+   * stages.
+   */
   readonly index: number;
   /** What to draw in place of a mask; `ratio` is 1 then and means nothing. */
   readonly distribution?: Distribution;
 }
 
 /**
- * Replaces every Dropout that drops by Mul(x, mask) with the mask a new graph input (after the others), and every node that draws random
- * numbers by an input that brings them. Dropouts in inference mode or of ratio 0 stay as they are. Throws InputError where the ratio or
- * the training mode is not a constant.
+ * Replaces every Dropout that drops by Mul(x, mask) with the mask a new graph input (after the others), and every node
+ * that draws random numbers by an input that brings them. Dropouts in inference mode or of ratio 0 stay as they are.
+ * Throws InputError where the ratio or the training mode is not a constant.
  */
-export function replaceDropouts(stage: StaticGraph): { readonly stage: StaticGraph; readonly dropouts: readonly DropoutInput[] } {
+export function replaceDropouts(stage: StaticGraph): {
+  readonly stage: StaticGraph;
+  readonly dropouts: readonly DropoutInput[];
+} {
   const { graph } = stage;
   const types = new Map(stage.types);
   const dropouts: DropoutInput[] = [];
@@ -47,9 +56,16 @@ export function replaceDropouts(stage: StaticGraph): { readonly stage: StaticGra
     dropouts.push(dropout);
     types.set(dropout.name, { type, shape });
     if (node.operator === 'Dropout') return maskedProduct(node, dropout.name);
-    return drawnValue(node, { drawn: dropout.name, type: (types.get(node.outputs[0] as string) as ValueType).type, types });
+    return drawnValue(node, {
+      drawn: dropout.name,
+      type: (types.get(node.outputs[0] as string) as ValueType).type,
+      types,
+    });
   });
-  const inputs: readonly ValueInfo[] = [...graph.inputs, ...dropouts.map(({ name, type, shape }) => ({ name, type, shape }))];
+  const inputs: readonly ValueInfo[] = [
+    ...graph.inputs,
+    ...dropouts.map(({ name, type, shape }) => ({ name, type, shape })),
+  ];
   return { stage: { graph: { ...graph, nodes, inputs }, types }, dropouts };
 }
 
@@ -64,12 +80,19 @@ function drawnBy(node: Node, stage: StaticGraph): Pick<DropoutInput, 'ratio' | '
       return { ratio: 1, distribution: { kind: 'uniform', low: 0, high: 1 } };
     case 'RandomUniform':
     case 'RandomUniformLike':
-      return { ratio: 1, distribution: { kind: 'uniform', low: floatAttribute(node, 'low', 0), high: floatAttribute(node, 'high', 1) } };
+      return {
+        ratio: 1,
+        distribution: { kind: 'uniform', low: floatAttribute(node, 'low', 0), high: floatAttribute(node, 'high', 1) },
+      };
     case 'RandomNormal':
     case 'RandomNormalLike':
       return {
         ratio: 1,
-        distribution: { kind: 'normal', mean: floatAttribute(node, 'mean', 0), deviation: floatAttribute(node, 'scale', 1) },
+        distribution: {
+          kind: 'normal',
+          mean: floatAttribute(node, 'mean', 0),
+          deviation: floatAttribute(node, 'scale', 1),
+        },
       };
     default:
       return undefined;
@@ -84,10 +107,19 @@ interface DrawnOptions {
   readonly types: Map<string, ValueType>;
 }
 
-/** The node's output from what was drawn: the numbers themselves, or for Bernoulli 1 where they are less than its probabilities. */
+/**
+ * The node's output from what was drawn: the numbers themselves, or for Bernoulli 1 where they are less than its
+ * probabilities.
+ */
 function drawnValue(node: Node, { drawn, type, types }: DrawnOptions): readonly Node[] {
   const [output = ''] = node.outputs;
-  const write = (operator: string, name: string, inputs: readonly string[], outputs: readonly string[], to?: ElementType): Node => ({
+  const write = (
+    operator: string,
+    name: string,
+    inputs: readonly string[],
+    outputs: readonly string[],
+    to?: ElementType,
+  ): Node => ({
     operator,
     domain: '',
     name,
@@ -125,7 +157,14 @@ function dropRatio(node: Node, { graph }: StaticGraph): number {
 /** y = x · mask; the node's own mask output, if it has one, is "mask is not 0". */
 function maskedProduct(node: Node, mask: string): readonly Node[] {
   const [x = '', y = '', kept = ''] = [node.inputs[0], node.outputs[0], node.outputs[1]];
-  const product: Node = { operator: 'Mul', domain: '', name: node.name, inputs: [x, mask], outputs: [y], attributes: {} };
+  const product: Node = {
+    operator: 'Mul',
+    domain: '',
+    name: node.name,
+    inputs: [x, mask],
+    outputs: [y],
+    attributes: {},
+  };
   if (kept === '') return [product];
   const cast: Node = {
     operator: 'Cast',
@@ -148,7 +187,10 @@ export interface DropoutMaskOptions {
   readonly ratio: number;
   /** Draws numbers in place of a mask; `ratio` means nothing then. */
   readonly distribution?: Distribution;
-  /** The mask's shape. Its batch axis counts the samples, or a multiple of them where each sample has several consecutive entries. */
+  /**
+   * The mask's shape. Its batch axis counts the samples, or a multiple of them where each sample has several
+   * consecutive entries.
+   */
   readonly shape: readonly number[];
   /** The axis of the samples. Default 0. */
   readonly batchAxis?: number;
@@ -156,7 +198,10 @@ export interface DropoutMaskOptions {
   readonly sampleIds: ArrayLike<number>;
 }
 
-/** The mask of a dropout for some samples. A sample's part depends on (seed, round, index, its id) only, not on its neighbours. */
+/**
+ * The mask of a dropout for some samples. A sample's part depends on (seed, round, index, its id) only, not on its
+ * neighbours.
+ */
 export function dropoutMask(options: DropoutMaskOptions): Float32Array<ArrayBuffer> {
   const { seed, round, index, shape, batchAxis = 0, sampleIds } = options;
   const axisLength = shape[batchAxis] ?? 0;
@@ -194,10 +239,15 @@ function elementOf({ ratio, distribution }: DropoutMaskOptions): (stream: number
   }
   const { mean, deviation } = distribution;
   return (stream, n) =>
-    mean + deviation * Math.sqrt(-2 * Math.log(1 - uniform(stream, 2 * n))) * Math.cos(2 * Math.PI * uniform(stream, 2 * n + 1));
+    mean +
+    deviation *
+      Math.sqrt(-2 * Math.log(1 - uniform(stream, 2 * n))) *
+      Math.cos(2 * Math.PI * uniform(stream, 2 * n + 1));
 }
 
-/** The n-th 32-bit word of a stream: a bijective mix of n (lowbias32's rounds) keyed by the stream before and between. */
+/**
+ * The n-th 32-bit word of a stream: a bijective mix of n (lowbias32's rounds) keyed by the stream before and between.
+ */
 function randomWord(stream: number, n: number): number {
   let word = (n + Math.imul(stream, 0x9e3779b9)) ^ stream;
   word = Math.imul(word ^ (word >>> 16), 0x7feb352d);

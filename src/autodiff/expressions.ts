@@ -1,5 +1,5 @@
-// A thin vocabulary over the emitter in which gradient rules read like their formulas. Each function writes at most a few nodes and
-// returns the result's name; trivial cases (a factor of 1, a reshape to the same shape) write nothing.
+// A thin vocabulary over the emitter in which gradient rules read like their formulas. Each function writes at most a
+// few nodes and returns the result's name; trivial cases (a factor of 1, a reshape to the same shape) write nothing.
 
 import type { Emitter } from '../graph/emitter.ts';
 import { int, ints, tensorAttribute } from '../graph/graph.ts';
@@ -151,7 +151,9 @@ export function full(e: Emitter, type: ElementType, shape: readonly number[], va
   return e.emit('ConstantOfShape', [e.int64s(shape)], { value: tensorAttribute(tensor(type, [1], [value])) });
 }
 
-/** Elements start, start + step, … before end of one axis (a negative step goes backwards, end −∞ for "to the first"). */
+/**
+ * Elements start, start + step, … before end of one axis (a negative step goes backwards, end −∞ for "to the first").
+ */
 export function slice(
   e: Emitter,
   x: string,
@@ -162,11 +164,20 @@ export function slice(
 ): string {
   const shape = e.shape(x);
   const whole = axes.every(
-    (axis, index) => starts[index] === 0 && (ends[index] as number) >= (shape[axis] as number) && (steps?.[index] ?? 1) === 1,
+    (axis, index) =>
+      starts[index] === 0 && (ends[index] as number) >= (shape[axis] as number) && (steps?.[index] ?? 1) === 1,
   );
   if (whole) return x;
-  const inputs = [x, e.int64s(starts), e.int64s(ends.map((end) => (end === Number.NEGATIVE_INFINITY ? -(2 ** 31) : end))), e.int64s(axes)];
-  return e.emit('Slice', steps === undefined || steps.every((step) => step === 1) ? inputs : [...inputs, e.int64s(steps)]);
+  const inputs = [
+    x,
+    e.int64s(starts),
+    e.int64s(ends.map((end) => (end === Number.NEGATIVE_INFINITY ? -(2 ** 31) : end))),
+    e.int64s(axes),
+  ];
+  return e.emit(
+    'Slice',
+    steps === undefined || steps.every((step) => step === 1) ? inputs : [...inputs, e.int64s(steps)],
+  );
 }
 
 /** x with the order of these axes reversed. */

@@ -1,9 +1,13 @@
-// The forms that a convolution's gradients can take (written out in rules/convolution-forms.ts), and which is fastest for which shapes.
-// Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P places = Π output, T taps = Π kernel.
+// The forms that a convolution's gradients can take (written out in rules/convolution-forms.ts), and which is fastest
+// for which shapes. Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P
+// places = Π output, T taps = Π kernel.
 
 import { product } from './expressions.ts';
 
-/** How a convolution slides: one entry a spatial axis. Places: o·stride − padsBegin + tap·dilation for 0 ≤ o < output, 0 ≤ tap < kernel. */
+/**
+ * How a convolution slides: one entry a spatial axis. Places: o·stride − padsBegin + tap·dilation for 0 ≤ o < output, 0
+ * ≤ tap < kernel.
+ */
 export interface Sliding {
   readonly input: readonly number[];
   readonly output: readonly number[];
@@ -27,7 +31,10 @@ export interface ConvolutionSize {
 
 /** The forms of the gradient with respect to x. */
 export type InputGradientForm =
-  /** Conv of g with the weights turned around and transposed. For stride 1, and padding that the kernel's reach covers (`canFlip`). */
+  /**
+   * Conv of g with the weights turned around and transposed. For stride 1, and padding that the kernel's reach covers
+   * (`canFlip`).
+   */
   | 'flipped'
   /** ConvTranspose. */
   | 'transposed';
@@ -44,9 +51,14 @@ export type WeightGradientForm =
   | 'joint-columns'
   /** Conv of x with g as filters, batch and channels exchanged. */
   | 'convolution'
-  /** Conv of x as one image of N·C channels with g as N·K filters of one channel each, then a sum over N. One channel a group. */
+  /**
+   * Conv of x as one image of N·C channels with g as N·K filters of one channel each, then a sum over N. One channel a
+   * group.
+   */
   | 'depthwise'
-  /** For each tap the dot products of rows [N·P] of x and g, as a convolution that takes one place. One channel a group. */
+  /**
+   * For each tap the dot products of rows [N·P] of x and g, as a convolution that takes one place. One channel a group.
+   */
   | 'joint-dots';
 
 /** Chooses forms; an engine with other kernels brings its own. */
@@ -61,7 +73,10 @@ const fewChannels = 8;
 const manyTaps = 25;
 /** Places of all samples an output channel up to which one product of all taps beats one for each. */
 const columnsPerChannel = 8;
-/** Places a tap from which dot products of slices beat one convolution with g for its kernel, in depthwise convolutions of stride 1. */
+/**
+ * Places a tap from which dot products of slices beat one convolution with g for its kernel, in depthwise convolutions
+ * of stride 1.
+ */
 const placesPerTap = 7;
 
 /** The forms that measured fastest with ONNX Runtime's plain CPU kernels, one thread (x64 with AVX-512). */
@@ -77,11 +92,14 @@ export const plainForms: ConvolutionForms = {
     const { input, output, kernel, strides, group } = sliding;
     const taps = product(kernel);
     if (channels === group) {
-      return strides.every((stride) => stride === 1) && product(output) >= placesPerTap * taps ? 'joint-dots' : 'depthwise';
+      return strides.every((stride) => stride === 1) && product(output) >= placesPerTap * taps
+        ? 'joint-dots'
+        : 'depthwise';
     }
     if (group > 1) return 'sample-products';
     if (channels < fewChannels && taps > 1) return taps >= manyTaps ? 'convolution' : 'columns';
-    // side by side, the taps' copies grow with the images; separate products are put together at a cost that grows with the weights
+    // side by side, the taps' copies grow with the images; separate products are put together at a cost that grows with
+    // the weights
     if (taps > 1 && samples * product(output) <= columnsPerChannel * outputChannels) return 'joint-columns';
     // joint products copy x and g once; sample products write a gradient for each sample and sum them
     const moved = channels * product(input) + outputChannels * product(output);
@@ -89,7 +107,10 @@ export const plainForms: ConvolutionForms = {
   },
 };
 
-/** True where the form 'flipped' is possible: turned around, the padding is what the window reaches beyond the old one, never negative. */
+/**
+ * True where the form 'flipped' is possible: turned around, the padding is what the window reaches beyond the old one,
+ * never negative.
+ */
 export function canFlip(sliding: Sliding): boolean {
   const { kernel, strides, dilations, padsBegin } = sliding;
   const ends = padsEnd(sliding);

@@ -70,9 +70,27 @@ test('the first stage: parameters move, the data do not', () => {
   assert.deepEqual(found.tangentParameters, ['layer0.weight', 'layer1.weight']);
   assert.deepEqual(found.tangentOutputs, ['Gemm_2']);
   assert.deepEqual(found.withoutTangent, []);
-  assert.deepEqual(names(found.graph.inputs), ['x', 'layer0.weight', 'layer1.weight', 'tangent(layer0.weight)', 'tangent(layer1.weight)']);
+  assert.deepEqual(names(found.graph.inputs), [
+    'x',
+    'layer0.weight',
+    'layer1.weight',
+    'tangent(layer0.weight)',
+    'tangent(layer1.weight)',
+  ]);
   assert.deepEqual(names(found.graph.outputs), ['Gemm_2', 'tangent(Gemm_2)']);
-  assert.deepEqual(operatorsOf(found.graph), ['Gemm', 'Relu', 'Gemm', 'Cast', 'Cast', 'Gemm', 'Reshape', 'Mul', 'Gemm', 'Add', 'Gemm']);
+  assert.deepEqual(operatorsOf(found.graph), [
+    'Gemm',
+    'Relu',
+    'Gemm',
+    'Cast',
+    'Cast',
+    'Gemm',
+    'Reshape',
+    'Mul',
+    'Gemm',
+    'Add',
+    'Gemm',
+  ]);
 });
 
 test('a later stage: its input moves as well', () => {
@@ -134,7 +152,8 @@ test('running statistics are replaced as in the forward pass of training, and do
   assert.equal(found.bufferUpdates.length, 6);
   const values = new Map([...stage.graph.initializers, ...feedsFor(stage, 1)]);
   const random = createRandom(2);
-  for (const name of found.tangentParameters) values.set(tangentName(name), randomTensor(random, stage.types.get(name) as ValueType));
+  for (const name of found.tangentParameters)
+    values.set(tangentName(name), randomTensor(random, stage.types.get(name) as ValueType));
   const [expected, results] = [evaluateGraph(forward.forward, values), evaluateGraph(found.graph, values)];
   found.bufferUpdates.forEach(({ output }, index) => {
     assert.deepEqual(results.get(output), expected.get(forward.bufferUpdates[index]?.output as string));
@@ -157,7 +176,10 @@ test('equal expressions are computed once', () => {
   assert.deepEqual(operatorsOf(found.graph), ['Sin', 'Sin', 'Add', 'Cos', 'Mul', 'Add', 'Sum']);
 });
 
-/** The nodes in the order in which ONNX Runtime runs them. `isFused` tells nodes that it fuses with others, and puts at the end of its list. */
+/**
+ * The nodes in the order in which ONNX Runtime runs them. `isFused` tells nodes that it fuses with others, and puts at
+ * the end of its list.
+ */
 function inOrder(graph: Graph, isFused: (node: Node) => boolean): readonly Node[] {
   const { nodes } = arrangeForMemory(graph);
   const list = [...nodes.filter((node) => !isFused(node)), ...nodes.filter(isFused)];
@@ -181,12 +203,16 @@ function mostAlive(graph: Graph, isFused: (node: Node) => boolean): number {
   return most;
 }
 
-/** A chain of blocks that multiply by a gate, add a shortcut and normalize; weights transposed by nodes, as exporters write them. */
+/**
+ * A chain of blocks that multiply by a gate, add a shortcut and normalize; weights transposed by nodes, as exporters
+ * write them.
+ */
 function blocks(depth: number): Graph {
   const builder = new GraphBuilder('blocks');
   let x = builder.input('x', 'float32', ['N', 4]);
   for (let index = 0; index < depth; index++) {
-    const weight = (name: string): string => builder.transpose(builder.parameter(`${name}${index}`, [4, 4], fanInUniform(4)), [1, 0]);
+    const weight = (name: string): string =>
+      builder.transpose(builder.parameter(`${name}${index}`, [4, 4], fanInUniform(4)), [1, 0]);
     const hidden = builder.relu(builder.matMul(builder.layerNorm(x, { name: `norm${index}` }), weight('w')));
     x = builder.add(x, builder.mul(hidden, builder.sigmoid(builder.matMul(hidden, weight('v')))));
   }
@@ -197,7 +223,8 @@ test('memory does not grow with depth, and work grows in proportion to it', () =
   const never = (): boolean => false;
   // products, and the forward pass, where it ends with them or has transposed weights
   const often = ({ name, operator }: Node): boolean =>
-    operator !== 'Transpose' && (name.startsWith('grad.') ? ['Gemm', 'MatMul'].includes(operator) : operator !== 'Gemm');
+    operator !== 'Transpose' &&
+    (name.startsWith('grad.') ? ['Gemm', 'MatMul'].includes(operator) : operator !== 'Gemm');
   for (const { build, valueCounts, nodeCount } of [
     { build: (depth: number) => perceptron(...new Array<number>(depth).fill(3)), valueCounts: [4, 4], nodeCount: 9 },
     { build: blocks, valueCounts: [8, 8], nodeCount: 44 },
@@ -227,7 +254,14 @@ for (const [lowered, options] of [
 }
 
 test('an operator without a rule on the way of a tangent is refused by name, elsewhere it is not', () => {
-  const foreign: Node = { operator: 'Mystery', domain: 'org.example', name: 'm1', inputs: ['h'], outputs: ['y'], attributes: {} };
+  const foreign: Node = {
+    operator: 'Mystery',
+    domain: 'org.example',
+    name: 'm1',
+    inputs: ['h'],
+    outputs: ['y'],
+    attributes: {},
+  };
   const product: Node = { operator: 'Mul', domain: '', name: 'p', inputs: ['x', 'w'], outputs: ['h'], attributes: {} };
   const value = { type: 'float32', shape: [2] } as const;
   const graph: Graph = {
@@ -300,7 +334,10 @@ for (const [graph, inputs] of [
   });
 }
 
-/** The tangents of the outputs along the directions, stage after stage; each hands on its outputs and those of their tangents that it has. */
+/**
+ * The tangents of the outputs along the directions, stage after stage; each hands on its outputs and those of their
+ * tangents that it has.
+ */
 function throughStages(
   stages: readonly StageGraph[],
   feeds: ReadonlyMap<string, Tensor>,
@@ -338,7 +375,12 @@ for (const net of [trainedResidualNet(), transformerNet(), batchNormNet()]) {
       const found = throughStages(stages, feeds, directions);
       assert.deepEqual([...found.keys()], [...expected.keys()]);
       for (const [name, value] of expected)
-        assertClose(found.get(name)?.data as Float64Array, value.data as Float64Array, `"${name}" cut before layer ${cut}`, 1e-12);
+        assertClose(
+          found.get(name)?.data as Float64Array,
+          value.data as Float64Array,
+          `"${name}" cut before layer ${cut}`,
+          1e-12,
+        );
     }
   });
 }
@@ -349,7 +391,9 @@ test('a weight that is used twice moves both times', () => {
   const w = builder.parameter('w', [3, 3], fanInUniform(3));
   const once = builder.tanh(builder.matMul(x, w));
   const stage = instantiate(
-    inDoublePrecision(builder.build([builder.matMul(builder.tanh(builder.matMul(once, w)), builder.transpose(w, [1, 0]))])),
+    inDoublePrecision(
+      builder.build([builder.matMul(builder.tanh(builder.matMul(once, w)), builder.transpose(w, [1, 0]))]),
+    ),
     2,
   );
   checkTangents({ stage, feeds: feedsFor(stage, 1), inputs: ['x'] }, createRandom(2));
@@ -359,7 +403,9 @@ test('the tangents of random graphs agree with central differences and with thei
   let checkedCount = 0;
   for (let seed = 1000; seed < 1120; seed++) {
     const { graph, inputs } = randomGraph(seed);
-    const statistics = new Set(graph.nodes.flatMap(({ operator, outputs }) => (operator === 'BatchNormalization' ? outputs.slice(1) : [])));
+    const statistics = new Set(
+      graph.nodes.flatMap(({ operator, outputs }) => (operator === 'BatchNormalization' ? outputs.slice(1) : [])),
+    );
     const read = [...graph.nodes.flatMap((node) => node.inputs), ...names(graph.outputs)];
     if (read.some((name) => statistics.has(name))) continue;
     checkedCount++;

@@ -1,6 +1,7 @@
-// Forward mode on graphs with static shapes: from a stage's graph to one that computes its outputs and, in the same pass, their tangents:
-// the directional derivative (Jacobian–vector product) along tangents given for its inputs and parameters. Nothing is kept for later, so
-// that memory does not grow with depth; what no tangent reaches costs nothing. Rules: tangents.ts.
+// Forward mode on graphs with static shapes: from a stage's graph to one that computes its outputs and, in the same
+// pass, their tangents: the directional derivative (Jacobian–vector product) along tangents given for its inputs and
+// parameters. Nothing is kept for later, so that memory does not grow with depth; what no tangent reaches costs
+// nothing. Rules: tangents.ts.
 
 import { assert } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -24,15 +25,19 @@ export interface TangentOptions {
   readonly parameters?: readonly string[];
   /** Float outputs whose tangents are wanted. Default: all of them. */
   readonly outputs?: readonly string[];
-  /** Rewrites the forward pass with the tangents behind it, as for `differentiate`; the `gradients` are the outputs' tangents. Default: nothing. */
+  /**
+   * Rewrites the forward pass with the tangents behind it, as for `differentiate`; the `gradients` are the outputs'
+   * tangents. Default: nothing.
+   */
   readonly lower?: (pass: TrainingPass) => TrainingPass;
 }
 
 /** A stage's forward pass with its Jacobian–vector product. */
 export interface TangentGraph {
   /**
-   * Inputs: the stage's inputs, parameters, buffers, dropout masks, and `tangentName(…)` of `tangentInputs` and `tangentParameters`.
-   * Outputs: the stage's outputs, new buffers, and `tangentName(…)` of `tangentOutputs`. A tangent has its value's shape and type.
+   * Inputs: the stage's inputs, parameters, buffers, dropout masks, and `tangentName(…)` of `tangentInputs` and
+   * `tangentParameters`. Outputs: the stage's outputs, new buffers, and `tangentName(…)` of `tangentOutputs`. A tangent
+   * has its value's shape and type.
    */
   readonly graph: Graph;
   readonly bufferUpdates: readonly BufferUpdate[];
@@ -63,14 +68,18 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const parameters = options.parameters ?? graph.parameters;
   const outputs = options.outputs ?? graph.outputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
   checkNames(graph, { inputs: options.inputs, parameters, outputs });
-  const sources = [...options.inputs, ...parameters].filter((name) => isFloat((masked.types.get(name) as ValueType).type));
+  const sources = [...options.inputs, ...parameters].filter((name) =>
+    isFloat((masked.types.get(name) as ValueType).type),
+  );
   const { lower = (pass) => pass } = options;
   const { emitter: written, bufferUpdates, moved } = loadForward(masked, sources);
   const tangents = new Map(sources.map((name) => [name, declareTangent(written, name)]));
   const [data, forwardCount] = [graph.inputs.map(({ name }) => name), written.nodes.length];
   const starts = propagate(written, { moved, tangents, data, deferred: options.lower !== undefined });
   const tangentOutputs = outputs.filter((name) => tangents.has(name));
-  const results = [...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)])];
+  const results = [
+    ...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)]),
+  ];
   const gradients = new Map(tangentOutputs.map((name) => [name, tangents.get(name) as string]));
   const pass = lower({ emitter: written, forwardCount, results, gradients });
   const { emitter } = pass;
@@ -116,8 +125,9 @@ function declareTangent(emitter: Emitter, name: string): string {
 }
 
 /**
- * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it. Returns the tangents of
- * the parameters with which those of activations start: they (a first layer's) meet activations that do not move.
+ * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it.
+ * Returns the tangents of the parameters with which those of activations start: they (a first layer's) meet activations
+ * that do not move.
  */
 function propagate(
   emitter: Emitter,
@@ -145,7 +155,8 @@ function propagate(
     if (results.length === 0 || movingInputs.length === 0) continue;
     const found = ruleOf(node)({ node, emitter, tangents: node.inputs.map((input) => tangents.get(input)), deferred });
     const from = movingInputs.flatMap((input) => origins.get(input) ?? []);
-    if (isActivation && !movingInputs.some((input) => activations.has(input))) for (const tangent of from) starts.add(tangent);
+    if (isActivation && !movingInputs.some((input) => activations.has(input)))
+      for (const tangent of from) starts.add(tangent);
     for (const output of results) {
       const tangent = found[node.outputs.indexOf(output)];
       if (tangent === undefined) continue;

@@ -1,5 +1,5 @@
-// The forward pass as differentiation wants it: parameters and buffers become graph inputs, and a few nodes are rewritten so that they
-// also give what their gradient rules need (a batch's mean), which costs them nothing.
+// The forward pass as differentiation wants it: parameters and buffers become graph inputs, and a few nodes are
+// rewritten so that they also give what their gradient rules need (a batch's mean), which costs them nothing.
 
 import { assert, defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
@@ -22,7 +22,10 @@ export interface BufferUpdate {
 export interface Forward {
   readonly emitter: Emitter;
   readonly bufferUpdates: readonly BufferUpdate[];
-  /** The float values that depend on a source in a differentiable way, sources included; never running statistics, masks or indices. */
+  /**
+   * The float values that depend on a source in a differentiable way, sources included; never running statistics, masks
+   * or indices.
+   */
   readonly moved: ReadonlySet<string>;
 }
 
@@ -41,7 +44,8 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
   const bufferUpdates: BufferUpdate[] = [];
   for (const node of graph.nodes) {
     const passes = isDifferentiable(node) && node.inputs.some((input) => moved.has(input));
-    if (isTrainingBatchNormalization(node)) bufferUpdates.push(...writeBatchNormalization(emitter, node, graph.buffers));
+    if (isTrainingBatchNormalization(node))
+      bufferUpdates.push(...writeBatchNormalization(emitter, node, graph.buffers));
     else if (passes && node.operator === 'LayerNormalization') emitter.append(withOutputs(emitter, node, 3));
     else
       emitter.appendTyped(
@@ -80,8 +84,8 @@ export function isTrainingBatchNormalization(node: Node): boolean {
 }
 
 /**
- * With momentum 0 the second and third output are the batch's mean and variance, which the gradient needs; the running ones follow:
- * running′ = running·momentum + batch·(1 − momentum).
+ * With momentum 0 the second and third output are the batch's mean and variance, which the gradient needs; the running
+ * ones follow: running′ = running·momentum + batch·(1 − momentum).
  */
 function writeBatchNormalization(emitter: Emitter, node: Node, buffers: readonly string[]): readonly BufferUpdate[] {
   const momentum = floatAttribute(node, 'momentum', 0.9);
@@ -111,6 +115,9 @@ function writeBatchNormalization(emitter: Emitter, node: Node, buffers: readonly
 
 /** The node with all of its first `count` outputs present. */
 function withOutputs(emitter: Emitter, node: Node, count: number): Node {
-  const outputs = Array.from({ length: count }, (_, index) => node.outputs[index] || emitter.fresh(`${node.name}.output${index}`));
+  const outputs = Array.from(
+    { length: count },
+    (_, index) => node.outputs[index] || emitter.fresh(`${node.name}.output${index}`),
+  );
   return { ...node, outputs };
 }

@@ -25,7 +25,10 @@ test('the gradient of a weight that every step reads is one product of the steps
   assert.deepEqual([last?.operator, last?.inputs.length], ['Gemm', 2]);
   // five products back through the steps less the first, and one for the weight
   assert.equal(operators.filter((operator) => operator === 'Gemm').length, 5);
-  assert.equal(differentiate(steps(3), { inputs: [] }).backward.nodes.filter(({ operator }) => operator === 'Sum').length, 1);
+  assert.equal(
+    differentiate(steps(3), { inputs: [] }).backward.nodes.filter(({ operator }) => operator === 'Sum').length,
+    1,
+  );
 });
 
 test('it agrees with central differences', () => {

@@ -1,5 +1,6 @@
-// A weight that is read many times (at each step of a sequence) gets its gradient as a sum of products Aᵢᵀ·Bᵢ. Stacked on top of one
-// another the factors make it one product: no sum over matrices of the weight's size, which would take longer than the products.
+// A weight that is read many times (at each step of a sequence) gets its gradient as a sum of products Aᵢᵀ·Bᵢ. Stacked
+// on top of one another the factors make it one product: no sum over matrices of the weight's size, which would take
+// longer than the products.
 
 import type { Emitter } from '../graph/emitter.ts';
 import { floatAttribute, intAttribute, type Node } from '../graph/graph.ts';
@@ -25,6 +26,10 @@ export function joinedProducts(e: Emitter, terms: readonly string[]): string | u
 }
 
 function isTransposedProduct(node: Node): boolean {
-  const plain = node.operator === 'Gemm' && node.domain === '' && node.inputs.length === 2 && floatAttribute(node, 'alpha', 1) === 1;
+  const plain =
+    node.operator === 'Gemm' &&
+    node.domain === '' &&
+    node.inputs.length === 2 &&
+    floatAttribute(node, 'alpha', 1) === 1;
   return plain && intAttribute(node, 'transA', 0) === 1 && intAttribute(node, 'transB', 0) === 0;
 }

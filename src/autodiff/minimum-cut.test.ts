@@ -32,7 +32,8 @@ test('cuts of random networks cost as little as the best of all', () => {
     const random = createRandom(seed);
     const count = 3 + random.integer(6);
     const edges = Array.from({ length: 1 + random.integer(3 * count) }, () => {
-      const capacity = random.integer(8) === 0 ? Number.POSITIVE_INFINITY : random.integer(10) * (random.integer(2) === 0 ? 1 : 0.37);
+      const capacity =
+        random.integer(8) === 0 ? Number.POSITIVE_INFINITY : random.integer(10) * (random.integer(2) === 0 ? 1 : 0.37);
       return [random.integer(count), random.integer(count), capacity] as const;
     });
     const cost = (side: (vertex: number) => boolean): number =>

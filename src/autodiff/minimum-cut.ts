@@ -1,5 +1,6 @@
-// Minimum cuts by Dinic's algorithm (shortest augmenting paths by levels; O(V²E), near linear on the networks that recomputation makes). Capacities
-// are non-negative numbers, Infinity allowed; nothing recurses, so that long chains do not exhaust the stack.
+// Minimum cuts by Dinic's algorithm (shortest augmenting paths by levels; O(V²E), near linear on the networks that
+// recomputation makes). Capacities are non-negative numbers, Infinity allowed; nothing recurses, so that long chains do
+// not exhaust the stack.
 
 import { assert } from '../assert.ts';
 
@@ -25,8 +26,8 @@ export class FlowNetwork {
   }
 
   /**
-   * The vertices on the source's side of a minimum cut: of all minimum cuts, the one with the fewest. A path of infinite capacity from source
-   * to sink is a mistake.
+   * The vertices on the source's side of a minimum cut: of all minimum cuts, the one with the fewest. A path of
+   * infinite capacity from source to sink is a mistake.
    */
   sourceSide(source: number, sink: number): ReadonlySet<number> {
     const residual = Float64Array.from(this.#capacities);
@@ -81,7 +82,10 @@ export class FlowNetwork {
           if (vertex === source) return;
           path.pop();
           levels[vertex] = -2; // a dead end, for the rest of this phase
-        } else if ((residual[edge] as number) > crumb && levels[this.#heads[edge] as number] === (levels[vertex] as number) + 1) {
+        } else if (
+          (residual[edge] as number) > crumb &&
+          levels[this.#heads[edge] as number] === (levels[vertex] as number) + 1
+        ) {
           path.push(edge);
         } else next[vertex] = (next[vertex] as number) + 1;
       }

@@ -11,7 +11,11 @@ import {
   withinBudget,
 } from './recompute.ts';
 
-const node = (inputs: readonly string[], output: string, costMs: number): RecomputableNode => ({ inputs, outputs: [output], costMs });
+const node = (inputs: readonly string[], output: string, costMs: number): RecomputableNode => ({
+  inputs,
+  outputs: [output],
+  costMs,
+});
 
 /** x ─conv─▶ c ─normalize─▶ b ─relu─▶ r, of which the backward pass reads x, c and r. */
 const block: RecomputationProblem = {
@@ -28,7 +32,12 @@ const block: RecomputationProblem = {
 test('the front goes from keeping all to computing all again, cheap values first', () => {
   const front = recomputationFront(block);
   assert.deepEqual(
-    front.map(({ savedBytes, extraMs, saved, recompute }) => [savedBytes, extraMs, [...saved].join(''), [...recompute].join('')]),
+    front.map(({ savedBytes, extraMs, saved, recompute }) => [
+      savedBytes,
+      extraMs,
+      [...saved].join(''),
+      [...recompute].join(''),
+    ]),
     [
       [250, 0, 'xcr', ''],
       [150, 2, 'xc', 'br'],
@@ -43,7 +52,9 @@ test('the front goes from keeping all to computing all again, cheap values first
 test('what must not run again is kept, and a view of a value is never kept beside it', () => {
   const problem = {
     ...block,
-    nodes: block.nodes.map((each) => (each.outputs[0] === 'c' ? { ...each, costMs: Number.POSITIVE_INFINITY } : { ...each, costMs: 0 })),
+    nodes: block.nodes.map((each) =>
+      each.outputs[0] === 'c' ? { ...each, costMs: Number.POSITIVE_INFINITY } : { ...each, costMs: 0 },
+    ),
     bytes: new Map([...block.bytes, ['r', Number.POSITIVE_INFINITY]]),
   };
   const { saved, recompute } = cheapestRecomputation(problem, 1);
@@ -61,7 +72,9 @@ test('equal layers are given up one by one, the first ones first', () => {
   const layers = Array.from({ length: 4 }, (_, index) => index);
   const problem: RecomputationProblem = {
     nodes: layers.flatMap((index) => [node([`x${index}`], `y${index}`, 5), node([`y${index}`], `x${index + 1}`, 1)]),
-    bytes: new Map(layers.flatMap((index) => [[`x${index}`, 8] as const, [`y${index}`, 8] as const, [`x${index + 1}`, 8] as const])),
+    bytes: new Map(
+      layers.flatMap((index) => [[`x${index}`, 8] as const, [`y${index}`, 8] as const, [`x${index + 1}`, 8] as const]),
+    ),
     required: layers.flatMap((index) => [`x${index}`, `y${index}`, `x${index + 1}`]),
   };
   const front = recomputationFront(problem);

@@ -1,6 +1,7 @@
-// Which values of a forward pass to keep for the backward pass, and which to compute again. Keeping costs bytes, computing again costs time;
-// the best choice for any exchange rate between the two is a minimum cut of the forward pass (the min-cut rematerialization of AOTAutograd, with
-// time in the objective). Sweeping the rate gives the lower convex hull of all choices. Pure: it knows nodes by their names and costs only.
+// Which values of a forward pass to keep for the backward pass, and which to compute again. Keeping costs bytes,
+// computing again costs time; the best choice for any exchange rate between the two is a minimum cut of the forward
+// pass (the min-cut rematerialization of AOTAutograd, with time in the objective). Sweeping the rate gives the lower
+// convex hull of all choices. Pure: it knows nodes by their names and costs only.
 
 import { FlowNetwork } from './minimum-cut.ts';
 
@@ -35,15 +36,17 @@ export interface Recomputation {
 }
 
 /**
- * The choice with the least savedBytes + bytesPerMs · extraMs; of several, the one that computes least again. With r(n) = 1 where node n runs again
- * and a(v) = 1 where the backward pass or a node that runs again reads v, the cost is Σ ms(n)·r(n) + Σ bytes(v)·max(0, a(v) − r(producer of v)):
- * a cut between the ones and the zeros.
+ * The choice with the least savedBytes + bytesPerMs · extraMs; of several, the one that computes least again. With r(n)
+ * = 1 where node n runs again and a(v) = 1 where the backward pass or a node that runs again reads v, the cost is Σ
+ * ms(n)·r(n) + Σ bytes(v)·max(0, a(v) − r(producer of v)): a cut between the ones and the zeros.
  */
 export function cheapestRecomputation(problem: RecomputationProblem, bytesPerMs: number): Recomputation {
   const network = new FlowNetwork();
   const [source, sink] = [network.vertex(), network.vertex()];
   const nodes = problem.nodes.map(() => network.vertex());
-  const producers = new Map(problem.nodes.flatMap(({ outputs }, index) => outputs.map((output) => [output, nodes[index] as number])));
+  const producers = new Map(
+    problem.nodes.flatMap(({ outputs }, index) => outputs.map((output) => [output, nodes[index] as number])),
+  );
   const read = new Map<string, number>();
   for (const [value, bytes] of problem.bytes) {
     const vertex = network.vertex();
@@ -79,17 +82,24 @@ export function measured(problem: RecomputationProblem, again: readonly Recomput
 
 /** At most so many cuts make a front. */
 const cutLimit = 64;
-/** Equal layers would all change sides at one rate; costs that differ by this much in all let them change one after the other. */
+/**
+ * Equal layers would all change sides at one rate; costs that differ by this much in all let them change one after the
+ * other.
+ */
 const tieBreak = 1e-3;
 
 /**
- * The choices that are best at some exchange rate, from "compute nothing again" to "keep the least": bytes fall and time grows along the list. Of
- * layers that cost the same, early ones are computed again first: when their turn comes, most of what was kept is free already.
+ * The choices that are best at some exchange rate, from "compute nothing again" to "keep the least": bytes fall and
+ * time grows along the list. Of layers that cost the same, early ones are computed again first: when their turn comes,
+ * most of what was kept is free already.
  */
 export function recomputationFront(problem: RecomputationProblem): readonly Recomputation[] {
   const { nodes } = problem;
   const factor = (index: number): number => 1 + (tieBreak * index) / nodes.length;
-  const distinct = { ...problem, nodes: nodes.map((node, index) => ({ ...node, costMs: node.costMs * factor(index) })) };
+  const distinct = {
+    ...problem,
+    nodes: nodes.map((node, index) => ({ ...node, costMs: node.costMs * factor(index) })),
+  };
   let cutCount = 0;
   const at = (bytesPerMs: number): Recomputation => {
     cutCount++;

@@ -1,5 +1,6 @@
-// What a gradient rule is: given the gradients of a node's outputs, it writes nodes that compute the gradients of its inputs
-// (vector–Jacobian products). Rules may read the node's inputs and outputs by name; what they read is what the forward pass saves.
+// What a gradient rule is: given the gradients of a node's outputs, it writes nodes that compute the gradients of its
+// inputs (vector–Jacobian products). Rules may read the node's inputs and outputs by name; what they read is what the
+// forward pass saves.
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -20,7 +21,10 @@ export interface NodeContext {
 
 /** What a gradient rule sees. */
 export interface RuleContext extends NodeContext {
-  /** dL/d(output), in the output's shape and type; undefined for an output that no loss depends on. At least one is there. */
+  /**
+   * dL/d(output), in the output's shape and type; undefined for an output that no loss depends on. At least one is
+   * there.
+   */
   readonly outputGradients: readonly (string | undefined)[];
   /** Which inputs need a gradient; work for others is wasted. At least one does. */
   readonly needs: readonly boolean[];
@@ -35,10 +39,16 @@ export interface RuleContext extends NodeContext {
 /** Gradients by input, each in its input's shape and type; undefined for zero or not needed. */
 export type GradientRule = (context: RuleContext) => readonly (string | undefined)[];
 
-/** A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that no gradient passes. */
+/**
+ * A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that no
+ * gradient passes.
+ */
 export type RuleEntry = GradientRule | 'not-differentiable';
 
-/** The operator of a node that a derivative has to pass. Throws InputError where it is none of the built-in ones, which have rules. */
+/**
+ * The operator of a node that a derivative has to pass. Throws InputError where it is none of the built-in ones, which
+ * have rules.
+ */
 export function differentiableOperator(node: Node): OperatorName {
   if (node.domain === '' && isOperator(node.operator)) return node.operator;
   const operator = node.domain === '' ? node.operator : `${node.domain}.${node.operator}`;
@@ -90,6 +100,9 @@ export function positiveAxis(axis: number, rank: number): number {
 }
 
 /** Gradients for inputs that need them: `make[i]` is called only where `needs[i]`. */
-export function whereNeeded({ needs }: RuleContext, ...make: readonly (() => string | undefined)[]): readonly (string | undefined)[] {
+export function whereNeeded(
+  { needs }: RuleContext,
+  ...make: readonly (() => string | undefined)[]
+): readonly (string | undefined)[] {
   return make.map((gradient, index) => (needs[index] ? gradient() : undefined));
 }

@@ -1,4 +1,5 @@
-// The graphs that rules write must be what ONNX Runtime runs: each operator's forward and backward graphs there, in float32.
+// The graphs that rules write must be what ONNX Runtime runs: each operator's forward and backward graphs there, in
+// float32.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -28,7 +29,9 @@ after(async () => {
 for (const [operator, { arbitrary, build }] of Object.entries(gradientCases)) {
   test(`ONNX Runtime computes the gradient of ${operator}`, async () => {
     await fc.assert(
-      fc.asyncProperty(arbitrary, (configuration) => checkNodeOnEngine(engine, build(configuration), createRandom(configuration.seed, 2))),
+      fc.asyncProperty(arbitrary, (configuration) =>
+        checkNodeOnEngine(engine, build(configuration), createRandom(configuration.seed, 2)),
+      ),
       { seed, numRuns: 8, includeErrorInReport: true },
     );
   });

@@ -7,11 +7,24 @@ import { checkNode } from '../testing/gradient-check.ts';
 import { gradientRules } from './rules.ts';
 
 /** Operators with many combinations of attributes get more cases. */
-const manyRuns = new Set(['AveragePool', 'Conv', 'ConvTranspose', 'MaxPool', 'Pad', 'Slice', 'MatMul', 'Gemm', 'Gather', 'GatherND']);
+const manyRuns = new Set([
+  'AveragePool',
+  'Conv',
+  'ConvTranspose',
+  'MaxPool',
+  'Pad',
+  'Slice',
+  'MatMul',
+  'Gemm',
+  'Gather',
+  'GatherND',
+]);
 const seed = 20261121;
 
 test('every rule has a gradient check', () => {
-  const differentiable = Object.entries(gradientRules).flatMap(([operator, rule]) => (rule === 'not-differentiable' ? [] : [operator]));
+  const differentiable = Object.entries(gradientRules).flatMap(([operator, rule]) =>
+    rule === 'not-differentiable' ? [] : [operator],
+  );
   assert.deepEqual(Object.keys(gradientCases).sort(), differentiable.sort());
 });
 

@@ -1,4 +1,5 @@
-// The table of gradient rules: one entry an operator. An operator added to names.ts does not compile until it has its entry here.
+// The table of gradient rules: one entry an operator. An operator added to names.ts does not compile until it has its
+// entry here.
 
 import { fail } from '../graph/operators/define.ts';
 import type { NeuralName, OperatorName, RandomName } from '../graph/operators/names.ts';
@@ -68,6 +69,10 @@ function inertDropout(context: RuleContext): readonly (string | undefined)[] {
   });
   const trainingInput = node.inputs[2] ?? '';
   const drops = trainingInput !== '' && training !== 0 && ratio !== 0;
-  if (drops) fail(node, 'still drops at random; its ratio and training mode must be constants so that its mask can become an input');
+  if (drops)
+    fail(
+      node,
+      'still drops at random; its ratio and training mode must be constants so that its mask can become an input',
+    );
   return [gradientOf(context), undefined, undefined];
 }

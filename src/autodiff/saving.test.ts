@@ -12,9 +12,14 @@ import type { Recomputation } from './recompute.ts';
 import { recomputations } from './saving.ts';
 
 /** The inputs of a stage that need gradients. */
-const floats = ({ graph }: StaticGraph): readonly string[] => graph.inputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
+const floats = ({ graph }: StaticGraph): readonly string[] =>
+  graph.inputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
 
-function gradients(stage: StaticGraph, recompute: Iterable<string>, seed: number): { values: Map<string, Tensor>; savedBytes: number } {
+function gradients(
+  stage: StaticGraph,
+  recompute: Iterable<string>,
+  seed: number,
+): { values: Map<string, Tensor>; savedBytes: number } {
   const random = createRandom(seed);
   const draw = (name: string): readonly [string, Tensor] => {
     const type = stage.types.get(name) as ValueType;
@@ -30,7 +35,9 @@ function gradients(stage: StaticGraph, recompute: Iterable<string>, seed: number
 
 const frontOf = (stage: StaticGraph): readonly Recomputation[] => recomputations(stage, { inputs: floats(stage) });
 
-/** Gradients are the same (but for rounding) and bytes as promised, everywhere on the front. Returns the front's length. */
+/**
+ * Gradients are the same (but for rounding) and bytes as promised, everywhere on the front. Returns the front's length.
+ */
 function checkFront(stage: StaticGraph, seed: number): number {
   const front = frontOf(stage);
   const plain = gradients(stage, [], seed);
@@ -38,7 +45,11 @@ function checkFront(stage: StaticGraph, seed: number): number {
     const again = gradients(stage, recompute, seed);
     assert.equal(again.savedBytes, savedBytes);
     for (const [name, value] of plain.values) {
-      assertClose(again.values.get(name)?.data as Float64Array, Array.from(value.data as Float64Array), `${name} of ${stage.graph.name}`);
+      assertClose(
+        again.values.get(name)?.data as Float64Array,
+        Array.from(value.data as Float64Array),
+        `${name} of ${stage.graph.name}`,
+      );
     }
   }
   assert.equal(front[0]?.savedBytes, plain.savedBytes);
@@ -79,7 +90,9 @@ test('batch normalization runs again with the mean and variance of the first tim
   const stage = instantiate(residualNet(), 2);
   const front = frontOf(stage);
   const graphs = differentiate(stage, { inputs: floats(stage), recompute: front.at(-1)?.recompute ?? [] });
-  const again = graphs.backward.nodes.filter(({ operator, name }) => operator === 'BatchNormalization' && !name.startsWith('grad.'));
+  const again = graphs.backward.nodes.filter(
+    ({ operator, name }) => operator === 'BatchNormalization' && !name.startsWith('grad.'),
+  );
   assert.equal(again.length, 2);
   for (const { inputs, attributes } of again) {
     assert.equal(inputs.length, 5);

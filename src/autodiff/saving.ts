@@ -1,4 +1,5 @@
-// From a forward pass to the question what of it to keep (recompute.ts): bytes are exact, times estimated from operations and bytes moved.
+// From a forward pass to the question what of it to keep (recompute.ts): bytes are exact, times estimated from
+// operations and bytes moved.
 
 import { nodeFlops } from '../graph/flops.ts';
 import type { Node } from '../graph/graph.ts';
@@ -8,10 +9,17 @@ import { type DifferentiateOptions, differentiate, type ForwardPass } from './di
 import { type Recomputation, type RecomputationProblem, recomputationFront } from './recompute.ts';
 
 /** Milliseconds of one run of a node. */
-export type NodeCost = (node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]) => number;
+export type NodeCost = (
+  node: Node,
+  inputs: readonly (ValueType | undefined)[],
+  outputs: readonly ValueType[],
+) => number;
 
 /** The question what to keep of a pass. */
-export function recomputationProblem({ nodes, bytes, required, type }: ForwardPass, costMs: NodeCost = estimatedMs): RecomputationProblem {
+export function recomputationProblem(
+  { nodes, bytes, required, type }: ForwardPass,
+  costMs: NodeCost = estimatedMs,
+): RecomputationProblem {
   const typeOf = (value: string): ValueType | undefined => (value === '' ? undefined : type(value));
   return {
     nodes: nodes.map((node) => {
@@ -27,13 +35,16 @@ export function recomputationProblem({ nodes, bytes, required, type }: ForwardPa
 export interface TimeOptions {
   /** Default: `estimatedMs`. */
   readonly costMs?: NodeCost;
-  /** The measured time of the forward pass: what the nodes' times are scaled to. Default: they are taken as they are. */
+  /**
+   * The measured time of the forward pass: what the nodes' times are scaled to. Default: they are taken as they are.
+   */
   readonly forwardMs?: number;
 }
 
 /**
- * What a stage may keep for its backward pass, from everything with no extra time to the least with the most: bytes of the whole batch, inputs that
- * are kept included; milliseconds more. `withinBudget` picks the choice for a budget, whose `recompute` goes to `differentiate`.
+ * What a stage may keep for its backward pass, from everything with no extra time to the least with the most: bytes of
+ * the whole batch, inputs that are kept included; milliseconds more. `withinBudget` picks the choice for a budget,
+ * whose `recompute` goes to `differentiate`.
  */
 export function recomputations(
   stage: StaticGraph,
@@ -52,7 +63,10 @@ export function recomputations(
   return front;
 }
 
-/** One core of 2020 with eight to sixteen lanes. Only proportions matter: times are scaled to measured ones where those are known. */
+/**
+ * One core of 2020 with eight to sixteen lanes. Only proportions matter: times are scaled to measured ones where those
+ * are known.
+ */
 const productFlopsPerMs = 6e7;
 const bytesPerMs = 6e6;
 const elementsPerMs = 1e6;
@@ -79,10 +93,14 @@ const steps: Readonly<Record<string, number>> = {
 const products = new Set(['Conv', 'ConvTranspose', 'Gemm', 'MatMul']);
 const views = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Identity']);
 
-/** A guess that needs no measurement: the time of products from their operations, of others from the bytes they move and the work on each element. */
+/**
+ * A guess that needs no measurement: the time of products from their operations, of others from the bytes they move and
+ * the work on each element.
+ */
 export const estimatedMs: NodeCost = (node, inputs, outputs) => {
   if (views.has(node.operator)) return 0;
-  const moved = [...inputs, ...outputs].reduce((sum, value) => sum + (value === undefined ? 0 : byteLength(value)), 0) / bytesPerMs;
+  const moved =
+    [...inputs, ...outputs].reduce((sum, value) => sum + (value === undefined ? 0 : byteLength(value)), 0) / bytesPerMs;
   const flops = nodeFlops(node, inputs, outputs);
   if (!products.has(node.operator)) return moved + (flops * (steps[node.operator] ?? 0.2)) / elementsPerMs;
   const inputChannels = inputs[1]?.shape[1] ?? 1;

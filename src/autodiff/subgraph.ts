@@ -1,5 +1,5 @@
-// Cuts graphs out of one long list of nodes (a forward pass with its backward pass behind it): what computes some targets from values
-// that are given. Also merges nodes that compute the same thing.
+// Cuts graphs out of one long list of nodes (a forward pass with its backward pass behind it): what computes some
+// targets from values that are given. Also merges nodes that compute the same thing.
 
 import { assert, defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -31,8 +31,14 @@ export class NodeList {
     return this.#producers.get(value);
   }
 
-  /** The nodes that the targets need, stopping at values for which `isGiven` holds, at graph inputs and at constants. */
-  select(targets: readonly string[], isGiven: (value: string) => boolean, isConstant: (value: string) => boolean): Selection {
+  /**
+   * The nodes that the targets need, stopping at values for which `isGiven` holds, at graph inputs and at constants.
+   */
+  select(
+    targets: readonly string[],
+    isGiven: (value: string) => boolean,
+    isConstant: (value: string) => boolean,
+  ): Selection {
     const nodes = new Set<number>();
     const leaves = new Set<string>();
     const open = [...targets];
@@ -46,7 +52,10 @@ export class NodeList {
       }
     }
     const order = (value: string): number => this.#producers.get(value) ?? -1;
-    return { nodes: new Set([...nodes].sort((a, b) => a - b)), leaves: [...leaves].sort((a, b) => order(a) - order(b)) };
+    return {
+      nodes: new Set([...nodes].sort((a, b) => a - b)),
+      leaves: [...leaves].sort((a, b) => order(a) - order(b)),
+    };
   }
 }
 
@@ -92,7 +101,10 @@ export function assemble(emitter: Emitter, { name, inputs, nodes, outputs, renam
   };
 }
 
-/** Drops nodes that repeat an earlier one (same operator, inputs and attributes); `aliases` maps their outputs to the earlier ones. */
+/**
+ * Drops nodes that repeat an earlier one (same operator, inputs and attributes); `aliases` maps their outputs to the
+ * earlier ones.
+ */
 export function mergeEqualNodes(nodes: readonly Node[]): {
   readonly nodes: readonly Node[];
   readonly aliases: ReadonlyMap<string, string>;

@@ -1,4 +1,5 @@
-// The graphs that tangent rules write must be what ONNX Runtime runs: each operator's there, and small nets whole, in float32.
+// The graphs that tangent rules write must be what ONNX Runtime runs: each operator's there, and small nets whole, in
+// float32.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';

@@ -18,7 +18,9 @@ test('tangents pass exactly the operators that gradients pass', () => {
 for (const [operator, { arbitrary, build }] of Object.entries(gradientCases)) {
   test(`the tangent of ${operator} agrees with central differences and with its gradient`, () => {
     fc.assert(
-      fc.property(arbitrary, (configuration) => checkNodeTangents(build(configuration), createRandom(configuration.seed, 3))),
+      fc.property(arbitrary, (configuration) =>
+        checkNodeTangents(build(configuration), createRandom(configuration.seed, 3)),
+      ),
       { seed, numRuns: 40, includeErrorInReport: true },
     );
   });

@@ -1,4 +1,5 @@
-// The table of tangent rules: one entry an operator. An operator added to names.ts does not compile until it has its entry here.
+// The table of tangent rules: one entry an operator. An operator added to names.ts does not compile until it has its
+// entry here.
 
 import type { OperatorName, RandomName } from '../graph/operators/names.ts';
 import { elementwiseTangents } from './tangents/elementwise.ts';

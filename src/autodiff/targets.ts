@@ -1,4 +1,5 @@
-// Which values of a backward pass are the gradients that its graphs give. Where a value cannot bear the gradient's name, a copy does.
+// Which values of a backward pass are the gradients that its graphs give. Where a value cannot bear the gradient's
+// name, a copy does.
 
 import type { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
@@ -29,17 +30,34 @@ export class Targets {
     this.#read = new Set([...this.nodes.flatMap((node) => node.inputs), ...shared]);
   }
 
-  /** Of those of `names` that have a gradient. A copy stands where the value is one of `excluded`, has another name already, or, with `alone`, is of use to others too. */
+  /**
+   * Of those of `names` that have a gradient. A copy stands where the value is one of `excluded`, has another name
+   * already, or, with `alone`, is of use to others too.
+   */
   of(names: readonly string[], excluded: ReadonlySet<string>, alone = false): string[] {
-    return names.filter((name) => this.#gradients.has(name)).map((name) => this.#known.get(name) ?? this.#create(name, excluded, alone));
+    return names
+      .filter((name) => this.#gradients.has(name))
+      .map((name) => this.#known.get(name) ?? this.#create(name, excluded, alone));
   }
 
   #create(name: string, excluded: ReadonlySet<string>, alone: boolean): string {
     const total = this.#gradients.get(name) as string;
     let value = this.#aliases.get(total) ?? total;
-    if (!this.#computed.has(value) || this.rename.has(value) || excluded.has(value) || (alone && this.#read.has(value))) {
+    if (
+      !this.#computed.has(value) ||
+      this.rename.has(value) ||
+      excluded.has(value) ||
+      (alone && this.#read.has(value))
+    ) {
       const copy = this.#emitter.fresh('Identity');
-      this.#emitter.append({ operator: 'Identity', domain: '', name: copy, inputs: [value], outputs: [copy], attributes: {} });
+      this.#emitter.append({
+        operator: 'Identity',
+        domain: '',
+        name: copy,
+        inputs: [value],
+        outputs: [copy],
+        attributes: {},
+      });
       this.nodes.push(this.#emitter.nodes.at(-1) as Node);
       value = copy;
     }

@@ -8,7 +8,10 @@ import type { ConvolutionForms } from './forms.ts';
 import { inputGradient, weightGradient } from './rules/convolution-forms.ts';
 import { trainingGradients } from './rules/normalization.ts';
 
-/** Writes a deferred node in plain operators; the names of its outputs' values, in their order (undefined for absent ones). */
+/**
+ * Writes a deferred node in plain operators; the names of its outputs' values, in their order (undefined for absent
+ * ones).
+ */
 export function writeOut(e: Emitter, node: Node, forms: ConvolutionForms): readonly (string | undefined)[] {
   const operator = defined(deferredOperator(node), node.operator);
   const [a, b] = node.inputs as [string, string];

@@ -30,7 +30,8 @@ function outcomeOf(error: unknown, isVerbose: boolean): CommandOutcome {
   if (error instanceof CommanderError && error.exitCode === 0) return { exitCode: 0 };
   const isInput = error instanceof InputError || error instanceof CommanderError;
   const isExpected = isInput || error instanceof RunError || error instanceof ProtocolError;
-  const text = error instanceof CommanderError ? usageError(error) : error instanceof Error ? error.message : String(error);
+  const text =
+    error instanceof CommanderError ? usageError(error) : error instanceof Error ? error.message : String(error);
   const detail = isExpected && !isVerbose ? sentence(text) : error instanceof Error ? (error.stack ?? text) : text;
   return { exitCode: isInput ? 2 : 1, error: `asteroid: ${detail}` };
 }

@@ -1,4 +1,5 @@
-// The commands by hand: profile, plan, simulate, eval, export, verify and train from a config file, as they are typed and as the next one reads them.
+// The commands by hand: profile, plan, simulate, eval, export, verify and train from a config file, as they are typed
+// and as the next one reads them.
 
 import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
@@ -29,7 +30,13 @@ const profile: Profile = {
   model: 'two',
   inputBytes: 16,
   labelBytes: 8,
-  layers: ['first', 'second'].map((name) => ({ name, outputBytes: 12_500, weightBytes: 2 ** 20, savedBytes: 16, flops: 24 })),
+  layers: ['first', 'second'].map((name) => ({
+    name,
+    outputBytes: 12_500,
+    weightBytes: 2 ** 20,
+    savedBytes: 16,
+    flops: 24,
+  })),
   batchSizes: [1, 4],
   devices: Object.fromEntries(
     ['a', 'b'].map((name) => [
@@ -98,7 +105,9 @@ test('every command has help with an example, and every example parses', async (
     command.configureOutput(output);
     help = '';
     command.outputHelp();
-    const examples = [...help.matchAll(/^ {2}\$ asteroid (.*)$/gm)].map((match) => defined(match[1], 'a line').split(' '));
+    const examples = [...help.matchAll(/^ {2}\$ asteroid (.*)$/gm)].map((match) =>
+      defined(match[1], 'a line').split(' '),
+    );
     assert.ok(examples.length > 0, `${command.name()} has no example`);
     for (const option of ['--json', '--help']) assert.ok(help.includes(option), `${command.name()} has no ${option}`);
     command.action(() => void seen.push(command.name()));
@@ -126,7 +135,10 @@ test('every command has help with an example, and every example parses', async (
   for (const name of names) {
     const [only, ...others] = (await createProgram(name)).commands;
     assert.deepEqual([only?.name(), others.length], [name, 0]);
-    assert.equal(only?.helpInformation(), program.commands.find((command) => command.name() === name)?.helpInformation());
+    assert.equal(
+      only?.helpInformation(),
+      program.commands.find((command) => command.name() === name)?.helpInformation(),
+    );
   }
   assert.deepEqual(
     (await createProgram('magic')).commands.map((command) => command.name()),
@@ -136,7 +148,9 @@ test('every command has help with an example, and every example parses', async (
 });
 
 test('--version and -V: the package’s, without loading any command', async () => {
-  const { version } = JSON.parse(await readFile(join(import.meta.dirname, '..', '..', 'package.json'), 'utf8')) as { version: string };
+  const { version } = JSON.parse(await readFile(join(import.meta.dirname, '..', '..', 'package.json'), 'utf8')) as {
+    version: string;
+  };
   for (const flag of ['--version', '-V']) {
     assert.deepEqual((await createProgram(flag)).commands, []);
     const { code, stdout, stderr } = await runCommand([flag], { cwd });
@@ -173,7 +187,9 @@ test('devices: lists who has a certificate, and puts out by name or key', async 
 });
 
 test('doctor: one finding a check', async () => {
-  const { fine, findings } = await json<{ fine: boolean; findings: { check: string; state: string; text: string }[] }>('doctor');
+  const { fine, findings } = await json<{ fine: boolean; findings: { check: string; state: string; text: string }[] }>(
+    'doctor',
+  );
   assert.equal(fine, true);
   const checks = ['node', 'engine', 'memory', 'processor', 'interfaces', 'port', 'mdns', 'certificates', 'clock'];
   assert.deepEqual(
@@ -203,7 +219,13 @@ test('plan: two stages of one device each, by hand 32 ms a round', async () => {
     { layers: [1, 2], devices: ['b'], samples: [4], inFlight: 1 },
   ]);
   const { predicted, stages, ...rest } = printed.plan;
-  assert.deepEqual(rest, { planner: 'straight', schedule: '1f1b', batchSize: 4, microBatchSize: 4, microBatchCount: 1 });
+  assert.deepEqual(rest, {
+    planner: 'straight',
+    schedule: '1f1b',
+    batchSize: 4,
+    microBatchSize: 4,
+    microBatchCount: 1,
+  });
   // forward 4, transfer 4, forward 4, backward 8, transfer 4, backward 8
   assert.ok(Math.abs(predicted.roundMs - 32) < 1e-9);
   assert.ok(Math.abs(predicted.samplesPerS - 125) < 1e-9);
@@ -220,7 +242,15 @@ test('simulate: what plan predicted, whether the file is a plan or what plan wro
   const { predicted, ...written } = plan;
   await writeFile(at('bare.json'), JSON.stringify(written));
   const flags = ['simulate', '--cluster', 'cluster.json', '--profile', 'profile.json'];
-  const result = await json<Record<string, unknown>>(...flags, '--plan', 'bare.json', '--trace', 'trace.json', '-o', 'simulated.json');
+  const result = await json<Record<string, unknown>>(
+    ...flags,
+    '--plan',
+    'bare.json',
+    '--trace',
+    'trace.json',
+    '-o',
+    'simulated.json',
+  );
   assert.deepEqual(Object.keys(result), ['roundMs', 'samplesPerS', 'devices', 'links']);
   assert.equal(result['roundMs'], predicted.roundMs);
   assert.equal(result['samplesPerS'], predicted.samplesPerS);
@@ -245,7 +275,17 @@ test('simulate: what plan predicted, whether the file is a plan or what plan wro
 });
 
 test('profile: the layers of the built-in net, a document that plan and simulate take', { timeout }, async () => {
-  const measured = await json<Profile>('profile', '--model', 'digits', '--batch', '4', '--device', 'board', '-o', 'digits.json');
+  const measured = await json<Profile>(
+    'profile',
+    '--model',
+    'digits',
+    '--batch',
+    '4',
+    '--device',
+    'board',
+    '-o',
+    'digits.json',
+  );
   assert.deepEqual(await document('digits.json'), measured);
   parseProfile(measured);
   assert.deepEqual(
@@ -287,11 +327,23 @@ test('profile: the layers of the built-in net, a document that plan and simulate
     'digits-plan.json',
   );
   assert.equal(roundMs, plan.predicted.roundMs);
-  const direct = await json<{ plan: Plan }>('plan', '--model', 'digits', '--cluster', 'boards.json', '--batch', '4', '--planner', 'single');
+  const direct = await json<{ plan: Plan }>(
+    'plan',
+    '--model',
+    'digits',
+    '--cluster',
+    'boards.json',
+    '--batch',
+    '4',
+    '--planner',
+    'single',
+  );
   assert.equal(direct.plan.stages.length, 1);
 });
 
-test('train from a config file; eval and export of its run; stock ONNX Runtime finds the same loss', { timeout }, async () => {
+test('train from a config file; eval and export of its run; stock ONNX Runtime finds the same loss', {
+  timeout,
+}, async () => {
   await writeFile(
     at('run.yaml'),
     `model: ${model}\ndata: "${data}"\neval-data: "${data}"\nbatch: 16\nepochs: 2\nlr: 0.1\nmomentum: 0.9\nshuffle: false\n`,
@@ -304,15 +356,27 @@ test('train from a config file; eval and export of its run; stock ONNX Runtime f
   assert.equal(events.filter(({ event }) => event === 'round').length, 12);
   assert.match(await readFile(at('run/config.yaml'), 'utf8'), /^lr: 0\.05$/m);
   const done = defined(events.at(-1), 'the last event');
-  const trained = await json<{ accuracy: number; loss: number; sampleCount: number }>('eval', '--model', 'run/model.onnx', '--data', data);
+  const trained = await json<{ accuracy: number; loss: number; sampleCount: number }>(
+    'eval',
+    '--model',
+    'run/model.onnx',
+    '--data',
+    data,
+  );
   assert.deepEqual([trained.accuracy, trained.loss], [done['testAccuracy'], done['testLoss']]);
   const stock = await stockLoss(await readFile(at('run/model.onnx')));
   assert.ok(Math.abs(trained.loss - stock.loss) < 1e-5 * stock.loss, `${trained.loss} and ${stock.loss}`);
   assert.equal(trained.accuracy, stock.accuracy);
   assert.equal(trained.sampleCount, 96);
-  assert.deepEqual(await json('eval', '--run', 'run', '--data', data, '--engine', 'reference').then(round6), round6(trained));
+  assert.deepEqual(
+    await json('eval', '--run', 'run', '--data', data, '--engine', 'reference').then(round6),
+    round6(trained),
+  );
   const { stdout } = await run('eval', '--run', 'run', '--data', data);
-  assert.equal(stdout, `Accuracy   ${(trained.accuracy * 100).toFixed(2)} %\nLoss       ${trained.loss.toFixed(6)}\nSamples    96\n`);
+  assert.equal(
+    stdout,
+    `Accuracy   ${(trained.accuracy * 100).toFixed(2)} %\nLoss       ${trained.loss.toFixed(6)}\nSamples    96\n`,
+  );
   const exported = await json<{ file: string; round: number }>('export', '--run', 'run', '-o', 'exported.onnx');
   assert.deepEqual([exported.file, exported.round], ['exported.onnx', 12]);
   assert.deepEqual(await readFile(at('exported.onnx')), await readFile(at('run/model.onnx')));
@@ -320,14 +384,18 @@ test('train from a config file; eval and export of its run; stock ONNX Runtime f
 
 /** The engines round in their own ways. */
 function round6(result: { readonly [name: string]: unknown } | unknown): Record<string, number> {
-  return Object.fromEntries(Object.entries(result as Record<string, number>).map(([name, value]) => [name, Number(value.toPrecision(5))]));
+  return Object.fromEntries(
+    Object.entries(result as Record<string, number>).map(([name, value]) => [name, Number(value.toPrecision(5))]),
+  );
 }
 
 async function stockLoss(bytes: Uint8Array): Promise<{ loss: number; accuracy: number }> {
   const inputs = readNpy({ name: 'X', bytes: await readFile(join(fixture, 'X.npy')) });
   const labels = readNpy({ name: 'Y', bytes: await readFile(join(fixture, 'Y.npy')) });
   const session = await InferenceSession.create(bytes);
-  const feeds = { [defined(session.inputNames[0], 'an input')]: new OrtTensor('float32', inputs.data as Float32Array, inputs.shape) };
+  const feeds = {
+    [defined(session.inputNames[0], 'an input')]: new OrtTensor('float32', inputs.data as Float32Array, inputs.shape),
+  };
   const output = defined(Object.values(await session.run(feeds))[0], 'the output');
   await session.release();
   const [count, classCount] = output.dims as [number, number];
@@ -336,7 +404,10 @@ async function stockLoss(bytes: Uint8Array): Promise<{ loss: number; accuracy: n
     const logits = [...(output.data as Float32Array).slice(sample * classCount, (sample + 1) * classCount)];
     const label = Number(labels.data[sample]);
     const most = Math.max(...logits);
-    loss += most + Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - most), 0)) - defined(logits[label], 'a logit');
+    loss +=
+      most +
+      Math.log(logits.reduce((sum, logit) => sum + Math.exp(logit - most), 0)) -
+      defined(logits[label], 'a logit');
     if (logits.indexOf(most) === label) correct++;
   }
   return { loss: loss / count, accuracy: correct / count };
@@ -370,7 +441,9 @@ test('mean squared error has no accuracy, anywhere', async () => {
   assert.match(tested.stdout, /^Loss {7}0\.\d+\nSamples {4}4\n$/);
 });
 
-test('verify: a pipeline and data parallelism over three workers equal one device; nothing equals within 1e-12', { timeout }, async () => {
+test('verify: a pipeline and data parallelism over three workers equal one device; nothing equals within 1e-12', {
+  timeout,
+}, async () => {
   const flags = [
     'verify',
     '--model',
@@ -389,11 +462,21 @@ test('verify: a pipeline and data parallelism over three workers equal one devic
     '3',
   ];
   const stages = [{ layers: [0, 3], devices: ['one', 'two', 'three'], samples: [7, 5, 4], inFlight: 1 }];
-  await writeFile(at('replicas.json'), JSON.stringify({ schedule: '1f1b', batchSize: 16, microBatchSize: 16, microBatchCount: 1, stages }));
+  await writeFile(
+    at('replicas.json'),
+    JSON.stringify({ schedule: '1f1b', batchSize: 16, microBatchSize: 16, microBatchCount: 1, stages }),
+  );
   const { stdout } = await run(...flags, '--planner', 'straight', '--micro-batch', '4');
   const lines = stdout.trimEnd().split('\n');
-  assert.equal(lines.filter((line) => /^(?:Losses)? {4,}\d {2}\d\.\d{9} {3}\d\.\d{9} {3,}\d\.\de[+-]\d+$/.test(line)).length, 5, stdout);
-  assert.match(defined(lines.at(-2), 'a line'), /^Weights {4}after the last round (do not differ|differ by at most \d\.\de-\d+ \(.+\))$/);
+  assert.equal(
+    lines.filter((line) => /^(?:Losses)? {4,}\d {2}\d\.\d{9} {3}\d\.\d{9} {3,}\d\.\de[+-]\d+$/.test(line)).length,
+    5,
+    stdout,
+  );
+  assert.match(
+    defined(lines.at(-2), 'a line'),
+    /^Weights {4}after the last round (do not differ|differ by at most \d\.\de-\d+ \(.+\))$/,
+  );
   assert.match(defined(lines.at(-1), 'a line'), /^Equal {6}within 0\.00001: 3 devices trained as one does$/);
   const parallel = lastEvent(await run(...flags, '--planner', 'dp', '--json'));
   assert.equal(parallel['equal'], true);

@@ -1,4 +1,5 @@
-// Commands that compute run in a child with settings of the C library. Seen from outside nothing tells it from a command in one process.
+// Commands that compute run in a child with settings of the C library. Seen from outside nothing tells it from a
+// command in one process.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -55,7 +56,10 @@ test('the settings stand beside what somebody has set, and once', () => {
   const once = computeEnvironment({});
   assert.equal(once.NODE_OPTIONS, option);
   assert.deepEqual(computeEnvironment(once), once);
-  assert.equal(computeEnvironment({ NODE_OPTIONS: '--max-semi-space-size=64' }).NODE_OPTIONS, '--max-semi-space-size=64');
+  assert.equal(
+    computeEnvironment({ NODE_OPTIONS: '--max-semi-space-size=64' }).NODE_OPTIONS,
+    '--max-semi-space-size=64',
+  );
 });
 
 /** A command as a user starts it: without the settings that tests give to commands. */
@@ -65,7 +69,12 @@ function startPlainly(...args: readonly string[]) {
   );
   const main = fileURLToPath(new URL('main.js', import.meta.url));
   const child = spawn(process.execPath, [main, ...args], { cwd, env: environment, stdio: ['ignore', 'pipe', 'pipe'] });
-  return { pid: defined(child.pid, 'a process'), exit: once(child, 'exit'), output: text(child.stdout), errors: text(child.stderr) };
+  return {
+    pid: defined(child.pid, 'a process'),
+    exit: once(child, 'exit'),
+    output: text(child.stdout),
+    errors: text(child.stderr),
+  };
 }
 
 /** A worker that waits for an answer, and the process in which it does. */
@@ -84,7 +93,8 @@ test('a worker computes with the settings, and ends when its first process is ki
   assert.ok(environment.some((entry) => entry.startsWith('NODE_OPTIONS=') && entry.includes('--max-semi-space-size=')));
   // The C library ends each of its tunables where it reads them.
   for (const [name, value] of settings)
-    for (const entry of `${name}=${value}`.split(':')) assert.ok(environment.includes(entry), `${entry} of ${environment.join(' ')}`);
+    for (const entry of `${name}=${value}`.split(':'))
+      assert.ok(environment.includes(entry), `${entry} of ${environment.join(' ')}`);
   for (const each of [pid, child])
     assert.ok(!readFileSync(`/proc/${each}/cmdline`, 'utf8').includes(secret), 'others do not see the join code');
   process.kill(pid, 'SIGKILL');

@@ -1,6 +1,7 @@
-// Commands that compute want settings of the C library and of V8 (computeEnvironment) that only count when a process starts. Where they are not there the command
-// starts once more as a child with them: same terminal, same signals, same end. That a step needs the memory predicted depends on it, and a fifth of a large net's time.
-// This file is loaded before all others, and alone: the process that waits should be small.
+// Commands that compute want settings of the C library and of V8 (computeEnvironment) that only count when a process
+// starts. Where they are not there the command starts once more as a child with them: same terminal, same signals, same
+// end. That a step needs the memory predicted depends on it, and a fifth of a large net's time. This file is loaded
+// before all others, and alone: the process that waits should be small.
 
 import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
@@ -14,13 +15,23 @@ const parentVariable = 'ASTEROID_PARENT';
 
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
-/** Whether this command should run in a child with settings for computing: on Linux, unless somebody has set one of them already. */
-export function needsComputeProcess(args: readonly string[], environment: NodeJS.ProcessEnv, platform: NodeJS.Platform): boolean {
+/**
+ * Whether this command should run in a child with settings for computing: on Linux, unless somebody has set one of them
+ * already.
+ */
+export function needsComputeProcess(
+  args: readonly string[],
+  environment: NodeJS.ProcessEnv,
+  platform: NodeJS.Platform,
+): boolean {
   if (platform !== 'linux' || !computing.has(args[0]) || args.includes('--help')) return false;
   return Object.keys(allocatorEnvironment()).every((name) => environment[name] === undefined);
 }
 
-/** Runs this process's command in a child. Resolves with its exit code; of a signal that ended it, with 128 and its number, as shells say it. */
+/**
+ * Runs this process's command in a child. Resolves with its exit code; of a signal that ended it, with 128 and its
+ * number, as shells say it.
+ */
 export function runComputeProcess(): Promise<number> {
   const [program, ...args] = process.argv as [string, ...string[]];
   const child = spawn(program, [...process.execArgv, ...args], {

@@ -1,4 +1,5 @@
-// What is wrong ends in one sentence on stderr that begins with "asteroid: ", the right exit code, nothing on stdout, and nothing left behind.
+// What is wrong ends in one sentence on stderr that begins with "asteroid: ", the right exit code, nothing on stdout,
+// and nothing left behind.
 
 import assert from 'node:assert/strict';
 import { mkdir, mkdtemp, readdir, writeFile } from 'node:fs/promises';
@@ -65,15 +66,26 @@ const documents: Readonly<Record<string, string | Uint8Array>> = {
     nodes: [...linear.nodes, { operator: 'NonMaxSuppression', inputs: ['y', 'y'], outputs: ['z'] }],
     outputs: ['z'],
   }),
-  'branch.onnx': onnxModel({ ...linear, nodes: [...linear.nodes, { operator: 'If', inputs: ['y'], outputs: ['z'] }], outputs: ['z'] }),
+  'branch.onnx': onnxModel({
+    ...linear,
+    nodes: [...linear.nodes, { operator: 'If', inputs: ['y'], outputs: ['z'] }],
+    outputs: ['z'],
+  }),
   'skip.onnx': onnxModel({
     ...linear,
     nodes: [...linear.nodes, { operator: 'Mul', name: 'gate', inputs: ['y', 'y'], outputs: ['z'] }],
     outputs: ['z'],
   }),
-  'weightless.onnx': onnxModel({ ...linear, nodes: [{ operator: 'Relu', inputs: ['x'], outputs: ['y'] }], initializers: {} }),
+  'weightless.onnx': onnxModel({
+    ...linear,
+    nodes: [{ operator: 'Relu', inputs: ['x'], outputs: ['y'] }],
+    initializers: {},
+  }),
   'plan.json': JSON.stringify(plan),
-  'plan-model.json': JSON.stringify({ ...plan, stages: [{ layers: [0, 5], devices: ['a', 'b'], samples: [1, 1], inFlight: 1 }] }),
+  'plan-model.json': JSON.stringify({
+    ...plan,
+    stages: [{ layers: [0, 5], devices: ['a', 'b'], samples: [1, 1], inFlight: 1 }],
+  }),
   'profile.json': JSON.stringify(profile),
   'cluster.json': JSON.stringify(cluster),
   'tiny.json': JSON.stringify({ ...cluster, devices: [{ name: 'a', memoryMiB: 0.00001 }] }),
@@ -90,7 +102,10 @@ const documents: Readonly<Record<string, string | Uint8Array>> = {
 before(async () => {
   await mkdir(join(files, 'run', 'checkpoints'), { recursive: true });
   for (const [name, contents] of Object.entries(documents)) await writeFile(at(name), contents);
-  await writeFile(at('run/config.yaml'), `model: ${at('net.onnx')}\ndata: npy:${at('x.npy')},${at('y.npy')}\nbatch: 4\n`);
+  await writeFile(
+    at('run/config.yaml'),
+    `model: ${at('net.onnx')}\ndata: npy:${at('x.npy')},${at('y.npy')}\nbatch: 4\n`,
+  );
 });
 
 interface Case {
@@ -110,7 +125,10 @@ after(() => host.close());
 /** Commands of which a case has run in a process of its own. */
 const seen = new Set<string>();
 
-/** Runs in an empty folder and looks at what is left in it. The first case of each command has a process of its own, which must end by itself. */
+/**
+ * Runs in an empty folder and looks at what is left in it. The first case of each command has a process of its own,
+ * which must end by itself.
+ */
 async function check({ args, code = 2, says }: Case): Promise<void> {
   const cwd = await mkdtemp(join(root, 'cwd-'));
   const [command = ''] = args;
@@ -278,7 +296,11 @@ const cases: readonly Case[] = [
     args: changed('--freeze-all-but', 'head.*'),
     says: '--freeze-all-but head.* matches no parameter: the model has w.',
   },
-  { name: 'a classifier of one class', args: changed('--head-classes', '1'), says: '--head-classes 1 must be at least 2.' },
+  {
+    name: 'a classifier of one class',
+    args: changed('--head-classes', '1'),
+    says: '--head-classes 1 must be at least 2.',
+  },
   {
     name: 'a new classifier for a model without one',
     args: [...changed('--head-classes', '5').map((word) => (word === at('net.onnx') ? at('skip.onnx') : word))],
@@ -289,7 +311,11 @@ const cases: readonly Case[] = [
     args: ['curve', files],
     says: `${files} holds no metrics.jsonl with rounds in it: name the folder of a run that has begun to train.`,
   },
-  { name: 'all parameters frozen', args: changed('--freeze', '*'), says: '--freeze leaves no parameter to train: freeze fewer.' },
+  {
+    name: 'all parameters frozen',
+    args: changed('--freeze', '*'),
+    says: '--freeze leaves no parameter to train: freeze fewer.',
+  },
 
   {
     name: 'a config file that is not there',
@@ -453,7 +479,11 @@ const cases: readonly Case[] = [
     says: '--threads 0 must be a whole number of at least 1.',
   },
 
-  { name: 'eval of nothing', args: ['eval', ...data], says: '--model or --run is missing: give an ONNX file or a run folder.' },
+  {
+    name: 'eval of nothing',
+    args: ['eval', ...data],
+    says: '--model or --run is missing: give an ONNX file or a run folder.',
+  },
   { name: 'eval without data', args: ['eval', ...model], says: '--data is missing: give the data to test on.' },
   {
     name: 'eval of a truncated model',
@@ -470,8 +500,16 @@ const cases: readonly Case[] = [
     args: ['export', '--run', files, '-o', 'out.onnx'],
     says: `${files} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
   },
-  { name: 'export to nowhere', args: ['export', '--run', at('run')], says: '--output is missing: give the file to write.' },
-  { name: 'profile of nothing', args: ['profile'], says: '--model is missing: give an .onnx file or the name of a built-in model.' },
+  {
+    name: 'export to nowhere',
+    args: ['export', '--run', at('run')],
+    says: '--output is missing: give the file to write.',
+  },
+  {
+    name: 'profile of nothing',
+    args: ['profile'],
+    says: '--model is missing: give an .onnx file or the name of a built-in model.',
+  },
   {
     name: 'profile to where nothing can be written',
     args: ['profile', ...model, '-o', at('net.onnx/profile.json')],
@@ -499,7 +537,17 @@ const cases: readonly Case[] = [
   },
   {
     name: 'plan to where there is no folder',
-    args: ['plan', '--profile', at('profile.json'), '--cluster', at('cluster.json'), '--batch', '4', '-o', 'no/such/plan.json'],
+    args: [
+      'plan',
+      '--profile',
+      at('profile.json'),
+      '--cluster',
+      at('cluster.json'),
+      '--batch',
+      '4',
+      '-o',
+      'no/such/plan.json',
+    ],
     says: 'no/such/plan.json cannot be written (there is no such folder): choose another file.',
   },
   {
@@ -509,7 +557,15 @@ const cases: readonly Case[] = [
   },
   {
     name: 'simulate a plan of another model',
-    args: ['simulate', '--profile', at('profile.json'), '--cluster', at('cluster.json'), '--plan', at('plan-model.json')],
+    args: [
+      'simulate',
+      '--profile',
+      at('profile.json'),
+      '--cluster',
+      at('cluster.json'),
+      '--plan',
+      at('plan-model.json'),
+    ],
     says: "plan: stages[0].layers[1] is 5; end the last stage at 1, the number of the profile's layers.",
   },
   {

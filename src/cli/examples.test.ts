@@ -1,4 +1,5 @@
-// The examples as they stand in their READMEs, with fewer rounds. Each needs data of a package and is skipped, with the reason, where that is not installed.
+// The examples as they stand in their READMEs, with fewer rounds. Each needs data of a package and is skipped, with the
+// reason, where that is not installed.
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -68,7 +69,11 @@ test('Fashion-MNIST: the example’s command learns, is tested while it does, an
   timeout,
   skip: noFashion,
 }, async () => {
-  const train = changed(await args('fashion-mnist', 'train'), { '--epochs': undefined, '--steps': '60', '--eval-every': '30' });
+  const train = changed(await args('fashion-mnist', 'train'), {
+    '--epochs': undefined,
+    '--steps': '60',
+    '--eval-every': '30',
+  });
   const end = await runCommand([...train, '--json'], { cwd });
   assert.equal(end.code, 0, end.stderr);
   const tests = events(end.stdout).filter(({ event }) => event === 'evaluated');
@@ -86,7 +91,9 @@ test('Fashion-MNIST: the example’s command learns, is tested while it does, an
   assert.match(await readFile(join(cwd, 'runs', 'fashion', 'curve.svg'), 'utf8'), /^<svg [\s\S]*<\/svg>\n$/);
 });
 
-const noClassifier = existsSync(classifier) ? false : `${classifier} is not there: run npm install in examples/fine-tune`;
+const noClassifier = existsSync(classifier)
+  ? false
+  : `${classifier} is not there: run npm install in examples/fine-tune`;
 
 test('fine-tuning: the published classifier becomes better on handwriting, and takes a new head', {
   timeout,
@@ -104,11 +111,36 @@ test('fine-tuning: the published classifier becomes better on handwriting, and t
   const data = (part: string): string => `npy:data/${part}-strips.npy,data/${part}-directions.npy`;
   const before = await runCommand(['eval', '--model', classifier, '--data', data('test'), '--json'], { cwd });
   assert.equal(before.code, 0, before.stderr);
-  const settings = ['--batch', '16', '--epochs', '2', '--optimizer', 'adam', '--lr', '0.001', '--lr-schedule', 'cosine'];
-  const train = ['train', '--model', classifier, '--data', data('train'), '--eval-data', data('test'), '--eval-every', '0', '--json'];
+  const settings = [
+    '--batch',
+    '16',
+    '--epochs',
+    '2',
+    '--optimizer',
+    'adam',
+    '--lr',
+    '0.001',
+    '--lr-schedule',
+    'cosine',
+  ];
+  const train = [
+    'train',
+    '--model',
+    classifier,
+    '--data',
+    data('train'),
+    '--eval-data',
+    data('test'),
+    '--eval-every',
+    '0',
+    '--json',
+  ];
   const tuned = await runCommand([...train, ...settings, '--out', 'tuned'], { cwd });
   assert.equal(tuned.code, 0, tuned.stderr);
-  const [first, last] = [Number(JSON.parse(before.stdout).accuracy), Number(events(tuned.stdout).at(-1)?.['testAccuracy'])];
+  const [first, last] = [
+    Number(JSON.parse(before.stdout).accuracy),
+    Number(events(tuned.stdout).at(-1)?.['testAccuracy']),
+  ];
   assert.ok(last >= first + 0.08, `${first} before, ${last} after`);
 
   const frozen = ['--head-classes', '10', '--freeze-all-but', 'fc_0.*', '--steps', '2', '--out', 'head'];
@@ -119,7 +151,9 @@ test('fine-tuning: the published classifier becomes better on handwriting, and t
   assert.deepEqual([...now.graph.initializers.keys()], [...old.graph.initializers.keys()]);
   assert.deepEqual(now.proto.opsetImport, old.proto.opsetImport);
   assert.deepEqual(now.graph.initializers.get('fc_0.w_0')?.shape, [200, 10]);
-  for (const name of [...old.graph.parameters, ...old.graph.buffers].filter((candidate) => !candidate.startsWith('fc_0.')))
+  for (const name of [...old.graph.parameters, ...old.graph.buffers].filter(
+    (candidate) => !candidate.startsWith('fc_0.'),
+  ))
     assert.deepEqual(now.graph.initializers.get(name), old.graph.initializers.get(name), name);
   const session = await InferenceSession.create(bytes);
   assert.deepEqual([session.inputNames, session.outputNames], [['x'], ['softmax_0.tmp_0']]);

@@ -1,5 +1,6 @@
-// One net of each family that PyTorch exports, trained for 100 steps over the same batches: every loss is PyTorch's within 1e-3, relative, and
-// what is trained are PyTorch's parameters. The nets and how they were chosen: test/fixtures/pytorch/families/make_families.py.
+// One net of each family that PyTorch exports, trained for 100 steps over the same batches: every loss is PyTorch's
+// within 1e-3, relative, and what is trained are PyTorch's parameters. The nets and how they were chosen:
+// test/fixtures/pytorch/families/make_families.py.
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
@@ -12,10 +13,16 @@ import { familyFixtures } from '../testing/pytorch-fixtures.ts';
 import { checkLosses, checkWeights, flagsOf, trainInProcess, writePlan } from '../testing/pytorch-training.ts';
 
 const fixtures = familyFixtures();
-/** What is accepted. Seen: 6e-7; 2e-5 where rounding alone moves PyTorch's own losses by as much (mnasnet, unet-transpose). */
+/**
+ * What is accepted. Seen: 6e-7; 2e-5 where rounding alone moves PyTorch's own losses by as much (mnasnet,
+ * unet-transpose).
+ */
 const tolerance = 1e-3;
 
-/** Of a net that was exported in several ways, the first file is trained for all steps; the others, which hold the same net in other operators, for these. */
+/**
+ * Of a net that was exported in several ways, the first file is trained for all steps; the others, which hold the same
+ * net in other operators, for these.
+ */
 const fewSteps = 20;
 
 for (const [index, whole] of fixtures.entries()) {
@@ -48,7 +55,9 @@ for (const [name, parts] of Object.entries(overWorkers)) {
     const plan = parts.map((shares) => shares.map((part) => part * fixture.batchSize));
     const flags = Object.entries(flagsOf(fixture)).flatMap(([flag, value]) => [`--${flag}`, value]);
     flags.push('--plan', await writePlan(fixture, plan, cwd));
-    const end = await runCommand(['train', ...flags, '--no-shuffle', '--use-all', '--workers', '2', '--out', out], { cwd });
+    const end = await runCommand(['train', ...flags, '--no-shuffle', '--use-all', '--workers', '2', '--out', out], {
+      cwd,
+    });
     assert.equal(end.code, 0, end.stderr);
     const metrics = await jsonLines(join(out, 'metrics.jsonl'));
     checkLosses(

@@ -1,5 +1,6 @@
-// Training over four processes that are killed, frozen, cut off and starved, and a coordinator that is killed: it goes on, and rounds, losses and weights
-// are those of training that nobody disturbed (docs/faults.md has the list of faults; bench/faults.mjs makes a hundred of the first kind).
+// Training over four processes that are killed, frozen, cut off and starved, and a coordinator that is killed: it goes
+// on, and rounds, losses and weights are those of training that nobody disturbed (docs/faults.md has the list of
+// faults; bench/faults.mjs makes a hundred of the first kind).
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -36,7 +37,8 @@ function endAfter(context: TestContext, ...commands: readonly RunningCommand[]):
   // A test that is over is aborted, too, after its hooks.
   context.signal.addEventListener('abort', () => {
     if (isOver) return;
-    for (const { process: child, lastLines } of commands) context.diagnostic(`${child.spawnargs.slice(2).join(' ')}\n${lastLines()}`);
+    for (const { process: child, lastLines } of commands)
+      context.diagnostic(`${child.spawnargs.slice(2).join(' ')}\n${lastLines()}`);
   });
   context.after(() => {
     isOver = true;
@@ -59,7 +61,10 @@ async function kill(run: RunningCommand, ...names: readonly string[]): Promise<v
   for (const pid of pids) process.kill(pid, 'SIGKILL');
 }
 
-/** The change of the layout after a loss of these devices, as it was announced; resolves when the layout stands and rounds commit in it. */
+/**
+ * The change of the layout after a loss of these devices, as it was announced; resolves when the layout stands and
+ * rounds commit in it.
+ */
 async function recovered(run: RunningCommand, ...lost: readonly string[]): Promise<CommandEvent> {
   const isIt = (event: CommandEvent): boolean => lost.every((name) => (event['lost'] as string[]).includes(name));
   const change = await run.event('recovering', isIt);
@@ -90,10 +95,14 @@ for (const seed of [1, 2, 3]) {
     const out = `killed-${seed}`;
     const run = await startFour(context, { out, strict: true });
     await reached(run, random.integer(12));
-    await new Promise((resolve) => setTimeout(resolve, random.uniform() * 60)); // where in a round it strikes is what the seed draws
+    // where in a round it strikes is what the seed draws
+    await new Promise((resolve) => setTimeout(resolve, random.uniform() * 60));
     await kill(run, victim);
     const change = await recovered(run, victim);
-    assert.match(String(change['cause']), new RegExp(`^${victim} left (in round \\d+|while \\w+) \\(the connection was lost\\)$`));
+    assert.match(
+      String(change['cause']),
+      new RegExp(`^${victim} left (in round \\d+|while \\w+) \\(the connection was lost\\)$`),
+    );
     assert.deepEqual(await checkUndisturbed({ cwd, out, strict: true }, await stopRun(run)), { loss: 0, weight: 0 });
   });
 }
@@ -115,7 +124,10 @@ test('the first stage, then the last, each on its only device: from their replic
   await stopAndCheck(run, 'ends');
 });
 
-test('both replicas of a stage at once: what nobody has any more comes from the last checkpoint', { timeout, skip }, async (context) => {
+test('both replicas of a stage at once: what nobody has any more comes from the last checkpoint', {
+  timeout,
+  skip,
+}, async (context) => {
   const run = await startFour(context, { out: 'two' });
   await run.event('checkpoint');
   await reached(run, 13);
@@ -155,7 +167,10 @@ test('frozen for a second: nothing happens; until it is given up: the others go 
   assert.equal((await frozen.end).code, 0);
 });
 
-test('the coordinator is killed and started again: its workers come back by themselves', { timeout, skip }, async (context) => {
+test('the coordinator is killed and started again: its workers come back by themselves', {
+  timeout,
+  skip,
+}, async (context) => {
   const tls = await tlsFlags(); // the join code is another one at each start
   const environment = { ASTEROID_STATE: join(cwd, 'coordinator-state') };
   const joined = await startJoinedRun({ cwd, out: 'restarted', more: tls, environment });
@@ -164,15 +179,23 @@ test('the coordinator is killed and started again: its workers come back by them
   joined.run.process.kill('SIGKILL');
   await joined.run.end;
   const startMs = performance.now();
-  const again = startCommand(['train', '--resume', join(cwd, 'restarted'), '--port', new URL(joined.url).port, '--json'], {
-    cwd,
-    environment,
-  });
+  const again = startCommand(
+    ['train', '--resume', join(cwd, 'restarted'), '--port', new URL(joined.url).port, '--json'],
+    {
+      cwd,
+      environment,
+    },
+  );
   endAfter(context, again);
   const first = await again.event('round');
-  context.diagnostic(`${((performance.now() - startMs) / 1000).toFixed(1)} s from the coordinator's restart to its first round`);
+  context.diagnostic(
+    `${((performance.now() - startMs) / 1000).toFixed(1)} s from the coordinator's restart to its first round`,
+  );
   const checkpoints = joined.run.events('checkpoint').map(({ round }) => Number(round));
-  assert.ok(checkpoints.includes(Number(first['round'])), `goes on from round ${first['round']}, checkpoints are after ${checkpoints}`);
+  assert.ok(
+    checkpoints.includes(Number(first['round'])),
+    `goes on from round ${first['round']}, checkpoints are after ${checkpoints}`,
+  );
   await reached(again, Number(first['round']) + 5);
   await stopAndCheck(again, 'restarted');
   for (const worker of joined.workers.values()) assert.equal((await worker.end).code, 0);
@@ -185,7 +208,9 @@ test('a disk that is full, or read-only: training goes on and warns; the next ch
   const folder = join(cwd, 'disk');
   await mkdir(folder);
   if (isRoot) {
-    const { status, stderr } = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=8m', 'tmpfs', folder], { encoding: 'utf8' });
+    const { status, stderr } = spawnSync('mount', ['-t', 'tmpfs', '-o', 'size=8m', 'tmpfs', folder], {
+      encoding: 'utf8',
+    });
     assert.equal(status, 0, stderr);
     context.after(() => spawnSync('umount', ['--lazy', folder]));
   }
@@ -222,7 +247,10 @@ async function startRelayed(
   return { joined, relay: between, worker: defined(joined.workers.get(name), 'a worker') };
 }
 
-test('a damaged and a reset connection: noticed, given up, made anew; nothing wrong gets in', { timeout, skip }, async (context) => {
+test('a damaged and a reset connection: noticed, given up, made anew; nothing wrong gets in', {
+  timeout,
+  skip,
+}, async (context) => {
   const { joined, relay, worker } = await startRelayed(context, 'relayed', 'worker-2');
   const { run } = joined;
   await reached(run, 5);
@@ -273,7 +301,9 @@ test('a device that comes and goes every two seconds waits ever longer for work,
     await reached(run, Number(round) + 5);
   }
   await run.event('cool-down', ({ departureCount }) => departureCount === 4);
-  const waits = run.events('cool-down').map(({ departureCount, seconds }) => [Number(departureCount), Number(seconds)] as const);
+  const waits = run
+    .events('cool-down')
+    .map(({ departureCount, seconds }) => [Number(departureCount), Number(seconds)] as const);
   context.diagnostic(`waits of ${waits.map(([, seconds]) => seconds.toFixed(1)).join(', ')} s`);
   assert.deepEqual(waits.map(([count]) => count).slice(-3), [2, 3, 4]);
   for (const [index, [count, seconds]] of waits.entries()) {
@@ -292,7 +322,10 @@ const noLimit = !isRoot
     : 'a memory limit needs the memory controller of cgroup v1';
 
 /** A control group for a worker, and what to start it through so that it is in there. */
-async function startStarvedGroup(context: TestContext, limitBytes: number): Promise<{ group: string; through: readonly string[] }> {
+async function startStarvedGroup(
+  context: TestContext,
+  limitBytes: number,
+): Promise<{ group: string; through: readonly string[] }> {
   const group = join(memoryFolder, `asteroid-test-${process.pid}-${limitBytes}`);
   await mkdir(group);
   const isGone = (): Promise<boolean> =>
@@ -310,7 +343,10 @@ async function killCount(group: string): Promise<number> {
   return Number(/^oom_kill (\d+)$/m.exec(await readFile(join(group, 'memory.oom_control'), 'utf8'))?.[1]);
 }
 
-test('a worker over its memory: the system kills it, and the others go on', { timeout, skip: skip || noLimit }, async (context) => {
+test('a worker over its memory: the system kills it, and the others go on', {
+  timeout,
+  skip: skip || noLimit,
+}, async (context) => {
   const { group } = await startStarvedGroup(context, 256 * 1024);
   const run = await startFour(context, { out: 'starved' });
   await reached(run, 3);

@@ -14,7 +14,9 @@ export async function readText(path: string): Promise<string> {
     return await readFile(path, 'utf8');
   } catch (error) {
     const code = errorCode(error) ?? String(error);
-    throw new InputError(`${path} cannot be read (${code === 'ENOENT' ? 'there is no such file' : code}): check the path.`);
+    throw new InputError(
+      `${path} cannot be read (${code === 'ENOENT' ? 'there is no such file' : code}): check the path.`,
+    );
   }
 }
 
@@ -34,7 +36,10 @@ export async function checkWritable(path: string): Promise<void> {
     (error: unknown) => errorCode(error) ?? String(error),
   );
   if (problem === undefined) return;
-  const reasons: Readonly<Record<string, string>> = { ENOENT: 'there is no such folder', ENOTDIR: 'a part of the path is a file' };
+  const reasons: Readonly<Record<string, string>> = {
+    ENOENT: 'there is no such folder',
+    ENOTDIR: 'a part of the path is a file',
+  };
   throw new InputError(`${path} cannot be written (${reasons[problem] ?? problem}): choose another file.`);
 }
 
@@ -47,7 +52,8 @@ export async function readConfig(path: string): Promise<Record<string, unknown>>
 export function configOf(text: string, path: string): Record<string, unknown> {
   const value = readDocument(text, path);
   if (value === null || value === undefined) return {};
-  if (typeof value !== 'object' || Array.isArray(value)) throw new InputError(`${path} must hold settings as "name: value" lines.`);
+  if (typeof value !== 'object' || Array.isArray(value))
+    throw new InputError(`${path} must hold settings as "name: value" lines.`);
   return value as Record<string, unknown>;
 }
 

@@ -1,4 +1,5 @@
-// Fine-tuning as it is typed: frozen layers over workers, a new head through training, testing and going on, tests while training and the curve of them.
+// Fine-tuning as it is typed: frozen layers over workers, a new head through training, testing and going on, tests
+// while training and the curve of them.
 
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
@@ -17,7 +18,13 @@ const timeout = 120_000;
 /** `asteroid train` and the model and data of a fixture, whose labels are 0 to 4. */
 function train(fixture: string): readonly string[] {
   const folder = join(fixtureFolder('pytorch'), fixture);
-  return ['train', '--model', join(folder, 'opset17-dynamic.onnx'), '--data', `npy:${join(folder, 'X.npy')},${join(folder, 'Y.npy')}`];
+  return [
+    'train',
+    '--model',
+    join(folder, 'opset17-dynamic.onnx'),
+    '--data',
+    `npy:${join(folder, 'X.npy')},${join(folder, 'Y.npy')}`,
+  ];
 }
 
 const host = startCommandHost(cwd);
@@ -34,7 +41,9 @@ async function weights(file: string): Promise<ReadonlyMap<string, Float32Array>>
   return new Map([...graph.initializers].map(([name, { data }]) => [name, data as Float32Array]));
 }
 
-test('over workers: frozen weights stay to the bit, the plan and the profile know which layers only run forward', { timeout }, async () => {
+test('over workers: frozen weights stay to the bit, the plan and the profile know which layers only run forward', {
+  timeout,
+}, async () => {
   const [, , model = ''] = train('mlp');
   const flags = [
     '--freeze',
@@ -48,11 +57,27 @@ test('over workers: frozen weights stay to the bit, the plan and the profile kno
     '--planner',
     'straight',
   ];
-  const { stdout } = await run(...train('mlp'), ...flags, '--batch', '8', '--steps', '3', '--lr', '0.1', '--out', 'frozen');
-  assert.match(stdout, /^Note {7}\d+ of \d+ layers are frozen before all others: they only run forward, and keep nothing\.$/m);
+  const { stdout } = await run(
+    ...train('mlp'),
+    ...flags,
+    '--batch',
+    '8',
+    '--steps',
+    '3',
+    '--lr',
+    '0.1',
+    '--out',
+    'frozen',
+  );
+  assert.match(
+    stdout,
+    /^Note {7}\d+ of \d+ layers are frozen before all others: they only run forward, and keep nothing\.$/m,
+  );
   assert.match(stdout, /\(5 of 9 tensors frozen\)/);
   const [before, after] = [await weights(model), await weights(at('frozen', 'model.onnx'))];
-  const changed = [...before.keys()].filter((name) => Buffer.compare(bytes(before.get(name)), bytes(after.get(name))) !== 0);
+  const changed = [...before.keys()].filter(
+    (name) => Buffer.compare(bytes(before.get(name)), bytes(after.get(name))) !== 0,
+  );
   assert.deepEqual(changed, ['layers.3.weight', 'layers.4.weight', 'layers.6.weight', 'layers.6.bias']);
   const plan = JSON.parse(await readFile(at('frozen', 'plan.json'), 'utf8')) as Plan;
   const profile = JSON.parse(await readFile(at('frozen', 'profile.json'), 'utf8')) as Profile;
@@ -95,7 +120,9 @@ test('a new head goes with the run: trained, resumed, tested by its folder and e
   );
 });
 
-test('tests while training: after every epoch, every few updates, or at the end only; here and over workers', { timeout }, async () => {
+test('tests while training: after every epoch, every few updates, or at the end only; here and over workers', {
+  timeout,
+}, async () => {
   const data = train('mlp')[4] as string;
   const tested = async (out: string, ...flags: readonly string[]): Promise<readonly unknown[]> => {
     await run(...train('mlp'), '--eval-data', data, '--batch', '8', '--lr', '0.1', ...flags, '--out', out);
@@ -111,7 +138,10 @@ test('tests while training: after every epoch, every few updates, or at the end 
   assert.deepEqual([first, second], [perEpoch, 2 * perEpoch]);
   assert.equal((await tested('many', '--epochs', '41')).length, 14); // every third
   assert.deepEqual(await tested('every', '--steps', '5', '--eval-every', '2'), [2, 4, 5]);
-  assert.deepEqual(await tested('workers', '--steps', '5', '--eval-every', '2', '--workers', '2', '--use-all'), [2, 4, 5]);
+  assert.deepEqual(
+    await tested('workers', '--steps', '5', '--eval-every', '2', '--workers', '2', '--use-all'),
+    [2, 4, 5],
+  );
   assert.deepEqual(await tested('end', '--steps', '5', '--eval-every', '0'), [5]);
   // A test changes nothing.
   assert.deepEqual(await weights(at('every', 'model.onnx')), await weights(at('end', 'model.onnx')));

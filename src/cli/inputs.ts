@@ -1,4 +1,5 @@
-// Reads all that a run needs from its files, before anything is written. A file that is missing or does not fit is one clear error.
+// Reads all that a run needs from its files, before anything is written. A file that is missing or does not fit is one
+// clear error.
 
 import { existsSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,13 +15,18 @@ import { readText } from './files.ts';
 import type { Output } from './output.ts';
 
 /** A run from its settings; `resume` is the folder of the run to go on with. */
-export async function readRun(settings: TrainSettings, resume: string | undefined, output: Output): Promise<PreparedRun> {
+export async function readRun(
+  settings: TrainSettings,
+  resume: string | undefined,
+  output: Output,
+): Promise<PreparedRun> {
   const { headClasses } = settings;
   const model = await loadModel(settings.model, settings.seed, headClasses === undefined ? {} : { headClasses });
   const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
   const evaluation = settings.evalData === undefined ? test : await evaluationData(settings.evalData, settings.seed);
   const plan = settings.plan === undefined ? undefined : await readPlan(settings.plan);
-  const cluster = settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
+  const cluster =
+    settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
   const checkpoint = resume === undefined ? undefined : await lastCheckpoint(resume, output);
   const run = prepareRun({
     settings,

@@ -6,7 +6,8 @@ import { endWithParent, needsComputeProcess, runComputeProcess } from './compute
 /** What shells say of a program that SIGPIPE has ended. */
 const readerGone = 141;
 
-if (needsComputeProcess(process.argv.slice(2), process.env, process.platform)) process.exitCode = await runComputeProcess();
+if (needsComputeProcess(process.argv.slice(2), process.env, process.platform))
+  process.exitCode = await runComputeProcess();
 else await runHere();
 
 async function runHere(): Promise<void> {

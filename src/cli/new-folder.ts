@@ -1,4 +1,5 @@
-// The folder of a new run, which is taken back where nothing came of the run: a folder that stays holds at least one round.
+// The folder of a new run, which is taken back where nothing came of the run: a folder that stays holds at least one
+// round.
 
 import { rm, rmdir } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
@@ -9,11 +10,23 @@ import { isThere } from './files.ts';
 /** A run's folder and how to be rid of it. */
 export interface NewFolder {
   readonly folder: RunFolder;
-  /** Removes what the run wrote and the folders that were made for it; what anybody else put there stays. The folder must be closed. */
+  /**
+   * Removes what the run wrote and the folders that were made for it; what anybody else put there stays. The folder
+   * must be closed.
+   */
   discard(): Promise<void>;
 }
 
-const written = ['config.yaml', 'cluster.json', 'profile.json', 'plan.json', 'trace.json', 'model.onnx', 'metrics.jsonl', 'events.jsonl'];
+const written = [
+  'config.yaml',
+  'cluster.json',
+  'profile.json',
+  'plan.json',
+  'trace.json',
+  'model.onnx',
+  'metrics.jsonl',
+  'events.jsonl',
+];
 
 /** Makes the folder `out`, or the next of the day in runs/. Throws InputError where it is in use or cannot be made. */
 export async function makeRunFolder(out: string | undefined, onWarning: (message: string) => void): Promise<NewFolder> {

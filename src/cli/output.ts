@@ -33,11 +33,20 @@ export function createOutput(options: { readonly json?: boolean }): Output {
 /** The exit code after Ctrl-C. */
 export const interruptedExitCode = 130;
 
-/** Signals that come together are one Ctrl-C: the terminal sends it to every process of the group, and npm passes it on once more. */
+/**
+ * Signals that come together are one Ctrl-C: the terminal sends it to every process of the group, and npm passes it on
+ * once more.
+ */
 const togetherMs = 300;
 
-/** Aborted by the first Ctrl-C, a request to end (SIGTERM) or a closed terminal (SIGHUP); the second ends the process at once. */
-export function interruptSignal({ terminal }: Output, note = 'Stopping after this round; Ctrl-C again stops at once …'): AbortSignal {
+/**
+ * Aborted by the first Ctrl-C, a request to end (SIGTERM) or a closed terminal (SIGHUP); the second ends the process at
+ * once.
+ */
+export function interruptSignal(
+  { terminal }: Output,
+  note = 'Stopping after this round; Ctrl-C again stops at once …',
+): AbortSignal {
   const controller = new AbortController();
   let firstMs = 0;
   const stop = (): void => {

@@ -1,4 +1,5 @@
-// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, where none of these kinds is known, measured here.
+// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, where none of these kinds is
+// known, measured here.
 
 import { systemClock } from '../clock.ts';
 import type { Cluster, Profile } from '../cluster/cluster.ts';
@@ -20,11 +21,17 @@ export interface PlanningProfileOptions {
 }
 
 /** Throws InputError unless exactly one of `model` and `profile` is given. */
-export async function planningProfile(options: PlanningProfileOptions, cluster: Cluster, output: Output): Promise<Profile> {
+export async function planningProfile(
+  options: PlanningProfileOptions,
+  cluster: Cluster,
+  output: Output,
+): Promise<Profile> {
   const { profile, model } = options;
-  if (profile !== undefined && model !== undefined) throw new InputError('--profile and --model cannot both be given: choose one.');
+  if (profile !== undefined && model !== undefined)
+    throw new InputError('--profile and --model cannot both be given: choose one.');
   if (profile !== undefined) return parseProfile(await readText(profile), profile);
-  if (model === undefined) throw new InputError('--profile or --model is missing: give a profile, or a model to measure here.');
+  if (model === undefined)
+    throw new InputError('--profile or --model is missing: give a profile, or a model to measure here.');
   if (cluster.devices.some(({ kind }) => kind !== undefined && kindModel(kind) !== undefined)) {
     if (!output.isJson) output.terminal.section('Note', "times are those of the devices' kinds, not measured");
     return profileOfKinds(await modelTable(model), cluster);
@@ -35,7 +42,10 @@ export async function planningProfile(options: PlanningProfileOptions, cluster: 
 async function measured(model: string, cluster: Cluster, largestBatch: number, output: Output): Promise<Profile> {
   const device = 'this-device';
   if (!output.isJson)
-    output.terminal.section('Note', 'the kinds of the devices have no performance models: every device is taken for one like this');
+    output.terminal.section(
+      'Note',
+      'the kinds of the devices have no performance models: every device is taken for one like this',
+    );
   const here = await measureHere(await loadModel(model, 0), {
     largestBatch,
     device,

@@ -45,7 +45,17 @@ test('plan by kinds: its profile and plan give simulate the same round; energy a
   );
   assert.ok(planningMs > 0);
   const simulated = await json<Simulation>(
-    ...['simulate', '--profile', 'profile.json', '--cluster', 'nanos.yaml', '--plan', 'plan.json', '--gantt', 'round.svg'],
+    ...[
+      'simulate',
+      '--profile',
+      'profile.json',
+      '--cluster',
+      'nanos.yaml',
+      '--plan',
+      'plan.json',
+      '--gantt',
+      'round.svg',
+    ],
   );
   assert.equal(simulated.roundMs, plan.predicted.roundMs);
   assert.deepEqual(await json('simulate', ...flags, '--plan', 'plan.json'), simulated);
@@ -71,16 +81,39 @@ test('pins, exclusions and a time limit reach the planner', async () => {
   );
   assert.ok(plan.stages.at(-1)?.devices.includes('nano-2'));
   assert.ok(plan.stages.every((stage) => !stage.devices.includes('tx2')));
-  assert.match(await refused('plan', ...flags, '--batch', '16', '--pin', 'nano-2'), /--pin nano-2 is not of the form LAYER=DEVICE/);
+  assert.match(
+    await refused('plan', ...flags, '--batch', '16', '--pin', 'nano-2'),
+    /--pin nano-2 is not of the form LAYER=DEVICE/,
+  );
   assert.match(await refused('plan', ...flags, '--batch', '16', '--exclude', 'pi'), /no device "pi"/);
 });
 
 test('what-if: a slower device, then one that leaves and one that joins', async () => {
   const { plan } = JSON.parse(await readFile(at('plan.json'), 'utf8')) as { plan: Plan };
-  const slowed = await json<WhatIf>('what-if', ...flags, '--plan', 'plan.json', '--slow', 'tx2=0.5', '--planner', 'asteroid');
+  const slowed = await json<WhatIf>(
+    'what-if',
+    ...flags,
+    '--plan',
+    'plan.json',
+    '--slow',
+    'tx2=0.5',
+    '--planner',
+    'asteroid',
+  );
   assert.equal(slowed.before.predicted.roundMs, plan.predicted.roundMs);
   assert.ok((slowed.kept?.predicted.roundMs ?? 0) >= slowed.after.predicted.roundMs);
-  const moved = await json<WhatIf>('what-if', ...flags, '--batch', '64', '--leave', 'tx2', '--join', 'nx=jetson-nx', '--planner', 'single');
+  const moved = await json<WhatIf>(
+    'what-if',
+    ...flags,
+    '--batch',
+    '64',
+    '--leave',
+    'tx2',
+    '--join',
+    'nx=jetson-nx',
+    '--planner',
+    'single',
+  );
   assert.equal(moved.kept, undefined);
   assert.deepEqual(
     moved.after.stages.map(({ devices }) => devices),
@@ -88,7 +121,10 @@ test('what-if: a slower device, then one that leaves and one that joins', async 
   );
   // digits has 237,514 parameters of 4 bytes, and the only device that had them is gone.
   assert.deepEqual([moved.move.bytes, moved.move.lostBytes], [950_056, 950_056]);
-  const { stdout } = await host.run({ args: ['what-if', ...flags, '--batch', '64', '--link', 'nano-1,tx2=10:5', '--planner', 'dp'], cwd });
+  const { stdout } = await host.run({
+    args: ['what-if', ...flags, '--batch', '64', '--link', 'nano-1,tx2=10:5', '--planner', 'dp'],
+    cwd,
+  });
   assert.match(stdout, /^Before {5}.*samples\/s .*\nAfter {6}.*by the same plan\n {11}.*by a new plan\nMemory /m);
 });
 
@@ -107,7 +143,10 @@ test('what-if --kill: what is lost, who takes over, what travels, light beside h
   assert.equal(found.light.totalMs, 500 + found.light.migrationMs);
   assert.ok(found.heavy.planningMs > 0 && found.heavy.bytes > found.light.bytes && found.speedup > 1);
   const { stdout } = await host.run({ args: kill, cwd });
-  assert.match(stdout, /^Before {5}.*samples\/s .*\nLost {7}nano-2, stage 1, .*copied on tx2\nCopies {5}.* after every round/m);
+  assert.match(
+    stdout,
+    /^Before {5}.*samples\/s .*\nLost {7}nano-2, stage 1, .*copied on tx2\nCopies {5}.* after every round/m,
+  );
   assert.match(stdout, /\nLight {6}.*: seen in 3\.0 s, planned before, .*\n {11}layers 0–\d+: nano-1\n/);
   assert.match(
     stdout,
@@ -122,8 +161,14 @@ test('a change or a cluster that is wrong is one sentence', async () => {
     await refused(...whatIf, '--kill', 'tx2', '--slow', 'tx2=0.5'),
     /--kill cannot be given with --join, --leave, --slow or --link: /,
   );
-  assert.match(await refused(...whatIf, '--kill', 'tx3'), /The cluster has no device "tx3"; name one of nano-1, nano-2, tx2\./);
-  assert.match(await refused(...whatIf, '--slow', 'tx2'), /--slow tx2 is not of the form NAME=SHARE, such as pi-2=0\.5: write it so\./);
+  assert.match(
+    await refused(...whatIf, '--kill', 'tx3'),
+    /The cluster has no device "tx3"; name one of nano-1, nano-2, tx2\./,
+  );
+  assert.match(
+    await refused(...whatIf, '--slow', 'tx2'),
+    /--slow tx2 is not of the form NAME=SHARE, such as pi-2=0\.5: write it so\./,
+  );
   assert.match(await refused(...whatIf, '--link', 'fast'), /--link fast: "fast" is no number; give one\./);
   assert.match(await refused(...whatIf, '--join', 'x=toaster'), /the memory of a "toaster" is not known/);
   assert.match(

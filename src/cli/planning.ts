@@ -1,4 +1,5 @@
-// Plans with a person waiting: progress on a terminal, and Ctrl-C or a time limit ends the search with the best plan so far.
+// Plans with a person waiting: progress on a terminal, and Ctrl-C or a time limit ends the search with the best plan so
+// far.
 
 import { systemClock } from '../clock.ts';
 import type { Plan } from '../cluster/cluster.ts';
@@ -21,8 +22,8 @@ export interface PlanSearch {
 }
 
 /**
- * Searches for a plan; planner `best` ends by itself when the time is up (PlanInput.isTimeUp). Throws InputError as plan() does, and RunError
- * when it is ended before it has found any.
+ * Searches for a plan; planner `best` ends by itself when the time is up (PlanInput.isTimeUp). Throws InputError as
+ * plan() does, and RunError when it is ended before it has found any.
  */
 export async function searchPlan(input: CompressInput, output: Output, askedLimitMs?: number): Promise<PlanSearch> {
   const startMs = systemClock.now();
@@ -53,7 +54,8 @@ export async function searchPlan(input: CompressInput, output: Output, askedLimi
     sliceEndMs = systemClock.now() + sliceMs;
     if (!signal.aborted && (isAnytime || nowMs - startMs < timeLimitMs)) continue;
     output.terminal.live([]);
-    if (best === undefined) throw new RunError('The search ended before it had found any plan; give it more time, or planner asteroid.');
+    if (best === undefined)
+      throw new RunError('The search ended before it had found any plan; give it more time, or planner asteroid.');
     return { plan: best, planningMs: nowMs - startMs, isCutShort: true };
   }
 }
@@ -65,7 +67,8 @@ function found(plan: Plan | undefined): string {
 /** LAYER=DEVICE, the layer by index or name. Throws InputError. */
 export function readPin(text: string): Pin {
   const at = text.lastIndexOf('=');
-  if (at < 1 || at === text.length - 1) throw new InputError(`--pin ${text} is not of the form LAYER=DEVICE: write it so, such as 0=pi-1.`);
+  if (at < 1 || at === text.length - 1)
+    throw new InputError(`--pin ${text} is not of the form LAYER=DEVICE: write it so, such as 0=pi-1.`);
   const layer = text.slice(0, at);
   return { layer: /^\d+$/.test(layer) ? Number(layer) : layer, device: text.slice(at + 1) };
 }

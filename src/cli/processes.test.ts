@@ -1,5 +1,5 @@
-// Runs over real processes that are killed, interrupted, refused and damaged at any time: what is said, what is left, and that a run which goes on is the
-// run that was never interrupted, bit for bit.
+// Runs over real processes that are killed, interrupted, refused and damaged at any time: what is said, what is left,
+// and that a run which goes on is the run that was never interrupted, bit for bit.
 
 import assert from 'node:assert/strict';
 import { mkdtemp, readdir, readFile, truncate, writeFile } from 'node:fs/promises';
@@ -51,14 +51,22 @@ const planOfTwo = {
 };
 
 const subject = [
-  ...['--model', join(fixture, 'opset17-dynamic.onnx'), '--data', `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}`],
+  ...[
+    '--model',
+    join(fixture, 'opset17-dynamic.onnx'),
+    '--data',
+    `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}`,
+  ],
   ...['--batch', '16', '--lr', '0.02', '--momentum', '0.9'],
 ];
 const overThree = ['--workers', '3', '--plan', at('plan.json')];
 
 /** Starts a run in a process group of its own, as a terminal does. */
 function train(out: string, ...more: readonly string[]): RunningCommand {
-  return startCommand(['train', ...subject, '--checkpoint-every', '10', '--json', '--out', at(out), ...more], { cwd, detached: true });
+  return startCommand(['train', ...subject, '--checkpoint-every', '10', '--json', '--out', at(out), ...more], {
+    cwd,
+    detached: true,
+  });
 }
 
 function pidOf(run: RunningCommand): number {
@@ -120,17 +128,36 @@ test('while a worker computes for a long time, its main thread goes on', { timeo
     { layers: [0, 3], devices: ['worker-1'], samples: [128], inFlight: 1 },
     { layers: [3, 11], devices: ['worker-2'], samples: [128], inFlight: 1 },
   ];
-  await writeFile(at('plan-of-halves.json'), JSON.stringify({ ...plan, batchSize: 128, microBatchSize: 128, microBatchCount: 1, stages }));
-  const convolutions = ['--model', 'conv-l', '--data', 'synthetic:1x28x28', '--batch', '128', '--steps', '8', '--eval-every', '0'];
+  await writeFile(
+    at('plan-of-halves.json'),
+    JSON.stringify({ ...plan, batchSize: 128, microBatchSize: 128, microBatchCount: 1, stages }),
+  );
+  const convolutions = [
+    '--model',
+    'conv-l',
+    '--data',
+    'synthetic:1x28x28',
+    '--batch',
+    '128',
+    '--steps',
+    '8',
+    '--eval-every',
+    '0',
+  ];
   const overTwo = ['--workers', '2', '--plan', at('plan-of-halves.json')];
   const end = await runCommand(['train', ...convolutions, ...overTwo, '--json', '--out', at('long')], { cwd });
   assert.equal(end.code, 0, end.stderr);
-  const { traceEvents } = JSON.parse(await readFile(at('long', 'trace.json'), 'utf8')) as { traceEvents: { name: string; dur: number }[] };
-  const longestMs = Math.max(...traceEvents.filter(({ name }) => name.startsWith('backward')).map(({ dur }) => dur / 1000));
+  const { traceEvents } = JSON.parse(await readFile(at('long', 'trace.json'), 'utf8')) as {
+    traceEvents: { name: string; dur: number }[];
+  };
+  const longestMs = Math.max(
+    ...traceEvents.filter(({ name }) => name.startsWith('backward')).map(({ dur }) => dur / 1000),
+  );
   const events = await jsonLines(at('long', 'events.jsonl'));
   const statistics = events.filter(({ event }) => event === 'statistics');
   assert.deepEqual(new Set(statistics.map(({ device }) => device)), new Set(['worker-1', 'worker-2']));
-  // Processes that compete for the cores delay each other by some tens of milliseconds; a blocked thread is as late as the instruction takes.
+  // Processes that compete for the cores delay each other by some tens of milliseconds; a blocked thread is as late as
+  // the instruction takes.
   for (const { device, eventLoopDelayP99Ms } of statistics)
     assert.ok(
       Number(eventLoopDelayP99Ms) <= longestMs / 3,
@@ -170,7 +197,10 @@ test('a worker is killed: told, and the others go on; when all are killed, the r
   assert.deepEqual((await metricsOf('killed')).rounds, [...Array(more).keys()]);
 });
 
-test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as if nothing had been', { timeout, skip }, async () => {
+test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as if nothing had been', {
+  timeout,
+  skip,
+}, async () => {
   const run = train('interrupted', ...overThree, '--steps', '100000');
   await reached(run, 12);
   const workers = await childrenOf(pidOf(run));
@@ -181,7 +211,10 @@ test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as 
   assert.equal(end.code, 130);
   assert.equal(end.stderr, 'Stopping after this round; Ctrl-C again stops at once …\n');
   assert.ok(await allGone(workers));
-  const done = JSON.parse(defined(end.stdout.trimEnd().split('\n').at(-1), 'a line')) as { stopped: boolean; rounds: number };
+  const done = JSON.parse(defined(end.stdout.trimEnd().split('\n').at(-1), 'a line')) as {
+    stopped: boolean;
+    rounds: number;
+  };
   assert.equal(done.stopped, true);
   assert.equal((await loadLatestCheckpoint(at('interrupted', 'checkpoints'))).checkpoint?.round, done.rounds);
   assert.deepEqual((await metricsOf('interrupted')).rounds, allRounds.slice(0, done.rounds));
@@ -200,14 +233,20 @@ test('a damaged checkpoint is told and passed over; the one before it is whole',
   assert.equal(end.code, 0, end.stderr);
   const first = JSON.parse(defined(end.stdout.split('\n')[0], 'a line')) as { event: string; message: string };
   assert.equal(first.event, 'warning');
-  assert.match(first.message, /^The checkpoint .*round-00000080\.json is passed over: .* has 1000 bytes, not the \d+ that were written\.$/);
+  assert.match(
+    first.message,
+    /^The checkpoint .*round-00000080\.json is passed over: .* has 1000 bytes, not the \d+ that were written\.$/,
+  );
   await checkIsWhole('interrupted');
   for (const name of await readdir(at('interrupted', 'checkpoints'))) {
     if (name.endsWith('.json')) await truncate(at('interrupted', 'checkpoints', name), 10);
   }
   const none = await runCommand(['train', '--resume', at('interrupted')], { cwd });
   assert.equal(none.code, 2);
-  assert.match(none.stderr, /^asteroid: .*interrupted holds no whole checkpoint to go on from \(3 are damaged\): start a new run\.\n$/);
+  assert.match(
+    none.stderr,
+    /^asteroid: .*interrupted holds no whole checkpoint to go on from \(3 are damaged\): start a new run\.\n$/,
+  );
 });
 
 test('numbers that are not finite end a run with the mend and the way back', { timeout, skip }, async () => {
@@ -215,7 +254,10 @@ test('numbers that are not finite end a run with the mend and the way back', { t
   assert.equal(end.code, 1);
   const mend = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
   const saved = `the last checkpoint is after round 1; continue with: npx asteroid train --resume ${at('diverged')}`;
-  assert.equal(end.stderr, `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number: ${mend}; ${saved}\n`);
+  assert.equal(
+    end.stderr,
+    `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number: ${mend}; ${saved}\n`,
+  );
 });
 
 test('a second Ctrl-C ends the run at once, whatever a worker does', { timeout, skip }, async (context) => {
@@ -235,10 +277,13 @@ test('a second Ctrl-C ends the run at once, whatever a worker does', { timeout, 
 
 test('Ctrl-C before the first round leaves nothing', { timeout, skip }, async () => {
   const folder = await mkdtemp(at('empty-'));
-  const run = startCommand(['train', ...subject, '--workers', '1', '--remote', '1', '--json', '--out', join(folder, 'a', 'b')], {
-    cwd,
-    detached: true,
-  });
+  const run = startCommand(
+    ['train', ...subject, '--workers', '1', '--remote', '1', '--json', '--out', join(folder, 'a', 'b')],
+    {
+      cwd,
+      detached: true,
+    },
+  );
   await run.event('joined');
   const workers = await childrenOf(pidOf(run));
   process.kill(-pidOf(run), 'SIGINT');
@@ -264,7 +309,10 @@ test('a run in this process stops on a request to end, and goes on', { timeout, 
   );
   const again = await runCommand(['train', '--resume', at('alone'), '--json'], { cwd });
   assert.equal(again.code, 2);
-  assert.equal(again.stderr, `asteroid: The run has done its ${more} rounds already: give more with --epochs or --steps.\n`);
+  assert.equal(
+    again.stderr,
+    `asteroid: The run has done its ${more} rounds already: give more with --epochs or --steps.\n`,
+  );
 });
 
 test('the coordinator is killed: its workers end by themselves', { timeout, skip }, async () => {
@@ -296,11 +344,24 @@ test('a worker joins by hand with the code; a wrong code is refused; a worker th
   timeout,
   skip,
 }, async () => {
-  const run = train('by-hand', '--workers', '1', '--remote', '1', '--plan', at('plan-of-two.json'), '--steps', '100000');
+  const run = train(
+    'by-hand',
+    '--workers',
+    '1',
+    '--remote',
+    '1',
+    '--plan',
+    at('plan-of-two.json'),
+    '--steps',
+    '100000',
+  );
   const { url, joinCode, remoteCount } = await run.event('listening');
   assert.equal(remoteCount, 1);
   const join = (code: string, ...more: readonly string[]): RunningCommand => {
-    return startCommand(['worker', '--join', String(url), '--json', ...more], { cwd, environment: { ASTEROID_JOIN_CODE: code } });
+    return startCommand(['worker', '--join', String(url), '--json', ...more], {
+      cwd,
+      environment: { ASTEROID_JOIN_CODE: code },
+    });
   };
   const stranger = await join('0000-0000-0000-0000').end;
   assert.equal(stranger.stderr, 'asteroid: the join code is wrong: use the one that asteroid train printed.\n');
@@ -308,7 +369,8 @@ test('a worker joins by hand with the code; a wrong code is refused; a worker th
   const worker = join(String(joinCode), '--name', 'laptop');
   assert.equal((await worker.event('joined'))['name'], 'laptop');
   await reached(run, 2);
-  const stages = (JSON.parse(await readFile(at('by-hand', 'plan.json'), 'utf8')) as { stages: { devices: string[] }[] }).stages;
+  const stages = (JSON.parse(await readFile(at('by-hand', 'plan.json'), 'utf8')) as { stages: { devices: string[] }[] })
+    .stages;
   assert.deepEqual(
     stages.map(({ devices }) => devices),
     [['laptop'], ['worker-1']],
@@ -329,7 +391,9 @@ test('a worker joins by hand with the code; a wrong code is refused; a worker th
 test('a worker that joined by hand ends with the run', { timeout, skip }, async () => {
   const run = train('together', '--remote', '1', '--steps', '5');
   const { url, joinCode } = await run.event('listening');
-  const worker = await runCommand(['worker', '--join', String(url), '--code', String(joinCode), '--name', 'board'], { cwd });
+  const worker = await runCommand(['worker', '--join', String(url), '--code', String(joinCode), '--name', 'board'], {
+    cwd,
+  });
   assert.equal(worker.stdout, 'Joined as board; waiting for work. Ctrl-C leaves.\nEnded: the run is done.\n');
   assert.equal(worker.code, 0, worker.stderr);
   assert.equal((await run.end).code, 0);
@@ -341,7 +405,10 @@ test('a port in use is one sentence, and nothing stays', { timeout, skip }, asyn
   const address = server.address();
   const port = typeof address === 'object' && address !== null ? address.port : 0;
   const folder = await mkdtemp(at('empty-'));
-  const end = await runCommand(['train', ...subject, '--workers', '1', '--port', String(port), '--out', join(folder, 'run')], { cwd });
+  const end = await runCommand(
+    ['train', ...subject, '--workers', '1', '--port', String(port), '--out', join(folder, 'run')],
+    { cwd },
+  );
   server.close();
   assert.equal(end.stderr, `asteroid: port ${port} of 127.0.0.1 is taken: choose another with --port.\n`);
   assert.equal(end.code, 2);

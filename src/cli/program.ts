@@ -5,7 +5,10 @@ import { version } from './version.ts';
 
 type AddCommand = (program: Command) => Command;
 
-/** By name, in the order of the help: each is loaded with all that it needs, which is most of the time that a short command takes. */
+/**
+ * By name, in the order of the help: each is loaded with all that it needs, which is most of the time that a short
+ * command takes.
+ */
 const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   quickstart: async () => (await import('./commands/quickstart.ts')).addQuickstart,
   train: async () => (await import('./commands/train.ts')).addTrain,
@@ -24,7 +27,10 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   lab: async () => (await import('./commands/lab.ts')).addLab,
 };
 
-/** The program `asteroid`, ready to parse words of which this is the first: with the command of this name, without any for the version, else with all. */
+/**
+ * The program `asteroid`, ready to parse words of which this is the first: with the command of this name, without any
+ * for the version, else with all.
+ */
 export async function createProgram(first?: string): Promise<Command> {
   const all = Object.entries(commands);
   const named = all.filter(([name]) => name === first);
@@ -37,7 +43,10 @@ export async function createProgram(first?: string): Promise<Command> {
     // Subcommands inherit these: errors are reported below, in our form.
     .configureOutput({ outputError: () => {} })
     .exitOverride()
-    .addHelpText('after', '\nThe first five minutes:\n  $ asteroid quickstart\n\nEvery command has --help with an example.');
+    .addHelpText(
+      'after',
+      '\nThe first five minutes:\n  $ asteroid quickstart\n\nEvery command has --help with an example.',
+    );
 
   for (const add of wanted) {
     add(program)

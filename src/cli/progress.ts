@@ -1,4 +1,5 @@
-// The numbers behind the training bar: smoothed over the last rounds while training runs, means of the whole when it is done.
+// The numbers behind the training bar: smoothed over the last rounds while training runs, means of the whole when it is
+// done.
 
 import type { RoundMetrics, RunEvent } from '../runtime/events.ts';
 import { grouped } from './terminal.ts';

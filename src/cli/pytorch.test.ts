@@ -1,5 +1,6 @@
-// Models that PyTorch exported, trained over the same batches: every loss and the final weights are PyTorch's own, in this process and by the real
-// command over one and three worker processes; the file that comes out is the user's own but for the weights.
+// Models that PyTorch exported, trained over the same batches: every loss and the final weights are PyTorch's own, in
+// this process and by the real command over one and three worker processes; the file that comes out is the user's own
+// but for the weights.
 
 import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
@@ -28,8 +29,9 @@ for (const fixture of fixtures) {
 }
 
 /**
- * One file of each net, of another opset where there is one, for each number of workers. Each stage's shares of a batch, so that nothing need be profiled; `null`:
- * by the planner. A file with a fixed batch and a net with batch normalization cannot share a batch out.
+ * One file of each net, of another opset where there is one, for each number of workers. Each stage's shares of a
+ * batch, so that nothing need be profiled; `null`: by the planner. A file with a fixed batch and a net with batch
+ * normalization cannot share a batch out.
  */
 const overWorkers: Readonly<Record<number, Readonly<Record<string, readonly (readonly number[])[] | null>>>> = {
   0: { 'residual/opset13-fixed': null, 'transformer/opset17-dynamic-eval': null },
@@ -59,7 +61,10 @@ for (const [workers, forms] of Object.entries(overWorkers)) {
       const out = join(cwd, `${workers}-${name.replace('/', '-')}`);
       const flags = Object.entries(flagsOf(fixture)).flatMap(([flag, value]) => [`--${flag}`, value]);
       if (shares !== null) flags.push('--plan', await writePlan(fixture, shares, cwd));
-      const end = await runCommand(['train', ...flags, '--no-shuffle', '--use-all', '--workers', workers, '--out', out], { cwd });
+      const end = await runCommand(
+        ['train', ...flags, '--no-shuffle', '--use-all', '--workers', workers, '--out', out],
+        { cwd },
+      );
       assert.equal(end.code, 0, end.stderr);
       const metrics = await jsonLines(join(out, 'metrics.jsonl'));
       assert.deepEqual(
@@ -76,7 +81,9 @@ for (const [workers, forms] of Object.entries(overWorkers)) {
       checkWeights(written, fixture, comparison);
       await checkFile(written, fixture);
       if (Number(workers) > 0) {
-        const { stages } = JSON.parse(await readFile(join(out, 'plan.json'), 'utf8')) as { stages: { devices: string[] }[] };
+        const { stages } = JSON.parse(await readFile(join(out, 'plan.json'), 'utf8')) as {
+          stages: { devices: string[] }[];
+        };
         const devices = new Set(stages.flatMap((stage) => stage.devices));
         assert.equal(devices.size, Number(workers), 'every worker has a part in it');
       }
@@ -84,11 +91,17 @@ for (const [workers, forms] of Object.entries(overWorkers)) {
   }
 }
 
-/** The written file is the user's own: opset, inputs, outputs and tensors keep their names; stock ONNX Runtime runs it. */
-async function checkFile(written: Uint8Array, { name, modelPath, inputsPath, labelsPath }: PytorchFixture): Promise<void> {
+/**
+ * The written file is the user's own: opset, inputs, outputs and tensors keep their names; stock ONNX Runtime runs it.
+ */
+async function checkFile(
+  written: Uint8Array,
+  { name, modelPath, inputsPath, labelsPath }: PytorchFixture,
+): Promise<void> {
   const [before, after] = [parseModel(await readFile(modelPath)), parseModel(written)];
   assert.equal(opsetOf(after), opsetOf(before), name);
-  const namesOf = (values: readonly { readonly name: string }[] | undefined): string[] => (values ?? []).map((value) => value.name);
+  const namesOf = (values: readonly { readonly name: string }[] | undefined): string[] =>
+    (values ?? []).map((value) => value.name);
   assert.deepEqual(namesOf(after.graph?.input), namesOf(before.graph?.input), name);
   assert.deepEqual(namesOf(after.graph?.output), namesOf(before.graph?.output), name);
   assert.deepEqual(namesOf(after.graph?.initializer), namesOf(before.graph?.initializer), name);

@@ -1,4 +1,5 @@
-// The first five minutes: `asteroid quickstart` trains over three processes to 97 % and more in under two minutes, and what it leaves can be used elsewhere.
+// The first five minutes: `asteroid quickstart` trains over three processes to 97 % and more in under two minutes, and
+// what it leaves can be used elsewhere.
 
 import assert from 'node:assert/strict';
 import { readdir, readFile } from 'node:fs/promises';
@@ -16,7 +17,12 @@ const cwd = temporaryFolder();
 const roundCount = 425;
 let end: CommandEnd;
 let tookMs = 0;
-let result: { readonly testAccuracy: number; readonly workerCount: number; readonly trainSeconds: number; readonly runFolder: string };
+let result: {
+  readonly testAccuracy: number;
+  readonly workerCount: number;
+  readonly trainSeconds: number;
+  readonly runFolder: string;
+};
 
 const inRun = (name: string): string => join(cwd, result.runFolder, name);
 const text = (name: string): Promise<string> => readFile(inRun(name), 'utf8');
@@ -44,7 +50,17 @@ test('stdout is JSON lines only, stderr is empty', () => {
     .split('\n')
     .map((line) => (JSON.parse(line) as { event?: string }).event);
   assert.equal(events.filter((event) => event === 'round').length, roundCount);
-  for (const kind of ['joined', 'profiled', 'cluster', 'plan', 'training', 'checkpoint', 'statistics', 'evaluated', 'done']) {
+  for (const kind of [
+    'joined',
+    'profiled',
+    'cluster',
+    'plan',
+    'training',
+    'checkpoint',
+    'statistics',
+    'evaluated',
+    'done',
+  ]) {
     assert.ok(events.includes(kind), `there is no event "${kind}"`);
   }
   assert.equal(end.stderr, '');
@@ -87,7 +103,9 @@ test('stock ONNX Runtime opens model.onnx and finds the same accuracy on digits 
   );
   const images = defined(inputs[0], 'the images');
   const session = await InferenceSession.create(inRun('model.onnx'));
-  const feeds = { [defined(session.inputNames[0], 'an input')]: new OrtTensor('float32', images.data as Float32Array, images.shape) };
+  const feeds = {
+    [defined(session.inputNames[0], 'an input')]: new OrtTensor('float32', images.data as Float32Array, images.shape),
+  };
   const { data } = defined(Object.values(await session.run(feeds))[0], 'the output');
   await session.release();
   let correct = 0;

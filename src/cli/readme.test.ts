@@ -1,4 +1,5 @@
-// The commands in README.md are run as they stand there, but for the network's addresses and, over the network, the number of rounds.
+// The commands in README.md are run as they stand there, but for the network's addresses and, over the network, the
+// number of rounds.
 
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
@@ -92,9 +93,14 @@ function missingSecondMachine(): string | false {
   return missingNamespaces() === false && 'second-machine.test runs these lines over two namespaces';
 }
 
-test('a second machine, which is this one, reached over its own address', { timeout, skip: missingSecondMachine() }, async () => {
+test('a second machine, which is this one, reached over its own address', {
+  timeout,
+  skip: missingSecondMachine(),
+}, async () => {
   const address = defined(ownAddresses()[0], 'an address');
-  const here = (await args('train --model digits')).map((word) => word.replace('192.168.1.20', address).replace(/^7700$/, '0'));
+  const here = (await args('train --model digits')).map((word) =>
+    word.replace('192.168.1.20', address).replace(/^7700$/, '0'),
+  );
   const epochs = here.indexOf('--epochs');
   const run = startCommand([...here.toSpliced(epochs, 2, '--steps', '3'), '--use-all', '--out', 'second', '--json'], {
     cwd,
@@ -131,7 +137,10 @@ test('a cluster that one does not have: plan, simulate, what-if', { timeout }, a
   const simulated = await runCommand(await args('simulate'), { cwd });
   assert.equal(simulated.code, 0, simulated.stderr);
   assert.match(await readFile(join(cwd, 'round.svg'), 'utf8'), /^<svg /);
-  const says = [/the plan cannot run: one of its devices has left\n.* by a new plan\n/, /\nLight {6}recovers [\d.]+x as fast as heavy/];
+  const says = [
+    /the plan cannot run: one of its devices has left\n.* by a new plan\n/,
+    /\nLight {6}recovers [\d.]+x as fast as heavy/,
+  ];
   const questions = await lines('what-if');
   assert.equal(questions.length, says.length);
   for (const [index, question] of questions.entries()) {

@@ -151,7 +151,11 @@ test('on a terminal: who joined, the profile as it is measured, the plan, a bar 
   ]);
   show([round(1, 1, 50), round(2, 1, 50)], 2100);
   show(
-    [statistics('board', 150), round(3, 1, 25), { kind: 'evaluated', round: 4, accuracy: 0.98267, loss: 0.0963, sampleCount: 1500 }],
+    [
+      statistics('board', 150),
+      round(3, 1, 25),
+      { kind: 'evaluated', round: 4, accuracy: 0.98267, loss: 0.0963, sampleCount: 1500 },
+    ],
     3100,
   );
   show([statistics('board', 201.4), statistics('phone', 120), statistics('board', 201.4)], 3200);
@@ -226,7 +230,17 @@ test('a plan from a file predicts nothing and took no time', () => {
     microBatchCount: 1,
     stages: [{ layers: [0, 6] as const, devices: ['board'], samples: [50], inFlight: 1 }],
   };
-  show([{ kind: 'plan', plan: { ...single, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } }, planningMs: 0, layerNames }], 0);
+  show(
+    [
+      {
+        kind: 'plan',
+        plan: { ...single, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } },
+        planningMs: 0,
+        layerNames,
+      },
+    ],
+    0,
+  );
   assert.deepEqual(stream.text.trimEnd().split('\n'), [
     'Plan       as given',
     '           ┌ stage 0 ───────────┐',

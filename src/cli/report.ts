@@ -1,5 +1,5 @@
-// Turns a run's events into what a person or a program reads. A person: devices, links, profile, plan, training bar. A program (`--json`): one JSON line
-// an event.
+// Turns a run's events into what a person or a program reads. A person: devices, links, profile, plan, training bar. A
+// program (`--json`): one JSON line an event.
 
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan, roundText } from '../cluster/draw.ts';
@@ -31,12 +31,18 @@ export function humanReporter(terminal: Terminal, now: () => number): Observer {
 }
 
 /** Says what will be trained on what, before it begins. */
-export function describeRun({ settings, model, subject, dataset, test, machine }: PreparedRun, terminal: Terminal): void {
+export function describeRun(
+  { settings, model, subject, dataset, test, machine }: PreparedRun,
+  terminal: Terminal,
+): void {
   const { parameters, initializers } = subject.sequence.graph;
   const weightCount = parameters.reduce((sum, name) => sum + elementCount(initializers.get(name)?.shape ?? []), 0);
   const frozenCount = subject.training.frozen.length;
   const frozen = frozenCount > 0 ? ` (${frozenCount} of ${parameters.length} tensors frozen)` : '';
-  terminal.section('Model', `${model.name}: ${counted(subject.sequence.layers.length, 'layer')}, ${grouped(weightCount)} weights${frozen}`);
+  terminal.section(
+    'Model',
+    `${model.name}: ${counted(subject.sequence.layers.length, 'layer')}, ${grouped(weightCount)} weights${frozen}`,
+  );
   const tested = test === undefined ? '' : `, ${grouped(test.sampleCount)} others to test`;
   terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
   const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
@@ -45,7 +51,8 @@ export function describeRun({ settings, model, subject, dataset, test, machine }
     'Settings',
     `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`}`,
   );
-  if (settings.workers > 0) terminal.live([`${'Devices'.padEnd(labelWidth)}starting ${counted(settings.workers, 'worker process')} …`]);
+  if (settings.workers > 0)
+    terminal.live([`${'Devices'.padEnd(labelWidth)}starting ${counted(settings.workers, 'worker process')} …`]);
 }
 
 /** What is going on in a phase that shows nothing of its own. */
@@ -62,8 +69,13 @@ const plainIntervalMs = 5000;
 const shownLinkCount = 6;
 
 /** Draws a plan under its section; from the first column where that saves a second row of stages. */
-export function showPicture(plan: Parameters<typeof drawPlan>[0], layerNames: readonly string[], terminal: Terminal): void {
-  const rowCount = (picture: string): number => picture.split('\n').filter((line) => line.trimStart().startsWith('┌')).length;
+export function showPicture(
+  plan: Parameters<typeof drawPlan>[0],
+  layerNames: readonly string[],
+  terminal: Terminal,
+): void {
+  const rowCount = (picture: string): number =>
+    picture.split('\n').filter((line) => line.trimStart().startsWith('┌')).length;
   const wide = drawPlan(plan, layerNames, terminal.columns);
   const narrow = drawPlan(plan, layerNames, terminal.columns - labelWidth);
   if (rowCount(wide) < rowCount(narrow)) terminal.print(wide);
@@ -114,14 +126,18 @@ class HumanReport {
         );
       case 'checked': {
         const planned = event.plannedMs === 0 ? '' : `, ${roundText(event.plannedMs)} as planned`;
-        return this.#section('Checked', `a round takes ${roundText(event.roundMs)} by what its stages took so far${planned}`);
+        return this.#section(
+          'Checked',
+          `a round takes ${roundText(event.roundMs)} by what its stages took so far${planned}`,
+        );
       }
       case 'drift': {
         const factors = Object.entries(event.factors).map(
           ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,
         );
         const links = event.links.map(
-          ({ between, mbps, beforeMbps }) => `${between.join(' — ')} carries ${mbps.toFixed(1)} Mbps, before ${beforeMbps.toFixed(1)}`,
+          ({ between, mbps, beforeMbps }) =>
+            `${between.join(' — ')} carries ${mbps.toFixed(1)} Mbps, before ${beforeMbps.toFixed(1)}`,
         );
         return this.#section('Drift', [...factors, ...links].join(', '));
       }
@@ -177,14 +193,22 @@ class HumanReport {
   #listening({ url, joinCode, remoteCount }: Extract<RunEvent, { kind: 'listening' }>): void {
     const { colors } = this.#terminal;
     const isPlain = url.startsWith('ws:') && !/^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
-    this.#section('Waiting', `for ${counted(remoteCount, 'worker')} to join; there, with the join code ${colors.bold(joinCode)}:`);
+    this.#section(
+      'Waiting',
+      `for ${counted(remoteCount, 'worker')} to join; there, with the join code ${colors.bold(joinCode)}:`,
+    );
     this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isPlain ? ' --insecure' : ''}`))}`);
   }
 
   #memoryLowered({ device, fromMiB, toMiB }: Extract<RunEvent, { kind: 'memory-lowered' }>): void {
     const so =
-      toMiB === 0 ? 'it gets no work in this run' : `plans count on ${memory(toMiB)} of it from now on, instead of ${memory(fromMiB)}`;
-    this.#section('Memory', this.#terminal.colors.yellow(`${device} was killed by its system for want of memory: ${so}`));
+      toMiB === 0
+        ? 'it gets no work in this run'
+        : `plans count on ${memory(toMiB)} of it from now on, instead of ${memory(fromMiB)}`;
+    this.#section(
+      'Memory',
+      this.#terminal.colors.yellow(`${device} was killed by its system for want of memory: ${so}`),
+    );
   }
 
   #left(device: string, reason: string): void {
@@ -194,7 +218,14 @@ class HumanReport {
     this.#section('Lost', colors.red(`${device} left: ${reason}`));
   }
 
-  #recovering({ cause, plan, round, repeatedRounds, source, movedMiB }: Extract<RunEvent, { kind: 'recovering' }>): void {
+  #recovering({
+    cause,
+    plan,
+    round,
+    repeatedRounds,
+    source,
+    movedMiB,
+  }: Extract<RunEvent, { kind: 'recovering' }>): void {
     const deviceCount = new Set(plan.stages.flatMap(({ devices }) => devices)).size;
     const again =
       repeatedRounds === 0
@@ -229,7 +260,10 @@ class HumanReport {
     this.#showProfiles();
     const { colors } = this.#terminal;
     const speed = grouped(Math.round(1000 / event.sampleMs)).padStart(7);
-    this.#section('Profile', `${this.#name(event.device)}  ${speed} samples/s alone${event.cached ? colors.dim('  measured before') : ''}`);
+    this.#section(
+      'Profile',
+      `${this.#name(event.device)}  ${speed} samples/s alone${event.cached ? colors.dim('  measured before') : ''}`,
+    );
   }
 
   #links(cluster: Cluster): void {
@@ -237,7 +271,10 @@ class HumanReport {
     const width = Math.max(0, ...pairs.map((pair) => pair.between.join(' ↔ ').length));
     for (const pair of pairs.slice(0, shownLinkCount)) {
       const speed = bandwidth(pair.bandwidthMbps).padStart(9);
-      this.#section('Links', `${pair.between.join(' ↔ ').padEnd(width)}  ${speed}  ${(pair.latencyMs ?? 0).toFixed(2).padStart(6)} ms`);
+      this.#section(
+        'Links',
+        `${pair.between.join(' ↔ ').padEnd(width)}  ${speed}  ${(pair.latencyMs ?? 0).toFixed(2).padStart(6)} ms`,
+      );
     }
     if (pairs.length > shownLinkCount) this.#section('Links', `… and ${pairs.length - shownLinkCount} more`);
   }
@@ -261,7 +298,10 @@ class HumanReport {
       if (training.isDone) this.#terminal.keepLive();
     } else if (training.isDone || nowMs >= training.plainNextMs) {
       training.plainNextMs = nowMs + plainIntervalMs;
-      this.#section('Training', `round ${training.doneRound}/${training.endRound}  ${training.facts()}  ${duration(training.leftS)} left`);
+      this.#section(
+        'Training',
+        `round ${training.doneRound}/${training.endRound}  ${training.facts()}  ${duration(training.leftS)} left`,
+      );
     }
   }
 
@@ -289,7 +329,8 @@ class HumanReport {
     const stages = this.#plan?.stages ?? [];
     for (const [index, { devices, samples }] of stages.entries()) {
       const place = devices.indexOf(device);
-      if (place >= 0) return `stage ${index}${devices.length > 1 ? `, ${samples[place]} of ${this.#plan?.microBatchSize} samples` : ''}`;
+      if (place >= 0)
+        return `stage ${index}${devices.length > 1 ? `, ${samples[place]} of ${this.#plan?.microBatchSize} samples` : ''}`;
     }
     return '';
   }
@@ -314,8 +355,14 @@ class HumanReport {
 }
 
 /** " (quota 0.35), battery 81% (discharging), 56 °C": what a device tells of its state. */
-function told({ cpuQuotaCores, batteryPercent, isDischarging, temperatureC }: Extract<RunEvent, { readonly kind: 'joined' }>): string {
+function told({
+  cpuQuotaCores,
+  batteryPercent,
+  isDischarging,
+  temperatureC,
+}: Extract<RunEvent, { readonly kind: 'joined' }>): string {
   const quota = cpuQuotaCores === undefined ? '' : ` (quota ${cpuQuotaCores.toPrecision(2)})`;
-  const battery = batteryPercent === undefined ? '' : `, battery ${batteryPercent}%${isDischarging === true ? ' (discharging)' : ''}`;
+  const battery =
+    batteryPercent === undefined ? '' : `, battery ${batteryPercent}%${isDischarging === true ? ' (discharging)' : ''}`;
   return `${quota}${battery}${temperatureC === undefined ? '' : `, ${temperatureC.toFixed(0)} °C`}`;
 }

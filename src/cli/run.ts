@@ -1,4 +1,5 @@
-// Runs a prepared session in its folder, for `train` and `quickstart`: records it there, shows it, and prints what it came to.
+// Runs a prepared session in its folder, for `train` and `quickstart`: records it there, shows it, and prints what it
+// came to.
 
 import { stringify as toYaml } from 'yaml';
 import { systemClock } from '../clock.ts';
@@ -35,11 +36,21 @@ export async function runInNewFolder(
   output: Output,
   signal: AbortSignal,
 ): Promise<FolderResult> {
-  return runIn(await makeRunFolder(out, (message) => output.observe({ kind: 'warning', message })), run, output, signal);
+  return runIn(
+    await makeRunFolder(out, (message) => output.observe({ kind: 'warning', message })),
+    run,
+    output,
+    signal,
+  );
 }
 
 /** Runs a session, prints the summary and sets the exit code. */
-export async function runIn(place: Place, run: PreparedRun, output: Output, signal: AbortSignal): Promise<FolderResult> {
+export async function runIn(
+  place: Place,
+  run: PreparedRun,
+  output: Output,
+  signal: AbortSignal,
+): Promise<FolderResult> {
   const { folder } = place;
   if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
@@ -59,7 +70,11 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
   try {
     await folder.write('config.yaml', toYaml(settingsDocument(run.settings)));
     const onWarning = (message: string): void => observe({ kind: 'warning', message });
-    result = await runPrepared(run, { clock: systemClock, observe, signal, stageStore: createStageFiles({ onWarning }) }, folder);
+    result = await runPrepared(
+      run,
+      { clock: systemClock, observe, signal, stageStore: createStageFiles({ onWarning }) },
+      folder,
+    );
   } catch (error) {
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
     // The first error is the one to tell.
@@ -77,7 +92,9 @@ export async function runIn(place: Place, run: PreparedRun, output: Output, sign
 
 /** The same error, with what is saved and the command that goes on. */
 function withMend({ message }: RunError, checkpointRound: number, folder: string): RunError {
-  const what = message.replace(/; the last checkpoint is after round \d+; continue with --resume/, '').replace(/\.$/, '');
+  const what = message
+    .replace(/; the last checkpoint is after round \d+; continue with --resume/, '')
+    .replace(/\.$/, '');
   return new RunError(
     `${what}; the last checkpoint is after round ${checkpointRound}; continue with: ${command(`train --resume ${folder}`)}`,
   );

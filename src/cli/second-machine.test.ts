@@ -1,5 +1,5 @@
-// The README's second machine, as two that share no network but a cable: two network namespaces, joined by a veth pair, with a HOME each. Real processes,
-// encrypted links. Needs root and iproute2; elsewhere it is skipped and says so.
+// The README's second machine, as two that share no network but a cable: two network namespaces, joined by a veth pair,
+// with a HOME each. Real processes, encrypted links. Needs root and iproute2; elsewhere it is skipped and says so.
 
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
@@ -28,9 +28,13 @@ before(async () => {
     await mkdir(homeOf(machine));
   }
   const [here, there] = [spaceOf('here'), spaceOf('there')];
-  assert.equal(ip('link', 'add', 'eth0', 'netns', here, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', there), undefined);
+  assert.equal(
+    ip('link', 'add', 'eth0', 'netns', here, 'type', 'veth', 'peer', 'name', 'eth0', 'netns', there),
+    undefined,
+  );
   for (const machine of ['here', 'there'] as const) {
-    for (const device of ['lo', 'eth0']) assert.equal(ip('-n', spaceOf(machine), 'link', 'set', device, 'up'), undefined);
+    for (const device of ['lo', 'eth0'])
+      assert.equal(ip('-n', spaceOf(machine), 'link', 'set', device, 'up'), undefined);
     assert.equal(ip('-n', spaceOf(machine), 'address', 'add', `${addresses[machine]}/24`, 'dev', 'eth0'), undefined);
   }
 });
@@ -52,7 +56,11 @@ async function readmeLine(beginning: string): Promise<string[]> {
 }
 
 /** Runs a command on one of the machines, with a HOME of its own and nothing else that is the user's. */
-function on(machine: Machine, args: readonly string[], environment: Readonly<Record<string, string>> = {}): RunningCommand {
+function on(
+  machine: Machine,
+  args: readonly string[],
+  environment: Readonly<Record<string, string>> = {},
+): RunningCommand {
   const own = { HOME: homeOf(machine), ASTEROID_STATE: '', ASTEROID_CACHE: '', XDG_STATE_HOME: '', XDG_CACHE_HOME: '' };
   return startCommand(args, {
     cwd: homeOf(machine),
@@ -62,7 +70,11 @@ function on(machine: Machine, args: readonly string[], environment: Readonly<Rec
 }
 
 /** The README's run over both machines, three rounds of it, with some words replaced and some more behind them. */
-async function startRun(name: string, changes: Readonly<Record<string, string>> = {}, ...more: readonly string[]): Promise<RunningCommand> {
+async function startRun(
+  name: string,
+  changes: Readonly<Record<string, string>> = {},
+  ...more: readonly string[]
+): Promise<RunningCommand> {
   const line = (await readmeLine('train --model digits')).map((word) => changes[word] ?? word);
   const few = line.toSpliced(line.indexOf('--epochs'), 2, '--steps', '3');
   return on('here', [...few, '--use-all', '--out', name, '--json', ...more]);
@@ -96,13 +108,30 @@ test("a run over two machines by the README's lines; the second time without a c
   await again.event('listening');
   await finished(again, on('there', [...words, '--name', 'laptop']));
 
-  // Without an address, too: found by multicast on the cable. With half of a processor all layers are measured anew: fewer are enough.
+  // Without an address, too: found by multicast on the cable. With half of a processor all layers are measured anew:
+  // fewer are enough.
   const fixture = join(fixtureFolder('pytorch'), 'mlp');
-  const small = { digits: join(fixture, 'opset17-dynamic.onnx'), mnist: `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}` };
+  const small = {
+    digits: join(fixture, 'opset17-dynamic.onnx'),
+    mnist: `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}`,
+  };
   const found = await startRun('third', small, '--batch', '48');
   const { url: announced } = await found.event('listening');
-  const finder = on('there', ['worker', '--name', 'laptop', '--max-cpu', '50%', '--max-memory', '1024', '--courteous', '--json']);
+  const finder = on('there', [
+    'worker',
+    '--name',
+    'laptop',
+    '--max-cpu',
+    '50%',
+    '--max-memory',
+    '1024',
+    '--courteous',
+    '--json',
+  ]);
   assert.equal((await finder.event('found'))['url'], announced);
   await finished(found, finder);
-  assert.match(await readFile(join(homeOf('here'), 'third', 'events.jsonl'), 'utf8'), /"device":"laptop",[^}]*"memoryMiB":1024/);
+  assert.match(
+    await readFile(join(homeOf('here'), 'third', 'events.jsonl'), 'utf8'),
+    /"device":"laptop",[^}]*"memoryMiB":1024/,
+  );
 });

@@ -55,7 +55,20 @@ test('defaults', () => {
 
 test('flags arrive as numbers, switches and lists', () => {
   const flags = parsed(
-    ...['--model', 'a', '--data', 'b', '--micro-batch', '8', '--lr', '1e-3', '--momentum', '0.9', '--nesterov', '--no-shuffle'],
+    ...[
+      '--model',
+      'a',
+      '--data',
+      'b',
+      '--micro-batch',
+      '8',
+      '--lr',
+      '1e-3',
+      '--momentum',
+      '0.9',
+      '--nesterov',
+      '--no-shuffle',
+    ],
     ...['--freeze', 'stem.*', '--freeze', 'head.bias', '--eval-data', 'c', '--checkpoint-every', '7'],
     ...['--head-classes', '5', '--eval-every', '0', '--freeze-all-but', 'head.*'],
   );
@@ -82,7 +95,11 @@ test('what is not given as a flag comes from the file, then from the defaults', 
 });
 
 test('the document of a run is a config file that gives the same settings', () => {
-  const settings = resolveSettings({ ...needed, microBatch: '4', freeze: ['a.*'], shuffle: false, steps: '9', clipNorm: '0.5' }, {}, '');
+  const settings = resolveSettings(
+    { ...needed, microBatch: '4', freeze: ['a.*'], shuffle: false, steps: '9', clipNorm: '0.5' },
+    {},
+    '',
+  );
   const document = settingsDocument(settings);
   assert.equal(document['micro-batch'], 4);
   assert.equal(document['clip-norm'], 0.5);
@@ -114,7 +131,11 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     [{ engine: 'gpu' }, {}, '--engine gpu must be one of onnxruntime, reference.'],
     [{ model: '' }, {}, '--model "" must not be empty.'],
     [{ epochs: '1', steps: '1' }, {}, '--epochs and --steps cannot both be given: choose one.'],
-    [{ batch: '16', microBatch: '5' }, {}, '--batch 16 is no multiple of --micro-batch 5: choose a micro-batch that divides the batch.'],
+    [
+      { batch: '16', microBatch: '5' },
+      {},
+      '--batch 16 is no multiple of --micro-batch 5: choose a micro-batch that divides the batch.',
+    ],
     [{ nesterov: true }, {}, '--nesterov needs --optimizer sgd and a --momentum above 0.'],
     [
       {},
@@ -127,7 +148,11 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     [{}, { nesterov: 1 }, 'nesterov: 1 in run.yaml must be true or false.'],
     [{}, { freeze: 'stem.*' }, 'freeze: "stem.*" in run.yaml must be a list.'],
     [{}, { lr: new Array(1000).fill(0) }, `lr: [${'0,'.repeat(38)}... in run.yaml must be a number.`],
-    [{}, { 'a\nb': 1 }, 'run.yaml has the unknown setting "a\\nb"; settings are named as the flags of asteroid train are.'],
+    [
+      {},
+      { 'a\nb': 1 },
+      'run.yaml has the unknown setting "a\\nb"; settings are named as the flags of asteroid train are.',
+    ],
     [{}, { data: 7 }, 'data: 7 in run.yaml must be text.'],
   ];
   for (const [flags, file, message] of wrong) {

@@ -1,5 +1,6 @@
-// The settings of a training run: one table from which the flags, the config file, its validation and config.yaml are made. A setting has
-// the same name everywhere: `--micro-batch 16` is `micro-batch: 16` in a file. A flag wins over the file.
+// The settings of a training run: one table from which the flags, the config file, its validation and config.yaml are
+// made. A setting has the same name everywhere: `--micro-batch 16` is `micro-batch: 16` in a file. A flag wins over the
+// file.
 
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
@@ -25,9 +26,15 @@ function numeric(schema: z.ZodNumber): z.ZodType {
   return z.preprocess((value) => (typeof value === 'string' && value.trim() !== '' ? Number(value) : value), schema);
 }
 
-const whole = numeric(z.number().int('must be a whole number').min(1, 'must be at least 1').max(1e9, 'must be at most 1e9'));
-const wholeOrZero = numeric(z.number().int('must be a whole number').min(0, 'must not be negative').max(1e9, 'must be at most 1e9'));
-const port = numeric(z.number().int('must be a whole number').min(0, 'must not be negative').max(65535, 'must be at most 65535'));
+const whole = numeric(
+  z.number().int('must be a whole number').min(1, 'must be at least 1').max(1e9, 'must be at most 1e9'),
+);
+const wholeOrZero = numeric(
+  z.number().int('must be a whole number').min(0, 'must not be negative').max(1e9, 'must be at most 1e9'),
+);
+const port = numeric(
+  z.number().int('must be a whole number').min(0, 'must not be negative').max(65535, 'must be at most 65535'),
+);
 const amount = numeric(z.number().min(0, 'must not be negative'));
 const positive = numeric(z.number().gt(0, 'must be above 0'));
 const fraction = numeric(z.number().min(0, 'must be 0 to 1').max(1, 'must be 0 to 1'));
@@ -51,7 +58,9 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   headClasses: {
     argument: 'N',
     description: 'replace the classifier at the end by a new one with N classes',
-    schema: numeric(z.number().int('must be a whole number').min(2, 'must be at least 2').max(1e6, 'must be at most 1e6')),
+    schema: numeric(
+      z.number().int('must be a whole number').min(2, 'must be at least 2').max(1e6, 'must be at most 1e6'),
+    ),
   },
   evalData: {
     argument: 'SPEC',
@@ -71,7 +80,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   },
   epochs: { argument: 'N', description: 'passes over the data (default: 1, unless --steps is given)', schema: whole },
   steps: { argument: 'N', description: 'updates', schema: whole },
-  optimizer: { argument: 'NAME', description: 'sgd | adam | adamw', schema: z.enum(['sgd', 'adam', 'adamw']), default: 'sgd' },
+  optimizer: {
+    argument: 'NAME',
+    description: 'sgd | adam | adamw',
+    schema: z.enum(['sgd', 'adam', 'adamw']),
+    default: 'sgd',
+  },
   lr: { argument: 'L', description: 'learning rate', schema: amount, default: 0.01 },
   lrSchedule: {
     argument: 'SPEC',
@@ -86,7 +100,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   beta2: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.999 },
   epsilon: { argument: 'E', description: 'of adam and adamw', schema: positive, default: 1e-8 },
   clipNorm: { argument: 'N', description: 'largest norm of the whole gradient', schema: positive },
-  loss: { argument: 'NAME', description: 'cross-entropy | mse', schema: z.enum(['cross-entropy', 'mse']), default: 'cross-entropy' },
+  loss: {
+    argument: 'NAME',
+    description: 'cross-entropy | mse',
+    schema: z.enum(['cross-entropy', 'mse']),
+    default: 'cross-entropy',
+  },
   freeze: {
     argument: 'PATTERN',
     description: 'parameters that stay as they are ("features.*"); may be repeated',
@@ -104,7 +123,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   planner: { argument: 'NAME', description: 'best | asteroid | straight | dp | single', schema: text, default: 'best' },
   compress: {
     argument: 'none|float16|int8|auto',
-    description: 'send activations and gradients in fewer bits: int8 only where gradients are summed; auto: what makes rounds shorter',
+    description:
+      'send activations and gradients in fewer bits: int8 only where gradients are summed; auto: what makes rounds shorter',
     schema: z.enum(compressModes),
     default: 'none',
   },
@@ -117,16 +137,29 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   useAll: { description: 'let every device compute, even where fewer would be faster', schema: toggle, default: false },
   plan: { argument: 'FILE', description: 'use this plan instead of planning', schema: text },
   cluster: { argument: 'FILE', description: 'use these links and memory sizes instead of measured ones', schema: text },
-  workers: { argument: 'N', description: 'worker processes on this machine; 0 trains in this process', schema: wholeOrZero, default: 0 },
+  workers: {
+    argument: 'N',
+    description: 'worker processes on this machine; 0 trains in this process',
+    schema: wholeOrZero,
+    default: 0,
+  },
   remote: { argument: 'N', description: 'also wait for N workers on other machines', schema: wholeOrZero, default: 0 },
   host: { argument: 'ADDRESS', description: 'the address to listen on', schema: text, default: '127.0.0.1' },
   port: { argument: 'N', description: 'the port to listen on; 0 takes a free one', schema: port, default: 0 },
-  tlsCert: { argument: 'FILE', description: "an own certificate (PEM) to listen with, instead of the cluster's", schema: text },
+  tlsCert: {
+    argument: 'FILE',
+    description: "an own certificate (PEM) to listen with, instead of the cluster's",
+    schema: text,
+  },
   tlsKey: { argument: 'FILE', description: 'its key (PEM)', schema: text },
   insecure: { description: 'send everything unencrypted beyond this machine', schema: toggle, default: false },
   seed: { argument: 'N', description: 'of the data order, dropout and new weights', schema: wholeOrZero, default: 0 },
   shuffle: { description: 'keep the order of the data', schema: toggle, default: true, isNegated: true },
-  checkpointEvery: { argument: 'N', description: 'updates between checkpoints (default: one epoch, at most 500)', schema: whole },
+  checkpointEvery: {
+    argument: 'N',
+    description: 'updates between checkpoints (default: one epoch, at most 500)',
+    schema: whole,
+  },
   engine: {
     argument: 'NAME',
     description: 'onnxruntime | reference',
@@ -146,18 +179,21 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: wholeOrZero,
   },
   strict: {
-    description: 'the same bits whatever the plan, also after devices were lost; needs --micro-batch, costs time and memory',
+    description:
+      'the same bits whatever the plan, also after devices were lost; needs --micro-batch, costs time and memory',
     schema: toggle,
     default: false,
   },
   grain: {
     argument: 'N',
-    description: 'samples that a strict run computes at once; shares are multiples of it (default: a quarter of --micro-batch or less)',
+    description:
+      'samples that a strict run computes at once; shares are multiples of it (default: a quarter of --micro-batch or less)',
     schema: whole,
   },
   recompute: {
     argument: 'auto|none|BYTES',
-    description: 'compute activations again where keeping them takes more than these bytes on a device; auto: more than its memory allows',
+    description:
+      'compute activations again where keeping them takes more than these bytes on a device; auto: more than its memory allows',
     schema: z.union([z.enum(['auto', 'none']), wholeOrZero], { error: 'must be auto, none, or a number of bytes' }),
     default: 'auto',
   },
@@ -175,7 +211,9 @@ export function flagName(name: keyof TrainSettings): string {
 
 /** The settings as a config file has them. */
 export function settingsDocument(settings: TrainSettings): Record<string, unknown> {
-  return Object.fromEntries(names.flatMap((name) => (settings[name] === undefined ? [] : [[kebab(name), settings[name]]])));
+  return Object.fromEntries(
+    names.flatMap((name) => (settings[name] === undefined ? [] : [[kebab(name), settings[name]]])),
+  );
 }
 
 const names = Object.keys(table) as (keyof TrainSettings)[];
@@ -192,7 +230,8 @@ export function addSettingFlags(command: Command, only: readonly (keyof TrainSet
       ? `--no-${kebab(name)}`
       : `--${kebab(name)}${setting.argument === undefined ? '' : ` <${setting.argument}>`}`;
     const option = new Option(flag, setting.description + shown);
-    if (setting.isList) option.argParser((value: string, previous: string[] | undefined) => [...(previous ?? []), value]);
+    if (setting.isList)
+      option.argParser((value: string, previous: string[] | undefined) => [...(previous ?? []), value]);
     command.addOption(option);
   }
   return command;
@@ -209,7 +248,10 @@ export function givenFlags(options: Readonly<Record<string, unknown>>): Record<s
   return given;
 }
 
-/** Merges flags over the config file over defaults and validates. Throws InputError for an unknown setting or a wrong value, naming where it stands. */
+/**
+ * Merges flags over the config file over defaults and validates. Throws InputError for an unknown setting or a wrong
+ * value, naming where it stands.
+ */
 export function resolveSettings(
   flags: Readonly<Record<string, unknown>>,
   file: Readonly<Record<string, unknown>>,
@@ -263,13 +305,20 @@ function reason(error: z.ZodError): string {
 function checkStrict({ strict, grain, microBatch, clipNorm, replicateBatchNorm }: TrainSettings): void {
   if (grain !== undefined && !strict) throw new InputError(`--grain ${grain} needs --strict.`);
   if (!strict) return;
-  if (microBatch === undefined) throw new InputError('--strict needs --micro-batch: the order in which gradients are added depends on it.');
+  if (microBatch === undefined)
+    throw new InputError('--strict needs --micro-batch: the order in which gradients are added depends on it.');
   if (grain !== undefined && microBatch % grain !== 0)
-    throw new InputError(`--micro-batch ${microBatch} is no multiple of --grain ${grain}: choose a grain that divides the micro-batch.`);
+    throw new InputError(
+      `--micro-batch ${microBatch} is no multiple of --grain ${grain}: choose a grain that divides the micro-batch.`,
+    );
   if (clipNorm !== undefined)
-    throw new InputError('--strict and --clip-norm cannot both be given: the norm is added up by stages, which depend on the plan.');
+    throw new InputError(
+      '--strict and --clip-norm cannot both be given: the norm is added up by stages, which depend on the plan.',
+    );
   if (replicateBatchNorm)
-    throw new InputError('--strict and --replicate-batch-norm cannot both be given: statistics would depend on how samples are shared.');
+    throw new InputError(
+      '--strict and --replicate-batch-norm cannot both be given: statistics would depend on how samples are shared.',
+    );
 }
 
 function checked(settings: TrainSettings): TrainSettings {

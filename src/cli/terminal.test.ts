@@ -26,7 +26,8 @@ test('CI and dumb terminals get plain lines too', () => {
 });
 
 test('NO_COLOR leaves colours away; empty, it is not set', () => {
-  const label = (given: NodeJS.ProcessEnv): string => createTerminal(new FakeStream({}), given, () => 0).colors.bold('x');
+  const label = (given: NodeJS.ProcessEnv): string =>
+    createTerminal(new FakeStream({}), given, () => 0).colors.bold('x');
   assert.equal(label({}), '\u001b[1mx\u001b[22m');
   assert.equal(label({ NO_COLOR: '' }), '\u001b[1mx\u001b[22m');
   assert.equal(label({ NO_COLOR: '1' }), 'x');
@@ -96,7 +97,21 @@ test('bars', () => {
 });
 
 test('durations', () => {
-  const seconds = [0.0004, 0.012, 0.9994, 0.9996, 4.24, 9.94, 9.96, 59.4, 59.6, 187, 3599.6, 3725, Number.POSITIVE_INFINITY];
+  const seconds = [
+    0.0004,
+    0.012,
+    0.9994,
+    0.9996,
+    4.24,
+    9.94,
+    9.96,
+    59.4,
+    59.6,
+    187,
+    3599.6,
+    3725,
+    Number.POSITIVE_INFINITY,
+  ];
   const texts = [
     '0 ms',
     '12 ms',

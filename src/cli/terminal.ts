@@ -1,5 +1,5 @@
-// What a person sees: on a terminal a few lines that repaint themselves, elsewhere plain lines. Writes to the stream it is given and keeps no
-// facts; `NO_COLOR` and dumb terminals are honoured.
+// What a person sees: on a terminal a few lines that repaint themselves, elsewhere plain lines. Writes to the stream it
+// is given and keeps no facts; `NO_COLOR` and dumb terminals are honoured.
 
 import type { WriteStream } from 'node:tty';
 import { createColors } from 'picocolors';

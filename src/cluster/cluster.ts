@@ -1,4 +1,5 @@
-// The plain data that profiling, planning and running exchange (JSON contracts). Types here; checks in validate.ts. Units are in the names.
+// The plain data that profiling, planning and running exchange (JSON contracts). Types here; checks in validate.ts.
+// Units are in the names.
 
 import type { Compression } from './compression.ts';
 
@@ -15,7 +16,10 @@ export interface DeviceSpec {
   readonly kind?: string;
   readonly memoryMiB: number;
   readonly powerW?: number;
-  /** For `asteroid lab`: processor time a second of time that this device gets on the machine that stands for all. Extension to the contract. */
+  /**
+   * For `asteroid lab`: processor time a second of time that this device gets on the machine that stands for all.
+   * Extension to the contract.
+   */
   readonly cores?: number;
 }
 
@@ -38,16 +42,21 @@ export interface LayerProfile {
   readonly frozenBytes?: number;
   /** Per sample, kept for the backward pass. */
   readonly savedBytes: number;
-  /** What the runtime keeps for the layer beside eq. 3, whatever the share. Extension to the contract; absent means 0. */
+  /**
+   * What the runtime keeps for the layer beside eq. 3, whatever the share. Extension to the contract; absent means 0.
+   */
   readonly runtimeBytes?: number;
   /** Forward, per sample. */
   readonly flops: number;
   /**
-   * Where the layer's activations are computed again for the backward pass, as far as the engine can: what is kept per sample all the same, and the
-   * operations that run once more. Extension to the contract; absent: everything is kept.
+   * Where the layer's activations are computed again for the backward pass, as far as the engine can: what is kept per
+   * sample all the same, and the operations that run once more. Extension to the contract; absent: everything is kept.
    */
   readonly recomputed?: { readonly savedBytes: number; readonly flops: number };
-  /** True when samples of a batch influence each other here: such a layer is not replicated unless asked for. Extension to the contract; absent means false. */
+  /**
+   * True when samples of a batch influence each other here: such a layer is not replicated unless asked for. Extension
+   * to the contract; absent means false.
+   */
   readonly batchDependent?: boolean;
 }
 
@@ -56,45 +65,47 @@ export interface DeviceTimes {
   readonly forwardMs: readonly (readonly number[])[];
   readonly backwardMs: readonly (readonly number[])[];
   /**
-   * Of backwardMs, the part that gives the input gradients (zero-bubble schedules compute the rest later). Extension to the contract; absent means half. The part
-   * counts as no more than the whole.
+   * Of backwardMs, the part that gives the input gradients (zero-bubble schedules compute the rest later). Extension to
+   * the contract; absent means half. The part counts as no more than the whole.
    */
   readonly backwardInputMs?: readonly (readonly number[])[];
   /**
-   * The other part as a pass of its own, which may take longer than what the whole leaves: what both parts need is computed or read twice. Extension to the
-   * contract; absent means what the whole leaves, and so does less than that.
+   * The other part as a pass of its own, which may take longer than what the whole leaves: what both parts need is
+   * computed or read twice. Extension to the contract; absent means what the whole leaves, and so does less than that.
    */
   readonly backwardWeightMs?: readonly (readonly number[])[];
   /**
-   * Forward and backward together in a last stage that runs each backward right after its forward: one graph then, which keeps nothing between them.
-   * Extension to the contract; absent means the sum of the two.
+   * Forward and backward together in a last stage that runs each backward right after its forward: one graph then,
+   * which keeps nothing between them. Extension to the contract; absent means the sum of the two.
    */
   readonly stepMs?: readonly (readonly number[])[];
   /** Milliseconds of one optimizer update, by layer; absent: 0. */
   readonly updateMs?: readonly number[];
   /**
-   * Milliseconds that each pass of a micro-batch takes besides its layers, however few samples it has: the engine's call. A pass of weight gradients of its own, and
-   * each piece of a pass that is cut, is one more. Extension to the contract; absent means 0.
+   * Milliseconds that each pass of a micro-batch takes besides its layers, however few samples it has: the engine's
+   * call. A pass of weight gradients of its own, and each piece of a pass that is cut, is one more. Extension to the
+   * contract; absent means 0.
    */
   readonly callMs?: number;
   /**
-   * Milliseconds of computing that a MiB costs, sent or received, on a device whose processor does both (`handlingMs` in times.ts). Extension to the contract;
-   * absent means 0: sending and receiving are somebody else's work.
+   * Milliseconds of computing that a MiB costs, sent or received, on a device whose processor does both (`handlingMs`
+   * in times.ts). Extension to the contract; absent means 0: sending and receiving are somebody else's work.
    */
   readonly handlingMsPerMiB?: number;
   /**
-   * The same for AllReduces, where it differs: processors of a group work for each other at the same time, and small ones hold each other up. Extension to the
-   * contract; absent means `handlingMsPerMiB`.
+   * The same for AllReduces, where it differs: processors of a group work for each other at the same time, and small
+   * ones hold each other up. Extension to the contract; absent means `handlingMsPerMiB`.
    */
   readonly reducingMsPerMiB?: number;
   /**
-   * Milliseconds of computing that a frame costs such a device besides its bytes, sent or received, with its acknowledgement: an input, a label, an activation or a
-   * gradient of a micro-batch, from or to each of the devices that share it out. Paid like the bytes. Extension to the contract; absent means 0.
+   * Milliseconds of computing that a frame costs such a device besides its bytes, sent or received, with its
+   * acknowledgement: an input, a label, an activation or a gradient of a micro-batch, from or to each of the devices
+   * that share it out. Paid like the bytes. Extension to the contract; absent means 0.
    */
   readonly frameMs?: number;
   /**
-   * Milliseconds of computing that a pass of a micro-batch costs such a device besides: housekeeping of the program. Paid like the bytes. Extension to the contract;
-   * absent means 0.
+   * Milliseconds of computing that a pass of a micro-batch costs such a device besides: housekeeping of the program.
+   * Paid like the bytes. Extension to the contract; absent means 0.
    */
   readonly passMs?: number;
 }
@@ -117,20 +128,24 @@ export interface StagePlan {
   readonly layers: readonly [first: number, end: number];
   readonly devices: readonly string[];
   /**
-   * Samples of each micro-batch for each device; sums to microBatchSize. A zero is legal: that device computes nothing, holds the stage's
-   * weights, and takes part in its AllReduce and update (a warm spare). Our planners leave such a device out.
+   * Samples of each micro-batch for each device; sums to microBatchSize. A zero is legal: that device computes nothing,
+   * holds the stage's weights, and takes part in its AllReduce and update (a warm spare). Our planners leave such a
+   * device out.
    */
   readonly samples: readonly number[];
-  /** K_p: the most micro-batches kept at once for the backward pass. But for zb-h1, that is the forwards before the first backward. */
+  /**
+   * K_p: the most micro-batches kept at once for the backward pass. But for zb-h1, that is the forwards before the
+   * first backward.
+   */
   readonly inFlight: number;
   /**
-   * Where schedules that reduce beside the computing cut a replicated stage's layers into buckets: ascending, inside its range. Extension to the contract; absent
-   * means at most four of about as many layers each.
+   * Where schedules that reduce beside the computing cut a replicated stage's layers into buckets: ascending, inside
+   * its range. Extension to the contract; absent means at most four of about as many layers each.
    */
   readonly buckets?: readonly number[];
   /**
-   * Bytes a sample that each device keeps at most for its backward pass; what does not fit is computed again. Extension to the contract; absent where all
-   * devices keep everything.
+   * Bytes a sample that each device keeps at most for its backward pass; what does not fit is computed again. Extension
+   * to the contract; absent where all devices keep everything.
    */
   readonly savedBytes?: readonly number[];
 }
@@ -144,13 +159,16 @@ export interface Plan {
   readonly microBatchCount: number;
   readonly stages: readonly StagePlan[];
   /**
-   * Leading layers that only run forward, because nothing in them is trained: their stages have no backward, and no gradient comes to them. Extension to the contract;
-   * absent means 0.
+   * Leading layers that only run forward, because nothing in them is trained: their stages have no backward, and no
+   * gradient comes to them. Extension to the contract; absent means 0.
    */
   readonly forwardOnlyLayers?: number;
   /** What travels in fewer bits. Extension to the contract; absent: nothing. */
   readonly compression?: Compression;
-  /** Of planner hetpipe only, whose plans are no Programs: all its pipelines over the whole model; `stages` is the first. */
+  /**
+   * Of planner hetpipe only, whose plans are no Programs: all its pipelines over the whole model; `stages` is the
+   * first.
+   */
   readonly virtualWorkers?: readonly VirtualWorker[];
   readonly predicted: {
     readonly roundMs: number;

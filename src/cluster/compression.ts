@@ -18,10 +18,15 @@ export function encodedFraction(encoding: Encoding | undefined): number {
   return encoding === undefined ? 1 : encoding === 'float16' ? 0.5 : 0.25;
 }
 
-/** Writing an element in fewer bits and reading it again, on the two ends of a link, 7.6 ns (bench/results): in milliseconds, and exact in binary. */
+/**
+ * Writing an element in fewer bits and reading it again, on the two ends of a link, 7.6 ns (bench/results): in
+ * milliseconds, and exact in binary.
+ */
 const elementMs = 2 ** -17;
 
-/** Milliseconds that tensors of so many bytes of float32 are under way because they are encoded; 0 where they are not. */
+/**
+ * Milliseconds that tensors of so many bytes of float32 are under way because they are encoded; 0 where they are not.
+ */
 export function codecMs(encoding: Encoding | undefined, bytes: number): number {
   return encoding === undefined ? 0 : (bytes / 4) * elementMs;
 }

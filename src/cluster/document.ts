@@ -1,5 +1,5 @@
-// Reads the text of a JSON or YAML document into a value, and turns what a schema refuses into one sentence: what, where, the mend.
-// Not here: what the documents mean (validate.ts).
+// Reads the text of a JSON or YAML document into a value, and turns what a schema refuses into one sentence: what,
+// where, the mend. Not here: what the documents mean (validate.ts).
 
 import { isMap, isScalar, isSeq, LineCounter, parseDocument } from 'yaml';
 import type { z } from 'zod';
@@ -16,7 +16,8 @@ export function readDocument(text: string, where: string): unknown {
     }
   }
   const lines = new LineCounter();
-  const document = parseDocument(text, { lineCounter: lines, prettyErrors: false, logLevel: 'error' }); // warnings would go past us to the terminal
+  // warnings would go past us to the terminal
+  const document = parseDocument(text, { lineCounter: lines, prettyErrors: false, logLevel: 'error' });
   const error = document.errors[0];
   if (error !== undefined) {
     const { line, col } = lines.linePos(error.pos[0]);
@@ -66,10 +67,15 @@ export function applySchema<Output>(schema: z.ZodType<Output>, value: unknown, s
 /** Throws the sentence `source, line N: path is what; mend.` */
 export function refuse(source: Source, path: readonly PropertyKey[], what: string, mend: string): never {
   const line = lineOf(source, path);
-  throw new InputError(`${source.name}${line === undefined ? '' : `, line ${line}`}: ${pathText(path)} ${what}; ${mend}.`);
+  throw new InputError(
+    `${source.name}${line === undefined ? '' : `, line ${line}`}: ${pathText(path)} ${what}; ${mend}.`,
+  );
 }
 
-/** The line of what stands at a path, or of the nearest that is there; undefined where all is on one line or there is no text. */
+/**
+ * The line of what stands at a path, or of the nearest that is there; undefined where all is on one line or there is no
+ * text.
+ */
 function lineOf({ text, within = [] }: Source, path: readonly PropertyKey[]): number | undefined {
   if (text === undefined || !text.trim().includes('\n')) return undefined;
   const lines = new LineCounter();
@@ -103,7 +109,8 @@ function pathText(path: readonly PropertyKey[]): string {
 
 function shown(document: unknown, path: readonly PropertyKey[]): string {
   let value: unknown = document;
-  for (const key of path) value = typeof value === 'object' && value !== null ? (value as Record<PropertyKey, unknown>)[key] : undefined;
+  for (const key of path)
+    value = typeof value === 'object' && value !== null ? (value as Record<PropertyKey, unknown>)[key] : undefined;
   if (value === undefined) return 'is missing';
   const text = typeof value === 'number' ? String(value) : (JSON.stringify(value) ?? typeof value);
   return `is ${text.length > 40 ? `${text.slice(0, 37)}...` : text}`;

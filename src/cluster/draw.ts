@@ -1,4 +1,5 @@
-// A plan as a small picture of text: stages as boxes in a row, joined by arrows, with layers, devices, shares and memory. No colour.
+// A plan as a small picture of text: stages as boxes in a row, joined by arrows, with layers, devices, shares and
+// memory. No colour.
 
 import type { Plan, PlanLayout, StagePlan } from './cluster.ts';
 
@@ -9,8 +10,8 @@ const deviceLimit = 8;
 const nameLimit = 20;
 
 /**
- * Draws a plan, at most `width` columns wide (52 to 100, default 100); stages that do not fit in a row continue in the next. `layerNames` are
- * those of the profile. Without a prediction there are no speeds and no memory.
+ * Draws a plan, at most `width` columns wide (52 to 100, default 100); stages that do not fit in a row continue in the
+ * next. `layerNames` are those of the profile. Without a prediction there are no speeds and no memory.
  */
 export function drawPlan(
   plan: PlanLayout & { readonly predicted?: Plan['predicted'] },

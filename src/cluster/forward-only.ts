@@ -1,9 +1,13 @@
-// Leading layers in which nothing is trained: they only run forward, keep nothing, and no gradient comes to them (Plan.forwardOnlyLayers).
+// Leading layers in which nothing is trained: they only run forward, keep nothing, and no gradient comes to them
+// (Plan.forwardOnlyLayers).
 
 import type { DeviceTimes, Profile } from './cluster.ts';
 import { stepTables } from './times.ts';
 
-/** How many leading layers a profile says to be frozen: none of their weights is trained, and some are frozen. Never all layers. */
+/**
+ * How many leading layers a profile says to be frozen: none of their weights is trained, and some are frozen. Never all
+ * layers.
+ */
 export function forwardOnlyCount({ layers }: Pick<Profile, 'layers'>): number {
   const trained = layers.findIndex(({ weightBytes, frozenBytes = 0 }) => weightBytes > frozenBytes);
   const count = trained === -1 ? layers.length - 1 : trained;
@@ -22,7 +26,9 @@ export function withoutBackward(profile: Profile, layerCount: number): Profile {
       ...(times.stepMs === undefined
         ? {}
         : {
-            stepMs: times.stepMs.map((row, point) => row.map((ms, layer) => (layer < layerCount ? forwardPart(times, point, layer) : ms))),
+            stepMs: times.stepMs.map((row, point) =>
+              row.map((ms, layer) => (layer < layerCount ? forwardPart(times, point, layer) : ms)),
+            ),
           }),
       ...(times.backwardInputMs === undefined ? {} : { backwardInputMs: times.backwardInputMs.map(trainedOnly) }),
       ...(times.backwardWeightMs === undefined ? {} : { backwardWeightMs: times.backwardWeightMs.map(trainedOnly) }),

@@ -25,10 +25,14 @@ function clusterOf(...kinds: (string | undefined)[]): Cluster {
 test('a layer costs its launch and the longer of arithmetic and traffic; its backward pass costs twice that', () => {
   const profile = parseProfile(profileOfKinds(table, clusterOf('jetson-nano')));
   const times = layerTimes(profile.devices['jetson-nano'] ?? { forwardMs: [], backwardMs: [] }, profile.batchSizes);
-  // 3.6096 MB at 0.141 · 25.6 = 3.6096 GB/s: 1 ms a sample. 137.588 Mflop at 0.583 · 236 = 137.588 Gflop/s: 1 ms a sample.
+  // 3.6096 MB at 0.141 · 25.6 = 3.6096 GB/s: 1 ms a sample. 137.588 Mflop at 0.583 · 236 = 137.588 Gflop/s: 1 ms a
+  // sample.
   for (const samples of [1, 7, 32, 100]) {
     for (const layer of [0, 1]) {
-      assert.ok(Math.abs(times.forwardMs(layer, layer + 1, samples) - (1.64 + samples)) < 1e-9, `layer ${layer}, ${samples} samples`);
+      assert.ok(
+        Math.abs(times.forwardMs(layer, layer + 1, samples) - (1.64 + samples)) < 1e-9,
+        `layer ${layer}, ${samples} samples`,
+      );
       assert.ok(Math.abs(times.backwardMs(layer, layer + 1, samples) - 2 * (1.64 + samples)) < 1e-9);
     }
   }
@@ -50,9 +54,12 @@ test('"@N%" is the device at that share of its speed; the profile holds each kin
 test('a device without a known kind is one sentence with the mend', () => {
   assert.throws(() => profileOfKinds(table, clusterOf('rcc-ve', 'toaster')), {
     name: 'InputError',
-    message: /^Device "d1" of the cluster has the kind "toaster", which has no performance model; give it one of jetson-nano, .*\.$/,
+    message:
+      /^Device "d1" of the cluster has the kind "toaster", which has no performance model; give it one of jetson-nano, .*\.$/,
   });
-  assert.throws(() => profileOfKinds(table, clusterOf(undefined)), { message: /^Device "d0" of the cluster has no kind; / });
+  assert.throws(() => profileOfKinds(table, clusterOf(undefined)), {
+    message: /^Device "d0" of the cluster has no kind; /,
+  });
 });
 
 test('every kind says where its constants come from', () => {

@@ -1,7 +1,9 @@
-// Device kinds: performance models of the papers' devices, for planning where nothing was measured. A layer's pass over b samples takes
+// Device kinds: performance models of the papers' devices, for planning where nothing was measured. A layer's pass over
+// b samples takes
 //   launchMs + max(b · flops / gigaflops, b · bytes / gigabytesPerS),   bytes: all values that its operators write,
-// and its backward pass twice that. Each kind says what its constants were fitted to and how far the fit is off; docs/reproduction.md
-// recomputes the residuals. A kind followed by "@N%" is that device held to N % of its speed, as by a CPU quota.
+// and its backward pass twice that. Each kind says what its constants were fitted to and how far the fit is off;
+// docs/reproduction.md recomputes the residuals. A kind followed by "@N%" is that device held to N % of its speed, as
+// by a CPU quota.
 
 import { InputError } from '../errors.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Profile } from './cluster.ts';
@@ -32,9 +34,9 @@ export interface DeviceKind {
   readonly source: string;
 }
 
-// Asteroid, Table 1: epochs of 50,000 images at batch 32 on Nano and TX2, EfficientNet-B1 and MobileNetV2 at 32x32 without their first
-// stride(s), ResNet-50 at 224x224. Four constants for six times: one share of the peak arithmetic (236 and 665 gigaflops), one share of the
-// memory bandwidth (25.6 and 59.7 GB/s), and a launch time for each device.
+// Asteroid, Table 1: epochs of 50,000 images at batch 32 on Nano and TX2, EfficientNet-B1 and MobileNetV2 at 32x32
+// without their first stride(s), ResNet-50 at 224x224. Four constants for six times: one share of the peak arithmetic
+// (236 and 665 gigaflops), one share of the memory bandwidth (25.6 and 59.7 GB/s), and a launch time for each device.
 const jetsonCompute = 0.583;
 const jetsonMemory = 0.141;
 const table1 = 'fitted to Asteroid Table 1 (six epoch times, four constants): within 9 %';
@@ -92,7 +94,8 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     memoryMiB: 15360,
     gigaflops: 25.8,
     launchMs: 0,
-    source: 'fitted to FTPipeHD, training on one laptop (147.45 min) at 2.1 s a batch of 256 for 58.03 min (no residual)',
+    source:
+      'fitted to FTPipeHD, training on one laptop (147.45 min) at 2.1 s a batch of 256 for 58.03 min (no residual)',
   },
   'desktop-i7': {
     title: 'desktop PC, Intel i7-8700, 64 GB, one PyTorch process on its CPU',

@@ -1,4 +1,5 @@
-// Which speed the link between two devices has. Pairs are symmetric; a pair that the cluster does not list has the default's speed.
+// Which speed the link between two devices has. Pairs are symmetric; a pair that the cluster does not list has the
+// default's speed.
 
 import { InputError } from '../errors.ts';
 import type { Cluster } from './cluster.ts';
@@ -21,7 +22,8 @@ export function links(cluster: Cluster): LinkTable {
   const count = cluster.devices.length;
   const deviceIndex = (name: string): number => {
     const index = indices.get(name);
-    if (index === undefined) throw new InputError(`The cluster has no device "${name}"; name one that it has, or add it to the cluster.`);
+    if (index === undefined)
+      throw new InputError(`The cluster has no device "${name}"; name one that it has, or add it to the cluster.`);
     return index;
   };
   const pairs = new Map<number, { readonly bandwidthMbps: number; readonly latencyMs?: number }>();
@@ -54,8 +56,12 @@ export function links(cluster: Cluster): LinkTable {
 }
 
 /** The slowest bandwidth and the longest latency among the pairs of a group: what paces a ring (Asteroid, eq. 5). */
-export function slowestInGroup(table: LinkTable, group: readonly number[]): { readonly bandwidthMbps: number; readonly latencyMs: number } {
-  if (table.isUniform && group.length > 1) return { bandwidthMbps: table.bandwidthMbps(0, 1), latencyMs: table.latencyMs(0, 1) };
+export function slowestInGroup(
+  table: LinkTable,
+  group: readonly number[],
+): { readonly bandwidthMbps: number; readonly latencyMs: number } {
+  if (table.isUniform && group.length > 1)
+    return { bandwidthMbps: table.bandwidthMbps(0, 1), latencyMs: table.latencyMs(0, 1) };
   let bandwidthMbps = Number.POSITIVE_INFINITY;
   let latencyMs = 0;
   for (let i = 0; i < group.length; i++) {

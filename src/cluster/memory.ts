@@ -5,7 +5,10 @@ import { prefixSums, rangeOf } from './times.ts';
 
 export const bytesInMiB: number = 1024 * 1024;
 
-/** Node.js, ONNX Runtime's library, the code of the model and of training, and buffers of links: what a worker's process takes without any weights. */
+/**
+ * Node.js, ONNX Runtime's library, the code of the model and of training, and buffers of links: what a worker's process
+ * takes without any weights.
+ */
 export const processMiB: number = 160;
 
 /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
@@ -29,12 +32,17 @@ export interface StageDemand {
 }
 
 /**
- * Bytes on a device with a share of `samples` of each micro-batch: parameters and gradients, the optimizer's copies, and the saved
- * activations of K_p micro-batches. Frozen parameters count once. To eq. 3 come the runtime's buffers.
+ * Bytes on a device with a share of `samples` of each micro-batch: parameters and gradients, the optimizer's copies,
+ * and the saved activations of K_p micro-batches. Frozen parameters count once. To eq. 3 come the runtime's buffers.
  */
 export function stageMemoryBytes(demand: StageDemand, samples: number): number {
   const { frozenBytes = 0, runtimeBytes = 0 } = demand;
-  return (2 + demand.optimizerState) * demand.weightBytes + frozenBytes + runtimeBytes + demand.inFlight * demand.savedBytes * samples;
+  return (
+    (2 + demand.optimizerState) * demand.weightBytes +
+    frozenBytes +
+    runtimeBytes +
+    demand.inFlight * demand.savedBytes * samples
+  );
 }
 
 /** Sums over layer ranges that the memory and communication formulas need. */

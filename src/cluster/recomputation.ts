@@ -1,6 +1,7 @@
-// What computing activations again costs and saves, as planning sees it: a device that keeps only a part of what its layers save for the backward
-// pass runs that part of what can be computed again once more. Linear between keeping everything and keeping the least: the engine's choices
-// (autodiff/recompute.ts) form a convex front, so that it takes no longer than this says.
+// What computing activations again costs and saves, as planning sees it: a device that keeps only a part of what its
+// layers save for the backward pass runs that part of what can be computed again once more. Linear between keeping
+// everything and keeping the least: the engine's choices (autodiff/recompute.ts) form a convex front, so that it takes
+// no longer than this says.
 
 import type { DeviceTimes, Profile } from './cluster.ts';
 import { type StageDemand, stageMemoryBytes } from './memory.ts';
@@ -17,8 +18,13 @@ export interface KeptSums {
 /** Prefix sums of a profile's layers. */
 export function keptSums({ layers }: Pick<Profile, 'layers'>): KeptSums {
   const most = prefixSums(layers.map(({ savedBytes }) => savedBytes));
-  const least = prefixSums(layers.map(({ savedBytes, recomputed }) => Math.min(savedBytes, recomputed?.savedBytes ?? savedBytes)));
-  return { mostBytes: (first, end) => rangeOf(most, first, end), leastBytes: (first, end) => rangeOf(least, first, end) };
+  const least = prefixSums(
+    layers.map(({ savedBytes, recomputed }) => Math.min(savedBytes, recomputed?.savedBytes ?? savedBytes)),
+  );
+  return {
+    mostBytes: (first, end) => rangeOf(most, first, end),
+    leastBytes: (first, end) => rangeOf(least, first, end),
+  };
 }
 
 /** Which part of what can be computed again is, where a device keeps `keptBytes` a sample of these layers: 0 to 1. */
@@ -32,7 +38,9 @@ export function againTable(
   { layers }: Pick<Profile, 'layers'>,
   { forwardMs }: Pick<DeviceTimes, 'forwardMs'>,
 ): readonly (readonly number[])[] {
-  const shares = layers.map(({ flops, recomputed }) => (recomputed === undefined ? 0 : flops > 0 ? recomputed.flops / flops : 1));
+  const shares = layers.map(({ flops, recomputed }) =>
+    recomputed === undefined ? 0 : flops > 0 ? recomputed.flops / flops : 1,
+  );
   return forwardMs.map((row) => row.map((ms, layer) => ms * (shares[layer] ?? 0)));
 }
 

@@ -24,7 +24,8 @@ test('the papers’ testbeds are there, and every device has a kind with a perfo
     ...[1, 2, 3, 4, 5, 6].map((number) => `pipeedge-${number}.yaml`),
   ]);
   for (const name of names)
-    for (const device of read(name).devices) assert.ok(kindModel(device.kind ?? '') !== undefined, `${name}: ${device.name}`);
+    for (const device of read(name).devices)
+      assert.ok(kindModel(device.kind ?? '') !== undefined, `${name}: ${device.name}`);
 });
 
 test('Asteroid, Table 6', () => {
@@ -40,7 +41,9 @@ test('Asteroid, Table 6', () => {
 });
 
 /** PipeEdge, Table IV: devices, kind, memory in GB, bandwidth in Mbps. */
-const tableIV: Readonly<Record<number, readonly (readonly [count: number, kind: string, gigabytes: number, bandwidthMbps: number])[]>> = {
+const tableIV: Readonly<
+  Record<number, readonly (readonly [count: number, kind: string, gigabytes: number, bandwidthMbps: number])[]>
+> = {
   1: [
     [8, 'rcc-ve', 8, 1000],
     [8, 'minnowboard', 2, 1000],
@@ -91,7 +94,11 @@ test('PipeEdge, Table IV: a link has the smaller bandwidth of its two devices', 
     for (const [a, first] of expected.entries()) {
       for (const [b, second] of expected.entries()) {
         if (a === b) continue;
-        assert.equal(table.bandwidthMbps(a, b), Math.min(first.bandwidthMbps, second.bandwidthMbps), `case ${number}: ${a} to ${b}`);
+        assert.equal(
+          table.bandwidthMbps(a, b),
+          Math.min(first.bandwidthMbps, second.bandwidthMbps),
+          `case ${number}: ${a} to ${b}`,
+        );
         assert.equal(table.latencyMs(a, b), Number(number) <= 2 ? 0 : 20);
       }
     }

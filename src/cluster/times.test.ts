@@ -103,7 +103,12 @@ test('frozen weights are kept once, and have no gradients to reduce', () => {
   const [all, sums] = [layerSums(profile), layerSums(frozen)];
   assert.deepEqual([sums.weightBytes(0, 1), sums.frozenBytes(0, 1)], [0, all.weightBytes(0, 1)]);
   assert.equal(sums.weightBytes(0, 2), all.weightBytes(1, 2));
-  const demand = { weightBytes: sums.weightBytes(0, 2), frozenBytes: sums.frozenBytes(0, 2), savedBytes: 0, inFlight: 1 };
+  const demand = {
+    weightBytes: sums.weightBytes(0, 2),
+    frozenBytes: sums.frozenBytes(0, 2),
+    savedBytes: 0,
+    inFlight: 1,
+  };
   const bytes = stageMemoryBytes({ ...demand, optimizerState: 2 }, 5);
   assert.equal(bytes, 4 * all.weightBytes(1, 2) + all.weightBytes(0, 1));
 });

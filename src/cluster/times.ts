@@ -1,6 +1,7 @@
-// How long a range of layers takes at a share of the micro-batch (planner.md, rule 1): linear between two measured batch sizes, along the
-// last segment beyond the last, in proportion below the first, nothing for no samples. Interpolation is linear in the measured times, so
-// prefix sums over the layers at each measured size answer any range in constant time.
+// How long a range of layers takes at a share of the micro-batch (planner.md, rule 1): linear between two measured
+// batch sizes, along the last segment beyond the last, in proportion below the first, nothing for no samples.
+// Interpolation is linear in the measured times, so prefix sums over the layers at each measured size answer any range
+// in constant time.
 
 import { InputError } from '../errors.ts';
 import type { DeviceSpec, DeviceTimes, Profile } from './cluster.ts';
@@ -13,11 +14,18 @@ export function deviceTimes(profile: Profile, device: DeviceSpec): DeviceTimes {
   const kind = device.kind === undefined ? 'no kind' : `kind "${device.kind}"`;
   const known = Object.keys(profile.devices);
   const mend =
-    known.length === 0 ? 'profile it first' : `profile it, or give it one of the profile's kinds (${known.slice(0, 6).join(', ')})`;
-  throw new InputError(`The profile of "${profile.model}" has no times for device "${device.name}" (${kind}); ${mend}.`);
+    known.length === 0
+      ? 'profile it first'
+      : `profile it, or give it one of the profile's kinds (${known.slice(0, 6).join(', ')})`;
+  throw new InputError(
+    `The profile of "${profile.model}" has no times for device "${device.name}" (${kind}); ${mend}.`,
+  );
 }
 
-/** The two measured points that a batch size lies between, by index, and their weights: time = lowerWeight·t[lower] + upperWeight·t[upper]. */
+/**
+ * The two measured points that a batch size lies between, by index, and their weights: time = lowerWeight·t[lower] +
+ * upperWeight·t[upper].
+ */
 export interface Interpolation {
   readonly lower: number;
   readonly upper: number;
@@ -43,7 +51,10 @@ export interface PassTables {
   readonly backwardMs: readonly (readonly number[])[];
 }
 
-/** The two passes where both are one step (`stepMs`), which they share as they share their sum elsewhere. The same tables where the profile has no steps. */
+/**
+ * The two passes where both are one step (`stepMs`), which they share as they share their sum elsewhere. The same
+ * tables where the profile has no steps.
+ */
 export function stepTables({ forwardMs, backwardMs, stepMs }: DeviceTimes): PassTables {
   if (stepMs === undefined) return { forwardMs, backwardMs };
   const forward = stepMs.map((row, point) =>
@@ -52,7 +63,10 @@ export function stepTables({ forwardMs, backwardMs, stepMs }: DeviceTimes): Pass
       return own + other > 0 ? (ms * own) / (own + other) : 0;
     }),
   );
-  return { forwardMs: forward, backwardMs: stepMs.map((row, point) => row.map((ms, layer) => ms - (forward[point]?.[layer] ?? 0))) };
+  return {
+    forwardMs: forward,
+    backwardMs: stepMs.map((row, point) => row.map((ms, layer) => ms - (forward[point]?.[layer] ?? 0))),
+  };
 }
 
 /** Times of one device, in milliseconds, for layers [first, end) at `samples` samples, the engine's call included. */
@@ -82,8 +96,8 @@ export function rangeTimes(rows: readonly (readonly number[])[], batchSizes: rea
 }
 
 /**
- * The times of a device from its profile, in a stage that runs both passes of a micro-batch as one step if `isStep`. A line that falls below zero beyond
- * the last point (noise in the profile) counts as zero.
+ * The times of a device from its profile, in a stage that runs both passes of a micro-batch as one step if `isStep`. A
+ * line that falls below zero beyond the last point (noise in the profile) counts as zero.
  */
 export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], isStep = false): LayerTimes {
   const tables = isStep ? stepTables(times) : times;
@@ -94,11 +108,15 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
   const { callMs = 0 } = times;
   const called = (rangeMs: RangeTimes): RangeTimes =>
-    callMs === 0 ? rangeMs : (first, end, samples) => (samples === 0 || first >= end ? 0 : rangeMs(first, end, samples) + callMs);
+    callMs === 0
+      ? rangeMs
+      : (first, end, samples) => (samples === 0 || first >= end ? 0 : rangeMs(first, end, samples) + callMs);
   return {
     forwardMs: called(forwardMs),
     backwardMs: called(backwardMs),
-    backwardInputMs: called((first, end, samples) => Math.min(inputMs(first, end, samples), backwardMs(first, end, samples))),
+    backwardInputMs: called((first, end, samples) =>
+      Math.min(inputMs(first, end, samples), backwardMs(first, end, samples)),
+    ),
     backwardWeightMs: called((first, end, samples) => {
       const wholeMs = backwardMs(first, end, samples);
       return Math.max(wholeMs - Math.min(inputMs(first, end, samples), wholeMs), weightMs?.(first, end, samples) ?? 0);
@@ -133,23 +151,27 @@ export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
 }
 
 /**
- * Milliseconds of computing that a device loses to bytes that it sends or receives. A forward pass pays for what it is given and what it hands on, and so does a
- * backward pass (its first part, where it has several); the data's holder pays with its forward passes for what it hands out. Each frame costs `frameMs` and each
- * pass `passMs` besides.
+ * Milliseconds of computing that a device loses to bytes that it sends or receives. A forward pass pays for what it is
+ * given and what it hands on, and so does a backward pass (its first part, where it has several); the data's holder
+ * pays with its forward passes for what it hands out. Each frame costs `frameMs` and each pass `passMs` besides.
  */
 export function handlingMs({ handlingMsPerMiB = 0 }: DeviceTimes, bytes: number): number {
   return (handlingMsPerMiB * bytes) / 2 ** 20;
 }
 
 /** The same for bytes of an AllReduce, which takes no less than this. */
-export function reducingMs({ handlingMsPerMiB = 0, reducingMsPerMiB = handlingMsPerMiB }: DeviceTimes, bytes: number): number {
+export function reducingMs(
+  { handlingMsPerMiB = 0, reducingMsPerMiB = handlingMsPerMiB }: DeviceTimes,
+  bytes: number,
+): number {
   return (reducingMsPerMiB * bytes) / 2 ** 20;
 }
 
 /** sums[i] is the sum of the first i values. */
 export function prefixSums(values: ArrayLike<number>): Float64Array {
   const sums = new Float64Array(values.length + 1);
-  for (let index = 0; index < values.length; index++) sums[index + 1] = (sums[index] as number) + (values[index] as number);
+  for (let index = 0; index < values.length; index++)
+    sums[index + 1] = (sums[index] as number) + (values[index] as number);
   return sums;
 }
 

@@ -145,7 +145,13 @@ const refused: readonly (readonly [
     'cluster: devices[1].memoryMiB is Infinity; give a number above 0 (MiB of memory for training).',
   ],
   [parseCluster, cluster, ['devices'], [], 'cluster: devices is []; give a list of at least one of devices.'],
-  [parseCluster, cluster, ['devices', 1, 'name'], 'a', 'cluster: devices[1].name repeats "a"; give each device a name of its own.'],
+  [
+    parseCluster,
+    cluster,
+    ['devices', 1, 'name'],
+    'a',
+    'cluster: devices[1].name repeats "a"; give each device a name of its own.',
+  ],
   [
     parseCluster,
     cluster,
@@ -167,7 +173,13 @@ const refused: readonly (readonly [
     { between: ['b', 'a'], bandwidthMbps: 1 },
     'cluster: links.pairs[1].between repeats the link between "b" and "a"; keep one of them (a pair counts for both directions).',
   ],
-  [parseCluster, cluster, ['dataDevice'], 'z', 'cluster: dataDevice names "z", which is no device; use one of "a", "b".'],
+  [
+    parseCluster,
+    cluster,
+    ['dataDevice'],
+    'z',
+    'cluster: dataDevice names "z", which is no device; use one of "a", "b".',
+  ],
   [parseCluster, [], [], [], 'cluster: the document is []; give an object with devices and links.'],
   [
     parseProfile,
@@ -218,7 +230,13 @@ const refused: readonly (readonly [
     undefined,
     'profile: layers[0].weightBytes is missing; give a number of 0 or more (bytes of weights).',
   ],
-  [parsePlan, plan, ['batchSize'], 9, 'plan: batchSize is 9, not microBatchSize × microBatchCount = 4 × 2; make the three agree.'],
+  [
+    parsePlan,
+    plan,
+    ['batchSize'],
+    9,
+    'plan: batchSize is 9, not microBatchSize × microBatchCount = 4 × 2; make the three agree.',
+  ],
   [
     parsePlan,
     plan,
@@ -233,9 +251,27 @@ const refused: readonly (readonly [
     [1, 1],
     'plan: stages[1].layers is [1, 1], which holds no layer; end it after its first layer.',
   ],
-  [parsePlan, plan, ['stages', 1, 'samples'], [3], 'plan: stages[1].samples adds up to 3; make it add up to microBatchSize, 4.'],
-  [parsePlan, plan, ['stages', 1, 'samples'], [2, 2], 'plan: stages[1].samples has 2 entries for 1 devices; give one for each device.'],
-  [parsePlan, plan, ['stages', 1, 'devices'], ['a'], 'plan: stages[1].devices[0] repeats "a"; let each device stand in one stage, once.'],
+  [
+    parsePlan,
+    plan,
+    ['stages', 1, 'samples'],
+    [3],
+    'plan: stages[1].samples adds up to 3; make it add up to microBatchSize, 4.',
+  ],
+  [
+    parsePlan,
+    plan,
+    ['stages', 1, 'samples'],
+    [2, 2],
+    'plan: stages[1].samples has 2 entries for 1 devices; give one for each device.',
+  ],
+  [
+    parsePlan,
+    plan,
+    ['stages', 1, 'devices'],
+    ['a'],
+    'plan: stages[1].devices[0] repeats "a"; let each device stand in one stage, once.',
+  ],
   [
     parsePlan,
     plan,
@@ -264,11 +300,17 @@ test('a text that is neither JSON nor YAML is refused with its line and the file
     () => parseCluster('devices:\n  - name: a\n   memoryMiB: [', 'my.yaml'),
     (error: Error) => {
       assert.equal(error.name, 'InputError');
-      assert.match(error.message, /^my\.yaml: line 3, column \d+ is neither JSON nor YAML \(.+\); correct that line\.$/);
+      assert.match(
+        error.message,
+        /^my\.yaml: line 3, column \d+ is neither JSON nor YAML \(.+\); correct that line\.$/,
+      );
       return true;
     },
   );
-  assert.throws(() => parseCluster('{"devices": [', 'my.json'), /^InputError: my\.json: line 1, column \d+ is neither JSON nor YAML/);
+  assert.throws(
+    () => parseCluster('{"devices": [', 'my.json'),
+    /^InputError: my\.json: line 1, column \d+ is neither JSON nor YAML/,
+  );
   assert.throws(() => parseCluster('', 'empty.yaml'), {
     message: 'empty.yaml: the document is null; give an object with devices and links.',
   });
@@ -312,13 +354,19 @@ test('a plan, a profile and a cluster must agree', () => {
       { name: 'c', kind: 'board', memoryMiB: 1 },
     ],
   };
-  assert.throws(() => checkTogether(plan, profile, other), { name: 'InputError', message: /no times for device "a" \(no kind\)/ });
+  assert.throws(() => checkTogether(plan, profile, other), {
+    name: 'InputError',
+    message: /no times for device "a" \(no kind\)/,
+  });
   assert.throws(() => checkTogether({ ...plan, stages: plan.stages.slice(0, 1) }, profile, cluster), {
     message: "plan: stages[0].layers[1] is 1; end the last stage at 2, the number of the profile's layers.",
   });
   const renamed = {
     ...plan,
-    stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map((name) => (name === 'b' ? 'c' : name)) })),
+    stages: plan.stages.map((stage) => ({
+      ...stage,
+      devices: stage.devices.map((name) => (name === 'b' ? 'c' : name)),
+    })),
   };
   assert.throws(() => checkTogether(renamed, profile, cluster), {
     message: 'plan: stages[1].devices[0] names "c", which the cluster does not have; use one of "a", "b".',
@@ -326,7 +374,8 @@ test('a plan, a profile and a cluster must agree', () => {
 });
 
 test('a mistake in a text of several lines is named with its line, in YAML and in JSON', () => {
-  const yaml = 'devices:\n  - { name: a, memoryMiB: 512 }\n  - name: b\n    memoryMiB: -1\nlinks: { default: { bandwidthMbps: 100 } }\n';
+  const yaml =
+    'devices:\n  - { name: a, memoryMiB: 512 }\n  - name: b\n    memoryMiB: -1\nlinks: { default: { bandwidthMbps: 100 } }\n';
   const sentence = 'my.yaml, line 4: devices[1].memoryMiB is -1; give a number above 0 (MiB of memory for training).';
   assert.throws(() => parseCluster(yaml, 'my.yaml'), { name: 'InputError', message: sentence });
   assert.throws(() => parseCluster(yaml.replace('    memoryMiB: -1\n', ''), 'my.yaml'), {
@@ -339,7 +388,9 @@ test('a mistake in a text of several lines is named with its line, in YAML and i
   assert.throws(() => parseCluster(JSON.stringify(slow, null, 2), 'my.json'), {
     message: /^my\.json, line 16: links\.default\.bandwidthMbps is -100; /,
   });
-  assert.throws(() => parseCluster(JSON.stringify(slow), 'my.json'), { message: /^my\.json: links\.default\.bandwidthMbps is -100; / });
+  assert.throws(() => parseCluster(JSON.stringify(slow), 'my.json'), {
+    message: /^my\.json: links\.default\.bandwidthMbps is -100; /,
+  });
   const printed = `{\n "plan": {\n  "schedule": "1f1b",\n  "batchSize": 0\n } }`;
   assert.throws(() => parsePlan(printed, 'plan.json'), { message: /^plan\.json, line 4: batchSize is 0; / });
 });

@@ -1,20 +1,24 @@
-// Reads Cluster, Profile and Plan (architecture.md, "Contracts") from JSON or YAML text, or from a value, and refuses what is not one with
-// a single InputError sentence: what, where, the mend. Unknown keys are tolerated and dropped. After this, nobody checks them again.
-// What two documents must agree on (a plan's devices are in the cluster, ...) is checked by checkTogether.
+// Reads Cluster, Profile and Plan (architecture.md, "Contracts") from JSON or YAML text, or from a value, and refuses
+// what is not one with a single InputError sentence: what, where, the mend. Unknown keys are tolerated and dropped.
+// After this, nobody checks them again. What two documents must agree on (a plan's devices are in the cluster, ...) is
+// checked by checkTogether.
 
 import { z } from 'zod';
 import type { Cluster, Plan, PlanLayout, Profile, StagePlan } from './cluster.ts';
 import { applySchema, documentValue, refuse, type Source, sourceOf } from './document.ts';
 import { deviceTimes } from './times.ts';
 
-const aboveZero = (unit: string): z.ZodNumber => z.number(`a number above 0 (${unit})`).positive(`a number above 0 (${unit})`);
-const zeroOrMore = (unit: string): z.ZodNumber => z.number(`a number of 0 or more (${unit})`).min(0, `a number of 0 or more (${unit})`);
+const aboveZero = (unit: string): z.ZodNumber =>
+  z.number(`a number above 0 (${unit})`).positive(`a number above 0 (${unit})`);
+const zeroOrMore = (unit: string): z.ZodNumber =>
+  z.number(`a number of 0 or more (${unit})`).min(0, `a number of 0 or more (${unit})`);
 const wholeFrom = (least: number, what: string): z.ZodNumber => {
   const text = `a whole number of ${least} or more (${what})`;
   return z.number(text).int(text).min(least, text);
 };
 const text = (what: string): z.ZodString => z.string(`a text: ${what}`).min(1, `a text: ${what}`);
-const list = <Element extends z.ZodType>(element: Element, what: string): z.ZodArray<Element> => z.array(element, `a list of ${what}`);
+const list = <Element extends z.ZodType>(element: Element, what: string): z.ZodArray<Element> =>
+  z.array(element, `a list of ${what}`);
 const filled = <Element extends z.ZodType>(element: Element, what: string): z.ZodArray<Element> =>
   list(element, what).min(1, `a list of at least one of ${what}`);
 
@@ -43,7 +47,10 @@ const clusterSchema = z.object(
         default: z.object(linkShape, 'an object with bandwidthMbps'),
         pairs: list(
           z.object(
-            { ...linkShape, between: z.tuple([text("a device's name"), text("a device's name")], 'a list of two device names') },
+            {
+              ...linkShape,
+              between: z.tuple([text("a device's name"), text("a device's name")], 'a list of two device names'),
+            },
             'an object with between and bandwidthMbps',
           ),
           'links between two devices',
@@ -76,7 +83,8 @@ export function parseCluster(document: unknown, where = 'cluster'): Cluster {
     const path = ['links', 'pairs', index, 'between'];
     for (const name of between)
       if (!names.has(name)) refuse(source, path, `names "${name}", which is no device`, `use one of ${some(names)}`);
-    if (between[0] === between[1]) refuse(source, path, `joins "${between[0]}" to itself`, 'name two different devices');
+    if (between[0] === between[1])
+      refuse(source, path, `joins "${between[0]}" to itself`, 'name two different devices');
     const key = JSON.stringify([...between].sort());
     if (pairs.has(key))
       refuse(
@@ -114,7 +122,10 @@ const profileSchema = z.object(
           flops: zeroOrMore('operations a sample'),
           recomputed: z
             .object(
-              { savedBytes: zeroOrMore('bytes a sample kept all the same'), flops: zeroOrMore('operations a sample that run once more') },
+              {
+                savedBytes: zeroOrMore('bytes a sample kept all the same'),
+                flops: zeroOrMore('operations a sample that run once more'),
+              },
               'an object with savedBytes and flops',
             )
             .exactOptional(),
@@ -156,7 +167,12 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
   const profile: Profile = applySchema(profileSchema, documentValue(document, where), source);
   for (const [index, size] of profile.batchSizes.entries()) {
     if (index > 0 && size <= (profile.batchSizes[index - 1] as number)) {
-      refuse(source, ['batchSizes', index], `is ${size}, not above the one before it`, 'list the batch sizes in ascending order');
+      refuse(
+        source,
+        ['batchSizes', index],
+        `is ${size}, not above the one before it`,
+        'list the batch sizes in ascending order',
+      );
     }
   }
   for (const [name, times] of Object.entries(profile.devices)) {
@@ -164,15 +180,23 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
       const rows = times[key];
       if (rows === undefined) continue;
       checkLength(source, ['devices', name, key], rows, profile.batchSizes.length, 'batchSizes');
-      for (const [index, row] of rows.entries()) checkLength(source, ['devices', name, key, index], row, profile.layers.length, 'layers');
+      for (const [index, row] of rows.entries())
+        checkLength(source, ['devices', name, key, index], row, profile.layers.length, 'layers');
     }
-    if (times.updateMs !== undefined) checkLength(source, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
+    if (times.updateMs !== undefined)
+      checkLength(source, ['devices', name, 'updateMs'], times.updateMs, profile.layers.length, 'layers');
   }
   passedProfiles.add(profile);
   return profile;
 }
 
-function checkLength(source: Source, path: readonly PropertyKey[], values: readonly unknown[], length: number, of: string): void {
+function checkLength(
+  source: Source,
+  path: readonly PropertyKey[],
+  values: readonly unknown[],
+  length: number,
+  of: string,
+): void {
   if (values.length === length) return;
   refuse(source, path, `has ${values.length} entries`, `give ${length}, one for each entry of ${of}`);
 }
@@ -202,7 +226,10 @@ const planSchema = z.object(
           devices: filled(text("a device's name"), 'device names'),
           samples: filled(wholeFrom(0, "samples of a device's share"), 'samples, one for each device'),
           inFlight: wholeFrom(1, 'micro-batches kept at once'),
-          savedBytes: list(zeroOrMore('bytes a sample kept for the backward pass'), 'bytes a sample, one for each device').exactOptional(),
+          savedBytes: list(
+            zeroOrMore('bytes a sample kept for the backward pass'),
+            'bytes a sample, one for each device',
+          ).exactOptional(),
           buckets: list(wholeFrom(1, 'first layer of a bucket'), 'layers at which buckets begin').exactOptional(),
         },
         'an object with layers, devices, samples and inFlight',
@@ -237,8 +264,8 @@ const planSchema = z.object(
 export type WrittenPlan = PlanLayout & { readonly predicted?: Plan['predicted'] };
 
 /**
- * A plan from JSON or YAML text, or from a value: a Plan, or the document `{ plan, ... }` that `asteroid plan` prints. `planner` may be
- * absent ('manual') and so may `predicted`. Each device stands in one stage. Throws InputError.
+ * A plan from JSON or YAML text, or from a value: a Plan, or the document `{ plan, ... }` that `asteroid plan` prints.
+ * `planner` may be absent ('manual') and so may `predicted`. Each device stands in one stage. Throws InputError.
  */
 export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
   const outer = documentValue(document, where);
@@ -255,7 +282,12 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
     checkStage(stage, plan.microBatchSize, end, source, ['stages', index]);
     for (const [place, device] of stage.devices.entries()) {
       if (devices.has(device))
-        refuse(source, ['stages', index, 'devices', place], `repeats "${device}"`, 'let each device stand in one stage, once');
+        refuse(
+          source,
+          ['stages', index, 'devices', place],
+          `repeats "${device}"`,
+          'let each device stand in one stage, once',
+        );
       devices.add(device);
     }
     end = stage.layers[1];
@@ -263,11 +295,23 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
   return predicted === undefined ? plan : { ...plan, predicted };
 }
 
-function checkStage(stage: StagePlan, microBatchSize: number, start: number, source: Source, path: readonly PropertyKey[]): void {
+function checkStage(
+  stage: StagePlan,
+  microBatchSize: number,
+  start: number,
+  source: Source,
+  path: readonly PropertyKey[],
+): void {
   const [first, end] = stage.layers;
   if (first !== start)
-    refuse(source, [...path, 'layers'], `starts at layer ${first}`, `start it at ${start}, so that each layer is in exactly one stage`);
-  if (end <= first) refuse(source, [...path, 'layers'], `is [${first}, ${end}], which holds no layer`, 'end it after its first layer');
+    refuse(
+      source,
+      [...path, 'layers'],
+      `starts at layer ${first}`,
+      `start it at ${start}, so that each layer is in exactly one stage`,
+    );
+  if (end <= first)
+    refuse(source, [...path, 'layers'], `is [${first}, ${end}], which holds no layer`, 'end it after its first layer');
   if (stage.samples.length !== stage.devices.length) {
     const what = `has ${stage.samples.length} entries for ${stage.devices.length} devices`;
     refuse(source, [...path, 'samples'], what, 'give one for each device');
@@ -282,11 +326,19 @@ function checkStage(stage: StagePlan, microBatchSize: number, start: number, sou
   for (const [index, border] of (stage.buckets ?? []).entries()) {
     const above = stage.buckets?.[index - 1] ?? first;
     if (border <= above || border >= end)
-      refuse(source, [...path, 'buckets', index], `is ${border}`, `list layers above ${first} and below ${end}, in ascending order`);
+      refuse(
+        source,
+        [...path, 'buckets', index],
+        `is ${border}`,
+        `list layers above ${first} and below ${end}, in ascending order`,
+      );
   }
 }
 
-/** Checks what the three documents must agree on: the plan's devices, the model's layers, times for every device. Throws InputError. */
+/**
+ * Checks what the three documents must agree on: the plan's devices, the model's layers, times for every device. Throws
+ * InputError.
+ */
 export function checkTogether(plan: PlanLayout, profile: Profile, cluster: Cluster): void {
   const specs = new Map(cluster.devices.map((device) => [device.name, device]));
   for (const [index, stage] of plan.stages.entries()) {

@@ -1,10 +1,14 @@
-// Keeps ONNX Runtime from writing into what it is fed. Its `BatchNormalization` in training mode computes its outputs 1 and 2 (mean and
-// variance) in the memory of its inputs 3 and 4, read by others or not, and be they the caller's; unless these outputs are the graph's.
+// Keeps ONNX Runtime from writing into what it is fed. Its `BatchNormalization` in training mode computes its outputs 1
+// and 2 (mean and variance) in the memory of its inputs 3 and 4, read by others or not, and be they the caller's;
+// unless these outputs are the graph's.
 
 import { type Graph, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
 import type { ElementType } from '../graph/tensor.ts';
 
-/** The graph with the statistics of training-mode batch normalizations among its outputs, behind its own. Nobody needs to fetch them. */
+/**
+ * The graph with the statistics of training-mode batch normalizations among its outputs, behind its own. Nobody needs
+ * to fetch them.
+ */
 export function withStatistics(graph: Graph): Graph {
   const types = new Map<string, ElementType>();
   for (const { name, type } of graph.inputs) types.set(name, type);

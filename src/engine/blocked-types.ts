@@ -1,4 +1,5 @@
-// The types that ONNX Runtime's operators on blocked values give their results (what lowering writes, see lowering/layouts.ts).
+// The types that ONNX Runtime's operators on blocked values give their results (what lowering writes, see
+// lowering/layouts.ts).
 
 import { defined } from '../assert.ts';
 import { intAttribute, intsAttribute, type Node } from '../graph/graph.ts';
@@ -15,7 +16,10 @@ export function blockedType(node: Node, [x, w]: readonly (ValueType | undefined)
       return { type, shape: [samples, Math.ceil(channels / block) * block, ...image] };
     case 'ReorderOutput': {
       const kept = intAttribute(node, 'channels', channels);
-      return { type, shape: intAttribute(node, 'channels_last', 0) === 0 ? [samples, kept, ...image] : [samples, ...image, kept] };
+      return {
+        type,
+        shape: intAttribute(node, 'channels_last', 0) === 0 ? [samples, kept, ...image] : [samples, ...image, kept],
+      };
     }
     case 'Conv':
       return { type, shape: [samples, defined(w, 'the filter').shape[0] as number, ...windows(node, image)] };

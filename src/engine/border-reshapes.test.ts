@@ -15,7 +15,8 @@ interface Drawn {
 
 /** What is left of a graph, short enough to write down. */
 function drawn({ inputs, nodes, outputs }: Graph): Drawn {
-  const shapes = (values: Graph['inputs']): Drawn['inputs'] => Object.fromEntries(values.map(({ name, shape }) => [name, shape]));
+  const shapes = (values: Graph['inputs']): Drawn['inputs'] =>
+    Object.fromEntries(values.map(({ name, shape }) => [name, shape]));
   return { inputs: shapes(inputs), nodes: nodes.map(({ operator }) => operator), outputs: shapes(outputs) };
 }
 
@@ -51,7 +52,8 @@ test('several reshapes to one shape are one; to two shapes they stay', () => {
 test('a result that is reshaped several times in a row leaves before the first, or behind what is an output or read again', () => {
   const e = new Emitter();
   const x = e.input('x', 'float32', [2, 3]);
-  const reshaped = (name: string, value: string, shape: readonly number[]): string => named(e, name, 'Reshape', [value, e.int64s(shape)]);
+  const reshaped = (name: string, value: string, shape: readonly number[]): string =>
+    named(e, name, 'Reshape', [value, e.int64s(shape)]);
   const a = reshaped('a', reshaped('a2', reshaped('a1', named(e, 'sine', 'Sin', [x]), [6]), [1, 6]), [3, 2]);
   // What is read twice stays, and what is behind it.
   const b1 = reshaped('b1', named(e, 'cosine', 'Cos', [x]), [6]);
@@ -121,7 +123,10 @@ test('random graphs with reshapes all around compute the same', () => {
     const { graph: wrapped, inputs: flatInputs } = wrapWithReshapes(graph, inputs);
     const peeled = peelReshapes(wrapped);
     const feeds = new Map(
-      peeled.graph.inputs.map(({ name, shape }) => [name, { ...(flatInputs.get(name) as Tensor), shape: shape as number[] }]),
+      peeled.graph.inputs.map(({ name, shape }) => [
+        name,
+        { ...(flatInputs.get(name) as Tensor), shape: shape as number[] },
+      ]),
     );
     const results = evaluateGraph(peeled.graph, feeds);
     for (const [name, value] of expected) {
@@ -132,7 +137,10 @@ test('random graphs with reshapes all around compute the same', () => {
 });
 
 /** The graph with inputs that are vectors, reshaped first, and outputs reshaped to vectors. */
-function wrapWithReshapes(graph: Graph, inputs: ReadonlyMap<string, Tensor>): { graph: Graph; inputs: ReadonlyMap<string, Tensor> } {
+function wrapWithReshapes(
+  graph: Graph,
+  inputs: ReadonlyMap<string, Tensor>,
+): { graph: Graph; inputs: ReadonlyMap<string, Tensor> } {
   const initializers = new Map(graph.initializers);
   const shapeOf = (name: string, shape: readonly number[]): string => {
     initializers.set(`shape of ${name}`, tensor('int64', [shape.length], shape));
@@ -147,13 +155,18 @@ function wrapWithReshapes(graph: Graph, inputs: ReadonlyMap<string, Tensor>): { 
     attributes: {},
   });
   const before = graph.inputs.map(({ name, shape }) => reshape(`flat ${name}`, name, shape as number[]));
-  const after = graph.outputs.filter(({ name }) => !inputs.has(name)).map(({ name }) => reshape(name, `flat ${name}`, [-1]));
+  const after = graph.outputs
+    .filter(({ name }) => !inputs.has(name))
+    .map(({ name }) => reshape(name, `flat ${name}`, [-1]));
   const outputs = graph.outputs.map(({ name, type, shape }) => ({
     name: `flat ${name}`,
     type,
     shape: [(shape as number[]).reduce((product, size) => product * size, 1)],
   }));
-  const flat = Array.from(inputs, ([name, value]) => [`flat ${name}`, { ...value, shape: [value.data.length] }] as const);
+  const flat = Array.from(
+    inputs,
+    ([name, value]) => [`flat ${name}`, { ...value, shape: [value.data.length] }] as const,
+  );
   return {
     graph: {
       ...graph,

@@ -1,5 +1,6 @@
-// Takes `Reshape` off the border of a graph. ONNX Runtime copies a graph input or output that is only reshaped; the engine, which holds plain
-// row-major arrays, can give them another shape for nothing. Inputs keep their names; an output may have another name inside.
+// Takes `Reshape` off the border of a graph. ONNX Runtime copies a graph input or output that is only reshaped; the
+// engine, which holds plain row-major arrays, can give them another shape for nothing. Inputs keep their names; an
+// output may have another name inside.
 
 import type { Graph, Node, ValueInfo } from '../graph/graph.ts';
 import { intAttribute } from '../graph/graph.ts';
@@ -14,7 +15,10 @@ export interface PeeledGraph {
   readonly inside: ReadonlyMap<string, string>;
 }
 
-/** The same computation without the reshapes on its border. All shapes must be static. `blockSize`: of the blocked values in it. */
+/**
+ * The same computation without the reshapes on its border. All shapes must be static. `blockSize`: of the blocked
+ * values in it.
+ */
 export function peelReshapes(graph: Graph, blockSize?: number): PeeledGraph {
   return peelOutputs(peelInputs(graph), blockSize);
 }
@@ -30,7 +34,9 @@ function peelInputs(graph: Graph): Graph {
   const renamed = new Map<string, string>();
   const peel = (input: ValueInfo): ValueInfo => {
     const nodes = users.get(input.name) ?? [];
-    const shapes = nodes.map((node) => (outputs.has(node.outputs[0] as string) ? undefined : targetShape(graph, node, input)));
+    const shapes = nodes.map((node) =>
+      outputs.has(node.outputs[0] as string) ? undefined : targetShape(graph, node, input),
+    );
     const first = shapes[0];
     if (first === undefined || outputs.has(input.name)) return input;
     if (!shapes.every((shape) => shape !== undefined && sameShape(shape, first))) return input;
@@ -43,17 +49,27 @@ function peelInputs(graph: Graph): Graph {
   const inputs = graph.inputs.map(peel);
   if (dropped.size === 0) return graph;
   const nodes = graph.nodes.filter((node) => !dropped.has(node));
-  return { ...graph, inputs, nodes: nodes.map((node) => ({ ...node, inputs: node.inputs.map((name) => renamed.get(name) ?? name) })) };
+  return {
+    ...graph,
+    inputs,
+    nodes: nodes.map((node) => ({ ...node, inputs: node.inputs.map((name) => renamed.get(name) ?? name) })),
+  };
 }
 
-/** Output y = Reshape(v, constant) that nothing else reads, perhaps several times over: v leaves instead, if a node makes it and it is no output already. */
+/**
+ * Output y = Reshape(v, constant) that nothing else reads, perhaps several times over: v leaves instead, if a node
+ * makes it and it is no output already.
+ */
 function peelOutputs(graph: Graph, blockSize: number | undefined): PeeledGraph {
   const inside = new Map(graph.outputs.map(({ name }) => [name, name]));
   const makers = new Map(graph.nodes.flatMap((node) => node.outputs.map((name) => [name, node] as const)));
   const readerCounts = new Map<string, number>();
-  for (const { inputs } of graph.nodes) for (const name of inputs) readerCounts.set(name, (readerCounts.get(name) ?? 0) + 1);
+  for (const { inputs } of graph.nodes)
+    for (const name of inputs) readerCounts.set(name, (readerCounts.get(name) ?? 0) + 1);
   const leaving = new Set(inside.keys());
-  const candidates = graph.outputs.filter(({ name }) => makers.get(name)?.operator === 'Reshape' && !readerCounts.has(name));
+  const candidates = graph.outputs.filter(
+    ({ name }) => makers.get(name)?.operator === 'Reshape' && !readerCounts.has(name),
+  );
   if (candidates.length === 0) return { graph, inside };
   const types = inferTypes(graph, (node, inputs) => blockedType(node, inputs, blockSize));
   const dropped = new Set<Node>();

@@ -1,4 +1,5 @@
-// The thread's side of a compute thread: an engine that does what the messages say, in their order. Run as a worker by compute-thread.ts.
+// The thread's side of a compute thread: an engine that does what the messages say, in their order. Run as a worker by
+// compute-thread.ts.
 
 import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
@@ -11,7 +12,10 @@ import { createOnnxRuntimeHereEngine } from './onnxruntime-web.ts';
 import { createReferenceEngine } from './reference.ts';
 import { createWorkClock } from './work-clock.ts';
 
-/** A third of the weight of a normal thread while both want a core, or the least that there is; nothing is lost while one is free. */
+/**
+ * A third of the weight of a normal thread while both want a core, or the least that there is; nothing is lost while
+ * one is free.
+ */
 const [computePriority, courteousPriority] = [5, 19] as const;
 
 const port = defined(parentPort, 'the parent of the compute thread');
@@ -57,7 +61,10 @@ function serve(engine: Engine, { threadCount }: ThreadOptions): void {
       case 'translate':
         return answer(
           request.id,
-          defined(engine.translate, 'an engine that translates')(request.graph).then((translation) => ({ translation })),
+          defined(
+            engine.translate,
+            'an engine that translates',
+          )(request.graph).then((translation) => ({ translation })),
         );
       case 'run': {
         const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, known(input)]));
@@ -111,7 +118,13 @@ function serve(engine: Engine, { threadCount }: ThreadOptions): void {
   port.on('message', (requests: readonly Request[]) => {
     for (const request of requests) handle(request);
   });
-  send({ id: 0, busyMs: 0, name: engine.name, blockSize: engine.blockSize, translationTarget: engine.translationTarget });
+  send({
+    id: 0,
+    busyMs: 0,
+    name: engine.name,
+    blockSize: engine.blockSize,
+    translationTarget: engine.translationTarget,
+  });
 }
 
 let outbox: Reply[] = [];
@@ -119,7 +132,9 @@ let outbox: Reply[] = [];
 /** Sends a reply together with all others of this moment: waking the other thread costs more than the message. */
 function send(reply: Reply): void {
   if (outbox.length === 0) queueMicrotask(flush);
-  outbox.push(reply.tensor === undefined ? reply : { ...reply, tensor: { ...reply.tensor, data: movable(reply.tensor.data) } });
+  outbox.push(
+    reply.tensor === undefined ? reply : { ...reply, tensor: { ...reply.tensor, data: movable(reply.tensor.data) } },
+  );
 }
 
 function flush(): void {
@@ -131,8 +146,8 @@ function flush(): void {
 }
 
 /**
- * Lets the threads that move bytes go first where cores are scarce: on Linux a priority belongs to the calling thread and to those that it starts.
- * Elsewhere it would be the whole process's, and stays as it is.
+ * Lets the threads that move bytes go first where cores are scarce: on Linux a priority belongs to the calling thread
+ * and to those that it starts. Elsewhere it would be the whole process's, and stays as it is.
  */
 function yieldToOthers({ isCourteous }: ThreadOptions): void {
   if (process.platform === 'linux') setPriority(0, isCourteous ? courteousPriority : computePriority);

@@ -1,11 +1,14 @@
-// What travels between the caller's side of a compute thread and the thread itself. Values are named by the caller's handles.
+// What travels between the caller's side of a compute thread and the thread itself. Values are named by the caller's
+// handles.
 
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import type { Tensor } from '../graph/tensor.ts';
 import type { Translation, TranslationTarget } from './engine.ts';
 
-/** The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`. */
+/**
+ * The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`.
+ */
 export type EngineChoice = 'onnxruntime' | 'reference' | { readonly module: string };
 
 /** What the thread is started with. */

@@ -11,7 +11,9 @@ import { createComputeThread } from './compute-thread.ts';
 import type { Engine } from './engine.ts';
 
 engineSuite('compute thread with onnxruntime-node', () => createComputeThread(), { isThreaded: true });
-engineSuite('compute thread with the reference', () => createComputeThread({ engine: 'reference' }), { isThreaded: true });
+engineSuite('compute thread with the reference', () => createComputeThread({ engine: 'reference' }), {
+  isThreaded: true,
+});
 
 const crashing = { module: new URL('../testing/crashing-engine.js', import.meta.url).href };
 
@@ -60,7 +62,8 @@ test('errors keep their class and their message', async () => {
   const nodes = graph.nodes.map((node) => ({ ...node, operator: 'Frobnicate' }));
   await assert.rejects(
     engine.compile({ ...graph, nodes }),
-    (error) => error instanceof InputError && error.name === 'InputError' && error.message.startsWith('Operator Frobnicate'),
+    (error) =>
+      error instanceof InputError && error.name === 'InputError' && error.message.startsWith('Operator Frobnicate'),
   );
   await engine.close();
 });

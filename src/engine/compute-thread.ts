@@ -1,5 +1,6 @@
-// An engine in a thread of its own, so that computing never blocks the thread that moves bytes. Calls post messages and return; buffers are
-// moved, not copied. Calls made in one turn travel as one message. If the thread dies, everything pending and everything later fails with RunError.
+// An engine in a thread of its own, so that computing never blocks the thread that moves bytes. Calls post messages and
+// return; buffers are moved, not copied. Calls made in one turn travel as one message. If the thread dies, everything
+// pending and everything later fails with RunError.
 
 import { Worker } from 'node:worker_threads';
 import { assert, defined } from '../assert.ts';
@@ -7,9 +8,24 @@ import { RunError } from '../errors.ts';
 import type { Graph, Node } from '../graph/graph.ts';
 import type { ElementArray, Tensor } from '../graph/tensor.ts';
 import { movable } from './buffers.ts';
-import { type EngineChoice, fromFailure, type Reply, type Request, sharedNow, type ThreadOptions } from './compute-thread-messages.ts';
+import {
+  type EngineChoice,
+  fromFailure,
+  type Reply,
+  type Request,
+  sharedNow,
+  type ThreadOptions,
+} from './compute-thread-messages.ts';
 import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
-import { checkUpload, orderedInputs, replacedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
+import {
+  checkUpload,
+  orderedInputs,
+  replacedInputs,
+  type Signature,
+  signatureOf,
+  ValueTable,
+  wantedOutputs,
+} from './values.ts';
 
 export interface ComputeThreadOptions {
   /** Default 'onnxruntime'. 'reference' needs nothing and is slow. */
@@ -22,7 +38,10 @@ export interface ComputeThreadOptions {
   readonly isCourteous?: boolean;
 }
 
-/** Starts a compute thread. Rejects with InputError where its engine cannot be had here. Its owner must `close` it: a thread keeps the process alive. */
+/**
+ * Starts a compute thread. Rejects with InputError where its engine cannot be had here. Its owner must `close` it: a
+ * thread keeps the process alive.
+ */
 export async function createComputeThread(options: ComputeThreadOptions = {}): Promise<Engine> {
   const threadOptions: ThreadOptions = {
     engine: options.engine ?? 'onnxruntime',
@@ -30,7 +49,10 @@ export async function createComputeThread(options: ComputeThreadOptions = {}): P
     maxCpu: options.maxCpu ?? 1,
     isCourteous: options.isCourteous ?? false,
   };
-  const worker = new Worker(new URL('./compute-thread-entry.js', import.meta.url), { workerData: threadOptions, name: 'compute' });
+  const worker = new Worker(new URL('./compute-thread-entry.js', import.meta.url), {
+    workerData: threadOptions,
+    name: 'compute',
+  });
   const calls = new Calls(worker);
   try {
     return new ComputeThread(await calls.ready, calls);
@@ -190,7 +212,10 @@ class ComputeThread implements Engine {
   async #translate(graph: Graph): Promise<Translation> {
     this.#checkOpen();
     const { graph: packed, moved } = packGraph(graph);
-    const { translation } = await this.#calls.ask({ kind: 'translate', id: this.#calls.nextId(), graph: packed }, ...moved);
+    const { translation } = await this.#calls.ask(
+      { kind: 'translate', id: this.#calls.nextId(), graph: packed },
+      ...moved,
+    );
     return defined(translation, 'the translation of a reply');
   }
 
@@ -262,7 +287,11 @@ class ComputeThread implements Engine {
   }
 
   #run(
-    { graph, executable, signature }: { readonly graph: string; readonly executable: number; readonly signature: Signature },
+    {
+      graph,
+      executable,
+      signature,
+    }: { readonly graph: string; readonly executable: number; readonly signature: Signature },
     ...[inputs, outputs, replaced]: Parameters<Executable['run']>
   ): Record<string, Value> {
     this.#checkOpen();
@@ -295,7 +324,10 @@ class ComputeThread implements Engine {
   }
 }
 
-/** The graph with its tensors in buffers of their own, to be moved: cloning a view would copy the whole file that it looks into. */
+/**
+ * The graph with its tensors in buffers of their own, to be moved: cloning a view would copy the whole file that it
+ * looks into.
+ */
 function packGraph(graph: Graph): { readonly graph: Graph; readonly moved: readonly ArrayBuffer[] } {
   const moved: ArrayBuffer[] = [];
   const pack = (value: Tensor): Tensor => {
@@ -307,7 +339,9 @@ function packGraph(graph: Graph): { readonly graph: Graph; readonly moved: reado
     const tensors = Object.entries(node.attributes).flatMap(([name, attribute]) =>
       attribute.type === 'tensor' ? [{ name, attribute }] : [],
     );
-    const packed = tensors.map(({ name, attribute }) => [name, { ...attribute, value: pack(attribute.value) }] as const);
+    const packed = tensors.map(
+      ({ name, attribute }) => [name, { ...attribute, value: pack(attribute.value) }] as const,
+    );
     return packed.length === 0 ? node : { ...node, attributes: { ...node.attributes, ...Object.fromEntries(packed) } };
   };
   const initializers = new Map(Array.from(graph.initializers, ([name, value]) => [name, pack(value)] as const));

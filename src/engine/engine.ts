@@ -1,10 +1,11 @@
-// The narrow interface between training and whatever executes graphs. Values stay where the engine computes (a thread, a GPU)
-// until they are asked for. Implementations: reference.ts (slow, obvious), onnxruntime.ts (over an injected ORT),
-// compute-thread.ts (any engine behind a worker thread). All run testing/engine-suite.ts.
+// The narrow interface between training and whatever executes graphs. Values stay where the engine computes (a thread,
+// a GPU) until they are asked for. Implementations: reference.ts (slow, obvious), onnxruntime.ts (over an injected
+// ORT), compute-thread.ts (any engine behind a worker thread). All run testing/engine-suite.ts.
 //
-// DISPATCH IS ASYNCHRONOUS: `run`, `upload` and `release` return at once and happen in the order of the calls. Results are handles that may be
-// passed on (to `run`, `take`, …) before they are computed, so a whole micro-batch can be queued without one wait between its graphs.
-// A failure of a run surfaces wherever one of its values is awaited (`download`, `take`), at `settled()`, and in `close()`.
+// DISPATCH IS ASYNCHRONOUS: `run`, `upload` and `release` return at once and happen in the order of the calls. Results
+// are handles that may be passed on (to `run`, `take`, …) before they are computed, so a whole micro-batch can be
+// queued without one wait between its graphs. A failure of a run surfaces wherever one of its values is awaited
+// (`download`, `take`), at `settled()`, and in `close()`.
 
 import type { Graph, ValueInfo } from '../graph/graph.ts';
 import type { Tensor, ValueType } from '../graph/tensor.ts';
@@ -20,10 +21,10 @@ export interface Executable {
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
   /**
-   * Queues a run of the graph. The inputs stay alive and unchanged, and may be released right after this call. Outputs belong to the caller.
-   * `outputs`: the names wanted; the others are neither kept nor counted. Default: all.
-   * `replaced`: by wanted output, an input of its type and shape that is released with the run, and whose memory the output may take: for an input that only the node
-   * of this output reads, element by element (a sum that grows).
+   * Queues a run of the graph. The inputs stay alive and unchanged, and may be released right after this call. Outputs
+   * belong to the caller. `outputs`: the names wanted; the others are neither kept nor counted. Default: all.
+   * `replaced`: by wanted output, an input of its type and shape that is released with the run, and whose memory the
+   * output may take: for an input that only the node of this output reads, element by element (a sum that grows).
    */
   run(
     inputs: Readonly<Record<string, Value>>,
@@ -34,15 +35,18 @@ export interface Executable {
 }
 
 /**
- * A graph in the form in which an engine runs it, as plain data: kept in a file, it saves an engine of the same name, in any process, the work of
- * finding the form.
+ * A graph in the form in which an engine runs it, as plain data: kept in a file, it saves an engine of the same name,
+ * in any process, the work of finding the form.
  */
 export interface Translation {
   /** The graph's name and border. */
   readonly name: string;
   readonly inputs: readonly ValueInfo[];
   readonly outputs: readonly ValueInfo[];
-  /** The border of `model`, value for value: shapes and outputs' names may be others there. It may have one output more before these. */
+  /**
+   * The border of `model`, value for value: shapes and outputs' names may be others there. It may have one output more
+   * before these.
+   */
   readonly modelInputs: readonly ValueInfo[];
   readonly modelOutputs: readonly ValueInfo[];
   /** An ONNX file. */
@@ -65,15 +69,24 @@ export interface TranslationTarget {
 export interface Engine {
   /** For people and caches, such as "onnxruntime-node 1.30.0 cpu (1 thread)". */
   readonly name: string;
-  /** Channels of a block, where the engine has kernels for the blocked layout (lowering/blocked.ts): graphs may use them then. */
+  /**
+   * Channels of a block, where the engine has kernels for the blocked layout (lowering/blocked.ts): graphs may use them
+   * then.
+   */
   readonly blockSize: number | undefined;
-  /** Compiles a graph whose shapes are all static, or its translation. Parameters that change are graph inputs; initializers are constants. */
+  /**
+   * Compiles a graph whose shapes are all static, or its translation. Parameters that change are graph inputs;
+   * initializers are constants.
+   */
   compile(source: Graph | Translation): Promise<Executable>;
   /** Translates a graph, to compile it then and later. Undefined where the engine runs graphs as they are. */
   readonly translate?: ((graph: Graph) => Promise<Translation>) | undefined;
   /** What these translations are for (translate.ts). */
   readonly translationTarget?: TranslationTarget | undefined;
-  /** Hands a tensor to the engine, which owns its buffer from here on: the caller's array may be detached (moved, not copied). */
+  /**
+   * Hands a tensor to the engine, which owns its buffer from here on: the caller's array may be detached (moved, not
+   * copied).
+   */
   upload(tensor: Tensor): Value;
   /** Copies a value out; the value stays. */
   download(value: Value): Promise<Tensor>;
@@ -81,7 +94,10 @@ export interface Engine {
   take(value: Value): Promise<Tensor>;
   /** Frees a value, after the runs queued before. Releasing twice is an error. */
   release(value: Value): void;
-  /** Lets go of memory that is kept for later runs, unless that is less than `leastBytes` (default 0): to be called when others will run than before. */
+  /**
+   * Lets go of memory that is kept for later runs, unless that is less than `leastBytes` (default 0): to be called when
+   * others will run than before.
+   */
   trim(leastBytes?: number): void;
   /** Resolves when everything queued so far is done; rejects with the first failure since the last call. */
   settled(): Promise<void>;
@@ -89,11 +105,13 @@ export interface Engine {
   computed(): Promise<number>;
   /** Bytes of the values alive in the engine. */
   valueBytes(): number;
-  /** Milliseconds of work since the engine was made (runs, and freeing what they left), as of the last settled result. */
+  /**
+   * Milliseconds of work since the engine was made (runs, and freeing what they left), as of the last settled result.
+   */
   busyMs(): number;
   /**
-   * Processor time of the thread that computes, in milliseconds, as of the last settled result; undefined where others compute with it, or where nobody counts.
-   * Default: never known.
+   * Processor time of the thread that computes, in milliseconds, as of the last settled result; undefined where others
+   * compute with it, or where nobody counts. Default: never known.
    */
   threadMs?(): number | undefined;
   /** Frees everything; no call is allowed afterwards. */

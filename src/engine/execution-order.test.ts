@@ -35,7 +35,9 @@ test('arranged, what nobody reads runs in the order of the original', () => {
   assert.equal(namesInOrder(arrangeForMemory(graph).nodes), 'a d b e c');
   const { backward } = differentiate(instantiate(residualNet(), 1), { inputs: [] });
   const gradients = (nodes: readonly Node[]): readonly string[] =>
-    executionOrder({ nodes }).flatMap((index) => nodes[index]?.outputs.filter((name) => name.endsWith('.weight)')) ?? []);
+    executionOrder({ nodes }).flatMap(
+      (index) => nodes[index]?.outputs.filter((name) => name.endsWith('.weight)')) ?? [],
+    );
   const arranged = gradients(arrangeForMemory(backward).nodes);
   assert.equal(arranged[0], 'gradient(head.weight)');
   assert.equal(arranged.at(-1), 'gradient(stem.weight)');

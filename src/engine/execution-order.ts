@@ -1,12 +1,12 @@
-// The order in which ONNX Runtime runs the nodes of a graph, and how a file brings it to run them in another. Found by its profiles (version 1.30): it
-// was the same for every node of ResNet-50's forward and backward graphs.
+// The order in which ONNX Runtime runs the nodes of a graph, and how a file brings it to run them in another. Found by
+// its profiles (version 1.30): it was the same for every node of ResNet-50's forward and backward graphs.
 
 import type { Graph, Node } from '../graph/graph.ts';
 import { producers } from '../graph/liveness.ts';
 
 /**
- * Runs on demand: from each node that nobody reads (the last one in the file first) it goes back to what that needs, the inputs that stand last in the
- * file first, and runs a node when all it needs has run.
+ * Runs on demand: from each node that nobody reads (the last one in the file first) it goes back to what that needs,
+ * the inputs that stand last in the file first, and runs a node when all it needs has run.
  */
 export function executionOrder({ nodes }: Pick<Graph, 'nodes'>): readonly number[] {
   const makers = producers(nodes);
@@ -35,8 +35,9 @@ export function executionOrder({ nodes }: Pick<Graph, 'nodes'>): readonly number
 }
 
 /**
- * The same graph with its nodes in an order that makes ONNX Runtime use less memory: what nobody reads (a weight's gradient) comes last, in reverse, so
- * that it runs in the order of the original. Otherwise all weight gradients run after the last input gradient, and all that they read waits for them.
+ * The same graph with its nodes in an order that makes ONNX Runtime use less memory: what nobody reads (a weight's
+ * gradient) comes last, in reverse, so that it runs in the order of the original. Otherwise all weight gradients run
+ * after the last input gradient, and all that they read waits for them.
  */
 export function arrangeForMemory(graph: Graph): Graph {
   const read = new Set(graph.nodes.flatMap(({ inputs }) => inputs));

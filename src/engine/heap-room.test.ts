@@ -7,7 +7,10 @@ import { withHeapRoom } from './heap-room.ts';
 import { allocatorEnvironment } from './host-node.ts';
 import type { OnnxRuntime } from './onnxruntime-module.ts';
 
-/** A runtime whose runs take so many pages anew, as `faultsOf` says of each run of a session, and `runMs`; and what the heap grew by. */
+/**
+ * A runtime whose runs take so many pages anew, as `faultsOf` says of each run of a session, and `runMs`; and what the
+ * heap grew by.
+ */
 async function watched(faultsOf: (run: number) => number, runMs = 10) {
   let [pages, nowMs] = [0, 0];
   let run = 0;
@@ -21,7 +24,11 @@ async function watched(faultsOf: (run: number) => number, runMs = 10) {
     release: async () => {},
   };
   const runtime = { Tensor: class {}, InferenceSession: { create: async () => plain } } as unknown as OnnxRuntime;
-  const roomy = withHeapRoom(runtime, { pageFaults: () => pages, now: () => nowMs, grow: (bytes) => grown.push({ run, bytes }) });
+  const roomy = withHeapRoom(runtime, {
+    pageFaults: () => pages,
+    now: () => nowMs,
+    grow: (bytes) => grown.push({ run, bytes }),
+  });
   const session = await roomy.InferenceSession.create(new Uint8Array(), {});
   return {
     grown,
@@ -57,7 +64,9 @@ test('it does not grow for the first runs of rounds, nor for a few pages, nor fo
 test('a run that fails is a run: its error passes', async () => {
   const runtime = {
     Tensor: class {},
-    InferenceSession: { create: async () => ({ run: async () => Promise.reject(new Error('no')), release: async () => {} }) },
+    InferenceSession: {
+      create: async () => ({ run: async () => Promise.reject(new Error('no')), release: async () => {} }),
+    },
   } as unknown as OnnxRuntime;
   let growths = 0;
   let pages = 0;
@@ -68,8 +77,9 @@ test('a run that fails is a run: its error passes', async () => {
 });
 
 /**
- * In a process with the settings of those that compute, but for huge pages, which make few faults of many pages: a session whose runs take and leave 24 MiB.
- * Garbage is searched for behind each, since what lies beside a buffer's bytes in the heap keeps free pieces apart until then.
+ * In a process with the settings of those that compute, but for huge pages, which make few faults of many pages: a
+ * session whose runs take and leave 24 MiB. Garbage is searched for behind each, since what lies beside a buffer's
+ * bytes in the heap keeps free pieces apart until then.
  */
 const script = `
 import { readFileSync } from 'node:fs';
@@ -94,19 +104,29 @@ const [, heapEnd, next] = /-(\\w+) .*\\[heap\\]\\n(\\w+)-/.exec(readFileSync('/p
 console.log(JSON.stringify({ faults, canGrow: parseInt(next, 16) - parseInt(heapEnd, 16) >= 2 ** 26 }));
 `;
 
-/** What the script tells of its process: pages that each run took, and whether the heap's addresses go on behind its end. */
+/**
+ * What the script tells of its process: pages that each run took, and whether the heap's addresses go on behind its
+ * end.
+ */
 interface Watched {
   readonly faults: readonly number[];
   readonly canGrow: boolean;
 }
 
-/** Of a process whose heap can grow. In one of a hundred it cannot: V8 has put its code right behind it, where the system chose to begin the heap. */
+/**
+ * Of a process whose heap can grow. In one of a hundred it cannot: V8 has put its code right behind it, where the
+ * system chose to begin the heap.
+ */
 async function watchedProcess(): Promise<Watched> {
   const { GLIBC_TUNABLES: _, ...settings } = allocatorEnvironment();
   for (let tries = 0; tries < 5; tries++) {
-    const { stdout } = await promisify(execFile)(process.execPath, ['--expose-gc', '--input-type=module', '-e', script], {
-      env: { ...process.env, ...settings },
-    });
+    const { stdout } = await promisify(execFile)(
+      process.execPath,
+      ['--expose-gc', '--input-type=module', '-e', script],
+      {
+        env: { ...process.env, ...settings },
+      },
+    );
     const watched = JSON.parse(stdout) as Watched;
     if (watched.canGrow) return watched;
   }
@@ -117,7 +137,9 @@ async function watchedProcess(): Promise<Watched> {
 function uncountable(): string | undefined {
   if (process.platform !== 'linux') return 'only Linux tells';
   const file = '/sys/kernel/mm/transparent_hugepage/enabled';
-  return existsSync(file) && readFileSync(file, 'utf8').includes('[always]') ? 'this system gives huge pages to all' : undefined;
+  return existsSync(file) && readFileSync(file, 'utf8').includes('[always]')
+    ? 'this system gives huge pages to all'
+    : undefined;
 }
 
 test('on Linux, runs that took their blocks anew find them in the heap', { skip: uncountable() ?? false }, async () => {

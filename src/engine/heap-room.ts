@@ -1,9 +1,11 @@
-// Room in the C library's heap for the large blocks that runs take and leave. With `allocatorEnvironment` (host-node.ts) a block of 4 MiB and more for which the
-// heap has no room is a mapping of its own, whose pages are made anew in each run: in a stage of MobileNetV2 a quarter of the time of all its runs, or
-// none, as earlier blocks happen to lie. Whether a session has such blocks shows in its page faults; if it goes on, the heap is made to grow. Node only.
+// Room in the C library's heap for the large blocks that runs take and leave. With `allocatorEnvironment`
+// (host-node.ts) a block of 4 MiB and more for which the heap has no room is a mapping of its own, whose pages are made
+// anew in each run: in a stage of MobileNetV2 a quarter of the time of all its runs, or none, as earlier blocks happen
+// to lie. Whether a session has such blocks shows in its page faults; if it goes on, the heap is made to grow. Node
+// only.
 //
-// In one process of a hundred it cannot: V8 has put the range of its code (128 MiB and more) right behind the heap. The C library then adds pieces of 20 MiB that
-// do not join, and larger blocks stay mappings.
+// In one process of a hundred it cannot: V8 has put the range of its code (128 MiB and more) right behind the heap. The
+// C library then adds pieces of 20 MiB that do not join, and larger blocks stay mappings.
 
 import { discardBuffer } from './buffers.ts';
 import type { OnnxRuntime, RuntimeSession } from './onnxruntime-module.ts';
@@ -17,7 +19,10 @@ export interface HeapRoomOptions {
   readonly grow?: (bytes: number) => void;
 }
 
-/** Pages that a run takes anew, and in each of its milliseconds: fewer are a small part of its time, and room costs memory. */
+/**
+ * Pages that a run takes anew, and in each of its milliseconds: fewer are a small part of its time, and room costs
+ * memory.
+ */
 const [leastFaults, leastFaultsPerMs] = [256, 10];
 /** After so many runs in a row it goes on: the first runs of a round take memory for what they keep, which stays. */
 const leastRuns = 24;
@@ -29,7 +34,11 @@ const blockBytes = 2 ** 22 - 2 ** 13;
 
 /** The runtime with sessions whose runs find room. */
 export function withHeapRoom(runtime: OnnxRuntime, options: HeapRoomOptions = {}): OnnxRuntime {
-  const { pageFaults = () => process.resourceUsage().minorPageFault, now = () => performance.now(), grow = growHeap } = options;
+  const {
+    pageFaults = () => process.resourceUsage().minorPageFault,
+    now = () => performance.now(),
+    grow = growHeap,
+  } = options;
   const watched = (session: RuntimeSession): RuntimeSession => {
     let [runCount, growthCount] = [0, 0];
     return {
@@ -56,7 +65,10 @@ export function withHeapRoom(runtime: OnnxRuntime, options: HeapRoomOptions = {}
   };
 }
 
-/** Blocks from the end of the heap, never filled, given back to it at once. It keeps them (`MALLOC_TRIM_THRESHOLD_`), in one piece from the next search for garbage on. */
+/**
+ * Blocks from the end of the heap, never filled, given back to it at once. It keeps them (`MALLOC_TRIM_THRESHOLD_`), in
+ * one piece from the next search for garbage on.
+ */
 function growHeap(bytes: number): void {
   const blocks = Array.from({ length: Math.ceil(bytes / blockBytes) }, () => Buffer.allocUnsafeSlow(blockBytes).buffer);
   for (const block of blocks) discardBuffer(block);

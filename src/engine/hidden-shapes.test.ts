@@ -32,7 +32,9 @@ test('large values are shown, but for views of others', () => {
   const small = e.emit('Slice', [large, e.int64s([0]), e.int64s([1023]), e.int64s([0])]);
   const view = e.emit('Reshape', [large, e.int64s([-1])]);
   const graph = e.build('sizes', [e.emit('Exp', [view]), e.emit('Exp', [e.emit('Neg', [small])])]);
-  assert.deepEqual(shownValues(graph, relu, inferTypes(graph)), [{ name: large, type: 'float32', shape: [1024, 1024] }]);
+  assert.deepEqual(shownValues(graph, relu, inferTypes(graph)), [
+    { name: large, type: 'float32', shape: [1024, 1024] },
+  ]);
 });
 
 test('targets of reshapes come from one vector; each shape is there once, and a constant that others read stays', () => {
@@ -51,7 +53,11 @@ test('targets of reshapes come from one vector; each shape is there once, and a 
     ['hidden shapes/all', [6, 3, -1, 1, 6]],
     ['hidden shapes/counts', [1, 2, 2]],
   ]);
-  assert.ok(hidden.nodes.every(({ operator, inputs }) => operator !== 'Reshape' || !hidden.initializers.has(inputs[1] as string)));
+  assert.ok(
+    hidden.nodes.every(
+      ({ operator, inputs }) => operator !== 'Reshape' || !hidden.initializers.has(inputs[1] as string),
+    ),
+  );
   const inputs = new Map([['x', tensor('float32', [2, 3], [1, 2, 3, 4, 5, 6])]]);
   assert.deepEqual(evaluateGraph(hidden, inputs), evaluateGraph(graph, inputs));
 });

@@ -68,7 +68,11 @@ test('control groups, version 2: the tightest memory limit; kills as the outermo
     oomKillCount: 3,
   });
   // In a container its own group is all there is; a kernel before 4.13 does not count.
-  const own = { 'proc/self/cgroup': '0::/../outside/pod', 'sys/fs/cgroup/memory.max': '4096', 'sys/fs/cgroup/memory.events': 'oom 7' };
+  const own = {
+    'proc/self/cgroup': '0::/../outside/pod',
+    'sys/fs/cgroup/memory.max': '4096',
+    'sys/fs/cgroup/memory.events': 'oom 7',
+  };
   assert.deepEqual(factsOf(own), { memoryLimitBytes: 4096 });
 });
 
@@ -78,7 +82,11 @@ test('control groups, version 1: the tightest memory limit, and the kills of the
     [`sys/fs/cgroup/memory/${group}memory.oom_control`]: `oom_kill_disable 0\nunder_oom 0\noom_kill ${killCount}`,
   });
   const none = '9223372036854771712';
-  const files = { 'proc/self/cgroup': '12:memory:/lab/a\n0::/', ...memory('', none, 9), ...memory('lab/', '536870912', 5) };
+  const files = {
+    'proc/self/cgroup': '12:memory:/lab/a\n0::/',
+    ...memory('', none, 9),
+    ...memory('lab/', '536870912', 5),
+  };
   assert.deepEqual(factsOf({ ...files, ...memory('lab/a/', none, 2) }), { memoryLimitBytes: 2 ** 29, oomKillCount: 2 });
   assert.deepEqual(factsOf({ 'proc/self/cgroup': '12:memory:/', ...memory('', none, 0) }), { oomKillCount: 0 });
 });
@@ -89,7 +97,8 @@ test('the battery of the machine, not of a mouse', () => {
   const mouse = supply('A_mouse', { type: 'Battery', scope: 'Device', capacity: '5', status: 'Discharging' });
   const files = { ...supply('AC', { type: 'Mains', online: '0' }), ...mouse };
   assert.deepEqual(factsOf(files), {});
-  const own = (status: string): LinuxFacts => factsOf({ ...files, ...supply('BAT0', { type: 'Battery', capacity: '81', status }) });
+  const own = (status: string): LinuxFacts =>
+    factsOf({ ...files, ...supply('BAT0', { type: 'Battery', capacity: '81', status }) });
   assert.deepEqual(own('Discharging'), { battery: { percent: 81, isDischarging: true } });
   assert.deepEqual(own('Charging'), { battery: { percent: 81, isDischarging: false } });
 });
@@ -101,7 +110,12 @@ test('the temperature of the processor; of the hottest place where none says wha
   });
   const cooling = { 'sys/class/thermal/cooling_device0/type': 'Fan' };
   assert.deepEqual(
-    factsOf({ ...zone(0, 'iwlwifi', 70_000), ...zone(1, 'x86_pkg_temp', 55_500), ...zone(2, 'acpitz', 40_000), ...cooling }),
+    factsOf({
+      ...zone(0, 'iwlwifi', 70_000),
+      ...zone(1, 'x86_pkg_temp', 55_500),
+      ...zone(2, 'acpitz', 40_000),
+      ...cooling,
+    }),
     {
       temperatureC: 55.5,
     },

@@ -1,5 +1,6 @@
-// What Linux tells of a machine in its files: this process's processor quota and memory limit, the battery, the temperature. Read once, when asked; what is not there, or
-// not readable, is left out. `root` is where the file system begins, for tests.
+// What Linux tells of a machine in its files: this process's processor quota and memory limit, the battery, the
+// temperature. Read once, when asked; what is not there, or not readable, is left out. `root` is where the file system
+// begins, for tests.
 
 import { openSync, readdirSync, readFileSync, readSync } from 'node:fs';
 import { join } from 'node:path';
@@ -20,7 +21,10 @@ export interface LinuxFacts {
   readonly cpuQuota?: CpuQuota;
   /** The tightest memory limit of the control groups that hold this process. */
   readonly memoryLimitBytes?: number;
-  /** Processes of its control group that the system has killed for want of memory; with version 2, of the groups around it too. */
+  /**
+   * Processes of its control group that the system has killed for want of memory; with version 2, of the groups around
+   * it too.
+   */
   readonly oomKillCount?: number;
   readonly battery?: Battery;
   /** Of the hottest sensor of the processor, or of any where none says that it is the processor's. */
@@ -46,7 +50,10 @@ export function readMainThreadMs(root = '/'): number | undefined {
   return nanoseconds === undefined || nanoseconds === '' ? undefined : Number(nanoseconds) / 1e6;
 }
 
-/** A clock of the calling thread's processor time, in milliseconds, for that thread alone; undefined where the kernel does not count it. */
+/**
+ * A clock of the calling thread's processor time, in milliseconds, for that thread alone; undefined where the kernel
+ * does not count it.
+ */
 export function openThreadClock(root = '/'): (() => number) | undefined {
   let file: number;
   try {
@@ -62,7 +69,9 @@ export function openThreadClock(root = '/'): (() => number) | undefined {
   };
 }
 
-/** Control groups that hold this process, the innermost first, in one hierarchy. Version 2 has one for all controllers. */
+/**
+ * Control groups that hold this process, the innermost first, in one hierarchy. Version 2 has one for all controllers.
+ */
 interface Hierarchy {
   readonly version: 1 | 2;
   /** Of version 1, as its folder is called: "cpu,cpuacct". */
@@ -79,15 +88,24 @@ function hierarchies(root: string, controller: string): readonly Hierarchy[] {
   });
 }
 
-/** The tightest of the control groups that hold this process: its own, and those around it. Version 2 has one file, version 1 two. */
+/**
+ * The tightest of the control groups that hold this process: its own, and those around it. Version 2 has one file,
+ * version 1 two.
+ */
 export function readCpuQuota(root = '/'): CpuQuota | undefined {
   const quotas = hierarchies(root, 'cpu').flatMap(({ version, controllers, groups }) =>
-    groups.flatMap((group) => (version === 2 ? quotaV2(root, group) : quotaV1(root, [controllers, 'cpu', 'cpu,cpuacct'], group)) ?? []),
+    groups.flatMap(
+      (group) =>
+        (version === 2 ? quotaV2(root, group) : quotaV1(root, [controllers, 'cpu', 'cpu,cpuacct'], group)) ?? [],
+    ),
   );
   return quotas.length === 0 ? undefined : quotas.reduce((a, b) => (b.cores < a.cores ? b : a));
 }
 
-/** "/a/b", "/a", "": a group and those around it. In a container the path may be one outside; the last is its own group then. */
+/**
+ * "/a/b", "/a", "": a group and those around it. In a container the path may be one outside; the last is its own group
+ * then.
+ */
 function around(path: string): readonly string[] {
   const names = path.split('/').filter((name) => name !== '' && name !== '..');
   return names.map((_, index) => names.slice(0, names.length - index).join('/')).concat('');
@@ -132,8 +150,8 @@ function readMemoryLimit(root: string): number | undefined {
 }
 
 /**
- * Version 1 counts each group's own, version 2 with those within it. There the outermost group that can be seen is asked: a service that is started again may get
- * a group of its own anew, with a count of zero.
+ * Version 1 counts each group's own, version 2 with those within it. There the outermost group that can be seen is
+ * asked: a service that is started again may get a group of its own anew, with a count of zero.
  */
 function readOomKillCount(root: string): number | undefined {
   const counts = hierarchies(root, 'memory').flatMap(({ version, groups }) => {
@@ -167,7 +185,9 @@ function readTemperature(root: string): number | undefined {
   const sensors = list(root, 'sys/class/thermal').flatMap((zone) => {
     const degrees = Number(read(root, 'sys/class/thermal', zone, 'temp') ?? Number.NaN) / 1000;
     const isSane = zone.startsWith('thermal_zone') && degrees > 0 && degrees < 150;
-    return isSane ? [{ degrees, isProcessor: processorSensor.test(read(root, 'sys/class/thermal', zone, 'type') ?? '') }] : [];
+    return isSane
+      ? [{ degrees, isProcessor: processorSensor.test(read(root, 'sys/class/thermal', zone, 'type') ?? '') }]
+      : [];
   });
   const own = sensors.filter(({ isProcessor }) => isProcessor);
   const counted = own.length > 0 ? own : sensors;

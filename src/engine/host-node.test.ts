@@ -6,7 +6,10 @@ import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
 
 test('deviceFacts says what this machine is', async () => {
   const facts = deviceFacts();
-  assert.ok(Number.isInteger(facts.coreCount) && facts.coreCount >= 1 && facts.coreCount <= cpus().length, `${facts.coreCount} cores`);
+  assert.ok(
+    Number.isInteger(facts.coreCount) && facts.coreCount >= 1 && facts.coreCount <= cpus().length,
+    `${facts.coreCount} cores`,
+  );
   assert.ok(facts.memoryMiB > 64 && facts.memoryMiB < 2 ** 24, `${facts.memoryMiB} MiB`);
   assert.equal(facts.platform, process.platform);
   assert.equal(facts.arch, process.arch);

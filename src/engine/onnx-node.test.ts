@@ -1,5 +1,5 @@
-// ONNX's own tests of single operators, on the reference kernels and on ONNX Runtime. Nothing is skipped silently: the numbers of tests
-// that are claimed, and that the runtime cannot run, are asserted.
+// ONNX's own tests of single operators, on the reference kernels and on ONNX Runtime. Nothing is skipped silently: the
+// numbers of tests that are claimed, and that the runtime cannot run, are asserted.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -71,7 +71,8 @@ test('ONNX Runtime passes every claimed test that it has kernels for', async (co
       const outputs = await runOnEngine(engine, graph, feedsOf(one));
       failures.push(...complaints(one, (name) => outputs.get(name)));
     } catch (error) {
-      if (!(error instanceof InputError) || !error.message.includes('Could not find an implementation for')) throw error;
+      if (!(error instanceof InputError) || !error.message.includes('Could not find an implementation for'))
+        throw error;
       notImplemented.push(one.name);
     }
   }

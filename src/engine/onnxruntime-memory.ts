@@ -1,5 +1,6 @@
-// What ONNX Runtime's CPU provider does with memory, without arena and memory pattern (as onnxruntime.ts sets it): the kernels that write over their
-// input, what some need beside, and the copies of the outputs. Found by counting its allocations (version 1.30 on x64 Linux).
+// What ONNX Runtime's CPU provider does with memory, without arena and memory pattern (as onnxruntime.ts sets it): the
+// kernels that write over their input, what some need beside, and the copies of the outputs. Found by counting its
+// allocations (version 1.30 on x64 Linux).
 
 import { type Graph, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
 import { inferTypes } from '../graph/infer-types.ts';
@@ -28,9 +29,13 @@ export interface PreparedGraph {
   readonly types: ReadonlyMap<string, ValueType>;
 }
 
-/** Brings a graph without reshapes on its border (border-reshapes.ts) into the form that takes the runtime the least memory and time. */
+/**
+ * Brings a graph without reshapes on its border (border-reshapes.ts) into the form that takes the runtime the least
+ * memory and time.
+ */
 export function prepareGraph(peeled: Graph, blockSize: number | undefined): PreparedGraph {
-  const typesOf = (graph: Graph): Map<string, ValueType> => inferTypes(graph, (node, inputs) => blockedType(node, inputs, blockSize));
+  const typesOf = (graph: Graph): Map<string, ValueType> =>
+    inferTypes(graph, (node, inputs) => blockedType(node, inputs, blockSize));
   const tidied = tidy(withStatistics(peeled));
   const graph = arrangeForMemory(wholeVectors(tidied, () => typesOf(tidied)));
   const types = typesOf(graph);
@@ -39,7 +44,12 @@ export function prepareGraph(peeled: Graph, blockSize: number | undefined): Prep
     const sharing = onnxRuntimeMemory.shares(node);
     return sharing?.how === 'in-place' ? sharing.input : undefined;
   };
-  return { graph, isOptimizable: isOptimized, shown: isOptimized ? undefined : shownValues(graph, overwrites, types), types };
+  return {
+    graph,
+    isOptimizable: isOptimized,
+    shown: isOptimized ? undefined : shownValues(graph, overwrites, types),
+    types,
+  };
 }
 
 /** The file of a prepared graph; `signal`: with an empty sequence of that name as its first output. */
@@ -51,8 +61,9 @@ export function exportPrepared({ graph, shown }: PreparedGraph, signal?: string)
 }
 
 /**
- * A lowered graph has nothing left to optimize: it runs as fast without, and compiles in a third of the time (EfficientNet-B1's step of 6,300 nodes: 0.46
- * against 1.35 s). Only transposes around an attention's products are still fused with them.
+ * A lowered graph has nothing left to optimize: it runs as fast without, and compiles in a third of the time
+ * (EfficientNet-B1's step of 6,300 nodes: 0.46 against 1.35 s). Only transposes around an attention's products are
+ * still fused with them.
  */
 function isOptimizable({ nodes }: Graph): boolean {
   const isLowered = nodes.some(({ domain }) => domain === blockedDomain);
@@ -97,7 +108,12 @@ function workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], 
     case 'ConvTranspose': {
       // the columns of one image: each element of the input times the weights
       const [x, w] = inputs as [ValueType, ValueType];
-      return elementBytes(x.type) * elementCount(x.shape.slice(2)) * elementCount(w.shape.slice(1)) * intAttribute(node, 'group', 1);
+      return (
+        elementBytes(x.type) *
+        elementCount(x.shape.slice(2)) *
+        elementCount(w.shape.slice(1)) *
+        intAttribute(node, 'group', 1)
+      );
     }
     case 'HardSwish':
     case 'ScatterElements':
@@ -108,7 +124,8 @@ function workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], 
       return 2 * bytes;
     case 'Softmax':
     case 'LogSoftmax':
-      return (intAttribute(node, 'axis', -1) + (first?.shape.length ?? 0)) % (first?.shape.length ?? 1) === (first?.shape.length ?? 0) - 1
+      return (intAttribute(node, 'axis', -1) + (first?.shape.length ?? 0)) % (first?.shape.length ?? 1) ===
+        (first?.shape.length ?? 0) - 1
         ? 0
         : 2 * bytes;
     default:
@@ -118,7 +135,10 @@ function workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], 
 
 /** What one run of a compiled graph takes beside its inputs and constants. */
 export interface RunMemory extends MemoryUse {
-  /** The outputs twice, where the Node package copies them: all of them, before it lets go of the runtime's. 0 where they are written in place. */
+  /**
+   * The outputs twice, where the Node package copies them: all of them, before it lets go of the runtime's. 0 where
+   * they are written in place.
+   */
   readonly copiedBytes: number;
   /** The larger of the two peaks, of nodes and of copying. Outputs in place are there from the beginning. */
   readonly runBytes: number;
@@ -130,10 +150,16 @@ export function runMemory(graph: Graph, blockSize?: number): RunMemory {
   const known = new Set(shown?.map(({ name }) => name));
   const shares = (node: Node): Sharing | undefined => {
     const sharing = onnxRuntimeMemory.shares(node);
-    return shown === undefined || sharing?.how !== 'in-place' || known.has(node.outputs[0] as string) ? sharing : undefined;
+    return shown === undefined || sharing?.how !== 'in-place' || known.has(node.outputs[0] as string)
+      ? sharing
+      : undefined;
   };
   const isOutputGiven = canWriteInPlace(prepared);
-  const use = memoryUse(prepared, { ...onnxRuntimeMemory, shares, reusesDead: shown === undefined || known, isOutputGiven }, types);
+  const use = memoryUse(
+    prepared,
+    { ...onnxRuntimeMemory, shares, reusesDead: shown === undefined || known, isOutputGiven },
+    types,
+  );
   const copiedBytes = isOutputGiven ? 0 : 2 * use.outputBytes;
   return { ...use, copiedBytes, runBytes: Math.max(use.peakBytes, copiedBytes) };
 }

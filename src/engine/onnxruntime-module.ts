@@ -21,6 +21,8 @@ export interface RuntimeSession {
 
 /** What the packages `onnxruntime-node` and `onnxruntime-web` export, as far as it is used here. */
 export interface OnnxRuntime {
-  readonly InferenceSession: { create(model: Uint8Array, options: Readonly<Record<string, unknown>>): Promise<RuntimeSession> };
+  readonly InferenceSession: {
+    create(model: Uint8Array, options: Readonly<Record<string, unknown>>): Promise<RuntimeSession>;
+  };
   readonly Tensor: new (type: ElementType, data: ElementArray, dims: readonly number[]) => RuntimeTensor;
 }

@@ -1,4 +1,5 @@
-// The engine over the package `onnxruntime-node`, an optional dependency: npm leaves it out where it has no build for the platform.
+// The engine over the package `onnxruntime-node`, an optional dependency: npm leaves it out where it has no build for
+// the platform.
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
@@ -23,7 +24,9 @@ interface Environment {
   readonly env: { logLevel?: string; readonly versions: { readonly node?: string } };
 }
 
-/** Loads ONNX Runtime and makes an engine over it in the calling thread. Throws InputError where the package is missing. */
+/**
+ * Loads ONNX Runtime and makes an engine over it in the calling thread. Throws InputError where the package is missing.
+ */
 export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOptions = {}): Promise<Engine> {
   const { threadCount = 1, load = () => import('onnxruntime-node') } = options;
   let runtime: OnnxRuntime & Environment;

@@ -6,7 +6,8 @@ import { createOnnxRuntimeHereEngine, createOnnxRuntimeWebEngine } from './onnxr
 
 engineSuite('onnxruntime-web in this thread', () => createOnnxRuntimeWebEngine(), { isThreaded: false });
 
-const missing = (): Promise<never> => Promise.reject(Object.assign(new Error('Cannot find package'), { code: 'ERR_MODULE_NOT_FOUND' }));
+const missing = (): Promise<never> =>
+  Promise.reject(Object.assign(new Error('Cannot find package'), { code: 'ERR_MODULE_NOT_FOUND' }));
 
 test('the native engine where there is one, else WebAssembly, else what to install', async () => {
   const native = await createOnnxRuntimeHereEngine();

@@ -1,5 +1,6 @@
-// The engine over the package `onnxruntime-web`, ONNX Runtime as WebAssembly, for devices that its native build does not serve (32-bit ARM, Intel Macs,
-// musl). The same kernels without the blocked layout; slower, and everything else alike.
+// The engine over the package `onnxruntime-web`, ONNX Runtime as WebAssembly, for devices that its native build does
+// not serve (32-bit ARM, Intel Macs, musl). The same kernels without the blocked layout; slower, and everything else
+// alike.
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
@@ -17,7 +18,10 @@ interface Environment {
   };
 }
 
-/** Loads ONNX Runtime's WebAssembly build and makes an engine over it in the calling thread. Throws InputError where the package is missing. */
+/**
+ * Loads ONNX Runtime's WebAssembly build and makes an engine over it in the calling thread. Throws InputError where the
+ * package is missing.
+ */
 export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeNodeOptions = {}): Promise<Engine> {
   const { threadCount = 1, pacing, load = () => import('onnxruntime-web') } = options;
   let runtime: OnnxRuntime & Environment;
@@ -25,9 +29,12 @@ export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeNodeOptions
     runtime = (await load()) as OnnxRuntime & Environment;
   } catch (error) {
     const reason = error instanceof Error ? error.message : String(error);
-    throw new InputError(`The package onnxruntime-web does not load here (${reason}): run "npm install onnxruntime-web".`, {
-      cause: error,
-    });
+    throw new InputError(
+      `The package onnxruntime-web does not load here (${reason}): run "npm install onnxruntime-web".`,
+      {
+        cause: error,
+      },
+    );
   }
   const { env } = runtime;
   env.logLevel = 'error';
@@ -41,7 +48,10 @@ export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeNodeOptions
   });
 }
 
-/** The native engine, or the one over WebAssembly where that does not load. Throws the native one's InputError where neither does. */
+/**
+ * The native engine, or the one over WebAssembly where that does not load. Throws the native one's InputError where
+ * neither does.
+ */
 export async function createOnnxRuntimeHereEngine(
   options: Omit<OnnxRuntimeNodeOptions, 'load'> & {
     /** Load the packages; tests pass their own. */

@@ -11,16 +11,23 @@ import { runGraph } from '../testing/run-graph.ts';
 import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
 
 engineSuite('onnxruntime-node in this thread', () => createOnnxRuntimeNodeEngine(), { isThreaded: false });
-engineSuite('onnxruntime-node with two threads', () => createOnnxRuntimeNodeEngine({ threadCount: 2 }), { isThreaded: false });
+engineSuite('onnxruntime-node with two threads', () => createOnnxRuntimeNodeEngine({ threadCount: 2 }), {
+  isThreaded: false,
+});
 
 for (const pool of ['AveragePool', 'MaxPool']) {
   test(`a wide Pad before a ${pool} runs, though the optimizer spoils such graphs`, async () => {
     const emitter = new Emitter();
-    const padded = emitter.emit('Pad', [emitter.input('x', 'float32', [1, 1, 2, 3]), emitter.int64s([0, 0, 0, 0, 0, 0, 0, 2])]);
+    const padded = emitter.emit('Pad', [
+      emitter.input('x', 'float32', [1, 1, 2, 3]),
+      emitter.int64s([0, 0, 0, 0, 0, 0, 0, 2]),
+    ]);
     const graph = emitter.build('padded', [emitter.emit(pool, [padded], { kernel_shape: ints([2, 2]) })]);
     const x = tensor('float32', [1, 1, 2, 3], [-1, -2, -3, -4, -5, -6]);
     const engine = await createOnnxRuntimeNodeEngine();
-    assert.deepEqual(Object.values(await runGraph(engine, graph, { x })), [...evaluateGraph(graph, new Map([['x', x]])).values()]);
+    assert.deepEqual(Object.values(await runGraph(engine, graph, { x })), [
+      ...evaluateGraph(graph, new Map([['x', x]])).values(),
+    ]);
     await engine.close();
   });
 }
@@ -32,7 +39,8 @@ test('the name says what computes and with how many threads', async () => {
 });
 
 test('a missing package is an input error that says what to do', async () => {
-  const load = (): Promise<never> => Promise.reject(Object.assign(new Error('Cannot find package'), { code: 'ERR_MODULE_NOT_FOUND' }));
+  const load = (): Promise<never> =>
+    Promise.reject(Object.assign(new Error('Cannot find package'), { code: 'ERR_MODULE_NOT_FOUND' }));
   await assert.rejects(
     createOnnxRuntimeNodeEngine({ load }),
     (error) => error instanceof InputError && /npm install onnxruntime-node.*"reference"/.test(error.message),
@@ -41,7 +49,10 @@ test('a missing package is an input error that says what to do', async () => {
 
 test('a package that does not load is an input error with its reason', async () => {
   const load = (): Promise<never> => Promise.reject(new Error('GLIBC_2.38 not found'));
-  await assert.rejects(createOnnxRuntimeNodeEngine({ load }), (error) => error instanceof InputError && /GLIBC_2\.38/.test(error.message));
+  await assert.rejects(
+    createOnnxRuntimeNodeEngine({ load }),
+    (error) => error instanceof InputError && /GLIBC_2\.38/.test(error.message),
+  );
 });
 
 test('a session holds no large values that it could compute beforehand: the zeros behind an embedding’s gradient, 128 MiB', async () => {

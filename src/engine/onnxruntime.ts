@@ -1,12 +1,18 @@
-// The engine over ONNX Runtime, which is given as a module: `onnxruntime-node`, or `onnxruntime-web` in a browser. `run` of the Node package
-// blocks the thread that calls it (no timer fires), hence compute-thread.ts. Facts found by trying version 1.30 on x64 Linux:
-// - Outputs are copied into fresh ArrayBuffers, all of them before the runtime frees its own, unless outputs-in-place.ts keeps it from that: they can be moved
-//   to another thread without a further copy, and outlive the session and the thread that made them. Inputs on shared memory are refused; inputs are read in
+// The engine over ONNX Runtime, which is given as a module: `onnxruntime-node`, or `onnxruntime-web` in a browser.
+// `run` of the Node package blocks the thread that calls it (no timer fires), hence compute-thread.ts. Facts found by
+// trying version 1.30 on x64 Linux:
+// - Outputs are copied into fresh ArrayBuffers, all of them before the runtime frees its own, unless
+//   outputs-in-place.ts keeps it from that: they can be moved
+//   to another thread without a further copy, and outlive the session and the thread that made them. Inputs on shared
+//   memory are refused; inputs are read in
 //   place.
-// - Graph outputs that are graph inputs or initializers, graphs without nodes, tensors without elements and scalars all work; such outputs
+// - Graph outputs that are graph inputs or initializers, graphs without nodes, tensors without elements and scalars all
+//   work; such outputs
 //   are copies. Every graph input must be fed, needed or not.
-// - `BatchNormalization` with training_mode=1 runs; its running variance takes in the biased variance, as ONNX says (PyTorch: the unbiased).
-// - Opsets 11 to 26 load. float64 has no `Erf`. Unknown operators and wrong shapes are errors that name the node or the input.
+// - `BatchNormalization` with training_mode=1 runs; its running variance takes in the biased variance, as ONNX says
+//   (PyTorch: the unbiased).
+// - Opsets 11 to 26 load. float64 has no `Erf`. Unknown operators and wrong shapes are errors that name the node or the
+//   input.
 
 import { defined } from '../assert.ts';
 import { InputError, RunError } from '../errors.ts';
@@ -29,24 +35,30 @@ export interface OnnxRuntimeOptions {
   /** Where it computes: 'cpu' (the default, in Node), 'wasm' (in browsers). */
   readonly provider?: string;
   /**
-   * The most threads inside one operator. Default 1. With more, each graph's first runs are timed with all of them and with one, and the faster stays:
-   * waking threads costs small operators more than they save.
+   * The most threads inside one operator. Default 1. With more, each graph's first runs are timed with all of them and
+   * with one, and the faster stays: waking threads costs small operators more than they save.
    */
   readonly threadCount?: number;
   /**
-   * Lets each session keep the most memory that it ever needed. Default false: three sessions of a convolutional net of 100 layers took
-   * 216 MiB of process memory and 85 ms a run without, 360 MiB and 93 ms with it. Without `allocatorEnvironment` (host-node.ts), leaving
-   * it out may cost up to 107 ms, as the C library hands pages back after each run and faults them in again.
+   * Lets each session keep the most memory that it ever needed. Default false: three sessions of a convolutional net of
+   * 100 layers took 216 MiB of process memory and 85 ms a run without, 360 MiB and 93 ms with it. Without
+   * `allocatorEnvironment` (host-node.ts), leaving it out may cost up to 107 ms, as the C library hands pages back
+   * after each run and faults them in again.
    */
   readonly arena?: boolean;
   /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
   readonly now?: (() => number) | undefined;
 }
 
-/** The largest value that the runtime may compute beforehand: it stays for as long as the session does (the zeros behind the gradient of a vocabulary's embedding: 60 MiB). */
+/**
+ * The largest value that the runtime may compute beforehand: it stays for as long as the session does (the zeros behind
+ * the gradient of a vocabulary's embedding: 60 MiB).
+ */
 const foldedBytes = 2 ** 16;
 
-/** An engine over the given ONNX Runtime, in the calling thread. `compile` throws InputError for graphs that it refuses. */
+/**
+ * An engine over the given ONNX Runtime, in the calling thread. `compile` throws InputError for graphs that it refuses.
+ */
 export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: OnnxRuntimeOptions): Promise<Engine> {
   const { provider = 'cpu', threadCount = 1, arena = false } = options;
   const sessionOptions = {
@@ -64,7 +76,8 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
   const name = `${options.name} ${provider} (${threadCount} ${threadCount === 1 ? 'thread' : 'threads'})`;
   const blockSize = provider === 'cpu' ? await probeBlockSize(runtime, sessionOptions) : undefined;
   const inPlace = provider === 'cpu' ? await probeInPlace(runtime, sessionOptions) : undefined;
-  const describe = (error: unknown, what: string, graph: string): string => `${name} ${what} graph "${graph}": ${messageOf(error)}`;
+  const describe = (error: unknown, what: string, graph: string): string =>
+    `${name} ${what} graph "${graph}": ${messageOf(error)}`;
   const refuse = (error: unknown, graph: string): Error =>
     error instanceof InputError ? error : new InputError(describe(error, 'cannot run', graph), { cause: error });
   const target: TranslationTarget = { blockSize, writesInPlace: inPlace !== undefined };
@@ -77,10 +90,15 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
   };
   const compile = async (translation: Translation): Promise<Kernel> => {
     if (translation.outputs.length === 0) return nothing; // The runtime refuses such a graph.
-    const fail = (error: unknown): Error => new RunError(describe(error, 'failed in', translation.name), { cause: error });
+    const fail = (error: unknown): Error =>
+      new RunError(describe(error, 'failed in', translation.name), { cause: error });
     const graphOptimizationLevel = translation.isOptimizable ? 'all' : 'disabled';
     const kernelOf = async (intraOpNumThreads: number): Promise<Kernel> => {
-      const session = await createSession(runtime, translation.model, { ...sessionOptions, intraOpNumThreads, graphOptimizationLevel });
+      const session = await createSession(runtime, translation.model, {
+        ...sessionOptions,
+        intraOpNumThreads,
+        graphOptimizationLevel,
+      });
       return sessionKernel(runtime, session, translation, { fail, inPlace });
     };
     try {
@@ -100,10 +118,14 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
 }
 
 /**
- * The session, optimized where that works: rewriting can fail on a graph that is fine as it is (a `Pad` as wide as the kernel of the pool behind
- * it is moved into the pool, which then refuses it).
+ * The session, optimized where that works: rewriting can fail on a graph that is fine as it is (a `Pad` as wide as the
+ * kernel of the pool behind it is moved into the pool, which then refuses it).
  */
-async function createSession(runtime: OnnxRuntime, model: Uint8Array, options: Readonly<Record<string, unknown>>): Promise<RuntimeSession> {
+async function createSession(
+  runtime: OnnxRuntime,
+  model: Uint8Array,
+  options: Readonly<Record<string, unknown>>,
+): Promise<RuntimeSession> {
   const { InferenceSession } = runtime;
   try {
     return await InferenceSession.create(model, options);
@@ -112,8 +134,14 @@ async function createSession(runtime: OnnxRuntime, model: Uint8Array, options: R
   }
 }
 
-/** Finds the channels of a block by blocking 64 channels of two places: what follows the first block is the first channel's second place. */
-async function probeBlockSize(runtime: OnnxRuntime, options: Readonly<Record<string, unknown>>): Promise<number | undefined> {
+/**
+ * Finds the channels of a block by blocking 64 channels of two places: what follows the first block is the first
+ * channel's second place.
+ */
+async function probeBlockSize(
+  runtime: OnnxRuntime,
+  options: Readonly<Record<string, unknown>>,
+): Promise<number | undefined> {
   const e = new Emitter();
   const type: ValueType = { type: 'float32', shape: [1, 64, 1, 2] };
   const blocked = e.emitTyped('ReorderInput', [e.input('x', type.type, type.shape)], type, {}, blockedDomain);
@@ -152,7 +180,10 @@ function sessionKernel(
         const types = wanted.map((name) => defined(inside.get(name), name));
         if (writesInPlace && inPlace !== undefined) {
           const arrays = types.map((value, index) =>
-            viewBytes(value.type, new Uint8Array(buffers.take(byteLength(value as ValueType), defined(wanted[index], value.name)))),
+            viewBytes(
+              value.type,
+              new Uint8Array(buffers.take(byteLength(value as ValueType), defined(wanted[index], value.name))),
+            ),
           );
           const targets = types.map(({ name, type, shape }, index) => [
             name,
@@ -183,10 +214,15 @@ function sessionKernel(
 }
 
 /**
- * Where JavaScript has a Float16Array (Node 24), the runtime makes one of half-precision bits, which its native part then takes for empty: such a
- * tensor is made of the bits as integers and called float16 afterwards.
+ * Where JavaScript has a Float16Array (Node 24), the runtime makes one of half-precision bits, which its native part
+ * then takes for empty: such a tensor is made of the bits as integers and called float16 afterwards.
  */
-function toRuntime(runtime: OnnxRuntime, type: ElementType, data: ElementArray, shape: readonly number[]): RuntimeTensor {
+function toRuntime(
+  runtime: OnnxRuntime,
+  type: ElementType,
+  data: ElementArray,
+  shape: readonly number[],
+): RuntimeTensor {
   if (type !== 'float16') return new runtime.Tensor(type, data, shape);
   return Object.defineProperty(new runtime.Tensor('uint16', data, shape), 'type', { value: type });
 }

@@ -1,4 +1,5 @@
-// Every operator's reference kernel against ONNX Runtime's, on random cases; and the table of kernels that ONNX Runtime lacks.
+// Every operator's reference kernel against ONNX Runtime's, on random cases; and the table of kernels that ONNX Runtime
+// lacks.
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
@@ -17,12 +18,18 @@ import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
 /** Cases of each operator and element type: seeds 0, 1, … */
 const seedCount = 12;
 /** What is not compared, with the reason. */
-const incomparable: Readonly<Partial<Record<OperatorName, { readonly types: readonly ElementType[]; readonly reason: string }>>> = {
+const incomparable: Readonly<
+  Partial<Record<OperatorName, { readonly types: readonly ElementType[]; readonly reason: string }>>
+> = {
   LayerNormalization: { types: ['float64'], reason: 'our statistics are float64, ONNX has float32' },
   ReduceLogSumExp: { types: ['int32', 'int64'], reason: 'the runtime rounds between the steps' },
 };
 /** Where the runtime computes by a formula that loses digits: x·(scale/σ) + (bias − mean·scale/σ). */
-const inexact: ReadonlySet<OperatorName> = new Set(['BatchNormalization', 'GroupNormalization', 'InstanceNormalization']);
+const inexact: ReadonlySet<OperatorName> = new Set([
+  'BatchNormalization',
+  'GroupNormalization',
+  'InstanceNormalization',
+]);
 
 let engine: Engine | undefined;
 let missing: string | undefined;
@@ -48,9 +55,9 @@ for (const operator of (Object.keys(operators) as OperatorName[]).filter((name) 
     const without: ElementType[] = [];
     for (const type of gapTypes) {
       if (incomparable[operator]?.types.includes(type)) continue;
-      const cases = Array.from({ length: seedCount }, (_, seed) => operatorCase(operator, seed, { types: [type] })).filter((one) =>
-        isAbout(one, type),
-      );
+      const cases = Array.from({ length: seedCount }, (_, seed) =>
+        operatorCase(operator, seed, { types: [type] }),
+      ).filter((one) => isAbout(one, type));
       const implemented = await Promise.all(cases.map((one) => compare(defined(engine, 'the engine'), operator, one)));
       if (implemented.includes(false)) without.push(type);
     }
@@ -74,7 +81,9 @@ async function compare(runtime: Engine, operator: OperatorName, one: OperatorCas
   );
   const graph: Graph = {
     name: `${operator}: ${node.name}`,
-    inputs: given.filter(({ constant }) => !constant).map(({ name, value }) => ({ name, type: value.type, shape: value.shape })),
+    inputs: given
+      .filter(({ constant }) => !constant)
+      .map(({ name, value }) => ({ name, type: value.type, shape: value.shape })),
     initializers: new Map(given.filter(({ constant }) => constant).map(({ name, value }) => [name, value])),
     outputs: node.outputs.map((name, index) => ({
       name,
@@ -93,7 +102,12 @@ async function compare(runtime: Engine, operator: OperatorName, one: OperatorCas
     throw error;
   }
   for (const [index, name] of node.outputs.entries()) {
-    assertNear(defined(expected[index], name), defined(outputs.get(name), name), inexact.has(operator) ? 1e-3 : 1e-5, graph.name);
+    assertNear(
+      defined(expected[index], name),
+      defined(outputs.get(name), name),
+      inexact.has(operator) ? 1e-3 : 1e-5,
+      graph.name,
+    );
   }
   return true;
 }

@@ -8,7 +8,9 @@ import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
 import { canWriteInPlace, probeInPlace } from './outputs-in-place.ts';
 
 /** A runtime whose sessions do `run`. */
-function runtimeOf(run: (fetches: Readonly<Record<string, RuntimeTensor | null>>) => Promise<Record<string, RuntimeTensor>>): OnnxRuntime {
+function runtimeOf(
+  run: (fetches: Readonly<Record<string, RuntimeTensor | null>>) => Promise<Record<string, RuntimeTensor>>,
+): OnnxRuntime {
   class FakeTensor {
     readonly type: string;
     readonly data: unknown;
@@ -17,7 +19,10 @@ function runtimeOf(run: (fetches: Readonly<Record<string, RuntimeTensor | null>>
       [this.type, this.data, this.dims] = [type, data, dims];
     }
   }
-  const session = { run: (_: unknown, fetches: Readonly<Record<string, RuntimeTensor | null>>) => run(fetches), release: async () => {} };
+  const session = {
+    run: (_: unknown, fetches: Readonly<Record<string, RuntimeTensor | null>>) => run(fetches),
+    release: async () => {},
+  };
   return { Tensor: FakeTensor, InferenceSession: { create: async () => session } } as unknown as OnnxRuntime;
 }
 
@@ -32,7 +37,10 @@ test('a runtime that returns its outputs, fails before it has written, or has no
     return {};
   });
   const fails = runtimeOf(() => Promise.reject(new Error('no memory')));
-  const refuses = { ...returns, InferenceSession: { create: () => Promise.reject(new Error('SequenceEmpty is not implemented')) } };
+  const refuses = {
+    ...returns,
+    InferenceSession: { create: () => Promise.reject(new Error('SequenceEmpty is not implemented')) },
+  };
   for (const runtime of [returns, fails, refuses]) assert.equal(await probeInPlace(runtime, {}), undefined);
 });
 

@@ -1,7 +1,8 @@
-// How outputs get into buffers of ours without a copy. onnxruntime-node 1.30 lets kernels write into tensors that a run is given for its outputs, and then copies
-// every output into a new ArrayBuffer all the same, each zeroed first: a third of a stage's forward pass. It begins with the first output and stops with an
-// error at one that is no tensor. So the file has an empty sequence as its first output; the run computes everything, and ends with that error
-// instead of copying. Tried once when an engine is made: where a runtime behaves otherwise, outputs are what it returns.
+// How outputs get into buffers of ours without a copy. onnxruntime-node 1.30 lets kernels write into tensors that a run
+// is given for its outputs, and then copies every output into a new ArrayBuffer all the same, each zeroed first: a
+// third of a stage's forward pass. It begins with the first output and stops with an error at one that is no tensor. So
+// the file has an empty sequence as its first output; the run computes everything, and ends with that error instead of
+// copying. Tried once when an engine is made: where a runtime behaves otherwise, outputs are what it returns.
 
 import { Emitter } from '../graph/emitter.ts';
 import type { Graph } from '../graph/graph.ts';
@@ -22,8 +23,14 @@ export interface InPlace {
   ): Promise<void>;
 }
 
-/** Finds out with a small graph how this runtime tells that it met the signal; undefined where it does not, or writes elsewhere. */
-export async function probeInPlace(runtime: OnnxRuntime, options: Readonly<Record<string, unknown>>): Promise<InPlace | undefined> {
+/**
+ * Finds out with a small graph how this runtime tells that it met the signal; undefined where it does not, or writes
+ * elsewhere.
+ */
+export async function probeInPlace(
+  runtime: OnnxRuntime,
+  options: Readonly<Record<string, unknown>>,
+): Promise<InPlace | undefined> {
   const e = new Emitter();
   const negated = e.emit('Neg', [e.input('x', 'float32', [2])]);
   const written = new Float32Array(2);
@@ -57,7 +64,10 @@ export async function probeInPlace(runtime: OnnxRuntime, options: Readonly<Recor
   };
 }
 
-/** Whether all outputs are results of nodes, with elements: what else leaves a graph is copied by the runtime after its nodes have run. */
+/**
+ * Whether all outputs are results of nodes, with elements: what else leaves a graph is copied by the runtime after its
+ * nodes have run.
+ */
 export function canWriteInPlace({ nodes, outputs }: Graph): boolean {
   const computed = new Set(nodes.flatMap((node) => node.outputs));
   return outputs.every(({ name, shape }) => computed.has(name) && elementCount(shape as ValueType['shape']) > 0);

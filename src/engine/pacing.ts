@@ -1,5 +1,6 @@
-// Limits on how much of a machine an engine takes: pauses between the runs of ONNX Runtime's sessions, so that computing takes a given part of the time,
-// and longer ones while others use the machine. Coarse and honest: a run that has begun is not interrupted. Node only.
+// Limits on how much of a machine an engine takes: pauses between the runs of ONNX Runtime's sessions, so that
+// computing takes a given part of the time, and longer ones while others use the machine. Coarse and honest: a run that
+// has begun is not interrupted. Node only.
 
 import { cpus } from 'node:os';
 import { setTimeout } from 'node:timers/promises';
@@ -14,7 +15,10 @@ export interface PacingOptions {
   readonly now?: () => number;
   /** Default: a timer. */
   readonly pause?: (milliseconds: number) => Promise<unknown>;
-  /** Processor time of all processes and of this one, and what there was in all, in milliseconds. Default: the operating system's counts. */
+  /**
+   * Processor time of all processes and of this one, and what there was in all, in milliseconds. Default: the operating
+   * system's counts.
+   */
   readonly usage?: () => Usage;
 }
 
@@ -34,7 +38,11 @@ const maxPauseMs = 2_000;
 /** The runtime with pauses after its sessions' runs; itself where there is nothing to limit. */
 export function paced(runtime: OnnxRuntime, options: PacingOptions): OnnxRuntime {
   if (options.maxCpu >= 1 && !options.isCourteous) return runtime;
-  const { now = () => performance.now(), pause = (milliseconds: number) => setTimeout(milliseconds), usage = systemUsage } = options;
+  const {
+    now = () => performance.now(),
+    pause = (milliseconds: number) => setTimeout(milliseconds),
+    usage = systemUsage,
+  } = options;
   const share = options.isCourteous ? courteousLimit(options.maxCpu, now, usage) : () => options.maxCpu;
   const wrapped = (session: RuntimeSession): RuntimeSession => ({
     async run(feeds, fetches) {

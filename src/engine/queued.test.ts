@@ -39,7 +39,8 @@ async function bench(): Promise<Bench> {
   return {
     engine,
     taken,
-    increment: (x, isReplaced) => defined(executable.run({ x }, undefined, isReplaced === true ? { [y]: 'x' } : {})[y], y),
+    increment: (x, isReplaced) =>
+      defined(executable.run({ x }, undefined, isReplaced === true ? { [y]: 'x' } : {})[y], y),
   };
 }
 

@@ -1,8 +1,10 @@
-// What the engines of this thread share: handles, order, ownership, failures and accounting, over a backend that only computes.
-// Calls queue tasks; one task runs at a time. The queue itself has no limit: its callers bound the micro-batches in flight.
+// What the engines of this thread share: handles, order, ownership, failures and accounting, over a backend that only
+// computes. Calls queue tasks; one task runs at a time. The queue itself has no limit: its callers bound the
+// micro-batches in flight.
 //
-// BUFFERS ARE WRITTEN AGAIN (buffer-pool.ts), where the backend writes into buffers that it is given. A buffer belongs to one slot. It is free when its slot is
-// dropped, by a task that stands behind all runs that read the slot, and nothing else frees it: a value that is alive is never written over.
+// BUFFERS ARE WRITTEN AGAIN (buffer-pool.ts), where the backend writes into buffers that it is given. A buffer belongs
+// to one slot. It is free when its slot is dropped, by a task that stands behind all runs that read the slot, and
+// nothing else frees it: a value that is alive is never written over.
 
 import { assert, defined } from '../assert.ts';
 import { BufferPool } from '../buffer-pool.ts';
@@ -11,13 +13,22 @@ import type { Graph } from '../graph/graph.ts';
 import { type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
 import { discard, discardBuffer, fillsBuffer } from './buffers.ts';
 import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
-import { checkUpload, orderedInputs, replacedInputs, type Signature, signatureOf, ValueTable, wantedOutputs } from './values.ts';
+import {
+  checkUpload,
+  orderedInputs,
+  replacedInputs,
+  type Signature,
+  signatureOf,
+  ValueTable,
+  wantedOutputs,
+} from './values.ts';
 
 /** A graph ready to run. */
 export interface Kernel {
   /**
-   * Computes the wanted outputs, in their order. The inputs stand in the order of the graph's and must not be changed, but where `buffers` gives an output the
-   * memory of one. Every result has a buffer of its own, which nothing else refers to: one of `buffers`, or a new one.
+   * Computes the wanted outputs, in their order. The inputs stand in the order of the graph's and must not be changed,
+   * but where `buffers` gives an output the memory of one. Every result has a buffer of its own, which nothing else
+   * refers to: one of `buffers`, or a new one.
    */
   run(inputs: readonly Tensor[], wanted: readonly string[], buffers: OutputBuffers): Promise<readonly Tensor[]>;
   release(): Promise<void>;
@@ -53,7 +64,10 @@ export function createQueuedEngine(backend: Backend): Engine {
   return new QueuedEngine(backend);
 }
 
-/** A value's content: undefined before it is computed and after it was moved out; the failure, where it could not be computed. */
+/**
+ * A value's content: undefined before it is computed and after it was moved out; the failure, where it could not be
+ * computed.
+ */
 interface Slot {
   content?: Tensor;
   failure?: Error;
@@ -103,7 +117,9 @@ class QueuedEngine implements Engine {
     const signature = signatureOf(source);
     const { translations } = this.#backend;
     const kernel =
-      'model' in source ? await defined(translations, 'an engine that translates').compile(source) : await this.#backend.compile(source);
+      'model' in source
+        ? await defined(translations, 'an engine that translates').compile(source)
+        : await this.#backend.compile(source);
     if (this.#closing !== undefined) {
       await kernel.release();
       throw new RunError(`The engine was closed while it compiled "${source.name}".`);
@@ -128,7 +144,10 @@ class QueuedEngine implements Engine {
   }
 
   async download(value: Value): Promise<Tensor> {
-    return this.#read(this.#values.get(value), (content) => ({ ...content, data: content.data.slice() as ElementArray }));
+    return this.#read(this.#values.get(value), (content) => ({
+      ...content,
+      data: content.data.slice() as ElementArray,
+    }));
   }
 
   async take(value: Value): Promise<Tensor> {
@@ -226,7 +245,8 @@ class QueuedEngine implements Engine {
       if (broken !== undefined) throw broken;
       const inputs = sources.map((slot) => defined(slot.content, 'the content of an input'));
       const take = (byteLength: number, output: string): ArrayBuffer => {
-        const buffer = this.#takeFrom(old.get(output), byteLength) ?? this.#pool?.take(byteLength) ?? new ArrayBuffer(byteLength);
+        const buffer =
+          this.#takeFrom(old.get(output), byteLength) ?? this.#pool?.take(byteLength) ?? new ArrayBuffer(byteLength);
         taken.add(buffer);
         return buffer;
       };

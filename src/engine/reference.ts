@@ -1,5 +1,5 @@
-// The slow, obvious engine: it runs a graph node by node through the operators' own definitions. No dependencies; the oracle for the
-// others, and the way to train without ONNX Runtime. It blocks the thread that it computes in.
+// The slow, obvious engine: it runs a graph node by node through the operators' own definitions. No dependencies; the
+// oracle for the others, and the way to train without ONNX Runtime. It blocks the thread that it computes in.
 
 import { assert, defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
@@ -45,7 +45,12 @@ function schedule({ nodes, outputs }: Graph): Step[] {
   return steps.reverse();
 }
 
-function evaluate(graph: Graph, steps: readonly Step[], inputs: readonly Tensor[], wanted: readonly string[]): Tensor[] {
+function evaluate(
+  graph: Graph,
+  steps: readonly Step[],
+  inputs: readonly Tensor[],
+  wanted: readonly string[],
+): Tensor[] {
   const values = new Map(graph.initializers);
   const foreign = new Set<unknown>([...graph.initializers.values(), ...inputs].map(({ data }) => data.buffer));
   graph.inputs.forEach(({ name }, index) => {
@@ -56,7 +61,8 @@ function evaluate(graph: Graph, steps: readonly Step[], inputs: readonly Tensor[
     node.outputs.forEach((name, index) => {
       if (name !== '') values.set(name, defined(results[index], `output ${index} of node "${node.name}"`));
     });
-    for (const attribute of Object.values(node.attributes)) if (attribute.type === 'tensor') foreign.add(attribute.value.data.buffer);
+    for (const attribute of Object.values(node.attributes))
+      if (attribute.type === 'tensor') foreign.add(attribute.value.data.buffer);
     for (const name of dead) values.delete(name);
   }
   return wanted.map((name) => own(defined(values.get(name), `output "${name}"`), foreign));
@@ -64,7 +70,9 @@ function evaluate(graph: Graph, steps: readonly Step[], inputs: readonly Tensor[
 
 function evaluateNode({ name }: Graph, node: Node, values: ReadonlyMap<string, Tensor>): readonly Tensor[] {
   assert(isOperator(node.operator), `operator ${node.operator} was not refused`);
-  const inputs = node.inputs.map((input) => (input === '' ? undefined : defined(values.get(input), `value "${input}"`)));
+  const inputs = node.inputs.map((input) =>
+    input === '' ? undefined : defined(values.get(input), `value "${input}"`),
+  );
   try {
     return operators[node.operator].evaluate(node, inputs);
   } catch (error) {
@@ -73,9 +81,13 @@ function evaluateNode({ name }: Graph, node: Node, values: ReadonlyMap<string, T
   }
 }
 
-/** The tensor with a buffer of its own: an operator that only reshapes returns its input's, and two outputs may be the same array. */
+/**
+ * The tensor with a buffer of its own: an operator that only reshapes returns its input's, and two outputs may be the
+ * same array.
+ */
 function own(value: Tensor, taken: Set<unknown>): Tensor {
-  const data = taken.has(value.data.buffer) || !fillsBuffer(value.data) ? (value.data.slice() as ElementArray) : value.data;
+  const data =
+    taken.has(value.data.buffer) || !fillsBuffer(value.data) ? (value.data.slice() as ElementArray) : value.data;
   taken.add(data.buffer);
   return { ...value, data };
 }

@@ -23,6 +23,10 @@ test('values inside get short names that nobody has, the border and nodes keep t
 test('random graphs compute the same', () => {
   for (let seed = 0; seed < 40; seed++) {
     const { graph, inputs } = randomGraph(seed, 20);
-    assert.deepEqual(evaluateGraph(shortNames(graph).graph, inputs), evaluateGraph(graph, inputs), `random graph ${seed}`);
+    assert.deepEqual(
+      evaluateGraph(shortNames(graph).graph, inputs),
+      evaluateGraph(graph, inputs),
+      `random graph ${seed}`,
+    );
   }
 });

@@ -1,9 +1,12 @@
-// Short names for the values inside a graph. ONNX Runtime looks values up by name throughout the creation of a session, and allocates memory for names of
-// more than 15 characters.
+// Short names for the values inside a graph. ONNX Runtime looks values up by name throughout the creation of a session,
+// and allocates memory for names of more than 15 characters.
 
 import type { Graph } from '../graph/graph.ts';
 
-/** The same graph; values that are no inputs and no outputs have made-up names. Nodes keep theirs, by which errors name them. */
+/**
+ * The same graph; values that are no inputs and no outputs have made-up names. Nodes keep theirs, by which errors name
+ * them.
+ */
 export function shortNames(graph: Graph): { readonly graph: Graph; nameOf(value: string): string } {
   const names = new Map<string, string>();
   for (const { name } of [...graph.inputs, ...graph.outputs]) names.set(name, name);
@@ -19,6 +22,10 @@ export function shortNames(graph: Graph): { readonly graph: Graph; nameOf(value:
     return name;
   };
   const initializers = new Map([...graph.initializers].map(([name, value]) => [nameOf(name), value]));
-  const nodes = graph.nodes.map((node) => ({ ...node, inputs: node.inputs.map(nameOf), outputs: node.outputs.map(nameOf) }));
+  const nodes = graph.nodes.map((node) => ({
+    ...node,
+    inputs: node.inputs.map(nameOf),
+    outputs: node.outputs.map(nameOf),
+  }));
   return { graph: { ...graph, initializers, nodes }, nameOf };
 }

@@ -16,8 +16,12 @@ test('transposes of factors and of products become flags of the product, whateve
   for (let flags = 0; flags < 32; flags++) {
     const [transA, transB, before, behind, after] = [1, 2, 4, 8, 16].map((bit) => (flags & bit) !== 0);
     const emitter = new Emitter();
-    const [a, b] = [emitter.input('a', 'float32', transA ? [3, 2] : [2, 3]), emitter.input('b', 'float32', transB ? [4, 3] : [3, 4])];
-    const flipped = (value: string, flip: boolean | undefined): string => (flip ? emitter.emit('Transpose', [value], perm) : value);
+    const [a, b] = [
+      emitter.input('a', 'float32', transA ? [3, 2] : [2, 3]),
+      emitter.input('b', 'float32', transB ? [4, 3] : [3, 4]),
+    ];
+    const flipped = (value: string, flip: boolean | undefined): string =>
+      flip ? emitter.emit('Transpose', [value], perm) : value;
     const product = emitter.emit('Gemm', [flipped(a, before), flipped(b, behind)], {
       transA: int(transA !== before ? 1 : 0),
       transB: int(transB !== behind ? 1 : 0),
@@ -48,7 +52,10 @@ test('of several reshapes in a row the last stays, unless it asks for the dimens
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [2, 6]);
   const flat = emitter.emit('Unsqueeze', [emitter.emit('Reshape', [x, emitter.int64s([4, 3])]), emitter.int64s([0])]);
-  assert.equal(operatorsOf(tidy(emitter.build('absolute', [emitter.emit('Reshape', [flat, emitter.int64s([3, -1])])]))), 'Reshape');
+  assert.equal(
+    operatorsOf(tidy(emitter.build('absolute', [emitter.emit('Reshape', [flat, emitter.int64s([3, -1])])]))),
+    'Reshape',
+  );
   const relative = emitter.build('relative', [emitter.emit('Reshape', [flat, emitter.int64s([0, 0, -1])])]);
   assert.equal(operatorsOf(tidy(relative)), 'Reshape Unsqueeze Reshape');
   assert.deepEqual(tidy(relative).outputs[0]?.shape, [1, 4, 3]);
@@ -57,7 +64,10 @@ test('of several reshapes in a row the last stays, unless it asks for the dimens
     [2, 6],
     Array.from({ length: 12 }, (_, index) => index),
   );
-  assert.deepEqual(evaluateGraph(tidy(relative), new Map([['x', value]])), evaluateGraph(relative, new Map([['x', value]])));
+  assert.deepEqual(
+    evaluateGraph(tidy(relative), new Map([['x', value]])),
+    evaluateGraph(relative, new Map([['x', value]])),
+  );
 });
 
 test('of several reshapes of one value to one shape the first stays, under the names of others that leave the graph too', () => {

@@ -1,5 +1,6 @@
-// Small rewrites that ONNX Runtime would make too: transposes go into the matrix products beside them, which read either factor transposed at no cost,
-// and of several reshapes in a row, or of one value to the same shape, one stays. Where it makes them itself, its new nodes run in another order than those that they replace (see
+// Small rewrites that ONNX Runtime would make too: transposes go into the matrix products beside them, which read
+// either factor transposed at no cost, and of several reshapes in a row, or of one value to the same shape, one stays.
+// Where it makes them itself, its new nodes run in another order than those that they replace (see
 // onnxruntime-memory.ts).
 
 import { type Graph, int, intAttribute, intsAttribute, type Node } from '../graph/graph.ts';
@@ -8,8 +9,9 @@ import { neededNodes } from '../graph/liveness.ts';
 import { type Tensor, toNumbers } from '../graph/tensor.ts';
 
 /**
- * The same computation with Gemm(Aᵀ, B) for Gemm(Transpose(A), B), Gemm(Bᵀ, Aᵀ) for Transpose(Gemm(A, B)), Reshape(x) for Reshape(Reshape(x)),
- * Reshape(f(x)) for Reshape(f(Reshape(x))), and one Reshape for those that do the same. Nodes that nothing needs any more are left out.
+ * The same computation with Gemm(Aᵀ, B) for Gemm(Transpose(A), B), Gemm(Bᵀ, Aᵀ) for Transpose(Gemm(A, B)), Reshape(x)
+ * for Reshape(Reshape(x)), Reshape(f(x)) for Reshape(f(Reshape(x))), and one Reshape for those that do the same. Nodes
+ * that nothing needs any more are left out.
  */
 export function tidy(graph: Graph): Graph {
   const outputs = graph.outputs.map(({ name }) => name);
@@ -36,12 +38,17 @@ export function tidy(graph: Graph): Graph {
     if (reshaped.has(node.outputs[0] as string)) return beforeReshapes(node, maker, graph);
     const product = isTranspose(node) ? maker(node.inputs[0]) : undefined;
     const isAlone =
-      product !== undefined && isGemm(product) && (product.inputs[2] ?? '') === '' && reads.get(node.inputs[0] as string) === 1;
+      product !== undefined &&
+      isGemm(product) &&
+      (product.inputs[2] ?? '') === '' &&
+      reads.get(node.inputs[0] as string) === 1;
     return isAlone ? transposed(product, node) : node;
   };
   const nodes = graph.nodes.flatMap((original) => {
     const known = original.inputs.some((input) => aliases.has(input));
-    const node = fold(known ? { ...original, inputs: original.inputs.map((input) => aliases.get(input) ?? input) } : original);
+    const node = fold(
+      known ? { ...original, inputs: original.inputs.map((input) => aliases.get(input) ?? input) } : original,
+    );
     for (const output of node.outputs) makers.set(output, node);
     if (!isAbsolute(node, graph)) return [node];
     const output = node.outputs[0] as string;
@@ -57,7 +64,8 @@ export function tidy(graph: Graph): Graph {
 
 /** True for a `Reshape` to a known shape that does not depend on the shape before it (a 0 takes over a dimension). */
 function isAbsolute(node: Node, { initializers }: Graph): boolean {
-  const shape = node.operator === 'Reshape' && node.domain === '' ? initializers.get(node.inputs[1] as string) : undefined;
+  const shape =
+    node.operator === 'Reshape' && node.domain === '' ? initializers.get(node.inputs[1] as string) : undefined;
   return shape !== undefined && (!toNumbers(shape).includes(0) || intAttribute(node, 'allowzero', 0) !== 0);
 }
 
@@ -109,7 +117,11 @@ function isTranspose(node: Node): boolean {
 /** Flags are left out where they are 0. */
 function gemm(node: Node, inputs: readonly string[], transA: boolean, transB: boolean): Node {
   const { transA: _, transB: __, ...attributes } = node.attributes;
-  return { ...node, inputs, attributes: { ...attributes, ...(transA ? { transA: int(1) } : {}), ...(transB ? { transB: int(1) } : {}) } };
+  return {
+    ...node,
+    inputs,
+    attributes: { ...attributes, ...(transA ? { transA: int(1) } : {}), ...(transB ? { transB: int(1) } : {}) },
+  };
 }
 
 function withoutTransposes(node: Node, maker: (name: string) => Node | undefined): Node {
@@ -119,7 +131,8 @@ function withoutTransposes(node: Node, maker: (name: string) => Node | undefined
     return source !== undefined && isTranspose(source) ? source.inputs[0] : undefined;
   });
   if (sourceA === undefined && sourceB === undefined) return node;
-  const flag = (name: string, source: string | undefined): boolean => (intAttribute(node, name, 0) !== 0) !== (source !== undefined);
+  const flag = (name: string, source: string | undefined): boolean =>
+    (intAttribute(node, name, 0) !== 0) !== (source !== undefined);
   return gemm(node, [sourceA ?? a, sourceB ?? b, ...rest], flag('transA', sourceA), flag('transB', sourceB));
 }
 

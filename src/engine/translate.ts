@@ -1,4 +1,5 @@
-// From a graph to the ONNX file that ONNX Runtime is given: a pure function of the graph and of what the engine has, so that any thread can do it ahead.
+// From a graph to the ONNX file that ONNX Runtime is given: a pure function of the graph and of what the engine has, so
+// that any thread can do it ahead.
 
 import { defined } from '../assert.ts';
 import type { Graph } from '../graph/graph.ts';
@@ -17,7 +18,9 @@ export function translateGraph(graph: Graph, { blockSize, writesInPlace }: Trans
   return {
     ...{ name, inputs, outputs },
     modelInputs: peeled.inputs,
-    modelOutputs: outputs.map((output) => defined(types.get(defined(inside.get(output.name), output.name)), output.name)),
+    modelOutputs: outputs.map((output) =>
+      defined(types.get(defined(inside.get(output.name), output.name)), output.name),
+    ),
     model: exportPrepared(prepared, isInPlace ? signalName : undefined),
     isOptimizable: prepared.isOptimizable,
     writesInPlace: isInPlace,

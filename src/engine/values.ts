@@ -1,5 +1,5 @@
-// What every engine keeps on the caller's side: handles of the values alive and their bytes, and the static types of a graph's inputs
-// and outputs. A wrong handle, name, type or shape is a mistake of our own and throws at the call.
+// What every engine keeps on the caller's side: handles of the values alive and their bytes, and the static types of a
+// graph's inputs and outputs. A wrong handle, name, type or shape is a mistake of our own and throws at the call.
 
 import { assert } from '../assert.ts';
 import type { Graph, ValueInfo } from '../graph/graph.ts';
@@ -24,7 +24,10 @@ function staticTypes(graph: string, values: readonly ValueInfo[]): Types {
   const types = new Map<string, ValueType>();
   for (const { name, type, shape } of values) {
     const numbers = shape.filter((dimension) => typeof dimension === 'number');
-    assert(numbers.length === shape.length, `"${name}" of graph "${graph}" has the shape [${shape.join(', ')}], not a static one`);
+    assert(
+      numbers.length === shape.length,
+      `"${name}" of graph "${graph}" has the shape [${shape.join(', ')}], not a static one`,
+    );
     types.set(name, { type, shape: numbers });
   }
   return types;
@@ -57,13 +60,22 @@ export function orderedInputs({ inputs }: Signature, values: Readonly<Record<str
 export function replacedInputs(
   { inputs }: Signature,
   values: Readonly<Record<string, Value>>,
-  { wanted, replaced = {} }: { readonly wanted: Types; readonly replaced?: Readonly<Record<string, string>> | undefined },
+  {
+    wanted,
+    replaced = {},
+  }: { readonly wanted: Types; readonly replaced?: Readonly<Record<string, string>> | undefined },
 ): ReadonlyMap<string, Value> {
   const found = new Map<string, Value>();
   for (const [output, input] of Object.entries(replaced)) {
     const [of, value] = [wanted.get(output), inputs.has(input) ? values[input] : undefined];
-    assert(of !== undefined && value !== undefined, `output "${output}" cannot replace "${input}": the run has not both`);
-    assert(of.type === value.type && sameShape(of.shape, value.shape), `output "${output}" is of another type or shape than "${input}"`);
+    assert(
+      of !== undefined && value !== undefined,
+      `output "${output}" cannot replace "${input}": the run has not both`,
+    );
+    assert(
+      of.type === value.type && sameShape(of.shape, value.shape),
+      `output "${output}" is of another type or shape than "${input}"`,
+    );
     found.set(output, value);
   }
   return found;
@@ -71,7 +83,10 @@ export function replacedInputs(
 
 /** Checks that a tensor still has its elements: an array that was handed over before has none. */
 export function checkUpload({ shape, data }: Tensor): void {
-  assert(elementCount(shape) === data.length, `a tensor of shape [${shape.join(', ')}] with ${data.length} elements was uploaded`);
+  assert(
+    elementCount(shape) === data.length,
+    `a tensor of shape [${shape.join(', ')}] with ${data.length} elements was uploaded`,
+  );
 }
 
 /** The values alive in one engine, each with what the engine keeps for it. */

@@ -21,14 +21,20 @@ function packed(
   also: (results: string[]) => string[] = () => [],
 ): Graph {
   const e = new Emitter();
-  const parts = e.emitAll('Split', [e.input('packed', 'float32', [total]), e.int64s(counts)], counts.length, { axis: int(0) });
-  const results = parts.map((part, index) => work(e, part, e.input(`own ${index}`, 'float32', [counts[index] as number]), index));
+  const parts = e.emitAll('Split', [e.input('packed', 'float32', [total]), e.int64s(counts)], counts.length, {
+    axis: int(0),
+  });
+  const results = parts.map((part, index) =>
+    work(e, part, e.input(`own ${index}`, 'float32', [counts[index] as number]), index),
+  );
   return e.build('packed', [e.emit('Concat', results, { axis: int(0) }), ...also(results)]);
 }
 
 function assertSame(graph: Graph, expected: string): void {
   const random = createRandom(3);
-  const feeds = new Map(graph.inputs.map(({ name, type, shape }) => [name, randomTensor(random, type, shape as readonly number[])]));
+  const feeds = new Map(
+    graph.inputs.map(({ name, type, shape }) => [name, randomTensor(random, type, shape as readonly number[])]),
+  );
   const found = widened(graph);
   assert.equal(operatorsOf(found), expected);
   assert.deepEqual(evaluateGraph(found, feeds), evaluateGraph(graph, feeds));
@@ -55,7 +61,9 @@ test('a part that somebody else reads, another number, another operator or no ve
   untouched(packed((e, part, own, index) => e.emit(index === 2 ? 'Sub' : 'Add', [part, own])));
   untouched(packed((e, part, own, index) => e.emit('Mul', [part, index === 1 ? e.scalarLike(part, 2) : own])));
   const matrices = new Emitter();
-  const rows = counts.map((count, index) => matrices.emit('Neg', [matrices.input(`rows ${index}`, 'float32', [count, 2])]));
+  const rows = counts.map((count, index) =>
+    matrices.emit('Neg', [matrices.input(`rows ${index}`, 'float32', [count, 2])]),
+  );
   untouched(matrices.build('matrices', [matrices.emit('Concat', rows, { axis: int(0) })]));
 });
 
@@ -63,7 +71,9 @@ test('a vector for one of the parts is no number for all', () => {
   const e = new Emitter();
   const one = e.initializer('one', tensor('float32', [1], [2]));
   const parts = e.emitAll('Split', [e.input('packed', 'float32', [4]), e.int64s([1, 1, 1, 1])], 4, { axis: int(0) });
-  const results = parts.map((part, index) => e.emit('Add', [part, index === 0 ? one : e.input(`own ${index}`, 'float32', [1])]));
+  const results = parts.map((part, index) =>
+    e.emit('Add', [part, index === 0 ? one : e.input(`own ${index}`, 'float32', [1])]),
+  );
   const graph = e.build('ones', [e.emit('Concat', results, { axis: int(0) })]);
   assertSame(graph, operatorsOf(graph));
 });
@@ -80,7 +90,9 @@ test('the same number under two names, and 0 apart from -0', () => {
 });
 
 test('parts that are negated are parts of what is negated at once; those that are not stay what they were', () => {
-  const graph = packed((e, part, own, index) => e.emit(index % 2 === 0 ? 'Add' : 'Sub', [index === 3 ? part : e.emit('Neg', [part]), own]));
+  const graph = packed((e, part, own, index) =>
+    e.emit(index % 2 === 0 ? 'Add' : 'Sub', [index === 3 ? part : e.emit('Neg', [part]), own]),
+  );
   assertSame(graph, 'Split Neg Split Add Sub Add Sub Add Concat');
 });
 

@@ -1,6 +1,7 @@
-// What nodes do with each part of a vector, one node does with the vector: a stage's small tensors come and go packed (runtime/device/packs.ts), so that
-// the moving statistics of 69 batch normalizations are six nodes each between a `Split` and a `Concat`, and three nodes in all after this. Bit by bit the
-// same numbers; fewer kernels to create and to start.
+// What nodes do with each part of a vector, one node does with the vector: a stage's small tensors come and go packed
+// (runtime/device/packs.ts), so that the moving statistics of 69 batch normalizations are six nodes each between a
+// `Split` and a `Concat`, and three nodes in all after this. Bit by bit the same numbers; fewer kernels to create and
+// to start.
 
 import type { Graph, Node } from '../graph/graph.ts';
 import { intAttribute } from '../graph/graph.ts';
@@ -57,7 +58,10 @@ class Widening {
       if (node.operator === 'Concat') this.#join(node);
       else this.#part(node);
     }
-    const replaced = nodes.flatMap((node) => [...(this.#instead.get(node) ?? [node]), ...(this.#behind.get(node) ?? [])]);
+    const replaced = nodes.flatMap((node) => [
+      ...(this.#instead.get(node) ?? [node]),
+      ...(this.#behind.get(node) ?? []),
+    ]);
     return { ...this.#graph, nodes: neededNodes(replaced, this.#outputs) };
   }
 
@@ -70,10 +74,14 @@ class Widening {
     this.#instead.set(concat, written);
   }
 
-  /** The node that makes the first of these values, if all are made by nodes that do the same, for vectors of one length and for nobody else. */
+  /**
+   * The node that makes the first of these values, if all are made by nodes that do the same, for vectors of one length
+   * and for nobody else.
+   */
   #sameWork(values: readonly string[]): Node | undefined {
     const first = this.#makers.get(values[0] as string);
-    if (values.length < leastParts || first === undefined || first.domain !== '' || !elementwise.has(first.operator)) return undefined;
+    if (values.length < leastParts || first === undefined || first.domain !== '' || !elementwise.has(first.operator))
+      return undefined;
     const isSame = values.every((value) => {
       const node = this.#makers.get(value);
       const type = this.#types.get(value);
@@ -87,7 +95,9 @@ class Widening {
       );
     });
     // Each operand is a vector everywhere, or the same number everywhere.
-    const operands = first.inputs.map((_, place) => values.map((value) => this.#makers.get(value)?.inputs[place] as string));
+    const operands = first.inputs.map((_, place) =>
+      values.map((value) => this.#makers.get(value)?.inputs[place] as string),
+    );
     const isEven = operands.every((names, place) => {
       const scalars = names.filter((name) => this.#isSameScalar(name, first.inputs[place])).length;
       return scalars === 0 || scalars === names.length;
@@ -97,7 +107,9 @@ class Widening {
 
   #isPart(name: string, { type, shape }: ValueType): boolean {
     const known = this.#types.get(name);
-    return known !== undefined && known.type === type && sameShape(known.shape, shape) && this.#scalar(name) === undefined;
+    return (
+      known !== undefined && known.type === type && sameShape(known.shape, shape) && this.#scalar(name) === undefined
+    );
   }
 
   /** The constant of one element of that name. */
@@ -126,7 +138,12 @@ class Widening {
   /** The name of these vectors one behind the other. */
   #joined(values: readonly string[], written: Node[]): string {
     const source = this.#makers.get(values[0] as string);
-    if (source !== undefined && isWide(source) && source.operator === 'Split' && source.outputs.join('\0') === values.join('\0'))
+    if (
+      source !== undefined &&
+      isWide(source) &&
+      source.operator === 'Split' &&
+      source.outputs.join('\0') === values.join('\0')
+    )
       return source.inputs[0] as string;
     const output = this.#fresh('joined');
     const first = this.#sameWork(values);
@@ -145,7 +162,14 @@ class Widening {
     if (readers.filter((node) => node !== undefined).length < leastParts) return;
     const whole = this.#fresh('Neg of all');
     const outputs = readers.map((node, index) => node?.outputs[0] ?? this.#fresh(`unread ${index}`));
-    const negation = { operator: 'Neg', domain: '', name: whole, inputs: split.inputs.slice(0, 1), outputs: [whole], attributes: {} };
+    const negation = {
+      operator: 'Neg',
+      domain: '',
+      name: whole,
+      inputs: split.inputs.slice(0, 1),
+      outputs: [whole],
+      attributes: {},
+    };
     const parts = { ...split, name: this.#fresh('Split of all'), inputs: [whole, ...split.inputs.slice(1)], outputs };
     for (const node of readers) if (node !== undefined) this.#instead.set(node, []);
     this.#behind.set(split, [negation, parts]);

@@ -3,14 +3,25 @@ import { once } from 'node:events';
 import { test } from 'node:test';
 import { Worker } from 'node:worker_threads';
 import { openThreadClock } from './host-linux.ts';
-import { createProcessClock, createWorkClock, type ProcessorFacts, processorFacts, type WorkClockOptions } from './work-clock.ts';
+import {
+  createProcessClock,
+  createWorkClock,
+  type ProcessorFacts,
+  processorFacts,
+  type WorkClockOptions,
+} from './work-clock.ts';
 
 const free = { threadCount: 1, maxCpu: 1, isCourteous: false };
 
 /** A process that runs for 80 ms from one look to the next. */
 function facts(quotaCores?: number): ProcessorFacts {
   let [processMs, mainMs] = [0, 0];
-  return { quotaCores: () => quotaCores, coreCount: 4, processMs: () => (processMs += 80), mainThreadMs: () => (mainMs += 20) };
+  return {
+    quotaCores: () => quotaCores,
+    coreCount: 4,
+    processMs: () => (processMs += 80),
+    mainThreadMs: () => (mainMs += 20),
+  };
 }
 
 test('under a quota work counts for the processor time of its process over what that may use', () => {
@@ -27,7 +38,12 @@ test('under a quota work counts for the processor time of its process over what 
 test('a quota that changes counts from when it is noticed, within a second; one that comes or goes, too', (context) => {
   let [nowMs, processMs, quotaCores] = [5_000, 0, 0.5 as number | undefined];
   context.mock.method(performance, 'now', () => nowMs);
-  const known = { quotaCores: () => quotaCores, coreCount: 4, processMs: () => processMs, mainThreadMs: () => undefined };
+  const known = {
+    quotaCores: () => quotaCores,
+    coreCount: 4,
+    processMs: () => processMs,
+    mainThreadMs: () => undefined,
+  };
   const process = createProcessClock(free, known);
   const clocks = [createWorkClock(free, known), () => process().processMs];
   /** A second passes, in which the process runs for 100 ms. */
@@ -49,7 +65,11 @@ test('a quota that changes counts from when it is noticed, within a second; one 
 
 test('all that a process does takes time from an engine that uses all that there is, and from no other', () => {
   assert.deepEqual(createProcessClock(free, facts(0.25))(), { processMs: 320, mainMs: 80 });
-  assert.deepEqual(createProcessClock({ ...free, threadCount: 4 }, facts())(), { processMs: 20, mainMs: 5 }, 'all cores compute');
+  assert.deepEqual(
+    createProcessClock({ ...free, threadCount: 4 }, facts())(),
+    { processMs: 20, mainMs: 5 },
+    'all cores compute',
+  );
   assert.deepEqual(
     createProcessClock({ ...free, threadCount: 4 }, facts(8))(),
     { processMs: 20, mainMs: 5 },
@@ -60,7 +80,11 @@ test('all that a process does takes time from an engine that uses all that there
     { processMs: 80, mainMs: 20 },
     'four workers share the four cores',
   );
-  assert.deepEqual(createProcessClock(free, { ...facts(0.25), mainThreadMs: () => undefined })(), { processMs: 320 }, 'no word of threads');
+  assert.deepEqual(
+    createProcessClock(free, { ...facts(0.25), mainThreadMs: () => undefined })(),
+    { processMs: 320 },
+    'no word of threads',
+  );
   for (const clock of [
     createProcessClock(free, facts()),
     createProcessClock(free, facts(1.5)),
@@ -78,7 +102,9 @@ test('what the engine’s thread has run is told where it is known, from its beg
   assert.deepEqual(clock(70), { processMs: 960, mainMs: 240, computeMs: 280 });
 });
 
-test('a thread’s clock is of that thread alone, to the microsecond', { skip: process.platform !== 'linux' && 'Linux only' }, async () => {
+test('a thread’s clock is of that thread alone, to the microsecond', {
+  skip: process.platform !== 'linux' && 'Linux only',
+}, async () => {
   const clock = openThreadClock() ?? assert.fail('no clock');
   const spin = (ms: number): void => {
     for (const until = performance.now() + ms; performance.now() < until; ) Math.sqrt(until);
@@ -128,7 +154,8 @@ test('what this machine says of the process is its processor time', () => {
   for (let until = performance.now() + 100; performance.now() < until; ) Math.sqrt(until);
   const [workMs, cpuMs] = [clock() - before, cpu() - cpuBefore];
   assert.ok(workMs > 2 * 0.9 * cpuMs && workMs <= 2 * cpuMs + 1, `${workMs} ms of work, ${cpuMs} ms of the process`);
-  // To the microsecond, not to the tick: of a hundred pieces of some 25 us none takes nothing. Each step needs the one before, so no processor does them sooner.
+  // To the microsecond, not to the tick: of a hundred pieces of some 25 us none takes nothing. Each step needs the one
+  // before, so no processor does them sooner.
   let value = 0;
   for (let piece = 0; piece < 100; piece++) {
     const startMs = clock();

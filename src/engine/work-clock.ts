@@ -1,6 +1,7 @@
-// Milliseconds of work where a processor quota stops a process again and again: between two stops short work runs at full speed, and whatever runs into one
-// waits for it. What work takes in the long run is its processor time over the quota, which is what planning needs and what shares out rounds: the process's, for
-// handing values over and collecting garbage come with the work and use up the same quota. Node only.
+// Milliseconds of work where a processor quota stops a process again and again: between two stops short work runs at
+// full speed, and whatever runs into one waits for it. What work takes in the long run is its processor time over the
+// quota, which is what planning needs and what shares out rounds: the process's, for handing values over and collecting
+// garbage come with the work and use up the same quota. Node only.
 
 import { availableParallelism } from 'node:os';
 import { readCpuQuota, readMainThreadMs } from './host-linux.ts';
@@ -10,7 +11,10 @@ export interface WorkClockOptions {
   /** See PacingOptions. */
   readonly maxCpu: number;
   readonly isCourteous: boolean;
-  /** Workers that share the machine's cores, this one included; default 1. Process clocks count on a part of them; a work clock's times have the waiting in them. */
+  /**
+   * Workers that share the machine's cores, this one included; default 1. Process clocks count on a part of them; a
+   * work clock's times have the waiting in them.
+   */
   readonly workerCount?: number;
 }
 
@@ -30,8 +34,8 @@ export interface ProcessorFacts {
 const quotaAgeMs = 1_000;
 
 /**
- * A clock whose differences are times of work. Where a quota leaves the threads of an engine less than they could use, and nothing else holds them back, that is
- * the process's time over the quota; elsewhere that of `performance.now`.
+ * A clock whose differences are times of work. Where a quota leaves the threads of an engine less than they could use,
+ * and nothing else holds them back, that is the process's time over the quota; elsewhere that of `performance.now`.
  */
 export function createWorkClock(options: WorkClockOptions, facts: ProcessorFacts = processorFacts()): () => number {
   const { threadCount, maxCpu, isCourteous } = options;
@@ -63,7 +67,10 @@ export interface ProcessWork {
 /** Given the processor time of the engine's thread (`Engine`), where it is known. */
 export type ProcessClock = (threadMs?: number) => ProcessWork;
 
-/** A clock of all that this process does. It does not run where the process has more cores for itself than its engine uses, or the engine pauses of its own accord. */
+/**
+ * A clock of all that this process does. It does not run where the process has more cores for itself than its engine
+ * uses, or the engine pauses of its own accord.
+ */
 export function createProcessClock(
   { threadCount, maxCpu, isCourteous, workerCount = 1 }: WorkClockOptions,
   facts: ProcessorFacts = processorFacts(),

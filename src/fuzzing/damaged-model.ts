@@ -1,4 +1,5 @@
-// ONNX messages with a few things wrong in what they say, which damaged bytes rarely are: one wrong length spoils all behind it.
+// ONNX messages with a few things wrong in what they say, which damaged bytes rarely are: one wrong length spoils all
+// behind it.
 
 import { fromBinary, toBinary } from '@bufbuild/protobuf';
 import { ModelProtoSchema } from '../graph/onnx/generated/onnx_pb.ts';
@@ -40,7 +41,10 @@ const operatorNames = [
 
 type Fields = Record<string, unknown>;
 
-/** The model's bytes after one to four changes of its fields: another value, a part left out, doubled, moved or taken from elsewhere. */
+/**
+ * The model's bytes after one to four changes of its fields: another value, a part left out, doubled, moved or taken
+ * from elsewhere.
+ */
 export function damagedModel(bytes: Uint8Array, random: Random): Uint8Array {
   const model = fromBinary(ModelProtoSchema, bytes);
   const names = textsOf(model);
@@ -64,7 +68,9 @@ function changeMessage(message: unknown, names: readonly string[], random: Rando
   const fields = message as Fields;
   const keys = Object.keys(fields).filter((key) => !key.startsWith('$') && isFilled(fields[key]));
   // Fields that are empty are filled now and then.
-  const empty = Object.keys(fields).filter((key) => Array.isArray(fields[key]) && (fields[key] as unknown[]).length === 0);
+  const empty = Object.keys(fields).filter(
+    (key) => Array.isArray(fields[key]) && (fields[key] as unknown[]).length === 0,
+  );
   if (empty.length > 0 && random.integer(30) === 0) return fill(fields, oneOf(empty, random), names, random);
   if (keys.length === 0) return;
   const key = oneOf(keys, random);
@@ -78,7 +84,9 @@ function isFilled(value: unknown): boolean {
 /** What fits is not known here: names for what takes names, and numbers. Anything else is not encoded. */
 function fill(fields: Fields, key: string, names: readonly string[], random: Random): void {
   fields[key] = [
-    key === 'input' || key === 'output' ? oneOf(names, random) : oneOf<unknown>([wholeNumbers[random.integer(15)], 1, ''], random),
+    key === 'input' || key === 'output'
+      ? oneOf(names, random)
+      : oneOf<unknown>([wholeNumbers[random.integer(15)], 1, ''], random),
   ];
 }
 

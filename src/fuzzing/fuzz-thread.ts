@@ -7,7 +7,8 @@ import type { Target } from './target.ts';
 import { targetOf } from './targets.ts';
 import type { ThreadData } from './threads.ts';
 
-// Errors are a matter of course here, and their stacks a good part of the time; a failing input is taken again with its stack.
+// Errors are a matter of course here, and their stacks a good part of the time; a failing input is taken again with its
+// stack.
 Error.stackTraceLimit = 0;
 
 const port = defined(parentPort, 'the port of the thread');

@@ -1,5 +1,6 @@
-// Inputs of one target, one after the other in this thread, and what came of them. An input fails when the target throws anything but a refusal, takes
-// longer than the limit, or leaves more memory behind than a few kilobytes may ask for. The same seed is the same input and the same outcome.
+// Inputs of one target, one after the other in this thread, and what came of them. An input fails when the target
+// throws anything but a refusal, takes longer than the limit, or leaves more memory behind than a few kilobytes may ask
+// for. The same seed is the same input and the same outcome.
 
 import { getHeapStatistics } from 'node:v8';
 import { createRandom, hash32, hashString } from '../random.ts';
@@ -78,9 +79,17 @@ export async function fuzzRange(
     if (outcome.kind === 'accepted') acceptedCount++;
     else if (outcome.kind === 'refused') refusedCount++;
     else failures.push({ seed, problem: await described(entry, target, nameHash, seed, outcome) });
-    outcomeHash = (outcomeHash + hash32(seed, hashString(outcome.kind === 'failed' ? outcome.kind : outcome.message))) >>> 0;
+    outcomeHash =
+      (outcomeHash + hash32(seed, hashString(outcome.kind === 'failed' ? outcome.kind : outcome.message))) >>> 0;
   }
-  return { inputCount: end - first, acceptedCount, refusedCount, milliseconds: performance.now() - startMs, outcomeHash, failures };
+  return {
+    inputCount: end - first,
+    acceptedCount,
+    refusedCount,
+    milliseconds: performance.now() - startMs,
+    outcomeHash,
+    failures,
+  };
 }
 
 type Outcome =
@@ -88,7 +97,13 @@ type Outcome =
   | { readonly kind: 'refused'; readonly message: string }
   | { readonly kind: 'failed'; readonly error: unknown };
 
-async function takeInput(entry: TargetEntry, target: Target, nameHash: number, seed: number, limits: FuzzLimits): Promise<Outcome> {
+async function takeInput(
+  entry: TargetEntry,
+  target: Target,
+  nameHash: number,
+  seed: number,
+  limits: FuzzLimits,
+): Promise<Outcome> {
   const input = target.input(randomOf(nameHash, seed));
   const outcome = await takeOnce(entry, target, input, limits, () => performance.now());
   if (outcome.kind !== 'failed' || !(outcome.error instanceof TooSlow)) return outcome;
@@ -110,8 +125,10 @@ async function takeOnce(
   const milliseconds = clockMs() - startMs;
   const heldMiB = (heldBytes() - bytesBefore) / 2 ** 20;
   if (outcome.kind === 'failed') return outcome;
-  if (milliseconds > limitMs) return failed(new TooSlow(`it took ${(milliseconds / 1000).toFixed(1)} s, more than ${limitMs / 1000} s`));
-  if (heldMiB > limitMiB) return failed(new Error(`it took ${Math.round(heldMiB)} MiB of memory, more than ${limitMiB} MiB`));
+  if (milliseconds > limitMs)
+    return failed(new TooSlow(`it took ${(milliseconds / 1000).toFixed(1)} s, more than ${limitMs / 1000} s`));
+  if (heldMiB > limitMiB)
+    return failed(new Error(`it took ${Math.round(heldMiB)} MiB of memory, more than ${limitMiB} MiB`));
   return outcome;
 }
 
@@ -123,7 +140,9 @@ async function judged(entry: TargetEntry, target: Target, input: unknown): Promi
   } catch (error) {
     if (!entry.refusals.some((refusal) => error instanceof refusal)) return failed(error);
     const { message } = error as Error;
-    return isSentence(message) ? { kind: 'refused', message } : failed(new Error(`no sentence for a person: ${JSON.stringify(message)}`));
+    return isSentence(message)
+      ? { kind: 'refused', message }
+      : failed(new Error(`no sentence for a person: ${JSON.stringify(message)}`));
   }
 }
 
@@ -154,8 +173,17 @@ function heldBytes(): number {
   return external + heap;
 }
 
-/** Threads leave stacks out, because refusals are a matter of course there: a failing input is taken once more with its stack. */
-async function described(entry: TargetEntry, target: Target, nameHash: number, seed: number, outcome: Outcome): Promise<string> {
+/**
+ * Threads leave stacks out, because refusals are a matter of course there: a failing input is taken once more with its
+ * stack.
+ */
+async function described(
+  entry: TargetEntry,
+  target: Target,
+  nameHash: number,
+  seed: number,
+  outcome: Outcome,
+): Promise<string> {
   const limit = Error.stackTraceLimit;
   Error.stackTraceLimit = 30;
   let error = outcome.kind === 'failed' ? outcome.error : undefined;
@@ -164,7 +192,8 @@ async function described(entry: TargetEntry, target: Target, nameHash: number, s
     if (again.kind === 'failed') error = again.error;
   }
   Error.stackTraceLimit = limit;
-  const text = error instanceof TooSlow ? error.message : error instanceof Error ? (error.stack ?? error.message) : String(error);
+  const text =
+    error instanceof TooSlow ? error.message : error instanceof Error ? (error.stack ?? error.message) : String(error);
   return `${text}\ninput: ${inputText(target.input(randomOf(nameHash, seed)))}`;
 }
 
@@ -181,5 +210,7 @@ function inputText(input: unknown): string {
             if (value instanceof Uint8Array) return Buffer.from(value).toString('hex');
             return typeof value === 'bigint' ? String(value) : value;
           });
-  return text === undefined || text.length <= shownLength ? String(text) : `${text.slice(0, shownLength)}… (${text.length} characters)`;
+  return text === undefined || text.length <= shownLength
+    ? String(text)
+    : `${text.slice(0, shownLength)}… (${text.length} characters)`;
 }

@@ -46,10 +46,18 @@ test('a million inputs are shared as the table says', () => {
 });
 
 /** The command line, as `npm run fuzz --` calls it. */
-function run(...flags: readonly string[]): { readonly code: number | null; readonly out: string; readonly err: string } {
-  const { status, stdout, stderr } = spawnSync(process.execPath, [fileURLToPath(new URL('main.js', import.meta.url)), ...flags], {
-    encoding: 'utf8',
-  });
+function run(...flags: readonly string[]): {
+  readonly code: number | null;
+  readonly out: string;
+  readonly err: string;
+} {
+  const { status, stdout, stderr } = spawnSync(
+    process.execPath,
+    [fileURLToPath(new URL('main.js', import.meta.url)), ...flags],
+    {
+      encoding: 'utf8',
+    },
+  );
   return { code: status, out: stdout, err: stderr };
 }
 
@@ -82,7 +90,14 @@ test('the command that is printed takes the failing input again', () => {
 });
 
 test('a wrong flag is one sentence, and exit code 2', () => {
-  for (const flags of [['--inputs', 'many'], ['--inputs', '0'], ['--start', '-1'], ['--only', 'nothing'], ['--nonsense'], ['12']]) {
+  for (const flags of [
+    ['--inputs', 'many'],
+    ['--inputs', '0'],
+    ['--start', '-1'],
+    ['--only', 'nothing'],
+    ['--nonsense'],
+    ['12'],
+  ]) {
     const { code, out, err } = run(...flags);
     assert.deepEqual([code, out], [2, '']);
     assert.match(err, /^[^\n]{10,600}\.\n$/);

@@ -1,4 +1,5 @@
-// Inputs from seeds: valid ones with a few things wrong, in their bytes or in what the bytes say, and some that are nothing but random.
+// Inputs from seeds: valid ones with a few things wrong, in their bytes or in what the bytes say, and some that are
+// nothing but random.
 
 import { stringify as toYaml } from 'yaml';
 import type { Random } from '../random.ts';
@@ -15,7 +16,10 @@ export function randomBytes(random: Random, maxLength = 300): Uint8Array {
   return Uint8Array.from({ length: random.integer(maxLength + 1) }, () => random.integer(256));
 }
 
-/** One of the originals with a few bytes wrong; one time in ten random bytes, half of them behind the first bytes of an original. */
+/**
+ * One of the originals with a few bytes wrong; one time in ten random bytes, half of them behind the first bytes of an
+ * original.
+ */
 export function damagedBytes(originals: readonly Uint8Array[], random: Random): Uint8Array {
   const original = oneOf(originals, random);
   const kind = random.integer(20);
@@ -36,8 +40,46 @@ const decoder = new TextDecoder();
 
 /** What makes parsers of JSON and YAML do something else. */
 const marks: readonly string[] = [
-  ...['&a ', '*a', '<<: ', '!!binary ', '!!set ', '!x ', '? ', '- ', '|\n', '>-\n', '%YAML 9.9\n', '---\n', '...\n', '\t', '#', '"', "'"],
-  ...['{', '}', '[', ']', ',', ':', ': ', '\\', '\\u', '\u2028', '\ufeff', '\0', '__proto__', '1e999', '-0', '0x1', '.nan', '~', '\n'],
+  ...[
+    '&a ',
+    '*a',
+    '<<: ',
+    '!!binary ',
+    '!!set ',
+    '!x ',
+    '? ',
+    '- ',
+    '|\n',
+    '>-\n',
+    '%YAML 9.9\n',
+    '---\n',
+    '...\n',
+    '\t',
+    '#',
+    '"',
+    "'",
+  ],
+  ...[
+    '{',
+    '}',
+    '[',
+    ']',
+    ',',
+    ':',
+    ': ',
+    '\\',
+    '\\u',
+    '\u2028',
+    '\ufeff',
+    '\0',
+    '__proto__',
+    '1e999',
+    '-0',
+    '0x1',
+    '.nan',
+    '~',
+    '\n',
+  ],
 ];
 
 /** A text with bytes wrong, or marks of JSON and YAML in it. */
@@ -54,7 +96,10 @@ export function damagedText(text: string, random: Random): string {
 /** Longer ones are given as JSON only. */
 const maxYamlLength = 3000;
 
-/** A document as JSON or YAML, damaged as a text or in what it says. Mostly JSON on one line, which is read a hundred times as fast as YAML. */
+/**
+ * A document as JSON or YAML, damaged as a text or in what it says. Mostly JSON on one line, which is read a hundred
+ * times as fast as YAML.
+ */
 export function damagedDocument(values: readonly unknown[], random: Random): string {
   const value = oneOf(values, random);
   if (random.integer(20) > 0) {
@@ -63,5 +108,8 @@ export function damagedDocument(values: readonly unknown[], random: Random): str
     if (kind > 2 || text.length > maxYamlLength) return text;
     return kind > 1 ? JSON.stringify(said, undefined, 1) : toYaml(said);
   }
-  return damagedText(random.integer(2) === 0 ? toYaml(value) : JSON.stringify(value, undefined, random.integer(2)), random);
+  return damagedText(
+    random.integer(2) === 0 ? toYaml(value) : JSON.stringify(value, undefined, random.integer(2)),
+    random,
+  );
 }

@@ -1,5 +1,5 @@
-// `npm run fuzz -- --inputs N --start S --only TARGET`: takes N inputs, shared among all targets, or all of one. Exits with 1 when one fails, with the command
-// that takes it again; with 2 for a wrong flag.
+// `npm run fuzz -- --inputs N --start S --only TARGET`: takes N inputs, shared among all targets, or all of one. Exits
+// with 1 when one fails, with the command that takes it again; with 2 for a wrong flag.
 
 import { availableParallelism } from 'node:os';
 import { parseArgs } from 'node:util';
@@ -56,7 +56,9 @@ function readFlags(): Flags {
 /** Slow targets, which have small shares, come first. */
 function rangesOf({ inputs, start, only }: Flags): InputRange[] {
   const counts = only === undefined ? shareInputs(targets, inputs) : new Map([[only, inputs]]);
-  return [...counts].map(([target, count]) => ({ target, first: start, end: start + count })).sort((a, b) => a.end - b.end);
+  return [...counts]
+    .map(([target, count]) => ({ target, first: start, end: start + count }))
+    .sort((a, b) => a.end - b.end);
 }
 
 function line(name: string, { inputCount, refusedCount, acceptedCount, milliseconds }: FuzzSummary): string {
@@ -86,7 +88,9 @@ async function fuzz(flags: Flags): Promise<number> {
   });
   if (isTerminal) process.stderr.write('\r');
   console.log(describe(summaries, (performance.now() - startMs) / 1000));
-  const failures = [...summaries].flatMap(([target, summary]) => summary.failures.map((failure) => ({ target, ...failure })));
+  const failures = [...summaries].flatMap(([target, summary]) =>
+    summary.failures.map((failure) => ({ target, ...failure })),
+  );
   for (const { target, seed, problem } of failures.slice(0, 20)) {
     console.log(`\n${target} failed; see it again: npm run fuzz -- --only ${target} --start ${seed} --inputs 1`);
     console.log(problem.replace(/^/gm, '  '));
@@ -103,7 +107,8 @@ async function main(): Promise<void> {
 
 main().catch((error: unknown) => {
   const isInput =
-    error instanceof InputError || (error instanceof Error && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS'));
+    error instanceof InputError ||
+    (error instanceof Error && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS'));
   // Of Node's own messages the first sentence says it.
   console.error(isInput && error instanceof Error ? `${error.message.split(/\. |\n/)[0]?.replace(/\.$/, '')}.` : error);
   process.exitCode = isInput ? 2 : 1;

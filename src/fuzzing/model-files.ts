@@ -1,5 +1,6 @@
-// Small ONNX models of the kinds that importing treats differently: convolutions with batch normalization, attention over tokens, an older opset with shape
-// arithmetic, functions of the model's own, an If that shapes decide, weights outside of the file.
+// Small ONNX models of the kinds that importing treats differently: convolutions with batch normalization, attention
+// over tokens, an older opset with shape arithmetic, functions of the model's own, an If that shapes decide, weights
+// outside of the file.
 
 import { create } from '@bufbuild/protobuf';
 import { GraphBuilder } from '../graph/builder.ts';
@@ -21,18 +22,26 @@ import { changed, messageOf, onnxModel } from '../testing/onnx-models.ts';
 export function convolutionGraph(): Graph {
   const b = new GraphBuilder('convolution', { seed: 1 });
   const x = b.relu(
-    b.batchNorm(b.conv2d(b.input('x', 'float32', ['N', 2, 4, 4]), { name: 'conv', outChannels: 2, kernel: 3 }), { name: 'bn' }),
+    b.batchNorm(b.conv2d(b.input('x', 'float32', ['N', 2, 4, 4]), { name: 'conv', outChannels: 2, kernel: 3 }), {
+      name: 'bn',
+    }),
   );
-  return b.build([b.linear(b.dropout(b.flatten(b.maxPool2d(x, { kernel: 2 })), 0.5), { name: 'head', outFeatures: 3 })]);
+  return b.build([
+    b.linear(b.dropout(b.flatten(b.maxPool2d(x, { kernel: 2 })), 0.5), { name: 'head', outFeatures: 3 }),
+  ]);
 }
 
 /** One head of attention over three tokens. */
 export function attentionGraph(): Graph {
   const b = new GraphBuilder('attention', { seed: 2 });
-  const x = b.layerNorm(b.embedding(b.input('ids', 'int64', ['N', 3]), { name: 'tokens', count: 5, width: 4 }), { name: 'norm' });
+  const x = b.layerNorm(b.embedding(b.input('ids', 'int64', ['N', 3]), { name: 'tokens', count: 5, width: 4 }), {
+    name: 'norm',
+  });
   const part = (name: string): string => b.linear(x, { name, outFeatures: 4, bias: false });
   const scores = b.softmax(b.matMul(part('query'), b.transpose(part('key'), [0, 2, 1])));
-  const pooled = b.node('ReduceMean', [b.add(x, b.matMul(scores, part('value'))), b.constant(int64s([1]))], { keepdims: int(0) });
+  const pooled = b.node('ReduceMean', [b.add(x, b.matMul(scores, part('value'))), b.constant(int64s([1]))], {
+    keepdims: int(0),
+  });
   return b.build([b.linear(pooled, { name: 'head', outFeatures: 2 })]);
 }
 
@@ -50,18 +59,39 @@ function older(): Uint8Array {
       { operator: 'Unsqueeze', inputs: ['batch'], outputs: ['batches'], attributes: { axes: ints([0]) } },
       { operator: 'Concat', inputs: ['batches', 'rest'], outputs: ['sizes'], attributes: { axis: int(0) } },
       { operator: 'Reshape', inputs: ['x', 'sizes'], outputs: ['flat'] },
-      { operator: 'Gemm', inputs: ['flat', 'fc.weight', 'fc.bias'], outputs: ['sum'], attributes: { alpha: float(1), transB: int(0) } },
-      { operator: 'Split', inputs: ['sum'], outputs: ['left', 'right'], attributes: { axis: int(1), split: ints([1, 2]) } },
+      {
+        operator: 'Gemm',
+        inputs: ['flat', 'fc.weight', 'fc.bias'],
+        outputs: ['sum'],
+        attributes: { alpha: float(1), transB: int(0) },
+      },
+      {
+        operator: 'Split',
+        inputs: ['sum'],
+        outputs: ['left', 'right'],
+        attributes: { axis: int(1), split: ints([1, 2]) },
+      },
       { operator: 'Concat', inputs: ['right', 'left'], outputs: ['y'], attributes: { axis: int(-1) } },
     ],
     outputs: ['y'],
-    initializers: { 'fc.weight': weight, 'fc.bias': tensor('float32', [3], [0, 1, -1]), zero: scalar('int64', 0), rest: int64s([4]) },
+    initializers: {
+      'fc.weight': weight,
+      'fc.bias': tensor('float32', [3], [0, 1, -1]),
+      zero: scalar('int64', 0),
+      rest: int64s([4]),
+    },
   });
 }
 
 /** A function that calls another. */
 function functions(): Uint8Array {
-  const call = { operator: 'Outer', domain: 'local', inputs: ['x', 'w'], outputs: ['a'], attributes: { slope: float(0.5) } };
+  const call = {
+    operator: 'Outer',
+    domain: 'local',
+    inputs: ['x', 'w'],
+    outputs: ['a'],
+    attributes: { slope: float(0.5) },
+  };
   const bytes = onnxModel({
     opset: 17,
     inputs: [x],
@@ -115,7 +145,11 @@ function branches(): Uint8Array {
   });
   return changed(bytes, ({ graph }) => {
     const attribute = ['then_branch', 'else_branch'].map((name, index) =>
-      create(AttributeProtoSchema, { name, type: AttributeProto_AttributeType.GRAPH, g: branch(index === 0 ? 'Neg' : 'Abs') }),
+      create(AttributeProtoSchema, {
+        name,
+        type: AttributeProto_AttributeType.GRAPH,
+        g: branch(index === 0 ? 'Neg' : 'Abs'),
+      }),
     );
     graph?.node.find(({ name }) => name === 'choice')?.attribute.push(...attribute);
   });
@@ -157,5 +191,13 @@ function grown(): Uint8Array {
 
 /** All of them. */
 export function modelFiles(): readonly Uint8Array[] {
-  return [exportGraph(convolutionGraph()), exportGraph(attentionGraph()), older(), functions(), branches(), external(), grown()];
+  return [
+    exportGraph(convolutionGraph()),
+    exportGraph(attentionGraph()),
+    older(),
+    functions(),
+    branches(),
+    external(),
+    grown(),
+  ];
 }

@@ -1,4 +1,5 @@
-// What is fuzzed: a target makes the input of a seed and takes it as the product does. The runner (fuzz.ts) judges what comes of it.
+// What is fuzzed: a target makes the input of a seed and takes it as the product does. The runner (fuzz.ts) judges what
+// comes of it.
 
 import type { Random } from '../random.ts';
 
@@ -10,8 +11,8 @@ export interface Target<Input = unknown> {
   /** The input of a seed: the same for the same random numbers. */
   input(random: Random): Input;
   /**
-   * Takes the input as the product does, and checks what came of it (a round trip, say). Returns where it was accepted, throws one of the target's
-   * refusals where it was not. Anything else that it throws is a failure.
+   * Takes the input as the product does, and checks what came of it (a round trip, say). Returns where it was accepted,
+   * throws one of the target's refusals where it was not. Anything else that it throws is a failure.
    */
   take(input: Input): void | Promise<void>;
 }
@@ -31,7 +32,9 @@ export interface TargetEntry {
 export function shareInputs(targets: readonly TargetEntry[], inputCount: number): ReadonlyMap<string, number> {
   const sharing = targets.filter(({ share }) => share > 0);
   const total = sharing.reduce((sum, { share }) => sum + share, 0);
-  const counts = new Map(sharing.map(({ name, share }) => [name, Math.max(1, Math.floor((inputCount * share) / total))]));
+  const counts = new Map(
+    sharing.map(({ name, share }) => [name, Math.max(1, Math.floor((inputCount * share) / total))]),
+  );
   // What rounding left goes to the first, which is fast.
   const rest = inputCount - [...counts.values()].reduce((sum, count) => sum + count, 0);
   const [first] = sharing;

@@ -1,4 +1,5 @@
-// Everything that is fuzzed. Shares are such that a million inputs take as long as they may: what is fast gets more of them.
+// Everything that is fuzzed. Shares are such that a million inputs take as long as they may: what is fast gets more of
+// them.
 
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { TargetEntry } from './target.ts';

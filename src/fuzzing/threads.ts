@@ -1,5 +1,6 @@
-// Inputs over worker threads. A thread that stands still at an input, runs out of memory or dies is given up: that input failed, and another thread goes
-// on behind it. The threads' inputs come in small ranges, slow targets' first, so that all threads end at about the same time.
+// Inputs over worker threads. A thread that stands still at an input, runs out of memory or dies is given up: that
+// input failed, and another thread goes on behind it. The threads' inputs come in small ranges, slow targets' first, so
+// that all threads end at about the same time.
 
 import { Worker } from 'node:worker_threads';
 import { defined } from '../assert.ts';
@@ -15,7 +16,10 @@ export interface ThreadData {
 export interface ThreadsOptions {
   readonly threadCount: number;
   readonly limits: FuzzLimits;
-  /** A thread that has been at one input for so long is given up. Default: fifteen times the limit, as the machine may be busy. */
+  /**
+   * A thread that has been at one input for so long is given up. Default: fifteen times the limit, as the machine may
+   * be busy.
+   */
   readonly hangMs?: number;
   readonly onProgress?: (inputCount: number) => void;
 }
@@ -29,9 +33,14 @@ const lookEveryMs = 100;
 const maxHeapMiB = 1024;
 
 /** Takes all ranges, and says what came of each target's inputs, in the order of the ranges. */
-export async function fuzzOnThreads(ranges: readonly InputRange[], options: ThreadsOptions): Promise<ReadonlyMap<string, FuzzSummary>> {
+export async function fuzzOnThreads(
+  ranges: readonly InputRange[],
+  options: ThreadsOptions,
+): Promise<ReadonlyMap<string, FuzzSummary>> {
   const work = new Work(ranges, options);
-  const threads = Array.from({ length: Math.min(options.threadCount, work.rangeCount) }, () => runThread(work, options));
+  const threads = Array.from({ length: Math.min(options.threadCount, work.rangeCount) }, () =>
+    runThread(work, options),
+  );
   await Promise.all(threads);
   return work.summaries;
 }
@@ -85,7 +94,8 @@ class Work {
 
 function cut({ target, first, end }: InputRange): InputRange[] {
   const parts: InputRange[] = [];
-  for (let at = first; at < end; at += inputsAtOnce) parts.push({ target, first: at, end: Math.min(end, at + inputsAtOnce) });
+  for (let at = first; at < end; at += inputsAtOnce)
+    parts.push({ target, first: at, end: Math.min(end, at + inputsAtOnce) });
   return parts;
 }
 
@@ -123,7 +133,8 @@ async function untilItEnds(
   let watch: NodeJS.Timeout | undefined;
   try {
     return await new Promise((resolve) => {
-      const giveUp = (problem: string): void => resolve({ range: current, seed: Math.max(at[0] as number, current.first), problem });
+      const giveUp = (problem: string): void =>
+        resolve({ range: current, seed: Math.max(at[0] as number, current.first), problem });
       let [last, lastMs] = [-1, performance.now()];
       watch = setInterval(() => {
         const [now, nowMs] = [at[0] as number, performance.now()];

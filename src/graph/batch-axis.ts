@@ -1,4 +1,5 @@
-// Where the batch is in each value: found by giving a model two batch sizes and comparing shapes. Also tells which nodes mix samples.
+// Where the batch is in each value: found by giving a model two batch sizes and comparing shapes. Also tells which
+// nodes mix samples.
 
 import { InputError } from '../errors.ts';
 import { batchSymbol, type Graph, intAttribute, type Node } from './graph.ts';
@@ -24,7 +25,8 @@ export function hasOpenBatch(graph: Graph): boolean {
 
 /** Instantiates a graph at its fixed batch size, or at two sizes. Throws InputError as `instantiate` does. */
 export function probe(graph: Graph): Probe {
-  if (graph.fixedBatch !== undefined) return { batchSize: graph.fixedBatch, static: instantiate(graph, graph.fixedBatch) };
+  if (graph.fixedBatch !== undefined)
+    return { batchSize: graph.fixedBatch, static: instantiate(graph, graph.fixedBatch) };
   const [small, large] = probeSizes;
   const names = (graphs: readonly StaticGraph[]): string[] =>
     graphs.map(({ graph: { nodes } }) => nodes.map((node) => node.name).join('\n'));
@@ -36,7 +38,11 @@ export function probe(graph: Graph): Probe {
       `Model "${graph.name}" computes something else at another batch size, so that the first dimension of its input is no batch (a sequence's steps, perhaps); export it with the batch first.`,
     );
   }
-  return { batchSize: small, static: graphs[0] as StaticGraph, other: { ...(graphs[1] as StaticGraph), batchSize: large } };
+  return {
+    batchSize: small,
+    static: graphs[0] as StaticGraph,
+    other: { ...(graphs[1] as StaticGraph), batchSize: large },
+  };
 }
 
 /** The axis along which a value holds exactly one entry a sample, or undefined. */
@@ -48,7 +54,9 @@ export function batchAxis(name: string, { batchSize, static: { types }, other }:
     return axes.length === 1 ? axes[0] : undefined;
   }
   const axis = varyingAxis(shape, other.types.get(name)?.shape ?? []);
-  return axis !== undefined && shape[axis] === batchSize && other.types.get(name)?.shape[axis] === other.batchSize ? axis : undefined;
+  return axis !== undefined && shape[axis] === batchSize && other.types.get(name)?.shape[axis] === other.batchSize
+    ? axis
+    : undefined;
 }
 
 /** The single axis in which two shapes of equal rank differ. */
@@ -59,8 +67,8 @@ function varyingAxis(a: readonly number[], b: readonly number[]): number | undef
 }
 
 /**
- * True for a node whose result for one sample depends on other samples: batch normalization in training mode, and whatever
- * works along the batch's axis (also where that is merged with another, as in [batch · heads, …]).
+ * True for a node whose result for one sample depends on other samples: batch normalization in training mode, and
+ * whatever works along the batch's axis (also where that is merged with another, as in [batch · heads, …]).
  */
 export function mixesBatch(node: Node, graphProbe: Probe): boolean {
   if (node.operator === 'BatchNormalization') return intAttribute(node, 'training_mode', 0) === 1;
@@ -73,11 +81,16 @@ export function mixesBatch(node: Node, graphProbe: Probe): boolean {
   return !growsWithBatch(node, graphProbe);
 }
 
-/** False where an output of a node that reads batched values does not grow in proportion to the batch, as after a contraction over it. */
+/**
+ * False where an output of a node that reads batched values does not grow in proportion to the batch, as after a
+ * contraction over it.
+ */
 function growsWithBatch(node: Node, { batchSize, static: { types }, other }: Probe): boolean {
   if (other === undefined) return true;
-  const count = (name: string, from: ReadonlyMap<string, ValueType>): number => elementCount(from.get(name)?.shape ?? []);
-  const grows = (name: string): boolean => count(name, types) * other.batchSize === count(name, other.types) * batchSize;
+  const count = (name: string, from: ReadonlyMap<string, ValueType>): number =>
+    elementCount(from.get(name)?.shape ?? []);
+  const grows = (name: string): boolean =>
+    count(name, types) * other.batchSize === count(name, other.types) * batchSize;
   const reads = node.inputs.some((name) => count(name, types) !== count(name, other.types));
   return !reads || node.outputs.every((name) => name === '' || grows(name));
 }
@@ -110,7 +123,9 @@ function worksAlong(node: Node, batch: number, { shape }: ValueType, { initializ
     default: {
       if (!node.operator.startsWith('Reduce')) return false;
       const axes = values(1);
-      return axes === undefined || axes.length === 0 ? intAttribute(node, 'noop_with_empty_axes', 0) === 0 : axes.includes(batch);
+      return axes === undefined || axes.length === 0
+        ? intAttribute(node, 'noop_with_empty_axes', 0) === 0
+        : axes.includes(batch);
     }
   }
 }

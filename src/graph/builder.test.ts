@@ -82,7 +82,9 @@ test('layers compute what they are called', () => {
       ['ids', tensor('int64', [1], [2])],
     ]),
   );
-  const rounded = values.map((name) => toNumbers(results.get(name) as Tensor).map((value) => Math.round(value * 1000) / 1000));
+  const rounded = values.map((name) =>
+    toNumbers(results.get(name) as Tensor).map((value) => Math.round(value * 1000) / 1000),
+  );
   assert.deepEqual(rounded, [
     [-0.142, -0.269, 0.731, 2.858],
     [0, 0.333, 0.667, 1],
@@ -96,7 +98,8 @@ test('initial weights depend on seed and name alone', () => {
   const weight = (seed: number, name: string): Float32Array => {
     const b = new GraphBuilder('seeds', { seed });
     b.parameter('another', [5], zeros);
-    return b.build([b.node('Relu', [b.parameter(name, [1000], truncatedNormal(0.5))])]).initializers.get(name)?.data as Float32Array;
+    return b.build([b.node('Relu', [b.parameter(name, [1000], truncatedNormal(0.5))])]).initializers.get(name)
+      ?.data as Float32Array;
   };
   assert.deepEqual(weight(1, 'a'), weight(1, 'a'));
   assert.notDeepEqual(weight(1, 'a'), weight(2, 'a'));

@@ -1,20 +1,42 @@
-// Builds models with an open batch ('N') layer by layer, with seeded initial weights: what the zoo and the tests write. Shapes are
-// known while building, so layers need not be told their inputs' sizes. Batch normalization and dropout are built in training mode
-// (mode.ts switches them).
+// Builds models with an open batch ('N') layer by layer, with seeded initial weights: what the zoo and the tests write.
+// Shapes are known while building, so layers need not be told their inputs' sizes. Batch normalization and dropout are
+// built in training mode (mode.ts switches them).
 
 import { assert, defined } from '../assert.ts';
 import { checkGraph } from './check.ts';
-import { type Attributes, batchSymbol, type Dimension, float, type Graph, int, ints, type Node, type ValueInfo } from './graph.ts';
+import {
+  type Attributes,
+  batchSymbol,
+  type Dimension,
+  float,
+  type Graph,
+  int,
+  ints,
+  type Node,
+  type ValueInfo,
+} from './graph.ts';
 import { fanInUniform, fans, type Initialization, initialize, normal, ones, zeros } from './initialization.ts';
 import { neededNodes, usedValues } from './liveness.ts';
 import { TypeWalk } from './static.ts';
-import { byteLength, type ElementType, int64s, scalar, type Tensor, type ValueType, viewBytes, wrap } from './tensor.ts';
+import {
+  byteLength,
+  type ElementType,
+  int64s,
+  scalar,
+  type Tensor,
+  type ValueType,
+  viewBytes,
+  wrap,
+} from './tensor.ts';
 
 /** Options of a {@link GraphBuilder}. */
 export interface BuilderOptions {
   /** Seeds all initial weights (each also by its own name). Default 0. */
   readonly seed?: number;
-  /** False leaves weights zero, in memory that they share: for planning, where only sizes matter and gigabytes need not be drawn. Default true. */
+  /**
+   * False leaves weights zero, in memory that they share: for planning, where only sizes matter and gigabytes need not
+   * be drawn. Default true.
+   */
   readonly initialize?: boolean;
 }
 
@@ -58,7 +80,10 @@ export interface LinearOptions {
 /** The two batch sizes at which shapes are inferred: where they differ is the batch. */
 const probeSizes = [2, 3] as const;
 
-/** A model under construction. Values are names; node names are made from `operator` and a number, or from a layer's name. */
+/**
+ * A model under construction. Values are names; node names are made from `operator` and a number, or from a layer's
+ * name.
+ */
 export class GraphBuilder {
   readonly #name: string;
   readonly #options: Required<BuilderOptions>;
@@ -91,13 +116,23 @@ export class GraphBuilder {
   }
 
   /** A trained tensor. */
-  parameter(name: string, shape: readonly number[], initialization: Initialization, type: ElementType = 'float32'): string {
+  parameter(
+    name: string,
+    shape: readonly number[],
+    initialization: Initialization,
+    type: ElementType = 'float32',
+  ): string {
     this.#parameters.push(name);
     return this.#changing(name, this.#initial(name, shape, initialization, type));
   }
 
   /** A tensor that forward passes replace, such as a running mean. */
-  buffer(name: string, shape: readonly number[], initialization: Initialization, type: ElementType = 'float32'): string {
+  buffer(
+    name: string,
+    shape: readonly number[],
+    initialization: Initialization,
+    type: ElementType = 'float32',
+  ): string {
     this.#buffers.push(name);
     return this.#changing(name, this.#initial(name, shape, initialization, type));
   }
@@ -114,7 +149,12 @@ export class GraphBuilder {
   node(operator: string, inputs: readonly string[], attributes?: Attributes): string;
   /** Writes a node with `outputCount` outputs; returns their names. */
   node(operator: string, inputs: readonly string[], attributes: Attributes, outputCount: number): readonly string[];
-  node(operator: string, inputs: readonly string[], attributes: Attributes = {}, outputCount?: number): string | readonly string[] {
+  node(
+    operator: string,
+    inputs: readonly string[],
+    attributes: Attributes = {},
+    outputCount?: number,
+  ): string | readonly string[] {
     const outputs = this.#append(operator, inputs, attributes, outputCount ?? 1);
     return outputCount === undefined ? defined(outputs[0], 'the output') : outputs;
   }
@@ -142,8 +182,10 @@ export class GraphBuilder {
     const shape = [outChannels, this.size(x, 1) / groups, ...kernel];
     const { fanIn } = fans(shape);
     const inputs = [x, this.parameter(`${name}.weight`, shape, options.weightInitialization ?? fanInUniform(fanIn))];
-    if (options.bias ?? true) inputs.push(this.parameter(`${name}.bias`, [outChannels], options.biasInitialization ?? fanInUniform(fanIn)));
-    const pads = padding === 'same' ? this.#samePads(x, kernel, stride, dilation) : [padding, padding, padding, padding];
+    if (options.bias ?? true)
+      inputs.push(this.parameter(`${name}.bias`, [outChannels], options.biasInitialization ?? fanInUniform(fanIn)));
+    const pads =
+      padding === 'same' ? this.#samePads(x, kernel, stride, dilation) : [padding, padding, padding, padding];
     return this.node('Conv', inputs, {
       kernel_shape: ints(kernel),
       strides: ints([stride, stride]),
@@ -171,32 +213,55 @@ export class GraphBuilder {
   /** Normalization over the last axis. */
   layerNorm(x: string, options: { name: string; epsilon?: number }): string {
     const shape = [this.size(x, -1)];
-    const inputs = [x, this.parameter(`${options.name}.weight`, shape, ones), this.parameter(`${options.name}.bias`, shape, zeros)];
+    const inputs = [
+      x,
+      this.parameter(`${options.name}.weight`, shape, ones),
+      this.parameter(`${options.name}.bias`, shape, zeros),
+    ];
     return this.node('LayerNormalization', inputs, { axis: int(-1), epsilon: float(options.epsilon ?? 1e-5) });
   }
 
   /** Group normalization over axis 1. */
   groupNorm(x: string, options: { name: string; groups: number; epsilon?: number }): string {
     const shape = [this.size(x, 1)];
-    const inputs = [x, this.parameter(`${options.name}.weight`, shape, ones), this.parameter(`${options.name}.bias`, shape, zeros)];
-    return this.node('GroupNormalization', inputs, { num_groups: int(options.groups), epsilon: float(options.epsilon ?? 1e-5) });
+    const inputs = [
+      x,
+      this.parameter(`${options.name}.weight`, shape, ones),
+      this.parameter(`${options.name}.bias`, shape, zeros),
+    ];
+    return this.node('GroupNormalization', inputs, {
+      num_groups: int(options.groups),
+      epsilon: float(options.epsilon ?? 1e-5),
+    });
   }
 
   /** x · weightᵀ + bias over the last axis: one Gemm for [N, features], else Transpose, MatMul and Add. */
   linear(x: string, options: LinearOptions): string {
     const { name, outFeatures } = options;
     const inFeatures = this.size(x, -1);
-    const weight = this.parameter(`${name}.weight`, [outFeatures, inFeatures], options.weightInitialization ?? fanInUniform(inFeatures));
+    const weight = this.parameter(
+      `${name}.weight`,
+      [outFeatures, inFeatures],
+      options.weightInitialization ?? fanInUniform(inFeatures),
+    );
     const biasInitialization = options.biasInitialization ?? fanInUniform(inFeatures);
     const bias = (options.bias ?? true) ? this.parameter(`${name}.bias`, [outFeatures], biasInitialization) : undefined;
-    if (this.shape(x).length === 2) return this.node('Gemm', bias === undefined ? [x, weight] : [x, weight, bias], { transB: int(1) });
+    if (this.shape(x).length === 2)
+      return this.node('Gemm', bias === undefined ? [x, weight] : [x, weight, bias], { transB: int(1) });
     const product = this.node('MatMul', [x, this.transpose(weight, [1, 0])]);
     return bias === undefined ? product : this.add(product, bias);
   }
 
   /** Rows of a table `name.weight` [count, width] by int64 indices. */
-  embedding(indices: string, options: { name: string; count: number; width: number; initialization?: Initialization }): string {
-    const table = this.parameter(`${options.name}.weight`, [options.count, options.width], options.initialization ?? normal(1));
+  embedding(
+    indices: string,
+    options: { name: string; count: number; width: number; initialization?: Initialization },
+  ): string {
+    const table = this.parameter(
+      `${options.name}.weight`,
+      [options.count, options.width],
+      options.initialization ?? normal(1),
+    );
     return this.node('Gather', [table, indices], { axis: int(0) });
   }
 
@@ -281,10 +346,15 @@ export class GraphBuilder {
     return this.node('Transpose', [x], { perm: ints(permutation) });
   }
 
-  /** To `shape`, in which 'N' stands for the batch and −1 (at most one, and not beside an 'N' behind axis 0) for what is left. */
+  /**
+   * To `shape`, in which 'N' stands for the batch and −1 (at most one, and not beside an 'N' behind axis 0) for what is
+   * left.
+   */
   reshape(x: string, shape: readonly Dimension[]): string {
     const first = this.shape(x)[0] === batchSymbol;
-    const target = shape.map((dimension, axis) => (typeof dimension === 'number' ? dimension : axis === 0 && first ? 0 : -1));
+    const target = shape.map((dimension, axis) =>
+      typeof dimension === 'number' ? dimension : axis === 0 && first ? 0 : -1,
+    );
     return this.node('Reshape', [x, this.constant(int64s(target))]);
   }
 
@@ -316,7 +386,9 @@ export class GraphBuilder {
 
   #append(operator: string, inputs: readonly string[], attributes: Attributes, outputCount: number): readonly string[] {
     const name = this.#fresh(operator);
-    const outputs = Array.from({ length: outputCount }, (_, index) => this.#free(index === 0 ? name : `${name}:${index}`));
+    const outputs = Array.from({ length: outputCount }, (_, index) =>
+      this.#free(index === 0 ? name : `${name}:${index}`),
+    );
     const node: Node = { operator, domain: '', name, inputs, outputs, attributes };
     for (const walk of this.#walks) walk.visit(node);
     this.#nodes.push(node);
@@ -366,5 +438,9 @@ export class GraphBuilder {
 }
 
 function poolAttributes(kernel: number, stride: number, padding: number): Attributes {
-  return { kernel_shape: ints([kernel, kernel]), strides: ints([stride, stride]), pads: ints([padding, padding, padding, padding]) };
+  return {
+    kernel_shape: ints([kernel, kernel]),
+    strides: ints([stride, stride]),
+    pads: ints([padding, padding, padding, padding]),
+  };
 }

@@ -36,8 +36,14 @@ test('a graph that keeps all promises passes', () => {
 
 test('each broken promise is one sentence', () => {
   const cases: readonly [Partial<Graph>, string][] = [
-    [{ nodes: [node('b', ['a']), node('a', ['x'])] }, 'Node "b" (Add) in model "g" reads "a", which nothing before it defines.'],
-    [{ nodes: [node('b', ['x']), node('c', ['x'], ['x'])] }, 'Value "x" in model "g" is defined twice, the second time by node "c".'],
+    [
+      { nodes: [node('b', ['a']), node('a', ['x'])] },
+      'Node "b" (Add) in model "g" reads "a", which nothing before it defines.',
+    ],
+    [
+      { nodes: [node('b', ['x']), node('c', ['x'], ['x'])] },
+      'Value "x" in model "g" is defined twice, the second time by node "c".',
+    ],
     [{ nodes: [node('b', ['x']), node('b', ['x'], ['c'])] }, 'Two nodes in model "g" are called "b".'],
     [{ nodes: [node('b', ['x']), node('c', ['x'], [''])] }, 'Node "c" (Add) in model "g" has no outputs.'],
     [{ outputs: [] }, 'Model "g" has no outputs.'],
@@ -68,15 +74,17 @@ test('sorting keeps an order that is one, mends others, and leaves cycles for th
 });
 
 test('any shuffled graph is sorted', () => {
-  const shape = fc.array(fc.array(fc.nat({ max: 30 }), { maxLength: 3 }), { minLength: 1, maxLength: 30 }).chain((reads) =>
-    fc.record({
-      reads: fc.constant(reads),
-      order: fc.shuffledSubarray(
-        reads.map((_, index) => index),
-        { minLength: reads.length },
-      ),
-    }),
-  );
+  const shape = fc
+    .array(fc.array(fc.nat({ max: 30 }), { maxLength: 3 }), { minLength: 1, maxLength: 30 })
+    .chain((reads) =>
+      fc.record({
+        reads: fc.constant(reads),
+        order: fc.shuffledSubarray(
+          reads.map((_, index) => index),
+          { minLength: reads.length },
+        ),
+      }),
+    );
   fc.assert(
     fc.property(shape, ({ reads, order }) => {
       const nodes = reads.map((inputs, index) =>
@@ -89,7 +97,14 @@ test('any shuffled graph is sorted', () => {
         order.map((index) => nodes[index] as Node),
         ['x'],
       );
-      checkGraph(graph({ initializers: new Map(), parameters: [], nodes: sorted, outputs: [{ name: 'n0', type: 'float32', shape: [] }] }));
+      checkGraph(
+        graph({
+          initializers: new Map(),
+          parameters: [],
+          nodes: sorted,
+          outputs: [{ name: 'n0', type: 'float32', shape: [] }],
+        }),
+      );
       assert.equal(sorted.length, nodes.length);
     }),
     { seed: 5, numRuns: 300 },

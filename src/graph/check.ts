@@ -1,5 +1,5 @@
-// The promises that a Graph makes (graph.ts), checked where a graph comes from outside: every value defined once and before it is
-// read, names that exist, nodes with names of their own.
+// The promises that a Graph makes (graph.ts), checked where a graph comes from outside: every value defined once and
+// before it is read, names that exist, nodes with names of their own.
 
 import { InputError } from '../errors.ts';
 import type { Graph, Node } from './graph.ts';
@@ -11,21 +11,26 @@ export function checkGraph(graph: Graph): void {
   const defined = new Set<string>();
   const define = (name: string, what: string): void => {
     if (name === '') throw new InputError(`${what} ${where} has an empty name.`);
-    if (defined.has(name)) throw new InputError(`Value "${name}" ${where} is defined twice, the second time by ${what}.`);
+    if (defined.has(name))
+      throw new InputError(`Value "${name}" ${where} is defined twice, the second time by ${what}.`);
     defined.add(name);
   };
   graph.inputs.forEach((input, index) => define(input.name, `input ${index}`));
   for (const [name, value] of graph.initializers) {
     define(name, 'an initializer');
     if (!isUnread(value) && elementCount(value.shape) !== value.data.length) {
-      throw new InputError(`Initializer "${name}" ${where} has ${value.data.length} elements for shape [${value.shape.join(', ')}].`);
+      throw new InputError(
+        `Initializer "${name}" ${where} has ${value.data.length} elements for shape [${value.shape.join(', ')}].`,
+      );
     }
   }
   checkNames(graph, where);
   for (const node of graph.nodes) {
     for (const input of node.inputs) {
       if (input !== '' && !defined.has(input))
-        throw new InputError(`Node "${node.name}" (${node.operator}) ${where} reads "${input}", which nothing before it defines.`);
+        throw new InputError(
+          `Node "${node.name}" (${node.operator}) ${where} reads "${input}", which nothing before it defines.`,
+        );
     }
     for (const output of node.outputs) if (output !== '') define(output, `node "${node.name}"`);
   }
@@ -39,16 +44,19 @@ function checkNames(graph: Graph, where: string): void {
   for (const { name, operator, outputs } of graph.nodes) {
     if (nodes.has(name)) throw new InputError(`Two nodes ${where} are called "${name}".`);
     nodes.add(name);
-    if (outputs.every((output) => output === '')) throw new InputError(`Node "${name}" (${operator}) ${where} has no outputs.`);
+    if (outputs.every((output) => output === ''))
+      throw new InputError(`Node "${name}" (${operator}) ${where} has no outputs.`);
   }
   for (const name of [...graph.parameters, ...graph.buffers]) {
-    if (!graph.initializers.has(name)) throw new InputError(`Parameter or buffer "${name}" ${where} is no initializer.`);
+    if (!graph.initializers.has(name))
+      throw new InputError(`Parameter or buffer "${name}" ${where} is no initializer.`);
   }
 }
 
 /**
  * The nodes in topological order; unchanged where they already are, else moved behind what they read as late as needed.
- * `given` are the values that no node makes. Nodes on a cycle, or reading what nothing defines, come last in their old order.
+ * `given` are the values that no node makes. Nodes on a cycle, or reading what nothing defines, come last in their old
+ * order.
  */
 export function sortTopologically(nodes: readonly Node[], given: Iterable<string>): readonly Node[] {
   const ready = new Set(given);

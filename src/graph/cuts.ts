@@ -1,5 +1,5 @@
-// Where a model may be cut in two: nodes in an order that keeps the exporter's, and for every place between two of them, which
-// tensors live across it and whether all of them can be split by samples and sent.
+// Where a model may be cut in two: nodes in an order that keeps the exporter's, and for every place between two of
+// them, which tensors live across it and whether all of them can be split by samples and sent.
 
 import { defined } from '../assert.ts';
 import { batchAxis, type Probe } from './batch-axis.ts';
@@ -25,8 +25,9 @@ interface Lifetime {
 }
 
 /**
- * A cut is legal where every value made before it and read after it (graph inputs too, the graph's first output to the end; not
- * parameters, buffers and constants) holds the batch on exactly one axis, and no parameter or buffer is read on both sides.
+ * A cut is legal where every value made before it and read after it (graph inputs too, the graph's first output to the
+ * end; not parameters, buffers and constants) holds the batch on exactly one axis, and no parameter or buffer is read
+ * on both sides.
  */
 export function findCuts(probe: Probe): Cuts {
   const { graph, types } = probe.static;
@@ -53,27 +54,32 @@ export function findCuts(probe: Probe): Cuts {
   accumulate(bytes);
   return {
     nodes,
-    legal: Array.from({ length: nodes.length + 1 }, (_, cut) => cut === 0 || cut === nodes.length || illegal[cut] === 0),
+    legal: Array.from(
+      { length: nodes.length + 1 },
+      (_, cut) => cut === 0 || cut === nodes.length || illegal[cut] === 0,
+    ),
     bytes: Array.from(bytes.subarray(0, nodes.length + 1)),
     alive: (cut) => lifetimes.filter(({ first, last }) => first <= cut && cut <= last).map(({ name }) => name),
   };
 }
 
 function accumulate(counts: Int32Array | Float64Array): void {
-  for (let index = 1; index < counts.length; index++) counts[index] = (counts[index] as number) + (counts[index - 1] as number);
+  for (let index = 1; index < counts.length; index++)
+    counts[index] = (counts[index] as number) + (counts[index - 1] as number);
 }
 
 /** All values that depend on `roots`, the roots among them. */
 function dependants(nodes: readonly Node[], roots: Iterable<string>): Set<string> {
   const result = new Set(roots);
-  for (const node of nodes) if (node.inputs.some((input) => result.has(input))) for (const output of node.outputs) result.add(output);
+  for (const node of nodes)
+    if (node.inputs.some((input) => result.has(input))) for (const output of node.outputs) result.add(output);
   return result;
 }
 
 /**
- * The nodes in their order, but those that depend on parameters only (a transposed weight, an embedding of fixed positions) directly
- * before the first node that reads them: made early, their results would live across cuts that they make illegal. Nodes that depend
- * on nothing but constants are left out: whoever needs them has his own (stage.ts).
+ * The nodes in their order, but those that depend on parameters only (a transposed weight, an embedding of fixed
+ * positions) directly before the first node that reads them: made early, their results would live across cuts that they
+ * make illegal. Nodes that depend on nothing but constants are left out: whoever needs them has his own (stage.ts).
  */
 function orderForCutting(graph: Graph): readonly Node[] {
   const ofInputs = dependants(
@@ -93,7 +99,8 @@ function orderForCutting(graph: Graph): readonly Node[] {
   };
   for (const node of graph.nodes) {
     if (node.outputs.some((output) => ofInputs.has(output))) place(node);
-    else if (node.outputs.some((output) => ofParameters.has(output))) for (const output of node.outputs) waiting.set(output, node);
+    else if (node.outputs.some((output) => ofParameters.has(output)))
+      for (const output of node.outputs) waiting.set(output, node);
   }
   const last = waiting.get(graph.outputs[0]?.name ?? '');
   if (last !== undefined) place(last);

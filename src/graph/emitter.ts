@@ -1,5 +1,5 @@
-// Writes graphs node by node with every value's static type known as soon as it is written: what autodiff, losses, optimizers
-// and lowering use. For building models with symbolic batch see builder.ts.
+// Writes graphs node by node with every value's static type known as soon as it is written: what autodiff, losses,
+// optimizers and lowering use. For building models with symbolic batch see builder.ts.
 
 import { assert, defined } from '../assert.ts';
 import type { Attributes, Graph, Node, ValueInfo } from './graph.ts';
@@ -18,7 +18,10 @@ export class Emitter {
   /** Results of the nodes that `emit` wrote, by what they compute; undefined where equal nodes are not shared. */
   readonly #written: Map<string, string> | undefined;
 
-  /** `prefix` starts the names that the emitter makes up. `shareNodes`: `emit` returns the result of an equal node that it wrote before. */
+  /**
+   * `prefix` starts the names that the emitter makes up. `shareNodes`: `emit` returns the result of an equal node that
+   * it wrote before.
+   */
   constructor(prefix = '', { shareNodes = false }: { readonly shareNodes?: boolean } = {}) {
     this.#prefix = prefix;
     this.#written = shareNodes ? new Map() : undefined;
@@ -66,7 +69,13 @@ export class Emitter {
   }
 
   /** As `emit`, for a node of any domain whose result's type the caller knows. */
-  emitTyped(operator: string, inputs: readonly string[], type: ValueType, attributes: Attributes = {}, domain = ''): string {
+  emitTyped(
+    operator: string,
+    inputs: readonly string[],
+    type: ValueType,
+    attributes: Attributes = {},
+    domain = '',
+  ): string {
     return this.#sharing(operator, inputs, attributes, domain, () => {
       const name = this.fresh(operator);
       this.appendTyped({ operator, domain, name, inputs, outputs: [name], attributes }, [type]);
@@ -74,16 +83,33 @@ export class Emitter {
     });
   }
 
-  #sharing(operator: string, inputs: readonly string[], attributes: Attributes, domain: string, write: () => string): string {
+  #sharing(
+    operator: string,
+    inputs: readonly string[],
+    attributes: Attributes,
+    domain: string,
+    write: () => string,
+  ): string {
     if (this.#written === undefined) return write();
-    const key = JSON.stringify([domain, operator, inputs, Object.entries(attributes).sort(([a], [b]) => (a < b ? -1 : 1))]);
+    const key = JSON.stringify([
+      domain,
+      operator,
+      inputs,
+      Object.entries(attributes).sort(([a], [b]) => (a < b ? -1 : 1)),
+    ]);
     const known = this.#written.get(key) ?? write();
     this.#written.set(key, known);
     return known;
   }
 
   /** Writes a node with `outputCount` outputs. */
-  emitAll(operator: string, inputs: readonly string[], outputCount: number, attributes: Attributes = {}, domain = ''): readonly string[] {
+  emitAll(
+    operator: string,
+    inputs: readonly string[],
+    outputCount: number,
+    attributes: Attributes = {},
+    domain = '',
+  ): readonly string[] {
     const name = this.fresh(operator);
     const outputs = Array.from({ length: outputCount }, (_, index) => (outputCount === 1 ? name : `${name}:${index}`));
     this.append({ operator, domain, name, inputs, outputs, attributes });
@@ -94,7 +120,10 @@ export class Emitter {
   append(node: Node): void {
     const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
     const constants = node.inputs.map((input) => this.#initializers.get(input));
-    assert(node.domain === '' && isOperator(node.operator), `no type rule for ${node.domain}.${node.operator}; use appendTyped`);
+    assert(
+      node.domain === '' && isOperator(node.operator),
+      `no type rule for ${node.domain}.${node.operator}; use appendTyped`,
+    );
     const inferred = operators[node.operator].infer(node, types, constants);
     this.appendTyped(node, inferred);
   }
@@ -150,7 +179,10 @@ export class Emitter {
     return this.#nodes;
   }
 
-  /** The finished graph with these outputs; nodes and initializers that no output needs are left out, inputs are all kept. */
+  /**
+   * The finished graph with these outputs; nodes and initializers that no output needs are left out, inputs are all
+   * kept.
+   */
   build(name: string, outputs: readonly string[]): Graph {
     const needed = new Set(outputs);
     const nodes: Node[] = [];

@@ -1,4 +1,5 @@
-// Runs a graph through the operators' own definitions: slow and obvious, the oracle that passes and engines are checked against.
+// Runs a graph through the operators' own definitions: slow and obvious, the oracle that passes and engines are checked
+// against.
 
 import { assert, defined } from '../assert.ts';
 import type { Graph } from './graph.ts';
@@ -6,7 +7,10 @@ import { isOperator, operators } from './operators/index.ts';
 import { refuseUnsupported } from './static.ts';
 import type { Tensor } from './tensor.ts';
 
-/** The outputs of `graph` for these inputs, by name. Throws InputError for unsupported operators and for values that do not fit. */
+/**
+ * The outputs of `graph` for these inputs, by name. Throws InputError for unsupported operators and for values that do
+ * not fit.
+ */
 export function evaluateGraph(graph: Graph, inputs: ReadonlyMap<string, Tensor>): Map<string, Tensor> {
   refuseUnsupported(graph.nodes);
   const values = new Map(graph.initializers);

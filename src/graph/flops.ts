@@ -1,22 +1,29 @@
-// Counts of floating point operations, for planning where nothing was measured and for naming layers' sizes. Multiply-adds count two.
+// Counts of floating point operations, for planning where nothing was measured and for naming layers' sizes.
+// Multiply-adds count two.
 
 import { intAttribute, type Node } from './graph.ts';
 import { elementCount, type ValueType } from './tensor.ts';
 
 /**
- * Floating point operations of one node: 2 · multiply-adds for convolutions and matrix products, else the larger of the largest input's
- * and the first output's elements for reductions, and the output's elements for the rest.
+ * Floating point operations of one node: 2 · multiply-adds for convolutions and matrix products, else the larger of the
+ * largest input's and the first output's elements for reductions, and the output's elements for the rest.
  */
-export function nodeFlops(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): number {
+export function nodeFlops(
+  node: Node,
+  inputs: readonly (ValueType | undefined)[],
+  outputs: readonly ValueType[],
+): number {
   const output = elementCount(outputs[0]?.shape ?? []);
   const first = inputs[0]?.shape ?? [];
   const second = inputs[1]?.shape ?? [];
   switch (node.operator) {
     case 'Conv':
-      // Weights [outChannels, inChannels / group, ...kernel]: every output element sums over all but the first dimension.
+      // Weights [outChannels, inChannels / group, ...kernel]: every output element sums over all but the first
+      // dimension.
       return 2 * output * elementCount(second.slice(1));
     case 'ConvTranspose':
-      // Weights [inChannels, outChannels / group, ...kernel]: every input element is spread over all but the first dimension.
+      // Weights [inChannels, outChannels / group, ...kernel]: every input element is spread over all but the first
+      // dimension.
       return 2 * elementCount(first) * elementCount(second.slice(1));
     case 'Gemm':
       return 2 * output * (first[intAttribute(node, 'transA', 0) === 0 ? 1 : 0] ?? 1);

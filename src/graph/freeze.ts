@@ -1,13 +1,14 @@
-// Frozen parameters: what a graph computes differently while some of its parameters are not trained. Which gradients are left out is the affair of
-// layers.ts (cuts) and autodiff (stages).
+// Frozen parameters: what a graph computes differently while some of its parameters are not trained. Which gradients
+// are left out is the affair of layers.ts (cuts) and autodiff (stages).
 
 import { gradientInputs, movedBy } from './gradient-paths.ts';
 import { type Graph, int, intAttribute, type Node } from './graph.ts';
 
 /**
- * The graph with batch normalization in inference mode where it is frozen: where its own scale and bias are, or, where it has no parameters, where nothing
- * before it is trained. Such a node takes its running statistics as they are, and they stay so: what the layers behind it were trained on is
- * what they get. (Keras does the same; in PyTorch it takes `eval()` on the frozen modules.)
+ * The graph with batch normalization in inference mode where it is frozen: where its own scale and bias are, or, where
+ * it has no parameters, where nothing before it is trained. Such a node takes its running statistics as they are, and
+ * they stay so: what the layers behind it were trained on is what they get. (Keras does the same; in PyTorch it takes
+ * `eval()` on the frozen modules.)
  */
 export function freezeBatchNormalization(graph: Graph, frozen: readonly string[]): Graph {
   if (frozen.length === 0) return graph;
@@ -17,7 +18,9 @@ export function freezeBatchNormalization(graph: Graph, frozen: readonly string[]
   const moved = movedBy(trained, graph.nodes);
   const staysStill = (node: Node): boolean => {
     const own = node.inputs.slice(1, 3).filter((name) => parameters.has(name));
-    return own.length > 0 ? own.every((name) => isFrozen.has(name)) : !gradientInputs(node).some((name) => moved.has(name));
+    return own.length > 0
+      ? own.every((name) => isFrozen.has(name))
+      : !gradientInputs(node).some((name) => moved.has(name));
   };
   const nodes = graph.nodes.map((node) => {
     if (!isTrainingBatchNormalization(node) || !staysStill(node)) return node;

@@ -1,10 +1,13 @@
-// Through which inputs of a node a gradient can flow, and what follows: which values depend on parameters and which reach an output.
-// Positions only; the rules themselves are autodiff's.
+// Through which inputs of a node a gradient can flow, and what follows: which values depend on parameters and which
+// reach an output. Positions only; the rules themselves are autodiff's.
 
 import type { Graph, Node } from './graph.ts';
 import { type ElementType, isFloat } from './tensor.ts';
 
-/** The input positions that carry gradients, for operators where not every float input does. Operators without an entry: all of them. */
+/**
+ * The input positions that carry gradients, for operators where not every float input does. Operators without an entry:
+ * all of them.
+ */
 const positions: Readonly<Record<string, readonly number[]>> = {
   AffineGrid: [0],
   ArgMax: [],
@@ -107,13 +110,21 @@ export function leadsTo(outputs: Iterable<string>, nodes: readonly Node[]): Set<
   const reached = new Set(outputs);
   for (let index = nodes.length - 1; index >= 0; index--) {
     const node = nodes[index] as Node;
-    if (gradientOutputs(node).some((output) => reached.has(output))) for (const input of gradientInputs(node)) reached.add(input);
+    if (gradientOutputs(node).some((output) => reached.has(output)))
+      for (const input of gradientInputs(node)) reached.add(input);
   }
   return reached;
 }
 
-/** `sources` and the values to which a gradient path leads from one of them. `isCounted` leaves values out, and what only they lead to. */
-export function movedBy(sources: Iterable<string>, nodes: readonly Node[], isCounted: (name: string) => boolean = () => true): Set<string> {
+/**
+ * `sources` and the values to which a gradient path leads from one of them. `isCounted` leaves values out, and what
+ * only they lead to.
+ */
+export function movedBy(
+  sources: Iterable<string>,
+  nodes: readonly Node[],
+  isCounted: (name: string) => boolean = () => true,
+): Set<string> {
   const moved = new Set(sources);
   for (const node of nodes) {
     if (!gradientInputs(node).some((input) => moved.has(input))) continue;
@@ -122,8 +133,15 @@ export function movedBy(sources: Iterable<string>, nodes: readonly Node[], isCou
   return moved;
 }
 
-/** The float values that one of `trained` has a gradient path to, and that have one to the graph's first output: what gradients travel for. */
-export function gradientValues(graph: Graph, trained: readonly string[], type: (name: string) => ElementType): Set<string> {
+/**
+ * The float values that one of `trained` has a gradient path to, and that have one to the graph's first output: what
+ * gradients travel for.
+ */
+export function gradientValues(
+  graph: Graph,
+  trained: readonly string[],
+  type: (name: string) => ElementType,
+): Set<string> {
   const moved = movedBy(trained, graph.nodes, (name) => isFloat(type(name)));
   const first = graph.outputs[0];
   const reached = leadsTo(first === undefined ? [] : [first.name], graph.nodes);

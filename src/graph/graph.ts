@@ -1,9 +1,13 @@
-// The model as plain data: nodes in topological order over named values, in the form of ONNX at one opset (`canonicalOpset`).
-// Importing (onnx/) brings every model to this form; nothing behind the importer knows another opset.
+// The model as plain data: nodes in topological order over named values, in the form of ONNX at one opset
+// (`canonicalOpset`). Importing (onnx/) brings every model to this form; nothing behind the importer knows another
+// opset.
 
 import type { ElementType, Tensor } from './tensor.ts';
 
-/** The one opset of the default domain in which graphs are held. The importer upgrades older models; the exporter patches the user's own file. */
+/**
+ * The one opset of the default domain in which graphs are held. The importer upgrades older models; the exporter
+ * patches the user's own file.
+ */
 export const canonicalOpset = 21;
 
 /** The symbol of the batch dimension in a graph's inputs and outputs. */
@@ -43,7 +47,10 @@ export interface ValueInfo {
   readonly shape: readonly Dimension[];
 }
 
-/** A graph: every value is a graph input, an initializer or the output of exactly one node; nodes are topologically sorted. */
+/**
+ * A graph: every value is a graph input, an initializer or the output of exactly one node; nodes are topologically
+ * sorted.
+ */
 export interface Graph {
   readonly name: string;
   readonly inputs: readonly ValueInfo[];
@@ -53,14 +60,15 @@ export interface Graph {
   /** The initializers that training changes (a subset of their names, in file order). Never folded away. */
   readonly parameters: readonly string[];
   /**
-   * Initializers that a forward pass replaces: running mean and variance of batch normalization. Never folded away. The new values are
-   * outputs 1 and 2 of the BatchNormalization in training mode that reads the old ones as its inputs 3 and 4.
+   * Initializers that a forward pass replaces: running mean and variance of batch normalization. Never folded away. The
+   * new values are outputs 1 and 2 of the BatchNormalization in training mode that reads the old ones as its inputs 3
+   * and 4.
    */
   readonly buffers: readonly string[];
   readonly nodes: readonly Node[];
   /**
-   * Set where the model was exported for one batch size and could not be freed from it (rebatch.ts): all dimensions are numbers, and
-   * only this batch size can be instantiated.
+   * Set where the model was exported for one batch size and could not be freed from it (rebatch.ts): all dimensions are
+   * numbers, and only this batch size can be instantiated.
    */
   readonly fixedBatch?: number;
 }

@@ -1,4 +1,5 @@
-// The classifier at the end of a model: the last linear layer, or 1x1 convolution, that decides how many classes there are.
+// The classifier at the end of a model: the last linear layer, or 1x1 convolution, that decides how many classes there
+// are.
 
 import { InputError } from '../errors.ts';
 import { type Graph, intAttribute, intsAttribute, type Node } from './graph.ts';
@@ -21,7 +22,10 @@ export interface Head {
   readonly fanIn: number;
   readonly weight: HeadTensor;
   readonly bias: HeadTensor | undefined;
-  /** Shapes of the Reshapes and sizes of the Resizes behind it: where they are constants, they may hold the number of classes. */
+  /**
+   * Shapes of the Reshapes and sizes of the Resizes behind it: where they are constants, they may hold the number of
+   * classes.
+   */
   readonly reshapes: readonly string[];
   /** Values that it computes, up to the output. */
   readonly values: ReadonlySet<string>;
@@ -50,7 +54,10 @@ const passes: ReadonlySet<string> = new Set([
   'Unsqueeze',
 ]);
 
-/** Finds the head by walking back from the first output. Throws InputError where there is none, and where its weights serve something else too. */
+/**
+ * Finds the head by walking back from the first output. Throws InputError where there is none, and where its weights
+ * serve something else too.
+ */
 export function findHead(graph: Graph): Head {
   const made = producers(graph.nodes);
   const reshapes: string[] = [];
@@ -68,7 +75,10 @@ export function findHead(graph: Graph): Head {
     if (node.operator === 'Resize') reshapes.push(node.inputs[3] ?? '');
     node = made.get(next.value);
   }
-  const at = node === undefined ? 'its output is no node’s' : `walking back from the output, ${node.operator} ("${node.name}") comes first`;
+  const at =
+    node === undefined
+      ? 'its output is no node’s'
+      : `walking back from the output, ${node.operator} ("${node.name}") comes first`;
   throw new InputError(
     `The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 convolution at its end: ${at}; replace the end of the model before exporting it.`,
   );
@@ -90,7 +100,12 @@ function isWeight(graph: Graph, name: string): boolean {
 type Parts = Pick<Head, 'weight' | 'bias' | 'fanIn'>;
 
 /** The head's tensors, if `node` is its product. */
-function headAt(graph: Graph, made: ReadonlyMap<string, Node>, node: Node, added: string | undefined): Parts | undefined {
+function headAt(
+  graph: Graph,
+  made: ReadonlyMap<string, Node>,
+  node: Node,
+  added: string | undefined,
+): Parts | undefined {
   const source = weightOf(graph, made, node.inputs[1] ?? '');
   if (source === undefined) return undefined;
   const { name, flipped } = source;
@@ -111,13 +126,19 @@ function headAt(graph: Graph, made: ReadonlyMap<string, Node>, node: Node, added
 }
 
 /** The parameter behind a product's second input, which exporters may have turned on its side. */
-function weightOf(graph: Graph, made: ReadonlyMap<string, Node>, value: string): { name: string; flipped: boolean } | undefined {
+function weightOf(
+  graph: Graph,
+  made: ReadonlyMap<string, Node>,
+  value: string,
+): { name: string; flipped: boolean } | undefined {
   if (isWeight(graph, value)) return { name: value, flipped: false };
   const node = made.get(value);
   const name = node?.inputs[0] ?? '';
   if (node === undefined || node.domain !== '' || !isWeight(graph, name)) return undefined;
   if (node.operator === 'Identity') return { name, flipped: false };
-  return node.operator === 'Transpose' && graph.initializers.get(name)?.shape.length === 2 ? { name, flipped: true } : undefined;
+  return node.operator === 'Transpose' && graph.initializers.get(name)?.shape.length === 2
+    ? { name, flipped: true }
+    : undefined;
 }
 
 /** A bias with one number for each class; one number for all of them stays as it is. */

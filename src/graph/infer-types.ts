@@ -1,4 +1,5 @@
-// The types of all values of a graph whose shapes are static, other domains' operators among them where somebody knows theirs.
+// The types of all values of a graph whose shapes are static, other domains' operators among them where somebody knows
+// theirs.
 
 import { assert } from '../assert.ts';
 import type { Graph, Node } from './graph.ts';
@@ -8,10 +9,14 @@ import type { ValueType } from './tensor.ts';
 /** The type of what a node of another domain makes, if it is known. */
 export type ForeignType = (node: Node, inputs: readonly (ValueType | undefined)[]) => ValueType | undefined;
 
-/** The types of all values of a static graph. Values that unknown operators of other domains make, and what follows from them, are left out. */
+/**
+ * The types of all values of a static graph. Values that unknown operators of other domains make, and what follows from
+ * them, are left out.
+ */
 export function inferTypes(graph: Graph, foreign: ForeignType = () => undefined): Map<string, ValueType> {
   const types = new Map<string, ValueType>(graph.initializers);
-  for (const { name, type, shape } of [...graph.inputs, ...graph.outputs]) types.set(name, { type, shape: shape as readonly number[] });
+  for (const { name, type, shape } of [...graph.inputs, ...graph.outputs])
+    types.set(name, { type, shape: shape as readonly number[] });
   for (const node of graph.nodes) {
     if (node.inputs.some((name) => name !== '' && !types.has(name))) continue;
     if (node.domain !== '') {

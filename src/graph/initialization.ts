@@ -16,17 +16,24 @@ export const zeros: Initialization = { kind: 'constant', value: 0 };
 export const ones: Initialization = { kind: 'constant', value: 1 };
 export const uniform = (bound: number): Initialization => ({ kind: 'uniform', bound });
 export const normal = (standardDeviation: number): Initialization => ({ kind: 'normal', standardDeviation });
-export const truncatedNormal = (standardDeviation: number): Initialization => ({ kind: 'truncatedNormal', standardDeviation });
+export const truncatedNormal = (standardDeviation: number): Initialization => ({
+  kind: 'truncatedNormal',
+  standardDeviation,
+});
 /** He et al. 2015 for ReLU networks: variance 2 / fan. */
 export const heNormal = (fan: number): Initialization => normal(Math.sqrt(2 / fan));
 export const heUniform = (fan: number): Initialization => uniform(Math.sqrt(6 / fan));
 /** Glorot and Bengio 2010: variance 2 / (fanIn + fanOut). */
-export const xavierUniform = (fanIn: number, fanOut: number): Initialization => uniform(Math.sqrt(6 / (fanIn + fanOut)));
+export const xavierUniform = (fanIn: number, fanOut: number): Initialization =>
+  uniform(Math.sqrt(6 / (fanIn + fanOut)));
 export const xavierNormal = (fanIn: number, fanOut: number): Initialization => normal(Math.sqrt(2 / (fanIn + fanOut)));
 /** PyTorch's default for linear and convolution layers, weights and biases: uniform within 1 / √fanIn. */
 export const fanInUniform = (fanIn: number): Initialization => uniform(1 / Math.sqrt(fanIn));
 
-/** Fans of a weight in the layout [outputs, inputs, ...kernel] (convolution with inputs per group, or a linear layer's [out, in]). */
+/**
+ * Fans of a weight in the layout [outputs, inputs, ...kernel] (convolution with inputs per group, or a linear layer's
+ * [out, in]).
+ */
 export function fans(shape: readonly number[]): { fanIn: number; fanOut: number } {
   const kernel = elementCount(shape.slice(2));
   return { fanIn: (shape[1] ?? 1) * kernel, fanOut: (shape[0] ?? 1) * kernel };
@@ -44,7 +51,12 @@ export function initialize(
   return rule.kind === 'constant' ? wrap(type, shape, make()) : lazyTensor(type, shape, make);
 }
 
-function values(name: string, count: number, rule: Initialization, { seed, type }: { seed: number; type: ElementType }): Tensor['data'] {
+function values(
+  name: string,
+  count: number,
+  rule: Initialization,
+  { seed, type }: { seed: number; type: ElementType },
+): Tensor['data'] {
   const data = type === 'float32' ? new Float32Array(count) : new Float64Array(count);
   if (rule.kind === 'constant') data.fill(rule.value);
   else {

@@ -1,5 +1,5 @@
-// Puts graphs one behind the other into one: the outputs of earlier ones are the inputs of later ones by name. What they need from outside
-// become the inputs of the whole.
+// Puts graphs one behind the other into one: the outputs of earlier ones are the inputs of later ones by name. What
+// they need from outside become the inputs of the whole.
 
 import { assert } from '../assert.ts';
 import type { Graph, Node, ValueInfo } from './graph.ts';
@@ -13,14 +13,16 @@ export interface Part {
 }
 
 /**
- * The graph that computes the parts in their order and gives `outputs`, each an output of a part (after renaming). Inputs: those of the parts that
- * no earlier part computes, in order, each once.
+ * The graph that computes the parts in their order and gives `outputs`, each an output of a part (after renaming).
+ * Inputs: those of the parts that no earlier part computes, in order, each once.
  */
 export function joinGraphs(name: string, parts: readonly Part[], outputs: readonly string[]): Graph {
   const inputs = new Map<string, ValueInfo>();
   const known = new Map<string, ValueInfo>();
   const initializers = new Map<string, Tensor>();
-  const taken = new Set<string>(parts.flatMap(({ graph, rename }) => borderNames(graph).map((border) => rename?.get(border) ?? border)));
+  const taken = new Set<string>(
+    parts.flatMap(({ graph, rename }) => borderNames(graph).map((border) => rename?.get(border) ?? border)),
+  );
   const nodes: Node[] = [];
   parts.forEach(({ graph, rename }, index) => {
     const names = new Map<string, string>();
@@ -29,7 +31,8 @@ export function joinGraphs(name: string, parts: readonly Part[], outputs: readon
       let renamed = names.get(value);
       if (renamed === undefined) {
         renamed = value;
-        for (let attempt = 0; taken.has(renamed); attempt++) renamed = `${value}@${index}${attempt === 0 ? '' : `.${attempt}`}`;
+        for (let attempt = 0; taken.has(renamed); attempt++)
+          renamed = `${value}@${index}${attempt === 0 ? '' : `.${attempt}`}`;
         taken.add(renamed);
         names.set(value, renamed);
       }
@@ -45,7 +48,8 @@ export function joinGraphs(name: string, parts: readonly Part[], outputs: readon
       const renamed = (value: string): string => (value === '' ? '' : own(value));
       nodes.push({ ...node, inputs: node.inputs.map(renamed), outputs: node.outputs.map(renamed) });
     }
-    for (const output of graph.outputs) known.set(names.get(output.name) as string, { ...output, name: names.get(output.name) as string });
+    for (const output of graph.outputs)
+      known.set(names.get(output.name) as string, { ...output, name: names.get(output.name) as string });
   });
   const describe = (output: string): ValueInfo => {
     const info = known.get(output);

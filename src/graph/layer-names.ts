@@ -1,4 +1,5 @@
-// Names of layers, for people: from the parameters' names where they are readable, else from the node's path, else numbered.
+// Names of layers, for people: from the parameters' names where they are readable, else from the node's path, else
+// numbered.
 
 import type { Node } from './graph.ts';
 import { freshName, producers } from './liveness.ts';
@@ -6,7 +7,8 @@ import { freshName, producers } from './liveness.ts';
 /** What exporters append to a module's name for its tensors. */
 const tensorSuffix = /[._/:](weight|bias|kernel|gamma|beta|scale|embedding|embeddings|table|alpha|slope|w|b)(_?\d+)?$/i;
 /** Names that tools make up: numbers, "onnx::Conv_12", "val_3". */
-const madeUp = /^(\d+|onnx::.*|val_?\d+|_val.*|tensor_?\d+|param_?\d+|initializer_?\d+|[A-Za-z]*constant[A-Za-z]*_?\d*)$/i;
+const madeUp =
+  /^(\d+|onnx::.*|val_?\d+|_val.*|tensor_?\d+|param_?\d+|initializer_?\d+|[A-Za-z]*constant[A-Za-z]*_?\d*)$/i;
 
 /** How weights are turned before they are read. */
 const rearranging: ReadonlySet<string> = new Set(['Transpose', 'Reshape', 'Unsqueeze', 'Squeeze', 'Cast', 'Identity']);
@@ -29,7 +31,11 @@ export class LayerNamer {
 }
 
 /** The parameters that a node reads, directly or through nodes that only rearrange them. */
-function parametersBehind(heavy: Node, nodes: readonly Node[], isParameter: (name: string) => boolean): readonly string[] {
+function parametersBehind(
+  heavy: Node,
+  nodes: readonly Node[],
+  isParameter: (name: string) => boolean,
+): readonly string[] {
   const sources = producers(nodes);
   const behind = (name: string): string => {
     const source = sources.get(name);
@@ -46,7 +52,10 @@ function firstReadable(parameters: readonly string[]): string | undefined {
   return undefined;
 }
 
-/** "/layer1/layer1.0/conv1/Conv" is "layer1.0.conv1": the last part is the operator, and a part that repeats the one before continues it. */
+/**
+ * "/layer1/layer1.0/conv1/Conv" is "layer1.0.conv1": the last part is the operator, and a part that repeats the one
+ * before continues it.
+ */
 function pathName(node: Node): string | undefined {
   const parts = node.name.split('/').filter((part) => part !== '');
   if (!node.name.includes('/') || parts.length < 2) return undefined;

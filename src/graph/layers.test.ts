@@ -125,7 +125,10 @@ test('a batch on another axis than the first travels too; one that is merged wit
   const split = b.node('Reshape', [product, b.constant(int64s([3, -1, 4]))]);
   const y = b.linear(b.transpose(split, [1, 0, 2]), { name: 'out', outFeatures: 2 });
   assert.deepEqual(
-    layers(b.build([y])).layers.map(({ name, outputs }) => [name, outputs.map(({ shape, batchAxis }) => [shape.join('x'), batchAxis])]),
+    layers(b.build([y])).layers.map(({ name, outputs }) => [
+      name,
+      outputs.map(({ shape, batchAxis }) => [shape.join('x'), batchAxis]),
+    ]),
     [
       ['in', [['3xNx4', 1]]],
       ['middle', [['3xNx4', 1]]],
@@ -167,7 +170,9 @@ test('an input or first output without a batch is one clear error', () => {
   const x = withInput.input('x', 'float32', ['N', 4]);
   assert.throws(
     () => layers(withInput.build([withInput.add(x, withInput.input('shift', 'float32', [4]))])),
-    new InputError('Input "shift" of model "model" has shape [4] without a batch dimension; every input and the first output need one.'),
+    new InputError(
+      'Input "shift" of model "model" has shape [4] without a batch dimension; every input and the first output need one.',
+    ),
   );
   const loss = new GraphBuilder('model');
   assert.throws(

@@ -1,5 +1,5 @@
-// A model as a sequence of layers: the unit in which work is measured, planned and moved. Between any two layers the model can be
-// cut; stage.ts takes out a run of them. Layers are views on the graph, made once; nothing is copied.
+// A model as a sequence of layers: the unit in which work is measured, planned and moved. Between any two layers the
+// model can be cut; stage.ts takes out a run of them. Layers are views on the graph, made once; nothing is copied.
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -21,7 +21,9 @@ export interface CutTensor {
   readonly shape: readonly (number | 'N')[];
   /** The axis of 'N'. */
   readonly batchAxis: number;
-  /** True where a gradient travels back: a float tensor on a gradient path from a trained parameter to the first output. */
+  /**
+   * True where a gradient travels back: a float tensor on a gradient path from a trained parameter to the first output.
+   */
   readonly differentiable: boolean;
 }
 
@@ -37,7 +39,10 @@ export interface Layer {
   readonly buffers: readonly string[];
   /** Every tensor alive across the cut after this layer (the graph's first output for the last one). */
   readonly outputs: readonly CutTensor[];
-  /** True when the layer's result for one sample depends on the other samples of its batch (batch normalization in training mode). */
+  /**
+   * True when the layer's result for one sample depends on the other samples of its batch (batch normalization in
+   * training mode).
+   */
   readonly batchDependent: boolean;
   /** Equal for layers that compute the same thing on the same shapes: profiled once. */
   readonly signature: string;
@@ -70,15 +75,19 @@ const heavyOperators: ReadonlySet<string> = new Set([
 
 /** How a model is split. */
 export interface LayersOptions {
-  /** Parameters that are not trained; others' names are ignored. Cuts before which nothing is trained have no differentiable tensor. */
+  /**
+   * Parameters that are not trained; others' names are ignored. Cuts before which nothing is trained have no
+   * differentiable tensor.
+   */
   readonly frozen?: readonly string[];
 }
 
 /**
- * Splits a model into layers. A layer begins at each heavy node (convolution, matrix product, pool, embedding), at the legal cut since
- * the heavy node before where the fewest bytes live (the last such cut among equals); where there is none, the layers are one.
- * Takes a graph with an open batch ('N'); one with numbers only is freed from its batch size first, or keeps it (`fixedBatch`).
- * Throws InputError for graphs that cannot be instantiated, and for an input or first output without a batch dimension.
+ * Splits a model into layers. A layer begins at each heavy node (convolution, matrix product, pool, embedding), at the
+ * legal cut since the heavy node before where the fewest bytes live (the last such cut among equals); where there is
+ * none, the layers are one. Takes a graph with an open batch ('N'); one with numbers only is freed from its batch size
+ * first, or keeps it (`fixedBatch`). Throws InputError for graphs that cannot be instantiated, and for an input or
+ * first output without a batch dimension.
  */
 export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): LayerSequence {
   const opened = graph.fixedBatch !== undefined || hasOpenBatch(graph) ? graph : rebatch(graph);
@@ -98,15 +107,25 @@ export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): Layer
   cutTensor(output, look, gradients, `Output "${output}"`);
   const starts = chooseStarts(cuts, look.static.graph);
   const namer = new LayerNamer();
-  const result = starts.map((start, index) => makeLayer({ cuts, look, gradients, namer }, start, starts[index + 1] ?? cuts.nodes.length));
-  return { graph: model, inputs, layers: result, ...(model.fixedBatch === undefined ? {} : { fixedBatch: model.fixedBatch }) };
+  const result = starts.map((start, index) =>
+    makeLayer({ cuts, look, gradients, namer }, start, starts[index + 1] ?? cuts.nodes.length),
+  );
+  return {
+    graph: model,
+    inputs,
+    layers: result,
+    ...(model.fixedBatch === undefined ? {} : { fixedBatch: model.fixedBatch }),
+  };
 }
 
 /** Bytes of all tensors of a cut for `batchSize` samples. */
 export function cutBytes(tensors: readonly CutTensor[], batchSize = 1): number {
   let bytes = 0;
   for (const { type, shape } of tensors) {
-    bytes += shape.reduce((product: number, dimension) => product * (dimension === 'N' ? batchSize : dimension), elementBytes(type));
+    bytes += shape.reduce(
+      (product: number, dimension) => product * (dimension === 'N' ? batchSize : dimension),
+      elementBytes(type),
+    );
   }
   return bytes;
 }
@@ -135,10 +154,16 @@ export function cutBefore(sequence: LayerSequence, index: number): readonly CutT
 }
 
 function initializerBytes(graph: Graph, names: readonly string[]): number {
-  return names.reduce((bytes, name) => bytes + byteLength(defined(graph.initializers.get(name), `initializer "${name}"`)), 0);
+  return names.reduce(
+    (bytes, name) => bytes + byteLength(defined(graph.initializers.get(name), `initializer "${name}"`)),
+    0,
+  );
 }
 
-/** The leading layers through which no gradient passes: nothing in them is trained, and they only run forward. Never all layers. */
+/**
+ * The leading layers through which no gradient passes: nothing in them is trained, and they only run forward. Never all
+ * layers.
+ */
 export function forwardOnlyCount({ layers: all }: LayerSequence): number {
   const count = all.findIndex(({ outputs }) => outputs.some(({ differentiable }) => differentiable));
   return count === -1 ? all.length - 1 : count;
@@ -174,7 +199,8 @@ function chooseStarts(cuts: Cuts, graph: Graph): readonly number[] {
     const end = heavy[index] as number;
     let best: number | undefined;
     for (let cut = (heavy[index - 1] as number) + 1; cut <= end; cut++) {
-      if (cuts.legal[cut] && (best === undefined || (cuts.bytes[cut] as number) <= (cuts.bytes[best] as number))) best = cut;
+      if (cuts.legal[cut] && (best === undefined || (cuts.bytes[cut] as number) <= (cuts.bytes[best] as number)))
+        best = cut;
     }
     if (best !== undefined) starts.push(best);
   }
@@ -253,5 +279,7 @@ function flopsPerSample(nodes: readonly Node[], { batchSize, static: { types }, 
         )
       );
     }, 0);
-  return other === undefined ? total(types) / batchSize : (total(other.types) - total(types)) / (other.batchSize - batchSize);
+  return other === undefined
+    ? total(types) / batchSize
+    : (total(other.types) - total(types)) / (other.batchSize - batchSize);
 }

@@ -7,7 +7,10 @@ import type { Graph } from './graph.ts';
 import { type MemoryModel, memoryUse, plainMemory } from './lifetimes.ts';
 import type { Tensor, ValueType } from './tensor.ts';
 
-/** x [10] ─Exp─▶ a ─Neg─▶ b ─Reshape─▶ c ─Concat(c, c)─▶ d [20] ─ReduceSum─▶ e, with a read once more at the end: f = a · e. */
+/**
+ * x [10] ─Exp─▶ a ─Neg─▶ b ─Reshape─▶ c ─Concat(c, c)─▶ d [20] ─ReduceSum─▶ e, with a read once more at the end: f = a
+ * · e.
+ */
 function chain(): Graph {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [10]);
@@ -55,7 +58,10 @@ test('an operator that works in place takes over memory that nobody else needs, 
 });
 
 test('workspace counts while its node runs, and outputs stay', () => {
-  const greedy: MemoryModel = { ...plainMemory, workspaceBytes: ({ operator }) => (operator === 'ReduceSum' ? 1000 : 0) };
+  const greedy: MemoryModel = {
+    ...plainMemory,
+    workspaceBytes: ({ operator }) => (operator === 'ReduceSum' ? 1000 : 0),
+  };
   const use = memoryUse(chain(), greedy);
   assert.deepEqual([use.peakBytes, use.peakNode], [1000 + 124, 'node e']);
 });
@@ -63,7 +69,9 @@ test('workspace counts while its node runs, and outputs stay', () => {
 test('an engine that puts values into dead memory of their shape keeps that memory in between', () => {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [10]);
-  const wide = emitter.emit('Concat', [emitter.emit('Exp', [emitter.emit('Neg', [x])]), x, x], { axis: { type: 'int', value: 0 } });
+  const wide = emitter.emit('Concat', [emitter.emit('Exp', [emitter.emit('Neg', [x])]), x, x], {
+    axis: { type: 'int', value: 0 },
+  });
   const total = emitter.emit('ReduceSum', [wide, emitter.int64s([0])], { keepdims: { type: 'int', value: 0 } });
   const graph = emitter.build('dead', [emitter.emit('Tanh', [emitter.emit('Mul', [x, total])])]);
   // Neg 40 | Neg Exp 80 | Exp Concat 160 | Concat sum 124 | sum Mul 44 | Mul Tanh 80
@@ -72,24 +80,43 @@ test('an engine that puts values into dead memory of their shape keeps that memo
   assert.equal(memoryUse(graph, { ...plainMemory, reusesDead: true }).peakBytes, 164);
 });
 
-/** Bytes at each step by the definition: a value is alive from its node on while it is an output or a later node reads it, or a view of it. */
-function definition(graph: Graph, types: ReadonlyMap<string, ValueType>, sizes: (name: string) => number): { peak: number; end: number } {
+/**
+ * Bytes at each step by the definition: a value is alive from its node on while it is an output or a later node reads
+ * it, or a view of it.
+ */
+function definition(
+  graph: Graph,
+  types: ReadonlyMap<string, ValueType>,
+  sizes: (name: string) => number,
+): { peak: number; end: number } {
   const outputs = new Set(graph.outputs.map(({ name }) => name));
-  const made = graph.nodes.flatMap((node, index) => node.outputs.filter((name) => name !== '').map((name) => ({ name, node, index })));
+  const made = graph.nodes.flatMap((node, index) =>
+    node.outputs.filter((name) => name !== '').map((name) => ({ name, node, index })),
+  );
   const isView = (name: string): boolean => {
     const maker = made.find((value) => value.name === name);
     return maker !== undefined && plainMemory.shares(maker.node) !== undefined && !outputs.has(name);
   };
-  const base = (name: string): string => (isView(name) ? base(made.find((value) => value.name === name)?.node.inputs[0] as string) : name);
+  const base = (name: string): string =>
+    isView(name) ? base(made.find((value) => value.name === name)?.node.inputs[0] as string) : name;
   const lastRead = (name: string): number =>
-    Math.max(-1, ...graph.nodes.flatMap(({ inputs }, index) => (inputs.some((input) => base(input) === name) ? [index] : [])));
+    Math.max(
+      -1,
+      ...graph.nodes.flatMap(({ inputs }, index) => (inputs.some((input) => base(input) === name) ? [index] : [])),
+    );
   const alive = (step: number): number =>
     made
-      .filter(({ name, index }) => !isView(name) && index <= step && (outputs.has(name) || index === step || lastRead(name) >= step))
+      .filter(
+        ({ name, index }) =>
+          !isView(name) && index <= step && (outputs.has(name) || index === step || lastRead(name) >= step),
+      )
       .reduce((sum, { name }) => sum + sizes(name), 0);
   assert.ok(made.every(({ name }) => types.has(name)));
   const steps = graph.nodes.map((_, step) => alive(step));
-  return { peak: Math.max(0, ...steps), end: made.filter(({ name }) => outputs.has(name)).reduce((sum, { name }) => sum + sizes(name), 0) };
+  return {
+    peak: Math.max(0, ...steps),
+    end: made.filter(({ name }) => outputs.has(name)).reduce((sum, { name }) => sum + sizes(name), 0),
+  };
 }
 
 test('on random graphs the bytes are those of the values that the reference kernels compute, by the definition', () => {

@@ -1,5 +1,6 @@
-// When each value of a static graph is alive while its nodes run one after the other, and how many bytes that takes at most: exact, given
-// what the engine that runs it does (a MemoryModel). Inputs and constants are there before and after; they are not counted.
+// When each value of a static graph is alive while its nodes run one after the other, and how many bytes that takes at
+// most: exact, given what the engine that runs it does (a MemoryModel). Inputs and constants are there before and
+// after; they are not counted.
 
 import { defined } from '../assert.ts';
 import type { Graph, Node } from './graph.ts';
@@ -13,17 +14,22 @@ export interface MemoryModel {
   /** The input in whose memory output 0 of a node lives, if there is one. */
   shares(node: Node): Sharing | undefined;
   /**
-   * Whether a value may go into memory of its shape whose values are no longer needed: it is then kept from their end to that of this one. A set: whether
-   * one of these values may, into memory that was made for another of them.
+   * Whether a value may go into memory of its shape whose values are no longer needed: it is then kept from their end
+   * to that of this one. A set: whether one of these values may, into memory that was made for another of them.
    */
   readonly reusesDead: boolean | ReadonlySet<string>;
-  /** Whether the graph's outputs have their memory before the first node runs. Default false: each when its node does. */
+  /**
+   * Whether the graph's outputs have their memory before the first node runs. Default false: each when its node does.
+   */
   readonly isOutputGiven?: boolean;
   /** What a node needs besides its inputs and outputs while it runs. */
   workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): number;
 }
 
-/** How an output lives in an input's memory: always, as another view of its elements, or in place, where that memory is not needed otherwise. */
+/**
+ * How an output lives in an input's memory: always, as another view of its elements, or in place, where that memory is
+ * not needed otherwise.
+ */
 export interface Sharing {
   readonly how: 'view' | 'in-place';
   /** The place among the node's inputs. */
@@ -33,7 +39,8 @@ export interface Sharing {
 /** Runs nodes in the graph's order, gives every value memory of its own but for views. */
 export const plainMemory: MemoryModel = {
   order: ({ nodes }) => nodes.map((_, index) => index),
-  shares: ({ operator, domain }) => (domain === '' && viewOperators.has(operator) ? { how: 'view', input: 0 } : undefined),
+  shares: ({ operator, domain }) =>
+    domain === '' && viewOperators.has(operator) ? { how: 'view', input: 0 } : undefined,
   reusesDead: false,
   workspaceBytes: () => 0,
 };
@@ -65,7 +72,10 @@ interface Buffer {
   uses: number;
 }
 
-/** The memory that the values of a graph take while it runs. All shapes must be static; `types` has those of values that no operator's rule tells. */
+/**
+ * The memory that the values of a graph take while it runs. All shapes must be static; `types` has those of values that
+ * no operator's rule tells.
+ */
 export function memoryUse(
   graph: Graph,
   model: MemoryModel = plainMemory,
@@ -97,7 +107,12 @@ export function memoryUse(
 }
 
 /** The buffers of a run, with the steps between which each is there. */
-function planBuffers(graph: Graph, order: readonly Node[], model: MemoryModel, typeOf: (name: string) => ValueType): readonly Buffer[] {
+function planBuffers(
+  graph: Graph,
+  order: readonly Node[],
+  model: MemoryModel,
+  typeOf: (name: string) => ValueType,
+): readonly Buffer[] {
   const outputs = new Set(graph.outputs.map(({ name }) => name));
   const reads = new Map<string, number>();
   for (const { inputs } of graph.nodes) for (const name of inputs) reads.set(name, (reads.get(name) ?? 0) + 1);
@@ -148,7 +163,12 @@ function takeDead(dead: Buffer[], type: ValueType): Buffer | undefined {
 }
 
 /** The buffer that a node's first output takes over or looks at; 'given' where that is an input's or a constant's. */
-function sharedBuffer(node: Node, type: ValueType, holders: ReadonlyMap<string, Buffer>, model: MemoryModel): Buffer | 'given' | undefined {
+function sharedBuffer(
+  node: Node,
+  type: ValueType,
+  holders: ReadonlyMap<string, Buffer>,
+  model: MemoryModel,
+): Buffer | 'given' | undefined {
   const sharing = model.shares(node);
   if (sharing === undefined) return undefined;
   const buffer = holders.get(node.inputs[sharing.input] ?? '');

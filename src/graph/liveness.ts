@@ -3,7 +3,11 @@
 import type { Node } from './graph.ts';
 
 /** The nodes needed for `outputs`, in their order. A value in `known` needs no node. */
-export function neededNodes(nodes: readonly Node[], outputs: Iterable<string>, known: ReadonlySet<string> = new Set()): Node[] {
+export function neededNodes(
+  nodes: readonly Node[],
+  outputs: Iterable<string>,
+  known: ReadonlySet<string> = new Set(),
+): Node[] {
   const needed = new Set(outputs);
   for (const name of known) needed.delete(name);
   const kept: Node[] = [];

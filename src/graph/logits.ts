@@ -14,8 +14,8 @@ export interface Logits {
 const movers: ReadonlySet<string> = new Set(['Identity', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
 
 /**
- * The graph without the Softmax over classes (axis 1 or the last) that its first output ends in, if it does. Other outputs are left out with it. The output is named
- * after the logits where the Softmax itself gave it.
+ * The graph without the Softmax over classes (axis 1 or the last) that its first output ends in, if it does. Other
+ * outputs are left out with it. The output is named after the logits where the Softmax itself gave it.
  */
 export function withLogits(graph: Graph): Logits {
   const first = graph.outputs[0];
@@ -23,7 +23,9 @@ export function withLogits(graph: Graph): Logits {
   if (first === undefined || softmax === undefined) return { graph, softmax: undefined };
   const [probabilities = '', logits = ''] = [softmax.outputs[0], softmax.inputs[0]];
   const rename = (name: string): string => (name === probabilities ? logits : name);
-  const nodes = graph.nodes.filter((node) => node !== softmax).map((node) => ({ ...node, inputs: node.inputs.map(rename) }));
+  const nodes = graph.nodes
+    .filter((node) => node !== softmax)
+    .map((node) => ({ ...node, inputs: node.inputs.map(rename) }));
   const outputs = [{ ...first, name: rename(first.name) }];
   const used = usedValues(nodes, [rename(first.name)]);
   const keep = (names: readonly string[]): string[] => names.filter((name) => used.has(name));

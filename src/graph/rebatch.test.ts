@@ -35,7 +35,10 @@ function graphOf(
   };
 }
 
-/** Runs a freed graph with five samples and, one sample at a time, the graph itself (exported for one); the results must be the same. */
+/**
+ * Runs a freed graph with five samples and, one sample at a time, the graph itself (exported for one); the results must
+ * be the same.
+ */
 function assertFreed(graph: Graph): Graph {
   const freed = rebatch(graph);
   assert.equal(freed.fixedBatch, undefined);
@@ -47,7 +50,10 @@ function assertFreed(graph: Graph): Graph {
     const parts = new Map(
       [...inputs].map(([name, { type, shape, data }]) => {
         const size = data.length / 5;
-        return [name, tensor(type, [1, ...shape.slice(1)], Array.from(data.slice(sample * size, (sample + 1) * size), Number))];
+        return [
+          name,
+          tensor(type, [1, ...shape.slice(1)], Array.from(data.slice(sample * size, (sample + 1) * size), Number)),
+        ];
       }),
     );
     return toNumbers([...evaluateGraph(one, parts).values()][0] as Tensor);
@@ -71,7 +77,11 @@ test('attention as exporters write it: the batch alone, merged with the heads, a
       { operator: 'MatMul', inputs: ['c', 'd'], outputs: ['e'] },
       { operator: 'Reshape', inputs: ['e', 'apart'], outputs: ['y'] },
     ];
-    const initializers = { split: int64s([batch, 4, 2, 3]), merge: int64s([batch * 2, 4, 3]), apart: int64s([batch, 2, -1, 4]) };
+    const initializers = {
+      split: int64s([batch, 4, 2, 3]),
+      merge: int64s([batch * 2, 4, 3]),
+      apart: int64s([batch, 2, -1, 4]),
+    };
     const freed = assertFreed(graphOf([batch, 4, 6], nodes, initializers));
     assert.deepEqual(freed.inputs[0]?.shape, ['N', 4, 6]);
     assert.deepEqual(freed.outputs[0]?.shape, ['N', 2, 4, 4]);
@@ -98,7 +108,11 @@ test('the batch on the second axis, as in sequence-first attention', () => {
       { operator: 'Reshape', inputs: ['f', 'back'], outputs: ['g'] },
       { operator: 'Transpose', inputs: ['g'], outputs: ['y'], attributes: { perm: ints([1, 0, 2]) } },
     ];
-    const initializers = { heads: int64s([7, batch * 2, 3]), flat: int64s([7 * batch, 6]), back: int64s([7, batch, 6]) };
+    const initializers = {
+      heads: int64s([7, batch * 2, 3]),
+      flat: int64s([7 * batch, 6]),
+      back: int64s([7, batch, 6]),
+    };
     const freed = assertFreed(graphOf([batch, 7, 6], nodes, initializers));
     assert.deepEqual(
       [targetOf(freed, 'node1'), targetOf(freed, 'node5'), targetOf(freed, 'node6')],
@@ -116,7 +130,12 @@ test('a class token repeated for the batch, by Expand to numbers or not at all f
     const expand = { operator: 'Expand', inputs: ['token', 'sizes'], outputs: ['tokens'] };
     const nodes: Partial<Node>[] = [
       ...(batch === 1 ? [] : [expand]),
-      { operator: 'Concat', inputs: [batch === 1 ? 'token' : 'tokens', 'x'], outputs: ['y'], attributes: { axis: int(1) } },
+      {
+        operator: 'Concat',
+        inputs: [batch === 1 ? 'token' : 'tokens', 'x'],
+        outputs: ['y'],
+        attributes: { axis: int(1) },
+      },
     ];
     const initializers = {
       token: tensor('float32', [1, 1, 2], [8, 9]),
@@ -131,7 +150,10 @@ test('an Expand of what already has the batch keeps its size', () => {
     { operator: 'Unsqueeze', inputs: ['x', 'axes'], outputs: ['a'] },
     { operator: 'Expand', inputs: ['a', 'sizes'], outputs: ['y'] },
   ];
-  assert.deepEqual(targetOf(assertFreed(graphOf([3, 2], nodes, { axes: int64s([1]), sizes: int64s([3, 4, 2]) })), 'node1'), [1, 4, 2]);
+  assert.deepEqual(
+    targetOf(assertFreed(graphOf([3, 2], nodes, { axes: int64s([1]), sizes: int64s([3, 4, 2]) })), 'node1'),
+    [1, 4, 2],
+  );
 });
 
 test('constants that repeat one sample become one sample', () => {
@@ -139,7 +161,10 @@ test('constants that repeat one sample become one sample', () => {
     { operator: 'Add', inputs: ['x', 'positions'], outputs: ['a'] },
     { operator: 'Concat', inputs: ['a', 'zeros'], outputs: ['y'], attributes: { axis: int(1) } },
   ];
-  const initializers = { positions: tensor('float32', [3, 2], [1, 2, 1, 2, 1, 2]), zeros: tensor('float32', [3, 1], [0, 0, 0]) };
+  const initializers = {
+    positions: tensor('float32', [3, 2], [1, 2, 1, 2, 1, 2]),
+    zeros: tensor('float32', [3, 1], [0, 0, 0]),
+  };
   assertFreed(graphOf([3, 2], nodes, initializers));
 });
 
@@ -183,7 +208,10 @@ test('what cannot be freed keeps its batch size, and can still be cut', () => {
 
 test("a model that is wrong at its own batch size is the user's error", () => {
   assert.throws(
-    () => rebatch(graphOf([3, 2], [{ operator: 'Reshape', inputs: ['x', 'shape'], outputs: ['y'] }], { shape: int64s([4, 4]) })),
+    () =>
+      rebatch(
+        graphOf([3, 2], [{ operator: 'Reshape', inputs: ['x', 'shape'], outputs: ['y'] }], { shape: int64s([4, 4]) }),
+      ),
     InputError,
   );
 });

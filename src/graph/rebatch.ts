@@ -1,5 +1,6 @@
-// Frees a model that was exported for one batch size from it. Exporters then write the batch into the targets of Reshape and Expand and
-// into constants. A walk at two batch sizes side by side finds where the batch is in every value, and mends such nodes on the way.
+// Frees a model that was exported for one batch size from it. Exporters then write the batch into the targets of
+// Reshape and Expand and into constants. A walk at two batch sizes side by side finds where the batch is in every
+// value, and mends such nodes on the way.
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -12,9 +13,9 @@ import { allocate, elementCount, int64s, sameShape, type Tensor, toNumbers, wrap
 class Unmendable extends Error {}
 
 /**
- * The graph with 'N' for the first dimension of its inputs (of those that have the first input's) and with its nodes mended. Where
- * that cannot be done, or would mix samples, the graph itself with `fixedBatch`. Takes graphs whose dimensions are all numbers. Throws
- * InputError as `instantiate` does, for what is wrong at the model's own batch size.
+ * The graph with 'N' for the first dimension of its inputs (of those that have the first input's) and with its nodes
+ * mended. Where that cannot be done, or would mix samples, the graph itself with `fixedBatch`. Takes graphs whose
+ * dimensions are all numbers. Throws InputError as `instantiate` does, for what is wrong at the model's own batch size.
  */
 export function rebatch(graph: Graph): Graph {
   const batchSize = graph.inputs[0]?.shape[0];
@@ -32,7 +33,10 @@ export function rebatch(graph: Graph): Graph {
   }
 }
 
-/** The batch in a shape: its axis, how often it is in that dimension, and how many elements of that dimension one sample's entry spans. */
+/**
+ * The batch in a shape: its axis, how often it is in that dimension, and how many elements of that dimension one
+ * sample's entry spans.
+ */
 interface Place {
   readonly axis: number;
   readonly inner: number;
@@ -50,7 +54,10 @@ class Rebatcher {
   readonly #names: Set<string>;
   readonly #initializers: Map<string, Tensor>;
   readonly #nodes: Node[] = [];
-  /** For values in which the batch is merged with another dimension: how many elements of it one step in the batch spans. */
+  /**
+   * For values in which the batch is merged with another dimension: how many elements of it one step in the batch
+   * spans.
+   */
   readonly #inner = new Map<string, number>();
 
   constructor(graph: Graph, batchSize: number) {
@@ -80,7 +87,8 @@ class Rebatcher {
     for (const node of nodes) this.#add(this.#mended(node));
     const first = outputNames[0] ?? '';
     const place = this.#place(first);
-    if (place === undefined || this.#here.type(first).shape[place.axis] !== this.#batchSize) throw new Unmendable(`output ${first}`);
+    if (place === undefined || this.#here.type(first).shape[place.axis] !== this.#batchSize)
+      throw new Unmendable(`output ${first}`);
     const used = usedValues(this.#nodes, outputNames);
     const result: Graph = {
       ...this.#graph,
@@ -101,12 +109,18 @@ class Rebatcher {
     const after = instantiate(result, this.#batchSize);
     for (const [name, { shape }] of before.types) {
       const now = after.types.get(name);
-      if (now !== undefined && this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) && !sameShape(now.shape, shape))
+      if (
+        now !== undefined &&
+        this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) &&
+        !sameShape(now.shape, shape)
+      )
         throw new Unmendable(name);
     }
     instantiate(result, this.#batchSize + 3);
     // Where the nodes themselves depend on the size, it is no batch but the length of a sequence that is unrolled.
-    const [few, many] = [this.#batchSize + 3, this.#batchSize + 4].map((size) => instantiate(result, size, { simplify: false }));
+    const [few, many] = [this.#batchSize + 3, this.#batchSize + 4].map((size) =>
+      instantiate(result, size, { simplify: false }),
+    );
     if (few?.graph.nodes.length !== many?.graph.nodes.length) throw new Unmendable('the nodes');
   }
 
@@ -115,7 +129,9 @@ class Rebatcher {
   }
 
   #atSize(input: ValueInfo, size: number): ValueInfo & { shape: readonly number[] } {
-    const shape = input.shape.map((dimension, axis) => (axis === 0 && this.#hasBatch(input) ? size : (dimension as number)));
+    const shape = input.shape.map((dimension, axis) =>
+      axis === 0 && this.#hasBatch(input) ? size : (dimension as number),
+    );
     return { ...input, shape };
   }
 
@@ -128,7 +144,10 @@ class Rebatcher {
       );
   }
 
-  /** Where the batch is in a value, if its size depends on it. Throws where it is in two dimensions or in none that grows with it. */
+  /**
+   * Where the batch is in a value, if its size depends on it. Throws where it is in two dimensions or in none that
+   * grows with it.
+   */
   #place(name: string): Place | undefined {
     const [here, there] = [this.#here.type(name).shape, this.#there.type(name).shape];
     if (sameShape(here, there)) return undefined;
@@ -156,8 +175,11 @@ class Rebatcher {
       this.#inner.set(output, this.#stride(node.inputs[0] as string) / elementCount(shape.slice(place.axis + 1)));
       return;
     }
-    const count = (name: string): number => (this.#here.type(name).shape[this.#place(name)?.axis ?? -1] ?? 0) / this.#batchSize;
-    const source = node.inputs.find((name) => name !== '' && count(name) === (shape[place.axis] as number) / this.#batchSize);
+    const count = (name: string): number =>
+      (this.#here.type(name).shape[this.#place(name)?.axis ?? -1] ?? 0) / this.#batchSize;
+    const source = node.inputs.find(
+      (name) => name !== '' && count(name) === (shape[place.axis] as number) / this.#batchSize,
+    );
     if (source !== undefined) this.#inner.set(output, (this.#place(source) as Place).inner);
   }
 
@@ -169,9 +191,11 @@ class Rebatcher {
   }
 
   #mended(node: Node): Node {
-    const constantTarget = this.#there.constants.has(node.inputs[1] ?? '') && this.#isSameConstant(node.inputs[1] as string);
+    const constantTarget =
+      this.#there.constants.has(node.inputs[1] ?? '') && this.#isSameConstant(node.inputs[1] as string);
     const input = node.inputs[0] ?? '';
-    if (node.operator === 'Reshape' && constantTarget && this.#place(input) !== undefined) return this.#mendReshape(node);
+    if (node.operator === 'Reshape' && constantTarget && this.#place(input) !== undefined)
+      return this.#mendReshape(node);
     if (node.operator === 'Expand' && constantTarget) return this.#mendExpand(node);
     try {
       this.#there.visit(node);
@@ -184,7 +208,12 @@ class Rebatcher {
 
   #isSameConstant(name: string): boolean {
     const [here, there] = [this.#here.constants.get(name), this.#there.constants.get(name)];
-    return here !== undefined && there !== undefined && sameShape(here.shape, there.shape) && String(here.data) === String(there.data);
+    return (
+      here !== undefined &&
+      there !== undefined &&
+      sameShape(here.shape, there.shape) &&
+      String(here.data) === String(there.data)
+    );
   }
 
   /** A Reshape to numbers: −1 in the dimension of the result that holds the batch, by following it through memory. */
@@ -199,8 +228,9 @@ class Rebatcher {
   }
 
   /**
-   * The dimension of `shape` that holds the batch when neighbouring samples are `stride` elements apart. For a batch of one several may;
-   * then a dimension of its own is preferred to a merged one, the input's axis where the ranks agree, and the foremost.
+   * The dimension of `shape` that holds the batch when neighbouring samples are `stride` elements apart. For a batch of
+   * one several may; then a dimension of its own is preferred to a merged one, the input's axis where the ranks agree,
+   * and the foremost.
    */
   #axisAt(shape: readonly number[], stride: number, inputAxis: number, inputRank: number): number {
     const candidates = shape.flatMap((dimension, axis) => {
@@ -214,7 +244,10 @@ class Rebatcher {
     return best;
   }
 
-  /** An Expand to numbers: 1 (which keeps a dimension) where the batch already is, the input's batch size where it is brought in. */
+  /**
+   * An Expand to numbers: 1 (which keeps a dimension) where the batch already is, the input's batch size where it is
+   * brought in.
+   */
   #mendExpand(node: Node): Node {
     const [input, target] = node.inputs as readonly [string, string];
     const sizes = toNumbers(this.#here.constants.get(target) as Tensor);
@@ -230,7 +263,10 @@ class Rebatcher {
     return { ...node, inputs: [input, this.#targetWithBatch(this.#graph.inputs[0]?.name ?? '', 0, sizes, node)] };
   }
 
-  /** A node that does not fit at another batch size: constants repeat one sample for every sample of the batch, or Concat wants it. */
+  /**
+   * A node that does not fit at another batch size: constants repeat one sample for every sample of the batch, or
+   * Concat wants it.
+   */
   #mendConstants(node: Node): Node {
     const inputs = node.inputs.map((name) => {
       const value = this.#there.constants.get(name);
@@ -247,7 +283,8 @@ class Rebatcher {
     const size = elementCount(shape.slice(1));
     for (let index = size; index < data.length; index++) if (data[index] !== data[index - size]) return name;
     const first = allocate(type, size);
-    for (let index = 0; index < size; index++) (first as (number | bigint)[] & typeof first)[index] = data[index] as number & bigint;
+    for (let index = 0; index < size; index++)
+      (first as (number | bigint)[] & typeof first)[index] = data[index] as number & bigint;
     return this.#constant(wrap(type, [1, ...shape.slice(1)], first), `${name}.sample`);
   }
 
@@ -261,7 +298,14 @@ class Rebatcher {
       if (this.#place(name) !== undefined || this.#there.type(name).shape[axis] !== 1) return name;
       const repeated = freshName(`${name}.repeated`, this.#names);
       const target = this.#targetWithBatch(model, axis, ones, node);
-      this.#add({ operator: 'Expand', domain: '', name: repeated, inputs: [name, target], outputs: [repeated], attributes: {} });
+      this.#add({
+        operator: 'Expand',
+        domain: '',
+        name: repeated,
+        inputs: [name, target],
+        outputs: [repeated],
+        attributes: {},
+      });
       return repeated;
     });
   }
@@ -282,7 +326,14 @@ class Rebatcher {
     );
     const target = freshName(`${node.name}.target`, this.#names);
     const inputs = [...(parts[0] ?? []), size, ...(parts[1] ?? [])];
-    this.#add({ operator: 'Concat', domain: '', name: target, inputs, outputs: [target], attributes: { axis: int(0) } });
+    this.#add({
+      operator: 'Concat',
+      domain: '',
+      name: target,
+      inputs,
+      outputs: [target],
+      attributes: { axis: int(0) },
+    });
     return target;
   }
 

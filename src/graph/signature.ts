@@ -20,7 +20,10 @@ export interface SignatureContext {
 /** Constants of up to this many elements count by value (axes, scales), larger ones by type. */
 const comparedElementCount = 16;
 
-/** 16 hexadecimal digits over operators, attributes, wiring, shapes, the values of small constants, and which values leave. */
+/**
+ * 16 hexadecimal digits over operators, attributes, wiring, shapes, the values of small constants, and which values
+ * leave.
+ */
 export function layerSignature(context: SignatureContext): string {
   const text = describe(context);
   const word = (seed: string): string =>
@@ -60,7 +63,8 @@ function describe(context: SignatureContext): string {
 function describeSource(name: string, context: SignatureContext): string {
   const kind = context.initializerKind(name) ?? 'value';
   const constant = kind === 'constant' ? context.constant(name) : undefined;
-  const value = constant !== undefined && constant.data.length <= comparedElementCount ? `=${toNumbers(constant).join(' ')}` : '';
+  const value =
+    constant !== undefined && constant.data.length <= comparedElementCount ? `=${toNumbers(constant).join(' ')}` : '';
   return `${kind}:${describeType(context.type(name))}${context.hasGradient(name) ? '^' : ''}${value}`;
 }
 

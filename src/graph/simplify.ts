@@ -1,5 +1,5 @@
-// Leaves out nodes that do nothing once shapes are known: what exporters leave behind. A node's result is replaced by its input
-// wherever it is read. Used by static.ts while it walks a graph.
+// Leaves out nodes that do nothing once shapes are known: what exporters leave behind. A node's result is replaced by
+// its input wherever it is read. Used by static.ts while it walks a graph.
 
 import { defined } from '../assert.ts';
 import { intAttribute, intsAttribute, type Node } from './graph.ts';
@@ -22,7 +22,8 @@ const reshaping = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
 
 function countReads(nodes: readonly Node[]): Map<string, number> {
   const counts = new Map<string, number>();
-  for (const node of nodes) for (const input of node.inputs) if (input !== '') counts.set(input, (counts.get(input) ?? 0) + 1);
+  for (const node of nodes)
+    for (const input of node.inputs) if (input !== '') counts.set(input, (counts.get(input) ?? 0) + 1);
   return counts;
 }
 
@@ -88,7 +89,9 @@ export class Simplifier {
       case 'Slice': {
         const steps = this.#known.constants.get(node.inputs[4] ?? '');
         return (
-          node.inputs[4] === undefined || node.inputs[4] === '' || (steps !== undefined && toNumbers(steps).every((step) => step === 1))
+          node.inputs[4] === undefined ||
+          node.inputs[4] === '' ||
+          (steps !== undefined && toNumbers(steps).every((step) => step === 1))
         );
       }
       default:
@@ -123,12 +126,15 @@ export class Simplifier {
     return { ...node, inputs: [origin, this.#shapeConstant(shape, node)], attributes: {} };
   }
 
-  /** Importing turns the flattening Softmax of opset 11 into Flatten(axis) → Softmax(−1) → Reshape; see onnx/upgrade.ts. */
+  /**
+   * Importing turns the flattening Softmax of opset 11 into Flatten(axis) → Softmax(−1) → Reshape; see onnx/upgrade.ts.
+   */
   #remember(node: Node, output: string): void {
     if (reshaping.has(node.operator)) {
       this.#reshapes.set(output, node);
       // Reading past a value that others read too would keep two values alive instead of one.
-      if (this.#reads(output) === 1) this.#origins.set(output, this.#origins.get(node.inputs[0] as string) ?? (node.inputs[0] as string));
+      if (this.#reads(output) === 1)
+        this.#origins.set(output, this.#origins.get(node.inputs[0] as string) ?? (node.inputs[0] as string));
     }
     const flatten = this.#reshapes.get(node.inputs[0] ?? '');
     if (
@@ -138,7 +144,8 @@ export class Simplifier {
     ) {
       const rank = this.#known.type(flatten.inputs[0] as string).shape.length;
       const axis = intAttribute(flatten, 'axis', 1);
-      if (axis === rank - 1 || axis === -1) this.#flattenedSoftmax.set(output, { ...node, inputs: [flatten.inputs[0] as string] });
+      if (axis === rank - 1 || axis === -1)
+        this.#flattenedSoftmax.set(output, { ...node, inputs: [flatten.inputs[0] as string] });
     }
   }
 

@@ -18,7 +18,11 @@ function run(graph: Graph, inputs: ReadonlyMap<string, Tensor>): Map<string, Ten
   return evaluateGraph(graph, inputs);
 }
 
-for (const [name, model] of Object.entries({ residual: residualModel(), depthwise: depthwiseModel(), attention: attentionModel() })) {
+for (const [name, model] of Object.entries({
+  residual: residualModel(),
+  depthwise: depthwiseModel(),
+  attention: attentionModel(),
+})) {
   for (const batchSize of [1, 2, 5]) {
     test(`${name}: cut at every place, batch ${batchSize}, the parts give exactly what the whole gives`, () => {
       const sequence = layers(model);
@@ -46,7 +50,8 @@ test('a chain of single layers gives what the whole gives', () => {
   const whole = instantiate(model, 3).graph;
   const inputs = randomInputs(whole.inputs as StaticInfo[], 9);
   let values = inputs;
-  for (let index = 0; index < sequence.layers.length; index++) values = run(extractStage(sequence, index, index + 1, 3).graph, values);
+  for (let index = 0; index < sequence.layers.length; index++)
+    values = run(extractStage(sequence, index, index + 1, 3).graph, values);
   assert.deepEqual(values, run(whole, inputs));
 });
 
@@ -70,7 +75,11 @@ test('weights are the same tensors, not copies', () => {
 });
 
 test('random nets with branches, sums and concatenations: cut anywhere, the parts give what the whole gives', () => {
-  const layer = fc.record({ kind: fc.constantFrom('conv', 'conv', 'relu', 'add', 'concat', 'pool'), from: fc.nat(), other: fc.nat() });
+  const layer = fc.record({
+    kind: fc.constantFrom('conv', 'conv', 'relu', 'add', 'concat', 'pool'),
+    from: fc.nat(),
+    other: fc.nat(),
+  });
   fc.assert(
     fc.property(fc.array(layer, { minLength: 3, maxLength: 14 }), (choices) => {
       const b = new GraphBuilder('random');
@@ -79,7 +88,8 @@ test('random nets with branches, sums and concatenations: cut anywhere, the part
         const [one, two] = [values[from % values.length] as string, values[other % values.length] as string];
         const narrow = (x: string): string =>
           b.size(x, 1) === 2 ? x : b.conv2d(x, { name: `narrow${index}.${x}`, outChannels: 2, kernel: 1 });
-        if (kind === 'conv') values.push(b.conv2d(one, { name: `conv${index}`, outChannels: 2, kernel: 3, padding: 1 }));
+        if (kind === 'conv')
+          values.push(b.conv2d(one, { name: `conv${index}`, outChannels: 2, kernel: 3, padding: 1 }));
         else if (kind === 'relu') values.push(b.relu(one));
         else if (kind === 'pool') values.push(b.maxPool2d(one, { kernel: 3, stride: 1, padding: 1 }));
         else if (kind === 'concat') values.push(b.concat([one, two], 1));

@@ -14,13 +14,16 @@ export interface StageGraph extends StaticGraph {
   readonly batchSize: number;
   /** The tensors of the cut before the stage: the graph's inputs, in this order. */
   readonly inputs: readonly CutTensor[];
-  /** The tensors of the cut after it: the graph's outputs, in this order. One that only passes through is an input of the same name. */
+  /**
+   * The tensors of the cut after it: the graph's outputs, in this order. One that only passes through is an input of
+   * the same name.
+   */
   readonly outputs: readonly CutTensor[];
 }
 
 /**
- * The static graph of layers first … end−1 for `batchSize` samples. Its parameters and buffers are among its initializers (the same
- * tensors, not copies), as are the constants that it needs.
+ * The static graph of layers first … end−1 for `batchSize` samples. Its parameters and buffers are among its
+ * initializers (the same tensors, not copies), as are the constants that it needs.
  */
 export function extractStage(sequence: LayerSequence, first: number, end: number, batchSize: number): StageGraph {
   return stageExtractor(sequence, batchSize)(first, end);
@@ -64,11 +67,18 @@ function cutOut(
     nodes,
   };
   checkBorders(graph, sequence, first, end);
-  const names = new Set([...graph.inputs.map(({ name }) => name), ...initializers.keys(), ...nodes.flatMap((node) => node.outputs)]);
+  const names = new Set([
+    ...graph.inputs.map(({ name }) => name),
+    ...initializers.keys(),
+    ...nodes.flatMap((node) => node.outputs),
+  ]);
   return { graph, types: new Map([...whole.types].filter(([name]) => names.has(name))) };
 }
 
-/** A stage must hold the parameters of its layers and nothing of others': anything else would train a weight twice or never. */
+/**
+ * A stage must hold the parameters of its layers and nothing of others': anything else would train a weight twice or
+ * never.
+ */
 function checkBorders(graph: Graph, sequence: LayerSequence, first: number, end: number): void {
   const own = new Set(sequence.layers.slice(first, end).flatMap((layer) => [...layer.parameters, ...layer.buffers]));
   const foreign = [...graph.parameters, ...graph.buffers].filter((name) => !own.has(name));

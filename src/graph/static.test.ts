@@ -233,7 +233,10 @@ test('a few numbers do not grow to gigabytes: large constants stay nodes', () =>
     { size: int64s([1, 1, 2 ** 40]), axis: int64s([2]) },
   );
   assert.equal(instantiate(graph, 2).graph.nodes.length, 3);
-  const larger = { ...graph, initializers: new Map([...graph.initializers, ['size', int64s([1, 1, 2 ** 50])]]) } as Graph;
+  const larger = {
+    ...graph,
+    initializers: new Map([...graph.initializers, ['size', int64s([1, 1, 2 ** 50])]]),
+  } as Graph;
   assert.throws(() => instantiate(larger, 2), InputError);
 });
 
@@ -269,8 +272,15 @@ test('nor do many large constants together; what the model itself holds counts f
     `w${index}`,
     tensor('float32', [2 ** 9, 2 ** 10], new Float32Array(2 ** 19)),
   ]);
-  const turned = own.map(([name], index): Partial<Node> => ({ operator: 'Transpose', inputs: [name], outputs: [`t${index}`] }));
-  const joined: Partial<Node> = { operator: 'ReduceSum', inputs: ['joined'], outputs: ['s'], attributes: { keepdims: int(0) } };
+  const turned = own.map(
+    ([name], index): Partial<Node> => ({ operator: 'Transpose', inputs: [name], outputs: [`t${index}`] }),
+  );
+  const joined: Partial<Node> = {
+    operator: 'ReduceSum',
+    inputs: ['joined'],
+    outputs: ['s'],
+    attributes: { keepdims: int(0) },
+  };
   const concat: Partial<Node> = {
     operator: 'Concat',
     inputs: own.map((_, index) => `t${index}`),
@@ -312,7 +322,9 @@ test('symbols other than the batch need a size', () => {
   const graph = graphOf([{ ...x, shape: ['N', 'time', 4] }], [{ inputs: ['x'], outputs: ['y'] }], ['y']);
   assert.throws(
     () => instantiate(graph, 2),
-    new InputError('Input "x" has the symbolic dimension "time", whose size must be given (only the batch may stay open).'),
+    new InputError(
+      'Input "x" has the symbolic dimension "time", whose size must be given (only the batch may stay open).',
+    ),
   );
   assert.deepEqual(instantiate(graph, 2, { dimensions: { time: 7 } }).graph.outputs[0]?.shape, [2, 7, 4]);
   assert.deepEqual(bindDimensions(graph, { time: 7 }).inputs[0]?.shape, ['N', 7, 4]);

@@ -1,6 +1,6 @@
-// From a model with a symbolic batch to one with numbers everywhere: every value's type inferred, whatever can be computed
-// beforehand computed (exporters write Shape → Gather → Concat → Reshape chains; they fold away), nodes that do nothing left out.
-// Parameters and buffers are never folded: they change.
+// From a model with a symbolic batch to one with numbers everywhere: every value's type inferred, whatever can be
+// computed beforehand computed (exporters write Shape → Gather → Concat → Reshape chains; they fold away), nodes that
+// do nothing left out. Parameters and buffers are never folded: they change.
 
 import { assert, defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -47,22 +47,30 @@ const drawing: ReadonlySet<string> = new Set([
   'RandomUniform',
   'RandomUniformLike',
 ]);
-/** Values are not folded beyond so many elements of a model together, however constant they are: a few numbers must not grow to gigabytes in a file. */
+/**
+ * Values are not folded beyond so many elements of a model together, however constant they are: a few numbers must not
+ * grow to gigabytes in a file.
+ */
 const foldedElementLimit = 2 ** 22;
 /** Nodes with more floating point operations than this together are not folded: the oracle that folds is slow. */
 const foldedFlopLimit = 2 ** 26;
-/** For each element of its own constants a model may have so many more of both: what weights are made of is in proportion to them. */
+/**
+ * For each element of its own constants a model may have so many more of both: what weights are made of is in
+ * proportion to them.
+ */
 const foldedPerElement = { elements: 8, flops: 64 } as const;
 /** Shapes and scalars are folded whatever they come to: without them sizes are not known. */
 const freeFolding = { elements: 1024, flops: 65_536 } as const;
-/** Values with more elements than this are refused: no machine holds them and their sizes in bytes are no longer exact. */
+/**
+ * Values with more elements than this are refused: no machine holds them and their sizes in bytes are no longer exact.
+ */
 const elementLimit = 2 ** 44;
 
 /**
- * Replaces the batch symbol by `batchSize`, infers all types, folds constants, simplifies, and drops what no output needs.
- * Inputs and outputs keep their names and order, surviving nodes theirs. A graph without symbols is taken as it is.
- * Throws InputError for unsupported operators, for symbols other than the batch that `dimensions` does not give, for shapes that do
- * not fit, and for a batch size that a model with a fixed batch does not have.
+ * Replaces the batch symbol by `batchSize`, infers all types, folds constants, simplifies, and drops what no output
+ * needs. Inputs and outputs keep their names and order, surviving nodes theirs. A graph without symbols is taken as it
+ * is. Throws InputError for unsupported operators, for symbols other than the batch that `dimensions` does not give,
+ * for shapes that do not fit, and for a batch size that a model with a fixed batch does not have.
  */
 export function instantiate(graph: Graph, batchSize: number, options: InstantiateOptions = {}): StaticGraph {
   assert(Number.isSafeInteger(batchSize) && batchSize > 0, `a batch of ${batchSize} samples`);
@@ -72,7 +80,10 @@ export function instantiate(graph: Graph, batchSize: number, options: Instantiat
     );
   }
   const sizes = { ...options.dimensions, [batchSymbol]: batchSize };
-  const inputs = graph.inputs.map((input) => ({ ...input, shape: input.shape.map((dimension) => dimensionSize(input, dimension, sizes)) }));
+  const inputs = graph.inputs.map((input) => ({
+    ...input,
+    shape: input.shape.map((dimension) => dimensionSize(input, dimension, sizes)),
+  }));
   const outputNames = graph.outputs.map((output) => output.name);
   const nodes = neededNodes(graph.nodes, outputNames);
   refuseUnsupported(nodes);
@@ -101,7 +112,9 @@ export function bindDimensions(graph: Graph, dimensions: Readonly<Record<string,
   const bind = (value: ValueInfo): ValueInfo => ({
     ...value,
     shape: value.shape.map((dimension) =>
-      typeof dimension === 'string' && Object.hasOwn(dimensions, dimension) ? (dimensions[dimension] as number) : dimension,
+      typeof dimension === 'string' && Object.hasOwn(dimensions, dimension)
+        ? (dimensions[dimension] as number)
+        : dimension,
     ),
   });
   return { ...graph, inputs: graph.inputs.map(bind), outputs: graph.outputs.map(bind) };
@@ -132,7 +145,12 @@ function dimensionSize(input: ValueInfo, dimension: Dimension, sizes: Readonly<R
   return size;
 }
 
-function finish(graph: Graph, inputs: readonly (ValueInfo & ValueType)[], nodes: readonly Node[], walk: TypeWalk): StaticGraph {
+function finish(
+  graph: Graph,
+  inputs: readonly (ValueInfo & ValueType)[],
+  nodes: readonly Node[],
+  walk: TypeWalk,
+): StaticGraph {
   const outputNames = graph.outputs.map((output) => output.name);
   const used = usedValues(nodes, outputNames);
   const initializers = new Map<string, Tensor>();
@@ -216,7 +234,10 @@ export class TypeWalk {
     return nodes;
   }
 
-  /** Infers a node's outputs and computes them where that is possible; returns true where it was. The operator must be supported. */
+  /**
+   * Infers a node's outputs and computes them where that is possible; returns true where it was. The operator must be
+   * supported.
+   */
   visit(node: Node): boolean {
     if (isComposite(node))
       return this.writeOut(node)
@@ -230,9 +251,14 @@ export class TypeWalk {
     if (node.operator === 'Shape' || node.operator === 'Size')
       return this.#foldShape(node, defined(types[0], `the input of node "${node.name}"`).shape);
     node.outputs.forEach((output, index) => {
-      if (output !== '') this.#types.set(output, checkSize(node, output, defined(outputs[index], `the type of "${output}"`)));
+      if (output !== '')
+        this.#types.set(output, checkSize(node, output, defined(outputs[index], `the type of "${output}"`)));
     });
-    if (!node.inputs.every((input) => input === '' || this.constants.has(input)) || !this.#mayFold(node, types, outputs)) return false;
+    if (
+      !node.inputs.every((input) => input === '' || this.constants.has(input)) ||
+      !this.#mayFold(node, types, outputs)
+    )
+      return false;
     const values = definition.evaluate(node, inputs);
     node.outputs.forEach((output, index) => {
       if (output !== '') this.#keep(output, defined(values[index], `the value of "${output}"`));
@@ -242,7 +268,8 @@ export class TypeWalk {
 
   /** Shape and Size need only the input's type: foldable even where the input is no constant. */
   #foldShape(node: Node, shape: readonly number[]): true {
-    const clamp = (index: number): number => Math.min(Math.max(index < 0 ? index + shape.length : index, 0), shape.length);
+    const clamp = (index: number): number =>
+      Math.min(Math.max(index < 0 ? index + shape.length : index, 0), shape.length);
     const value =
       node.operator === 'Size'
         ? scalar('int64', elementCount(shape))
@@ -257,7 +284,12 @@ export class TypeWalk {
     const elements = outputs.reduce((sum, output) => sum + elementCount(output.shape), 0);
     const flops = nodeFlops(node, inputs, outputs);
     if (elements <= freeFolding.elements && flops <= freeFolding.flops) return true;
-    if (elements > foldedElementLimit || elements > this.#left.elements || flops > foldedFlopLimit || flops > this.#left.flops)
+    if (
+      elements > foldedElementLimit ||
+      elements > this.#left.elements ||
+      flops > foldedFlopLimit ||
+      flops > this.#left.flops
+    )
       return false;
     this.#left.elements -= elements;
     this.#left.flops -= flops;

@@ -1,4 +1,5 @@
-// Tensors as plain data: an element type, a shape, and a typed array in row-major order. No methods, no views with strides.
+// Tensors as plain data: an element type, a shape, and a typed array in row-major order. No methods, no views with
+// strides.
 
 import { assert } from '../assert.ts';
 
@@ -89,12 +90,15 @@ export function allocate<T extends ElementType>(type: T, count: number): Element
   return new arrays[type](count) as ElementArray<T>;
 }
 
-/** The typed array of `type` over existing bytes, without a copy where `byteOffset` is aligned; a copy where it is not. */
+/**
+ * The typed array of `type` over existing bytes, without a copy where `byteOffset` is aligned; a copy where it is not.
+ */
 export function viewBytes<T extends ElementType>(type: T, bytes: Uint8Array): ElementArray<T> {
   const array = arrays[type];
   const size = array.BYTES_PER_ELEMENT;
   assert(bytes.byteLength % size === 0, `${bytes.byteLength} bytes are no whole number of ${type} elements`);
-  const aligned = bytes.byteOffset % size === 0 ? bytes : new Uint8Array(bytes); // not slice(), which does not copy where the bytes are a Node Buffer
+  // not slice(), which does not copy where the bytes are a Node Buffer
+  const aligned = bytes.byteOffset % size === 0 ? bytes : new Uint8Array(bytes);
   return new array(aligned.buffer as ArrayBuffer, aligned.byteOffset, aligned.byteLength / size) as ElementArray<T>;
 }
 
@@ -106,7 +110,10 @@ export function tensorBytes(tensor: Tensor): Uint8Array {
 /** Makes a tensor from numbers (bigint types are converted). Throws when the shape and the count disagree. */
 export function tensor(type: ElementType, shape: readonly number[], values: ArrayLike<number>): Tensor {
   const count = elementCount(shape);
-  assert(count === values.length, `a tensor of shape [${shape.join(', ')}] needs ${count} values, not ${values.length}`);
+  assert(
+    count === values.length,
+    `a tensor of shape [${shape.join(', ')}] needs ${count} values, not ${values.length}`,
+  );
   const data = allocate(type, count);
   if (data instanceof BigInt64Array || data instanceof BigUint64Array) {
     for (let index = 0; index < count; index++) data[index] = BigInt(values[index] as number);
@@ -125,8 +132,15 @@ export function wrap<T extends ElementType>(type: T, shape: readonly number[], d
 /** Tensors that {@link lazyTensor} made and nobody has read. */
 const unread = new WeakSet<Tensor>();
 
-/** A tensor whose elements are made when they are first read, and kept: for weights that a plan needs only the sizes of. `make` must give as many as the shape has. */
-export function lazyTensor<T extends ElementType>(type: T, shape: readonly number[], make: () => ElementArray<T>): Tensor {
+/**
+ * A tensor whose elements are made when they are first read, and kept: for weights that a plan needs only the sizes of.
+ * `make` must give as many as the shape has.
+ */
+export function lazyTensor<T extends ElementType>(
+  type: T,
+  shape: readonly number[],
+  make: () => ElementArray<T>,
+): Tensor {
   let data: ElementArray<T> | undefined;
   const lazy: Tensor = {
     type,
@@ -134,7 +148,10 @@ export function lazyTensor<T extends ElementType>(type: T, shape: readonly numbe
     get data(): ElementArray<T> {
       if (data === undefined) {
         data = make();
-        assert(elementCount(shape) === data.length, `shape [${shape.join(', ')}] does not hold ${data.length} elements`);
+        assert(
+          elementCount(shape) === data.length,
+          `shape [${shape.join(', ')}] does not hold ${data.length} elements`,
+        );
         unread.delete(lazy);
       }
       return data;

@@ -29,7 +29,9 @@ test('version 1: a folder in each hierarchy', () => {
   const [cpu, memory] = ['/sys/fs/cgroup/cpu,cpuacct', '/sys/fs/cgroup/memory'];
   assert.deepEqual(mounts, { version: 1, cpu, memory });
   assert.deepEqual(cgroupPlan(layout, mounts, 'high'), {
-    folders: [cpu, memory].flatMap((root) => ['', '/1', '/2', '/coordinator'].map((group) => `${root}/asteroid-x${group}`)),
+    folders: [cpu, memory].flatMap((root) =>
+      ['', '/1', '/2', '/coordinator'].map((group) => `${root}/asteroid-x${group}`),
+    ),
     writes: [
       [`${cpu}/asteroid-x/cpu.shares`, '200000'],
       [`${cpu}/asteroid-x/1/cpu.cfs_period_us`, '10000'],

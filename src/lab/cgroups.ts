@@ -1,5 +1,6 @@
-// Control groups of a lab: one below the lab's own for each device, with its processor quota and its memory limit. Version 1 (a folder in each controller's
-// hierarchy) and version 2 (one hierarchy). Pure: which folders, and what to write into which file.
+// Control groups of a lab: one below the lab's own for each device, with its processor quota and its memory limit.
+// Version 1 (a folder in each controller's hierarchy) and version 2 (one hierarchy). Pure: which folders, and what to
+// write into which file.
 
 import { InputError } from '../errors.ts';
 import type { LabLayout } from './layout.ts';
@@ -15,8 +16,8 @@ export interface CgroupPlan {
   readonly folders: readonly string[];
   readonly writes: readonly (readonly [file: string, value: string])[];
   /**
-   * After these, where the kernel has such a file (Linux 5.14): a little of what a device could not use of its quota in a period, since others had the
-   * cores, it may use in the next.
+   * After these, where the kernel has such a file (Linux 5.14): a little of what a device could not use of its quota in
+   * a period, since others had the cores, it may use in the next.
    */
   readonly bursts: readonly (readonly [file: string, value: string])[];
   /** By device: where a process writes its id to be in the group. */
@@ -28,12 +29,18 @@ export interface CgroupPlan {
 /** Quota period: short, so that short steps run smoothly. A quota below the kernel's least, 1 ms, gets a longer one. */
 const periodUs = 10_000;
 const leastQuotaUs = 1_000;
-/** Of an unused quota, in parts of it. More would let a device that waited run its next pass at a whole core's speed: a pipeline's stages wait in every round. */
+/**
+ * Of an unused quota, in parts of it. More would let a device that waited run its next pass at a whole core's speed: a
+ * pipeline's stages wait in every round.
+ */
 const burstFraction = 0.15;
 /** Processor weight of a device with a whole core, which is the kernel's usual one: that of the coordinator. */
 const weightOfCore = { 1: 1024, 2: 100 } as const;
 
-/** What a worker takes besides the memory that a cluster names, which is for training: Node.js, ONNX Runtime, the model's code. */
+/**
+ * What a worker takes besides the memory that a cluster names, which is for training: Node.js, ONNX Runtime, the
+ * model's code.
+ */
 export const frameworkMiB = 256;
 
 /** Processor weight of the lab against other work on this machine. */
@@ -64,7 +71,8 @@ export function cgroupPlan(layout: LabLayout, mounts: CgroupMounts, priority: Pr
   const quotaOf = (cores: number): number => Math.round(cores * periodOf(cores));
   const limits = layout.devices.flatMap(({ cores, memoryMiB }, index) => {
     const [quota, period] = [quotaOf(cores), periodOf(cores)];
-    // With equal ones, where devices together have nearly all cores, a device of 0.85 cores gets but 90 to 93 % of its quota beside three of 0.3, now 98 %.
+    // With equal ones, where devices together have nearly all cores, a device of 0.85 cores gets but 90 to 93 % of its
+    // quota beside three of 0.3, now 98 %.
     const weight = String(Math.max(2, Math.round(cores * weightOfCore[mounts.version])));
     const bytes = Math.round((memoryMiB + frameworkMiB) * 2 ** 20);
     return (

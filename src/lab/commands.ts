@@ -1,9 +1,10 @@
-// The commands that make a lab's network, in order. Pure. Everything stands inside network namespaces, the bridge too: the machine's own network is never
-// touched, and removing the namespaces removes all of it.
+// The commands that make a lab's network, in order. Pure. Everything stands inside network namespaces, the bridge too:
+// the machine's own network is never touched, and removing the namespaces removes all of it.
 //
 //   device 1 ── eth0 ═ port1 ┐
 //   device 2 ── eth0 ═ port2 ├ bridge in the switch's namespace          ═ a veth pair, shaped where it leaves the device
-//   coordinator eth0 ═ port0 ┘                                             (on a switch also where it leaves the bridge)
+//   coordinator eth0 ═ port0 ┘                                             (on a switch also where it leaves the
+//   bridge)
 
 import type { LabDevice, LabLayout } from './layout.ts';
 
@@ -32,7 +33,21 @@ export function networkCommands(layout: LabLayout): Command[] {
 function plug(namespace: string, address: string, port: number, { switchNamespace }: LabLayout): Command[] {
   return [
     ['ip', 'netns', 'add', namespace],
-    ['ip', '-n', namespace, 'link', 'add', 'eth0', 'type', 'veth', 'peer', 'name', `port${port}`, 'netns', switchNamespace],
+    [
+      'ip',
+      '-n',
+      namespace,
+      'link',
+      'add',
+      'eth0',
+      'type',
+      'veth',
+      'peer',
+      'name',
+      `port${port}`,
+      'netns',
+      switchNamespace,
+    ],
     ['ip', '-n', switchNamespace, 'link', 'set', `port${port}`, 'master', 'bridge', 'up'],
     ['ip', '-n', namespace, 'address', 'add', `${address}/${networkBits}`, 'dev', 'eth0'],
     ['ip', '-n', namespace, 'link', 'set', 'lo', 'up'],
@@ -40,7 +55,10 @@ function plug(namespace: string, address: string, port: number, { switchNamespac
   ];
 }
 
-/** One class for each other device, by the address that a packet goes to; what goes to the coordinator alone is not shaped. */
+/**
+ * One class for each other device, by the address that a packet goes to; what goes to the coordinator alone is not
+ * shaped.
+ */
 function shapeLinks({ namespace, bandwidthMbps }: LabDevice, { devices }: LabLayout): Command[] {
   const tc = (...args: string[]): Command => ['tc', '-n', namespace, ...args];
   const classes = bandwidthMbps.flatMap((mbps, to): Command[] => {
@@ -71,7 +89,10 @@ function shapePort({ namespace, bandwidthMbps }: LabDevice, index: number, { swi
   return [tbf(namespace, 'eth0'), tbf(switchNamespace, `port${index + 1}`)];
 }
 
-/** Bytes that may leave at once: 2 ms of the bandwidth, so that a late timer loses nothing, and one segment of 64 KiB at least. */
+/**
+ * Bytes that may leave at once: 2 ms of the bandwidth, so that a late timer loses nothing, and one segment of 64 KiB at
+ * least.
+ */
 function burst(mbps: number): string {
   return `${Math.max(64, Math.ceil((mbps * 1e6 * 0.002) / 8 / 1024))}kb`;
 }

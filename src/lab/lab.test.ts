@@ -1,5 +1,5 @@
-// Real labs: what a link carries, what a device computes, a training run over all devices, and that nothing stays behind, whatever was killed. Needs root, control
-// groups and iproute2; elsewhere it is skipped and says so.
+// Real labs: what a link carries, what a device computes, a training run over all devices, and that nothing stays
+// behind, whatever was killed. Needs root, control groups and iproute2; elsewhere it is skipped and says so.
 
 import assert from 'node:assert/strict';
 import { spawn, spawnSync } from 'node:child_process';
@@ -40,12 +40,22 @@ const cluster: Cluster = {
 /** A small model: slow devices measure all its layers before they train. */
 const fixture = join(fixtureFolder('pytorch'), 'mlp');
 const subject = [
-  ...['--model', join(fixture, 'opset17-dynamic.onnx'), '--data', `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}`],
+  ...[
+    '--model',
+    join(fixture, 'opset17-dynamic.onnx'),
+    '--data',
+    `npy:${join(fixture, 'X.npy')},${join(fixture, 'Y.npy')}`,
+  ],
   ...['--batch', '48', '--lr', '0.02'],
 ];
 
 /** Runs a script of Node on a device; what it prints. */
-async function node(lab: Lab, device: string, script: string, onLine: (line: string) => void = () => {}): Promise<string> {
+async function node(
+  lab: Lab,
+  device: string,
+  script: string,
+  onLine: (line: string) => void = () => {},
+): Promise<string> {
   const [program, ...args] = commandOn(lab, device, [process.execPath, '-e', script]);
   const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'] });
   let printed = '';
@@ -93,7 +103,9 @@ async function coresOf(lab: Lab, device: string): Promise<number> {
 /** The cores that a worker on a device would say it may use. */
 async function quotaOf(lab: Lab, device: string): Promise<number> {
   const facts = new URL('../engine/host-linux.js', import.meta.url).href;
-  return Number(await node(lab, device, `import('${facts}').then(({ linuxFacts }) => console.log(linuxFacts().cpuQuota?.cores));`));
+  return Number(
+    await node(lab, device, `import('${facts}').then(({ linuxFacts }) => console.log(linuxFacts().cpuQuota?.cores));`),
+  );
 }
 
 function within(value: number, least: number, most: number, what: string): void {
@@ -118,7 +130,10 @@ async function remains(lab: string): Promise<string[]> {
   ];
 }
 
-test('links carry what the cluster says, pair by pair; devices compute what their quota says', { timeout, skip }, async () => {
+test('links carry what the cluster says, pair by pair; devices compute what their quota says', {
+  timeout,
+  skip,
+}, async () => {
   const lab = await makeLab(cluster, { name: name('links'), network: 'links', priority: 'high', coreCount: 2 }, state);
   // 1448 of 1514 bytes on the wire are the transfer's: 95.6 of 100 Mbps, and a burst of 64 KiB that is sent at once.
   within(await transferMbps(lab, 'a', 'b', 6), 90, 102, 'a to b');
@@ -177,7 +192,9 @@ test('a training run over all devices of a lab made for it; nothing stays', { ti
   const done = stdout.split('\n').find((line) => line.startsWith('{"event":"done"'));
   assert.equal((JSON.parse(done ?? '{}') as { rounds?: number }).rounds, 3);
   const events = await jsonLines(join(cwd, 'run', 'events.jsonl'));
-  const joined = events.filter(({ event }) => event === 'joined').map(({ device, memoryMiB }) => `${device} ${memoryMiB}`);
+  const joined = events
+    .filter(({ event }) => event === 'joined')
+    .map(({ device, memoryMiB }) => `${device} ${memoryMiB}`);
   const wholeMiB = 512 + processMiB;
   assert.deepEqual(joined.sort(), [`a ${wholeMiB}`, `b ${wholeMiB}`, `c ${wholeMiB}`]);
   const counted = JSON.parse(await readFile(join(cwd, 'run', 'cluster.json'), 'utf8')) as Cluster;
@@ -221,7 +238,10 @@ test('mistakes are one sentence, exit code 2', { timeout }, async () => {
     ],
   ];
   if (!skip) {
-    cases.push([['lab', 'run', '--', 'train'], 'asteroid: There is no lab called "lab": make it with asteroid lab up CLUSTER.yaml.\n']);
+    cases.push([
+      ['lab', 'run', '--', 'train'],
+      'asteroid: There is no lab called "lab": make it with asteroid lab up CLUSTER.yaml.\n',
+    ]);
   }
   const asRoot = await Promise.all(cases.map(([words]) => runCommand(words, { cwd })));
   for (const [index, { code, stderr }] of asRoot.entries()) {
@@ -231,7 +251,12 @@ test('mistakes are one sentence, exit code 2', { timeout }, async () => {
 });
 
 const setpriv = spawnSync('setpriv', ['--version']).status === 0;
-const noUser = process.platform !== 'linux' ? 'needs Linux' : process.getuid?.() === 0 && !setpriv ? 'needs setpriv, to be no root' : false;
+const noUser =
+  process.platform !== 'linux'
+    ? 'needs Linux'
+    : process.getuid?.() === 0 && !setpriv
+      ? 'needs setpriv, to be no root'
+      : false;
 
 test('without root it says so in one line', { timeout, skip: noUser }, async () => {
   const through = process.getuid?.() === 0 ? ['setpriv', '--reuid=65534', '--clear-groups'] : [];
@@ -239,6 +264,9 @@ test('without root it says so in one line', { timeout, skip: noUser }, async () 
   await writeFile(file, JSON.stringify(cluster), { mode: 0o644 });
   spawnSync('chmod', ['a+rx', cwd]);
   const { code, stderr } = await runCommand(['lab', 'up', file], { cwd, through });
-  assert.equal(stderr, 'asteroid: A lab makes network namespaces and control groups, which needs root: run it with sudo.\n');
+  assert.equal(
+    stderr,
+    'asteroid: A lab makes network namespaces and control groups, which needs root: run it with sudo.\n',
+  );
   assert.equal(code, 2);
 });

@@ -1,5 +1,6 @@
-// A lab on this machine: made, found again, removed. Everything of a lab bears its name, so that removing needs nothing but that name, whatever was killed and
-// whenever: namespaces asteroid-NAME-…, control groups asteroid-NAME, and a folder with what `run` needs. Linux, root, iproute2.
+// A lab on this machine: made, found again, removed. Everything of a lab bears its name, so that removing needs nothing
+// but that name, whatever was killed and whenever: namespaces asteroid-NAME-…, control groups asteroid-NAME, and a
+// folder with what `run` needs. Linux, root, iproute2.
 
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -49,7 +50,10 @@ export function labFolder(stateFolder: string, name: string): string {
   return join(stateFolder, 'labs', name);
 }
 
-/** Makes a lab. What was begun is removed when a step fails. Throws InputError for what cannot be built here, RunError for a command that fails. */
+/**
+ * Makes a lab. What was begun is removed when a step fails. Throws InputError for what cannot be built here, RunError
+ * for a command that fails.
+ */
 export async function makeLab(cluster: Cluster, settings: LabSettings, stateFolder: string): Promise<Lab> {
   checkRights();
   const lab = await describe({ version: 1, cluster, ...settings }, stateFolder);
@@ -91,7 +95,9 @@ export async function findLab(name: string, stateFolder: string): Promise<Lab> {
   return describe({ ...document, cluster: parseCluster(document.cluster) }, stateFolder);
 }
 
-/** Removes all that bears the lab's name: processes, namespaces, control groups, files. True where there was anything. */
+/**
+ * Removes all that bears the lab's name: processes, namespaces, control groups, files. True where there was anything.
+ */
 export async function removeLab(name: string, stateFolder: string): Promise<boolean> {
   checkRights();
   const groups = await groupsOf(name);
@@ -111,13 +117,15 @@ export async function removeLab(name: string, stateFolder: string): Promise<bool
 
 /** Ends what still runs on the devices of a lab, at once. */
 export async function endDevices({ layout, cgroups }: Lab): Promise<void> {
-  const groups = Object.values(cgroups.devices).flatMap((files) => files.map((file) => file.replace(/\/cgroup\.procs$/, '')));
+  const groups = Object.values(cgroups.devices).flatMap((files) =>
+    files.map((file) => file.replace(/\/cgroup\.procs$/, '')),
+  );
   await endProcesses(() => processesIn(groups, []), `the devices of the lab "${layout.name}"`);
 }
 
 /**
- * The command line that runs a command on a device, or as the coordinator: in its control groups, its network, and under a host name of its own, since devices
- * of one host name share their memory.
+ * The command line that runs a command on a device, or as the coordinator: in its control groups, its network, and
+ * under a host name of its own, since devices of one host name share their memory.
  */
 export function commandOn({ layout, cgroups }: Lab, device: string, command: readonly string[]): Command {
   const index = layout.devices.findIndex(({ name }) => name === device);
@@ -152,11 +160,16 @@ export function commandOn({ layout, cgroups }: Lab, device: string, command: rea
 
 async function describe({ cluster, ...settings }: LabDocument, stateFolder: string): Promise<Lab> {
   const layout = labLayout(cluster, settings);
-  return { layout, cgroups: cgroupPlan(layout, await mounts(), settings.priority), folder: labFolder(stateFolder, settings.name) };
+  return {
+    layout,
+    cgroups: cgroupPlan(layout, await mounts(), settings.priority),
+    folder: labFolder(stateFolder, settings.name),
+  };
 }
 
 function checkRights(): void {
-  if (process.platform !== 'linux') throw new InputError('A lab is made of Linux network namespaces and control groups: run it on Linux.');
+  if (process.platform !== 'linux')
+    throw new InputError('A lab is made of Linux network namespaces and control groups: run it on Linux.');
   if (process.getuid?.() !== 0)
     throw new InputError('A lab makes network namespaces and control groups, which needs root: run it with sudo.');
 }
@@ -178,7 +191,9 @@ async function namespaces(name: string): Promise<string[]> {
 /** Control groups of the lab that are there, children before parents. */
 async function groupsOf(name: string): Promise<string[]> {
   const found = await mounts();
-  const parents = (found.version === 1 ? [found.cpu, found.memory] : [found.root]).map((root) => join(root, `asteroid-${name}`));
+  const parents = (found.version === 1 ? [found.cpu, found.memory] : [found.root]).map((root) =>
+    join(root, `asteroid-${name}`),
+  );
   const groups: string[] = [];
   for (const parent of parents) {
     const entries = await readdir(parent, { withFileTypes: true }).catch(() => undefined); // not there
@@ -190,7 +205,8 @@ async function groupsOf(name: string): Promise<string[]> {
 
 async function processesIn(groups: readonly string[], spaces: readonly string[]): Promise<number[]> {
   const texts: string[] = [];
-  for (const group of groups) texts.push(await readFile(join(group, 'cgroup.procs'), 'utf8').catch(() => '')); // gone meanwhile
+  // gone meanwhile
+  for (const group of groups) texts.push(await readFile(join(group, 'cgroup.procs'), 'utf8').catch(() => ''));
   for (const space of spaces) texts.push(await execute(['ip', 'netns', 'pids', space]));
   return [...new Set(texts.flatMap((text) => text.split('\n').filter((line) => line !== '')).map(Number))];
 }
@@ -222,7 +238,8 @@ async function removeGroup(group: string): Promise<void> {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException;
       if (code === 'ENOENT') return;
-      if (code !== 'EBUSY' || performance.now() > endMs) throw new RunError(`${group} cannot be removed: ${(error as Error).message}.`);
+      if (code !== 'EBUSY' || performance.now() > endMs)
+        throw new RunError(`${group} cannot be removed: ${(error as Error).message}.`);
       await setTimeout(lookAgainMs);
     }
   }

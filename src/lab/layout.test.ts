@@ -29,8 +29,22 @@ test('names, addresses, cores, memory and links of each device', () => {
     name: 'lab',
     network: 'links',
     devices: [
-      { name: 'a', namespace: 'asteroid-lab-1', address: '10.77.0.1', cores: 0.875, memoryMiB: 1024, bandwidthMbps: [0, 100] },
-      { name: 'b', namespace: 'asteroid-lab-2', address: '10.77.0.2', cores: 0.875, memoryMiB: 512, bandwidthMbps: [100, 0] },
+      {
+        name: 'a',
+        namespace: 'asteroid-lab-1',
+        address: '10.77.0.1',
+        cores: 0.875,
+        memoryMiB: 1024,
+        bandwidthMbps: [0, 100],
+      },
+      {
+        name: 'b',
+        namespace: 'asteroid-lab-2',
+        address: '10.77.0.2',
+        cores: 0.875,
+        memoryMiB: 512,
+        bandwidthMbps: [100, 0],
+      },
     ],
     switchNamespace: 'asteroid-lab-switch',
     coordinator: { namespace: 'asteroid-lab-coordinator', address: '10.77.0.254' },
@@ -65,7 +79,10 @@ test('cores: five equal devices on two cores, the ratio of kinds, one core at mo
     names.map((kind, index) => ({ name: `d${index}`, kind, memoryMiB }));
   assert.deepEqual(deviceCores(kinds(...Array<string>(5).fill('jetson-nano')), 2), [0.35, 0.35, 0.35, 0.35, 0.35]);
   // 665 : 236 gigaflops; 0.848 + 3 x 0.301 = 1.75.
-  assert.deepEqual(deviceCores(kinds('jetson-tx2', 'jetson-nano', 'jetson-nano', 'jetson-nano'), 2), [0.848, 0.301, 0.301, 0.301]);
+  assert.deepEqual(
+    deviceCores(kinds('jetson-tx2', 'jetson-nano', 'jetson-nano', 'jetson-nano'), 2),
+    [0.848, 0.301, 0.301, 0.301],
+  );
   assert.deepEqual(deviceCores(kinds('rcc-ve', 'rcc-ve@25%'), 16), [1, 0.25]);
   assert.deepEqual(deviceCores([{ name: 'a', memoryMiB, cores: 0.2 }], 2), [0.2]);
 });
@@ -80,7 +97,10 @@ test('what a lab cannot be is refused', () => {
     () => cores(1.5, 0.75),
     'The devices of the cluster want 2.25 cores together, and this machine has 2: lower their cores, or leave cores out to have them scaled.',
   );
-  refuses(() => cores(1, undefined), 'Device "d1" has no cores and others have: give cores to all devices, or to none.');
+  refuses(
+    () => cores(1, undefined),
+    'Device "d1" has no cores and others have: give cores to all devices, or to none.',
+  );
   assert.throws(
     () => deviceCores([{ name: 'x', kind: 'abacus', memoryMiB }], 2),
     /Device "x" has the kind "abacus", whose speed is not known/,
@@ -94,5 +114,8 @@ test('what a lab cannot be is refused', () => {
     '--name My Lab must be 1 to 32 small letters, digits and dashes: choose another name for the lab.',
   );
   const many = Array.from({ length: 254 }, (_, index) => ({ name: `d${index}`, memoryMiB }));
-  refuses(() => labLayout({ ...cluster, devices: many }, options), 'The cluster has 254 devices, and a lab holds 253: leave some out.');
+  refuses(
+    () => labLayout({ ...cluster, devices: many }, options),
+    'The cluster has 254 devices, and a lab holds 253: leave some out.',
+  );
 });

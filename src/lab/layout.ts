@@ -1,5 +1,6 @@
-// From a cluster to the virtual one that stands for it on one Linux machine: names, addresses, cores, memory and links. Pure: the numbers that
-// commands.ts and cgroups.ts turn into commands and files. What a machine cannot be made to do is refused here.
+// From a cluster to the virtual one that stands for it on one Linux machine: names, addresses, cores, memory and links.
+// Pure: the numbers that commands.ts and cgroups.ts turn into commands and files. What a machine cannot be made to do
+// is refused here.
 
 import { assert } from '../assert.ts';
 import type { Cluster, DeviceSpec } from '../cluster/cluster.ts';
@@ -8,8 +9,9 @@ import { links } from '../cluster/links.ts';
 import { InputError } from '../errors.ts';
 
 /**
- * What limits a message. 'links': each pair of devices has a link of its own, as the simulator has it. 'switch': each device has one port to a switch, and
- * all its links share the port's bandwidth in each direction, as on a real local network.
+ * What limits a message. 'links': each pair of devices has a link of its own, as the simulator has it. 'switch': each
+ * device has one port to a switch, and all its links share the port's bandwidth in each direction, as on a real local
+ * network.
  */
 export type NetworkForm = 'links' | 'switch';
 
@@ -46,7 +48,10 @@ export interface LabOptions {
   readonly coreCount: number;
 }
 
-/** Of the machine's processor time, for the devices together; the rest is for the coordinator and the network itself. Five devices on two cores get 0.35 each. */
+/**
+ * Of the machine's processor time, for the devices together; the rest is for the coordinator and the network itself.
+ * Five devices on two cores get 0.35 each.
+ */
 export const deviceCoreFraction = 0.875;
 
 /** Addresses 1 to 253 of the lab's own network are devices. */
@@ -55,10 +60,14 @@ const maxDeviceCount = 253;
 /** The lab of a cluster. Throws InputError for what cannot be built. */
 export function labLayout(cluster: Cluster, { name, network, coreCount }: LabOptions): LabLayout {
   if (!/^[a-z0-9][a-z0-9-]{0,31}$/.test(name))
-    throw new InputError(`--name ${name} must be 1 to 32 small letters, digits and dashes: choose another name for the lab.`);
+    throw new InputError(
+      `--name ${name} must be 1 to 32 small letters, digits and dashes: choose another name for the lab.`,
+    );
   const { devices, dataDevice } = cluster;
   if (devices.length > maxDeviceCount)
-    throw new InputError(`The cluster has ${devices.length} devices, and a lab holds ${maxDeviceCount}: leave some out.`);
+    throw new InputError(
+      `The cluster has ${devices.length} devices, and a lab holds ${maxDeviceCount}: leave some out.`,
+    );
   const bandwidths = bandwidthTable(cluster, network);
   const cores = deviceCores(devices, coreCount);
   const members = devices.map(({ name: device, memoryMiB }, index): LabDevice => {
@@ -74,7 +83,8 @@ export function labLayout(cluster: Cluster, { name, network, coreCount }: LabOpt
     network,
     devices: members,
     switchNamespace: `asteroid-${name}-switch`,
-    coordinator: holder === undefined ? apart : { namespace: holder.namespace, address: holder.address, device: holder.name },
+    coordinator:
+      holder === undefined ? apart : { namespace: holder.namespace, address: holder.address, device: holder.name },
   };
 }
 
@@ -106,8 +116,9 @@ function bandwidthTable(cluster: Cluster, network: NetworkForm): number[][] {
 }
 
 /**
- * Cores of each device: its `cores` where the cluster says them, else in proportion to the speeds of the devices' kinds (equal without kinds), so large that
- * all together take `deviceCoreFraction` of the machine and the fastest takes one core at most.
+ * Cores of each device: its `cores` where the cluster says them, else in proportion to the speeds of the devices' kinds
+ * (equal without kinds), so large that all together take `deviceCoreFraction` of the machine and the fastest takes one
+ * core at most.
  */
 export function deviceCores(devices: readonly DeviceSpec[], coreCount: number): number[] {
   const given = devices.flatMap(({ cores }) => cores ?? []);
@@ -120,7 +131,9 @@ export function deviceCores(devices: readonly DeviceSpec[], coreCount: number): 
   }
   const without = devices.find(({ cores }) => cores === undefined);
   if (given.length > 0)
-    throw new InputError(`Device "${without?.name}" has no cores and others have: give cores to all devices, or to none.`);
+    throw new InputError(
+      `Device "${without?.name}" has no cores and others have: give cores to all devices, or to none.`,
+    );
   const speeds = devices.map((device) => speedOf(device, devices));
   const sum = speeds.reduce((total, speed) => total + speed, 0);
   const scale = Math.min((deviceCoreFraction * coreCount) / sum, 1 / Math.max(...speeds));
@@ -133,7 +146,9 @@ function speedOf({ name, kind }: DeviceSpec, devices: readonly DeviceSpec[]): nu
   const model = kind === undefined ? undefined : kindModel(kind);
   if (model !== undefined) return model.gigaflops;
   const what = kind === undefined ? 'has no kind and others have' : `has the kind "${kind}", whose speed is not known`;
-  throw new InputError(`Device "${name}" ${what}: give it one of ${Object.keys(deviceKinds).join(', ')}, or give all devices cores.`);
+  throw new InputError(
+    `Device "${name}" ${what}: give it one of ${Object.keys(deviceKinds).join(', ')}, or give all devices cores.`,
+  );
 }
 
 /** To a thousandth of a core. */

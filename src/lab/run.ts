@@ -1,5 +1,6 @@
-// Runs `asteroid train` over the devices of a lab: the coordinator in its place, a worker on every device, joined as on real machines, by code and certificate.
-// The workers stand apart from the terminal, so that Ctrl-C is the coordinator's alone; it ends them in good order.
+// Runs `asteroid train` over the devices of a lab: the coordinator in its place, a worker on every device, joined as on
+// real machines, by code and certificate. The workers stand apart from the terminal, so that Ctrl-C is the
+// coordinator's alone; it ends them in good order.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createWriteStream } from 'node:fs';
@@ -52,7 +53,16 @@ export async function trainIn(lab: Lab, args: readonly string[], options: LabRun
   const { address } = layout.coordinator;
   const codeFile = join(folder, 'coordinator', 'join-code');
   await rm(codeFile, { force: true });
-  const joined = ['--host', address, '--port', String(port), '--remote', String(layout.devices.length), '--code-file', codeFile];
+  const joined = [
+    '--host',
+    address,
+    '--port',
+    String(port),
+    '--remote',
+    String(layout.devices.length),
+    '--code-file',
+    codeFile,
+  ];
   const [program, ...rest] = commandOn(lab, 'coordinator', [process.execPath, main, 'train', ...args, ...joined]);
   const environment = { ...process.env, ASTEROID_STATE: join(folder, 'coordinator', 'state') };
   const coordinator = spawn(program, rest, { stdio: 'inherit', env: environment });
@@ -63,7 +73,8 @@ export async function trainIn(lab: Lab, args: readonly string[], options: LabRun
     if (!(await isListening(codeFile, coordinator))) return { code: await ended };
     const url = `${args.includes('--insecure') ? 'ws' : 'wss'}://${address}:${port}`;
     const flags = ['--join', url, '--code-file', codeFile, ...sharedArguments(args)];
-    for (const [index, device] of layout.devices.entries()) workers.push(startWorker(lab, device, index, flags, options));
+    for (const [index, device] of layout.devices.entries())
+      workers.push(startWorker(lab, device, index, flags, options));
     for (const worker of workers) {
       void worker.failed.then((message) => {
         options.onWarning(message);
@@ -75,7 +86,10 @@ export async function trainIn(lab: Lab, args: readonly string[], options: LabRun
     }
     const code = await ended;
     const lingering = new AbortController();
-    await Promise.race([Promise.all(workers.map((worker) => worker.ended)), setTimeout(lingerMs, undefined, { signal: lingering.signal })]);
+    await Promise.race([
+      Promise.all(workers.map((worker) => worker.ended)),
+      setTimeout(lingerMs, undefined, { signal: lingering.signal }),
+    ]);
     lingering.abort();
     return { code: failed ? 1 : code };
   } finally {
@@ -90,7 +104,13 @@ interface Worker {
   hasJoined(): boolean;
 }
 
-function startWorker(lab: Lab, device: LabDevice, index: number, flags: readonly string[], { environment }: LabRunOptions): Worker {
+function startWorker(
+  lab: Lab,
+  device: LabDevice,
+  index: number,
+  flags: readonly string[],
+  { environment }: LabRunOptions,
+): Worker {
   const { name, memoryMiB } = device;
   const home = join(lab.folder, String(index + 1));
   // A cluster names what is for training.
@@ -146,7 +166,10 @@ function sharedArguments(args: readonly string[]): string[] {
   });
 }
 
-/** Hands what is sent to this process on to the child, for as long as it runs. Ctrl-C reaches it twice; it takes both as one. */
+/**
+ * Hands what is sent to this process on to the child, for as long as it runs. Ctrl-C reaches it twice; it takes both as
+ * one.
+ */
 function passSignals(child: ChildProcess): () => void {
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
   const pass = (signal: NodeJS.Signals): void => void child.kill(signal);

@@ -1,5 +1,5 @@
-// A pass on the blocked layout gives what the plain pass gives: random nets as ONNX Runtime computes them lowered, against the reference engine
-// and the graphs as the rules write them.
+// A pass on the blocked layout gives what the plain pass gives: random nets as ONNX Runtime computes them lowered,
+// against the reference engine and the graphs as the rules write them.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -68,10 +68,16 @@ function build({ input, size, steps }: { input: number; size: readonly number[];
       case 'convolution': {
         const reach = (part.kernel - 1) * part.dilation + 1;
         const padding = part.isPadded || smallest < reach ? (reach - 1) / 2 : 0;
-        const groups = part.form === 'depthwise' ? channels : part.form === 'grouped' && (channels | part.channels) % 4 === 0 ? 4 : 1;
+        const groups =
+          part.form === 'depthwise'
+            ? channels
+            : part.form === 'grouped' && (channels | part.channels) % 4 === 0
+              ? 4
+              : 1;
         const outChannels = part.form === 'depthwise' ? channels : part.channels;
         const { kernel, stride, dilation } = part;
-        // A normalization takes any bias away: its gradient is zero, and rounding is all that there would be to compare.
+        // A normalization takes any bias away: its gradient is zero, and rounding is all that there would be to
+        // compare.
         const bias = part.hasBias && !part.isNormalized;
         x = b.conv2d(x, { name: `c${index}`, outChannels, kernel, stride, dilation, groups, padding, bias });
         if (part.isNormalized) x = b.batchNorm(x, { name: `n${index}` });
@@ -80,7 +86,9 @@ function build({ input, size, steps }: { input: number; size: readonly number[];
         break;
       }
       case 'squeeze-excite': {
-        const gate = b.sigmoid(b.conv2d(b.globalAveragePool(x), { name: `s${index}`, outChannels: channels, kernel: 1 }));
+        const gate = b.sigmoid(
+          b.conv2d(b.globalAveragePool(x), { name: `s${index}`, outChannels: channels, kernel: 1 }),
+        );
         x = b.mul(gate, x);
         break;
       }
@@ -103,7 +111,12 @@ function compare(found: ReadonlyMap<string, Tensor>, expected: ReadonlyMap<strin
     const other = found.get(name);
     assert.ok(other !== undefined, `${what} gives ${name}`);
     assert.deepEqual(other.shape, value.shape, name);
-    assertClose(Float64Array.from(other.data as Float32Array), Float64Array.from(value.data as Float32Array), `${name} of ${what}`, 2e-4);
+    assertClose(
+      Float64Array.from(other.data as Float32Array),
+      Float64Array.from(value.data as Float32Array),
+      `${name} of ${what}`,
+      2e-4,
+    );
   }
 }
 
@@ -111,7 +124,11 @@ function scaled(value: Tensor, factor: number): Tensor {
   return { ...value, data: Float32Array.from(value.data as Float32Array, (x) => x * factor) };
 }
 
-async function backwardOf(graphs: StageGraphs, values: Map<string, Tensor>, run: (graph: Graph) => Promise<Map<string, Tensor>>) {
+async function backwardOf(
+  graphs: StageGraphs,
+  values: Map<string, Tensor>,
+  run: (graph: Graph) => Promise<Map<string, Tensor>>,
+) {
   const merge = (found: Map<string, Tensor>): Map<string, Tensor> => {
     for (const [name, value] of found) values.set(name, value);
     return found;
@@ -130,7 +147,8 @@ test('random nets: outputs, running statistics and gradients, whole and in halve
       const stage = instantiate(build(drawn), drawn.samples);
       const random = createRandom(3);
       const values = new Map<string, Tensor>(stage.graph.initializers);
-      for (const { name, type, shape } of stage.graph.inputs) values.set(name, randomTensor(random, { type, shape: shape as number[] }));
+      for (const { name, type, shape } of stage.graph.inputs)
+        values.set(name, randomTensor(random, { type, shape: shape as number[] }));
       for (const { name, type, shape } of stage.graph.outputs)
         values.set(outputGradientName(name), randomTensor(random, { type, shape: shape as number[] }));
       const plain = differentiate(stage, { inputs: ['x'] });
@@ -146,7 +164,10 @@ test('random nets: outputs, running statistics and gradients, whole and in halve
       const found = await backwardOf(lowered, own, (graph) =>
         graph.outputs.length === 0 ? Promise.resolve(new Map()) : runOnEngine(engine, graph, own),
       );
-      const kept = new Set([...stage.graph.outputs.map(({ name }) => name), ...plain.bufferUpdates.map(({ output }) => output)]);
+      const kept = new Set([
+        ...stage.graph.outputs.map(({ name }) => name),
+        ...plain.bufferUpdates.map(({ output }) => output),
+      ]);
       compare(found.forward, new Map([...expected.forward].filter(([name]) => kept.has(name))), 'the forward pass');
       compare(found.whole, expected.whole, 'the backward pass');
       compare(found.halves, expected.whole, 'the two halves');

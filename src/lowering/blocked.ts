@@ -1,6 +1,7 @@
-// Lowers a graph to the blocked layout of ONNX Runtime's CPU kernels: convolutions, their gradients, batch normalizations and what stands between them
-// stay blocked from layer to layer; values are brought to another layout only where something else reads them. All else is left as it is, and deferred
-// gradients that have no blocked form are written out plainly.
+// Lowers a graph to the blocked layout of ONNX Runtime's CPU kernels: convolutions, their gradients, batch
+// normalizations and what stands between them stay blocked from layer to layer; values are brought to another layout
+// only where something else reads them. All else is left as it is, and deferred gradients that have no blocked form are
+// written out plainly.
 
 import { deferredOperator, slidingOf } from '../autodiff/deferred.ts';
 import type { TrainingPass } from '../autodiff/differentiate.ts';
@@ -9,7 +10,14 @@ import { writeOut } from '../autodiff/write-out.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { floatAttribute, intAttribute, type Node } from '../graph/graph.ts';
 import { windowOf } from '../graph/operators/windows.ts';
-import { convolution, hasInputGradient, hasWeightGradient, inputGradient, isBlockable, weightGradient } from './convolutions.ts';
+import {
+  convolution,
+  hasInputGradient,
+  hasWeightGradient,
+  inputGradient,
+  isBlockable,
+  weightGradient,
+} from './convolutions.ts';
 import { Fusing, isBatchStatistics, type Source } from './fusing.ts';
 import { ImageLowering, isFloatImage } from './images.ts';
 import { Layouts } from './layouts.ts';
@@ -23,7 +31,10 @@ export interface BlockedOptions {
 }
 
 /** The pass on the blocked layout; what enters and leaves it stays as it is. */
-export function lowerPass({ emitter, forwardCount, results, gradients }: TrainingPass, options: BlockedOptions): TrainingPass {
+export function lowerPass(
+  { emitter, forwardCount, results, gradients }: TrainingPass,
+  options: BlockedOptions,
+): TrainingPass {
   const { inputs, initializers, nodes } = emitter;
   const source = { inputs, initializers, nodes, type: (name: string) => emitter.type(name) };
   const lowering = new BlockedLowering(source, new Set([...results, ...gradients.values()]), options);
@@ -50,7 +61,8 @@ class BlockedLowering {
     this.#fusing = new Fusing(source, results, this.#l);
     this.#images = new ImageLowering(this.#l, this.emitter, this.#fusing);
     this.#forms = forms;
-    for (const input of source.inputs) this.#l.setPlain(this.emitter.input(input.name, input.type, input.shape as readonly number[]));
+    for (const input of source.inputs)
+      this.#l.setPlain(this.emitter.input(input.name, input.type, input.shape as readonly number[]));
     for (const [key, value] of source.initializers) this.#l.setPlain(this.emitter.initializer(key, value));
   }
 
@@ -133,7 +145,10 @@ class BlockedLowering {
     const [x, w, b = ''] = node.inputs as [string, string, string?];
     if (!isFloatImage(this.#l, x)) return false;
     const shape = this.#l.shape(w);
-    const sliding: Sliding = { ...windowOf(node, this.#l.shape(x).slice(2), shape.slice(2)), group: intAttribute(node, 'group', 1) };
+    const sliding: Sliding = {
+      ...windowOf(node, this.#l.shape(x).slice(2), shape.slice(2)),
+      group: intAttribute(node, 'group', 1),
+    };
     if (!isBlockable(this.#l, sliding, this.#l.shape(x)[1] as number, shape[0] as number)) return false;
     const y = node.outputs[0] as string;
     const bias = b === '' ? undefined : this.#l.plain(b);
@@ -141,8 +156,9 @@ class BlockedLowering {
   }
 
   /**
-   * The bias of a convolution that gives y. Where only a batch normalization reads y, it is lowered by the running mean, for nothing: normalized values
-   * are the same, and the batch's variance, a difference of squares, keeps its digits however far the mean is from zero.
+   * The bias of a convolution that gives y. Where only a batch normalization reads y, it is lowered by the running
+   * mean, for nothing: normalized values are the same, and the batch's variance, a difference of squares, keeps its
+   * digits however far the mean is from zero.
    */
   #shifted(y: string, bias: string | undefined): string | undefined {
     const normalization = this.#fusing.normalizationOf(y);
@@ -157,7 +173,12 @@ class BlockedLowering {
     const sliding = slidingOf(node);
     const [outputChannels = 1, perGroup = 1] = this.#l.shape(w);
     const channels = perGroup * sliding.group;
-    if (!isFloatImage(this.#l, g) || !isBlockable(this.#l, sliding, channels, outputChannels) || !hasInputGradient(sliding)) return false;
+    if (
+      !isFloatImage(this.#l, g) ||
+      !isBlockable(this.#l, sliding, channels, outputChannels) ||
+      !hasInputGradient(sliding)
+    )
+      return false;
     if (sliding.group === 1 && channels < this.#l.block / 2) return false;
     return this.#set(node.outputs[0] as string, inputGradient(this.#l, { g, w, channels, sliding }));
   }
@@ -166,7 +187,12 @@ class BlockedLowering {
     const [x, g] = node.inputs as [string, string];
     const sliding = slidingOf(node);
     const [channels, outputChannels] = [this.#l.shape(x)[1] as number, this.#l.shape(g)[1] as number];
-    if (!isFloatImage(this.#l, x) || !isBlockable(this.#l, sliding, channels, outputChannels) || !hasWeightGradient(sliding)) return false;
+    if (
+      !isFloatImage(this.#l, x) ||
+      !isBlockable(this.#l, sliding, channels, outputChannels) ||
+      !hasWeightGradient(sliding)
+    )
+      return false;
     if (sliding.group === 1 && channels < this.#l.block / 2) return false;
     this.#l.setPlain(node.outputs[0] as string, weightGradient(this.#l, { x, g, sliding }));
     return true;
@@ -190,7 +216,10 @@ class BlockedLowering {
     });
     this.#l.setBlocked(last, written.y);
     if (shifted !== undefined) shifted.mean = written.mean;
-    this.#l.setPlain(mean, shifted === undefined ? written.mean : this.emitter.emit('Add', [written.mean, shifted.shift]));
+    this.#l.setPlain(
+      mean,
+      shifted === undefined ? written.mean : this.emitter.emit('Add', [written.mean, shifted.shift]),
+    );
     this.#l.setPlain(variance, written.variance);
     return true;
   }

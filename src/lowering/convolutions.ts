@@ -1,6 +1,7 @@
-// Convolutions of images on the blocked layout, and their gradients. The input's gradient is a convolution with turned weights; with strides, one
-// for each residue of the places, put together afterwards. The weights' gradient is one matrix product of rows (channels last), or, for one channel
-// a group, a convolution that has the output's gradient for its kernel. Letters as in autodiff/forms.ts.
+// Convolutions of images on the blocked layout, and their gradients. The input's gradient is a convolution with turned
+// weights; with strides, one for each residue of the places, put together afterwards. The weights' gradient is one
+// matrix product of rows (channels last), or, for one channel a group, a convolution that has the output's gradient for
+// its kernel. Letters as in autodiff/forms.ts.
 
 import { concat, padZeros, product, range, reduceSum, slice, transpose } from '../autodiff/expressions.ts';
 import { canFlip, padsEnd, type Sliding } from '../autodiff/forms.ts';
@@ -15,7 +16,10 @@ export interface Activation {
   readonly parameters?: readonly [number, number];
 }
 
-/** A convolution as the blocked kernel takes it; x and sum are blocked (x may be plain with fewer channels than a block), w and bias in the kernel's order. */
+/**
+ * A convolution as the blocked kernel takes it; x and sum are blocked (x may be plain with fewer channels than a
+ * block), w and bias in the kernel's order.
+ */
 export interface BlockedConvolution {
   readonly x: string;
   readonly w: string;
@@ -56,11 +60,27 @@ export function blockedConv(l: Layouts, options: BlockedConvolution): string {
 /** factor·x + offset (+ sum) per channel in one pass: x is [n, c, h, w] blocked, factor and offset have c entries. */
 export function channelAffine(
   l: Layouts,
-  { x, factor, offset, sum, activation }: { x: string; factor: string; offset?: string; sum?: string; activation?: Activation | undefined },
+  {
+    x,
+    factor,
+    offset,
+    sum,
+    activation,
+  }: { x: string; factor: string; offset?: string; sum?: string; activation?: Activation | undefined },
 ): string {
   const [, channels = 1, ...output] = l.emitter.shape(x);
   const w = l.reshape(factor, [channels, 1, 1, 1]);
-  return blockedConv(l, { x, w, bias: offset, sum, activation, kernel: [1, 1], output, outputChannels: channels, group: channels });
+  return blockedConv(l, {
+    x,
+    w,
+    bias: offset,
+    sum,
+    activation,
+    kernel: [1, 1],
+    output,
+    outputChannels: channels,
+    group: channels,
+  });
 }
 
 /** True for shapes that the blocked kernels take and that are worth it. */
@@ -78,10 +98,18 @@ function isPointwise({ kernel, input, output, padsBegin }: Sliding): boolean {
   return [...kernel, ...input, ...output].every((size) => size === 1) && padsBegin.every((pad) => pad === 0);
 }
 
-/** y = x ∗ w + bias; x and the weights are values of the old graph, the bias a vector of the new one. The name is that of the blocked result, or of the plain one where both are the same. */
+/**
+ * y = x ∗ w + bias; x and the weights are values of the old graph, the bias a vector of the new one. The name is that
+ * of the blocked result, or of the plain one where both are the same.
+ */
 export function convolution(
   l: Layouts,
-  { x, w, bias, sliding }: { readonly x: string; readonly w: string; readonly bias: string | undefined; readonly sliding: Sliding },
+  {
+    x,
+    w,
+    bias,
+    sliding,
+  }: { readonly x: string; readonly w: string; readonly bias: string | undefined; readonly sliding: Sliding },
 ): { readonly name: string; readonly layout: 'plain' | 'blocked' } {
   const [samples = 1, channels = 1] = l.shape(x);
   const outputChannels = l.shape(w)[0] as number;
@@ -115,14 +143,22 @@ export function hasInputGradient(sliding: Sliding): boolean {
   return (
     dilations.every((dilation) => dilation === 1) &&
     input.every((size, axis) => size % (strides[axis] as number) === 0) &&
-    kernel.every((size, axis) => residues(sliding, axis).every((residue) => residue.padBegin >= 0 && residue.padEnd >= 0) && size > 0)
+    kernel.every(
+      (size, axis) =>
+        residues(sliding, axis).every((residue) => residue.padBegin >= 0 && residue.padEnd >= 0) && size > 0,
+    )
   );
 }
 
 /** dx of y = x ∗ w. */
 export function inputGradient(
   l: Layouts,
-  { g, w, channels, sliding }: { readonly g: string; readonly w: string; readonly channels: number; readonly sliding: Sliding },
+  {
+    g,
+    w,
+    channels,
+    sliding,
+  }: { readonly g: string; readonly w: string; readonly channels: number; readonly sliding: Sliding },
 ): { readonly name: string; readonly layout: 'plain' | 'blocked' } {
   const [samples = 1, outputChannels = 1] = l.shape(g);
   const weights = l.plain(w);
@@ -157,7 +193,10 @@ export function inputGradient(
     });
     return { name, layout: 'blocked' };
   }
-  return { name: stridedInputGradient(l, { x, turn, channels: l.padded(channels), group, sliding }), layout: 'blocked' };
+  return {
+    name: stridedInputGradient(l, { x, turn, channels: l.padded(channels), group, sliding }),
+    layout: 'blocked',
+  };
 }
 
 /** One residue of the places along an axis: its places are a convolution of g of stride 1 with some of the taps. */
@@ -183,7 +222,11 @@ function residues(sliding: Sliding, axis: number): readonly Residue[] {
     const shift = (a + pad - first) / stride;
     const padBegin = count - 1 - shift;
     const taps = range(count).map((index) => first + stride * (count - 1 - index));
-    return { taps, padBegin: count === 0 ? 0 : padBegin, padEnd: count === 0 ? 0 : input / stride - output - padBegin + count - 1 };
+    return {
+      taps,
+      padBegin: count === 0 ? 0 : padBegin,
+      padEnd: count === 0 ? 0 : input / stride - output - padBegin + count - 1,
+    };
   });
 }
 
@@ -220,8 +263,14 @@ function stridedInputGradient(
       pads: [rows.padBegin, columns.padBegin, rows.padEnd, columns.padEnd],
     });
   };
-  /** Puts the parts beside each other along an axis; parts that are missing are zeros. Only the first may be there alone. */
-  const interleave = (parts: readonly (string | undefined)[], shape: readonly [number, number, number]): string | undefined => {
+  /**
+   * Puts the parts beside each other along an axis; parts that are missing are zeros. Only the first may be there
+   * alone.
+   */
+  const interleave = (
+    parts: readonly (string | undefined)[],
+    shape: readonly [number, number, number],
+  ): string | undefined => {
     if (parts.every((value) => value === undefined)) return undefined;
     const [outer, , inner] = shape;
     const first = parts[0];
@@ -253,7 +302,8 @@ function zeros(l: Layouts, shape: readonly number[]): string {
 
 /** True where `weightGradient` has a form. */
 export function hasWeightGradient(sliding: Sliding): boolean {
-  // With g for its kernel, dilated by the strides and sliding by the dilations, a convolution has as many places as there are taps, if none is unread.
+  // With g for its kernel, dilated by the strides and sliding by the dilations, a convolution has as many places as
+  // there are taps, if none is unread.
   return sliding.group === 1 || padsEnd(sliding).every((end) => end >= 0);
 }
 
@@ -309,7 +359,10 @@ function denseWeightGradient(l: Layouts, x: string, g: string, sliding: Sliding)
   return l.reshape(transpose(e, joined, [1, 0]), [outputChannels, channels, ...kernel]);
 }
 
-/** Every sample's channel is an image of its own, and the gradient behind it the kernel: [1, N·C, h, w], then a sum over the samples. */
+/**
+ * Every sample's channel is an image of its own, and the gradient behind it the kernel: [1, N·C, h, w], then a sum over
+ * the samples.
+ */
 function depthwiseWeightGradient(l: Layouts, x: string, g: string, sliding: Sliding): string {
   const e = l.emitter;
   const [samples = 1, given = 1] = l.shape(x);
@@ -335,7 +388,9 @@ function depthwiseWeightGradient(l: Layouts, x: string, g: string, sliding: Slid
   return l.reshape(kept, [given, 1, ...kernel]);
 }
 
-/** Σ a·b over the places of each sample's channel: blocked values of one shape give [N, C rounded up], in plain order. */
+/**
+ * Σ a·b over the places of each sample's channel: blocked values of one shape give [N, C rounded up], in plain order.
+ */
 export function imageDots(l: Layouts, a: string, b: string): string {
   const [samples = 1, channels = 1, ...image] = l.emitter.shape(a);
   const images = samples * channels;
@@ -356,7 +411,10 @@ export function imageMeans(l: Layouts, x: string): string {
   return product(image) === 1 ? x : l.emit('GlobalAveragePool', [x], [samples, channels, 1, 1]);
 }
 
-/** factor · Σ over samples of x [N, C] (or [N, C, 1, 1]): [C]. One matrix product, which is faster than a sum and a factor. */
+/**
+ * factor · Σ over samples of x [N, C] (or [N, C, 1, 1]): [C]. One matrix product, which is faster than a sum and a
+ * factor.
+ */
 export function sampleSum(l: Layouts, x: string, factor: number): string {
   const e = l.emitter;
   const [samples = 1, channels = 1] = e.shape(x);

@@ -4,7 +4,10 @@
 import { padZeros, product, range, transpose } from '../autodiff/expressions.ts';
 import type { Layouts } from './layouts.ts';
 
-/** [K/B, C/B, t, B of C, B of K], or [K/B, C, t, B of K] for fewer channels than a block, which the kernel takes from a plain image. */
+/**
+ * [K/B, C/B, t, B of C, B of K], or [K/B, C, t, B of K] for fewer channels than a block, which the kernel takes from a
+ * plain image.
+ */
 export function denseFilter(l: Layouts, weights: string): string {
   const { block } = l;
   const [, given = 1, ...kernel] = l.emitter.shape(weights);
@@ -16,11 +19,18 @@ export function denseFilter(l: Layouts, weights: string): string {
   const ordered =
     channels < block || taps === 1
       ? inner
-      : transpose(l.emitter, l.reshape(inner, [outputs / block, channels / block, block, taps, block]), [0, 1, 3, 2, 4]);
+      : transpose(
+          l.emitter,
+          l.reshape(inner, [outputs / block, channels / block, block, taps, block]),
+          [0, 1, 3, 2, 4],
+        );
   return l.reshape(ordered, [outputs, channels, ...kernel]);
 }
 
-/** The filter of the input's gradient, which maps K channels to C: [C/B, K/B, taps, B of K, B of C] for the given taps, as an h × w kernel. */
+/**
+ * The filter of the input's gradient, which maps K channels to C: [C/B, K/B, taps, B of K, B of C] for the given taps,
+ * as an h × w kernel.
+ */
 export function turnedFilter(l: Layouts, weights: string, taps: readonly number[], kernel: readonly number[]): string {
   const { block, emitter: e } = l;
   const padded = padChannels(l, weights, l.padded(e.shape(weights)[1] as number));
@@ -30,7 +40,10 @@ export function turnedFilter(l: Layouts, weights: string, taps: readonly number[
   return l.reshape(pickTaps(l, ordered, 2, taps), [channels, outputs, ...kernel]);
 }
 
-/** Weights [C, 1, h, w] of one channel a group: [C/B, taps, B]. `taps`: which, in which order, as a kernel of which size; default all. */
+/**
+ * Weights [C, 1, h, w] of one channel a group: [C/B, taps, B]. `taps`: which, in which order, as a kernel of which
+ * size; default all.
+ */
 export function depthwiseFilter(
   l: Layouts,
   weights: string,

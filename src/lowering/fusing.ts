@@ -1,5 +1,5 @@
-// What stands around a node, and what of it is computed together with it: the sum and the activation behind a normalization, the normalization behind a
-// convolution. Nothing is written here.
+// What stands around a node, and what of it is computed together with it: the sum and the activation behind a
+// normalization, the normalization behind a convolution. Nothing is written here.
 
 import { deferredOperator } from '../autodiff/deferred.ts';
 import { floatAttribute, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
@@ -15,9 +15,16 @@ export interface Source {
   type(name: string): ValueType;
 }
 
-/** Normalization by the batch's own statistics, which are outputs 1 and 2; nodes of their own write the running ones (autodiff/forward.ts). */
+/**
+ * Normalization by the batch's own statistics, which are outputs 1 and 2; nodes of their own write the running ones
+ * (autodiff/forward.ts).
+ */
 export function isBatchStatistics(node: Node): boolean {
-  return intAttribute(node, 'training_mode', 0) !== 0 && floatAttribute(node, 'momentum', 0.9) === 0 && node.outputs.length === 3;
+  return (
+    intAttribute(node, 'training_mode', 0) !== 0 &&
+    floatAttribute(node, 'momentum', 0.9) === 0 &&
+    node.outputs.length === 3
+  );
 }
 
 /** The nodes of a graph by what they read and make, and which of them were fused with an earlier one. */
@@ -69,13 +76,21 @@ export class Fusing {
   normalizationOf(y: string): Node | undefined {
     const readers = this.#readers.get(y) ?? [];
     const normalization = readers.find((reader) => reader.operator === 'BatchNormalization' && reader.domain === '');
-    const isNormalizing = (reader: Node): boolean => reader === normalization || deferredOperator(reader) === 'BatchNormalizationGradient';
+    const isNormalizing = (reader: Node): boolean =>
+      reader === normalization || deferredOperator(reader) === 'BatchNormalizationGradient';
     if (normalization === undefined || this.#results.has(y) || !readers.every(isNormalizing)) return undefined;
     return isBatchStatistics(normalization) ? normalization : undefined;
   }
 
-  /** Takes what can be computed together with y: the sum with a blocked value that is there, and the activation behind it, where nobody reads what is between. */
-  following(y: string): { readonly last: string; readonly sum: string | undefined; readonly activation: Activation | undefined } {
+  /**
+   * Takes what can be computed together with y: the sum with a blocked value that is there, and the activation behind
+   * it, where nobody reads what is between.
+   */
+  following(y: string): {
+    readonly last: string;
+    readonly sum: string | undefined;
+    readonly activation: Activation | undefined;
+  } {
     let last = y;
     let sum: string | undefined;
     const next = this.onlyReader(y);

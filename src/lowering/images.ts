@@ -1,5 +1,5 @@
-// What stands between convolutions and normalizations on blocked values: elementwise operators, factors and offsets of single images, means over the places,
-// parts beside each other.
+// What stands between convolutions and normalizations on blocked values: elementwise operators, factors and offsets of
+// single images, means over the places, parts beside each other.
 
 import { product } from '../autodiff/expressions.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -88,14 +88,20 @@ export class ImageLowering {
         return this.#concat(node);
       default:
         if (unary.has(node.operator)) return this.#unary(node);
-        return elementwise.has(node.operator) && (this.#elementwise(node) || this.#perImage(node) || this.#points(node));
+        return (
+          elementwise.has(node.operator) && (this.#elementwise(node) || this.#perImage(node) || this.#points(node))
+        );
     }
   }
 
   /** One operand is blocked; others are scalars. */
   #unary(node: Node): boolean {
     const [x, ...others] = node.inputs as [string, ...string[]];
-    if (!this.#l.isBlocked(x) || this.#isPoint(x) || others.some((other) => other !== '' && elementCount(this.#l.shape(other)) !== 1))
+    if (
+      !this.#l.isBlocked(x) ||
+      this.#isPoint(x) ||
+      others.some((other) => other !== '' && elementCount(this.#l.shape(other)) !== 1)
+    )
       return false;
     this.#write(node, [this.#l.blocked(x), ...others.map((other) => (other === '' ? '' : this.#l.plain(other)))]);
     return true;
@@ -104,39 +110,58 @@ export class ImageLowering {
   /** True for [N, C, 1, 1], which is as well off in row-major order. */
   #isPoint(value: string): boolean {
     const [, , ...image] = this.#l.shape(value);
-    return product(image) === 1 && this.#l.isBlocked(value) && (this.#l.shape(value)[1] as number) % this.#l.block === 0;
+    return (
+      product(image) === 1 && this.#l.isBlocked(value) && (this.#l.shape(value)[1] as number) % this.#l.block === 0
+    );
   }
 
   /** All operands have the result's shape or are scalars, and one is blocked already. */
   #elementwise(node: Node): boolean {
     const output = node.outputs[0] as string;
     const { shape } = this.#l.type(output);
-    if (shape.length !== 4 || node.outputs.length !== 1 || !node.inputs.some((input) => this.#l.isBlocked(input) && !this.#isPoint(input)))
+    if (
+      shape.length !== 4 ||
+      node.outputs.length !== 1 ||
+      !node.inputs.some((input) => this.#l.isBlocked(input) && !this.#isPoint(input))
+    )
       return false;
     const isScalar = (input: string): boolean => elementCount(this.#l.shape(input)) === 1;
     if (!node.inputs.every((input) => sameShape(this.#l.shape(input), shape) || isScalar(input))) return false;
     if (node.operator === 'Add' && node.inputs.length === 2 && this.#addSpread(node)) return true;
     this.#write(
       node,
-      node.inputs.map((input) => (sameShape(this.#l.shape(input), shape) ? this.#l.blocked(input) : this.#l.plain(input))),
+      node.inputs.map((input) =>
+        sameShape(this.#l.shape(input), shape) ? this.#l.blocked(input) : this.#l.plain(input),
+      ),
     );
     return true;
   }
 
   /**
-   * Points [N, C, 1, 1] with a scalar, written as a matrix: over the axes of length 1 the runtime takes the scalar element by element, which is fifty
-   * times slower.
+   * Points [N, C, 1, 1] with a scalar, written as a matrix: over the axes of length 1 the runtime takes the scalar
+   * element by element, which is fifty times slower.
    */
   #points(node: Node): boolean {
     const output = node.outputs[0] as string;
     const { type, shape } = this.#l.type(output);
     const [samples = 1, channels = 1, ...image] = shape;
-    if (shape.length !== 4 || product(image) !== 1 || samples * channels === 1 || node.outputs.length !== 1) return false;
-    const isScalar = (input: string): boolean => elementCount(this.#l.shape(input)) === 1;
-    if (!node.inputs.some(isScalar) || !node.inputs.every((input) => isScalar(input) || sameShape(this.#l.shape(input), shape)))
+    if (shape.length !== 4 || product(image) !== 1 || samples * channels === 1 || node.outputs.length !== 1)
       return false;
-    const inputs = node.inputs.map((input) => this.#l.reshape(this.#l.plain(input), isScalar(input) ? [] : [samples, channels]));
-    const matrix = this.#emitter.emitTyped(node.operator, inputs, { type, shape: [samples, channels] }, node.attributes);
+    const isScalar = (input: string): boolean => elementCount(this.#l.shape(input)) === 1;
+    if (
+      !node.inputs.some(isScalar) ||
+      !node.inputs.every((input) => isScalar(input) || sameShape(this.#l.shape(input), shape))
+    )
+      return false;
+    const inputs = node.inputs.map((input) =>
+      this.#l.reshape(this.#l.plain(input), isScalar(input) ? [] : [samples, channels]),
+    );
+    const matrix = this.#emitter.emitTyped(
+      node.operator,
+      inputs,
+      { type, shape: [samples, channels] },
+      node.attributes,
+    );
     this.#l.setPlain(output, this.#l.reshape(matrix, shape));
     return true;
   }
@@ -169,16 +194,25 @@ export class ImageLowering {
     return this.#imageAndPoint(producer);
   }
 
-  /** The operands of a product or sum of an image [N, C, H, W] that is blocked with a float for each sample's channel [N, C, 1, 1]. */
+  /**
+   * The operands of a product or sum of an image [N, C, H, W] that is blocked with a float for each sample's channel
+   * [N, C, 1, 1].
+   */
   #imageAndPoint(node: Node): { readonly image: string; readonly source: string } | undefined {
     const [a, b] = node.inputs as [string, string];
     const { shape } = this.#l.type(node.outputs[0] as string);
-    const isPoint = (value: string): boolean => sameShape(this.#l.shape(value), [shape[0] as number, shape[1] as number, 1, 1]);
+    const isPoint = (value: string): boolean =>
+      sameShape(this.#l.shape(value), [shape[0] as number, shape[1] as number, 1, 1]);
     for (const [image, source] of [
       [a, b],
       [b, a],
     ] as const) {
-      if (sameShape(this.#l.shape(image), shape) && isPoint(source) && isFloatImage(this.#l, image) && this.#l.isBlocked(image))
+      if (
+        sameShape(this.#l.shape(image), shape) &&
+        isPoint(source) &&
+        isFloatImage(this.#l, image) &&
+        this.#l.isBlocked(image)
+      )
         return { image, source };
     }
     return undefined;
@@ -198,7 +232,10 @@ export class ImageLowering {
     return true;
   }
 
-  /** image · factor + offset, the latter two of shape [N, C, 1, 1] (default 1 and 0): every sample's channel as a channel. */
+  /**
+   * image · factor + offset, the latter two of shape [N, C, 1, 1] (default 1 and 0): every sample's channel as a
+   * channel.
+   */
   #imageAffine(image: string, factor: string | undefined, offset?: string): string {
     const l = this.#l;
     const x = l.blocked(image);
@@ -263,7 +300,12 @@ export class ImageLowering {
     const kept =
       padded === channels
         ? name
-        : this.#emitter.emit('Slice', [name, this.#emitter.int64s([0]), this.#emitter.int64s([channels]), this.#emitter.int64s([1])]);
+        : this.#emitter.emit('Slice', [
+            name,
+            this.#emitter.int64s([0]),
+            this.#emitter.int64s([channels]),
+            this.#emitter.int64s([1]),
+          ]);
     this.#l.setPlain(output, this.#l.reshape(kept, shape));
   }
 
@@ -298,7 +340,8 @@ export class ImageLowering {
     const { shape } = this.#l.type(output);
     if (shape.length !== 4 || intAttribute(node, 'axis', 0) !== 1 || !isFloatImage(this.#l, output)) return false;
     const isWhole = (input: string): boolean => (this.#l.shape(input)[1] as number) % this.#l.block === 0;
-    if (!node.inputs.every(isWhole) || !node.inputs.some((input) => this.#l.isBlocked(input) && !this.#isPoint(input))) return false;
+    if (!node.inputs.every(isWhole) || !node.inputs.some((input) => this.#l.isBlocked(input) && !this.#isPoint(input)))
+      return false;
     this.#write(
       node,
       node.inputs.map((input) => this.#l.blocked(input)),

@@ -1,8 +1,10 @@
-// Where the values of a graph under lowering stand: in ONNX's row-major order (plain), in the blocked layout of ONNX Runtime's CPU kernels, or with
-// channels last (rows). A value is brought to another layout when somebody first asks for it there, once.
+// Where the values of a graph under lowering stand: in ONNX's row-major order (plain), in the blocked layout of ONNX
+// Runtime's CPU kernels, or with channels last (rows). A value is brought to another layout when somebody first asks
+// for it there, once.
 //
-// Blocked: [N, C, H, W] lies in memory as [N, C/B, H, W, B], C rounded up to blocks of B. What is in the channels that were added is finite and
-// never counts: filters have zeros there. ONNX Runtime calls the shape of such a value [N, C rounded up, H, W].
+// Blocked: [N, C, H, W] lies in memory as [N, C/B, H, W, B], C rounded up to blocks of B. What is in the channels that
+// were added is finite and never counts: filters have zeros there. ONNX Runtime calls the shape of such a value [N, C
+// rounded up, H, W].
 
 import { assert, defined } from '../assert.ts';
 import { padZeros } from '../autodiff/expressions.ts';
@@ -139,10 +141,13 @@ export class Layouts {
     return reshaped;
   }
 
-  /** Row-major [N, C, H, W] to blocked, under a name of its own; channels that are missing to whole blocks are zeros. */
+  /**
+   * Row-major [N, C, H, W] to blocked, under a name of its own; channels that are missing to whole blocks are zeros.
+   */
   #reorderInput(plain: string, value: string): string {
     const { type, shape } = this.type(value);
-    const cast = (name: string, to: ValueType['type']): string => this.emitter.emit('Cast', [name], { to: int(dataTypeCode(to)) });
+    const cast = (name: string, to: ValueType['type']): string =>
+      this.emitter.emit('Cast', [name], { to: int(dataTypeCode(to)) });
     const floats = type === 'float32' ? plain : cast(plain, 'float32');
     // The kernel takes channels in fours.
     const missing = (4 - ((shape[1] as number) % 4)) % 4;
@@ -165,9 +170,17 @@ export class Layouts {
     const channels = { channels: int(shape[1] as number) };
     if (type === 'float32') {
       const name = this.emitter.fresh('ReorderOutput');
-      e.appendTyped({ operator: 'ReorderOutput', domain: blockedDomain, name, inputs: [blocked], outputs: [value], attributes: channels }, [
-        { type, shape },
-      ]);
+      e.appendTyped(
+        {
+          operator: 'ReorderOutput',
+          domain: blockedDomain,
+          name,
+          inputs: [blocked],
+          outputs: [value],
+          attributes: channels,
+        },
+        [{ type, shape }],
+      );
       return value;
     }
     const floats = e.emit('Cast', [blocked], { to: int(dataTypeCode('float32')) });

@@ -1,5 +1,6 @@
-// Batch normalization of blocked images by the batch's statistics. Sums over places are dot products of whole images, in one convolution each; what
-// is applied to every element is one factor and one offset a channel, fused with what follows. m: elements of a channel.
+// Batch normalization of blocked images by the batch's statistics. Sums over places are dot products of whole images,
+// in one convolution each; what is applied to every element is one factor and one offset a channel, fused with what
+// follows. m: elements of a channel.
 
 import { mul, product, scale, shift, slice, sub } from '../autodiff/expressions.ts';
 import { type Activation, channelAffine, imageDots, imageMeans, sampleSum } from './convolutions.ts';
@@ -63,8 +64,9 @@ function trimmed(l: Layouts, vector: string, channels: number): string {
 }
 
 /**
- * dx (blocked), dscale and dbias (plain, [C]): with the means over a channel s = mean(g) and t = mean(g·(x − mean)) = mean(g·x) − mean·s,
- * a = scale·inv and k = −a·inv²·t: dx = a·g + k·x − a·s − k·mean, dscale = m·inv·t, dbias = m·s. What is subtracted is computed with its sign.
+ * dx (blocked), dscale and dbias (plain, [C]): with the means over a channel s = mean(g) and t = mean(g·(x − mean)) =
+ * mean(g·x) − mean·s, a = scale·inv and k = −a·inv²·t: dx = a·g + k·x − a·s − k·mean, dscale = m·inv·t, dbias = m·s.
+ * What is subtracted is computed with its sign.
  */
 export function batchNormalizationGradient(
   l: Layouts,

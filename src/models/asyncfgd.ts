@@ -1,5 +1,6 @@
-// The small networks of AsyncFGD's Tables 8-11: ConvS, ConvL, FCS, FCL, with ReLU or Tanh. Their tensors have the tables' names. Table 9 ends with 256
-// features where Table 5 still names an activation: here a layer `fc4` makes logits of them.
+// The small networks of AsyncFGD's Tables 8-11: ConvS, ConvL, FCS, FCL, with ReLU or Tanh. Their tensors have the
+// tables' names. Table 9 ends with 256 features where Table 5 still names an activation: here a layer `fc4` makes
+// logits of them.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 

@@ -1,4 +1,5 @@
-// Multi-head self-attention (Vaswani et al. 2017), written out in standard operators: what BERT and the vision transformers share.
+// Multi-head self-attention (Vaswani et al. 2017), written out in standard operators: what BERT and the vision
+// transformers share.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { type Initialization, zeros } from '../graph/initialization.ts';

@@ -1,5 +1,6 @@
-// BERT (Devlin et al. 2019) for sequence classification, as in transformers' BertForSequenceClassification, whose parameter names it has. Sequences
-// are taken as full: there is no attention mask, and every token is of the first type.
+// BERT (Devlin et al. 2019) for sequence classification, as in transformers' BertForSequenceClassification, whose
+// parameter names it has. Sequences are taken as full: there is no attention mask, and every token is of the first
+// type.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { normal, zeros } from '../graph/initialization.ts';
@@ -40,20 +41,35 @@ export function bert(
   { config, classes, dropout }: { config: BertConfig; classes: number; dropout: number },
 ): string {
   let x = embeddings(b, ids, config, dropout);
-  for (let index = 0; index < config.layerCount; index++) x = encoderLayer(b, x, `bert.encoder.layer.${index}`, config, dropout);
+  for (let index = 0; index < config.layerCount; index++)
+    x = encoderLayer(b, x, `bert.encoder.layer.${index}`, config, dropout);
   const pooled = b.tanh(dense(b, firstPosition(b, x), 'bert.pooler.dense', config.width));
   return dense(b, dropoutOf(b, pooled, dropout), 'classifier', classes);
 }
 
-function embeddings(b: GraphBuilder, ids: string, { width, vocabularySize, positionCount }: BertConfig, dropout: number): string {
+function embeddings(
+  b: GraphBuilder,
+  ids: string,
+  { width, vocabularySize, positionCount }: BertConfig,
+  dropout: number,
+): string {
   const name = 'bert.embeddings';
-  const words = b.embedding(ids, { name: `${name}.word_embeddings`, count: vocabularySize, width, initialization: weightInitialization });
+  const words = b.embedding(ids, {
+    name: `${name}.word_embeddings`,
+    count: vocabularySize,
+    width,
+    initialization: weightInitialization,
+  });
   const positions = b.parameter(`${name}.position_embeddings.weight`, [positionCount, width], weightInitialization);
   const types = b.parameter(`${name}.token_type_embeddings.weight`, [2, width], weightInitialization);
   const length = b.size(ids, 1);
   const type = sliceRows(b, types, { axis: 0, end: 1 });
   const position = length === positionCount ? positions : sliceRows(b, positions, { axis: 0, end: length });
-  return dropoutOf(b, b.layerNorm(b.add(words, b.add(position, type)), { name: `${name}.LayerNorm`, epsilon }), dropout);
+  return dropoutOf(
+    b,
+    b.layerNorm(b.add(words, b.add(position, type)), { name: `${name}.LayerNorm`, epsilon }),
+    dropout,
+  );
 }
 
 function encoderLayer(

@@ -1,4 +1,5 @@
-// What several families of image networks are made of. Parameters are called as in torchvision, so that its state dictionaries fit.
+// What several families of image networks are made of. Parameters are called as in torchvision, so that its state
+// dictionaries fit.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { fans, heNormal, type Initialization, zeros } from '../graph/initialization.ts';
@@ -59,7 +60,10 @@ export interface SqueezeExciteOptions {
   readonly gate: 'sigmoid' | 'hardSigmoid';
 }
 
-/** x times a weight per sample and channel: gate(W₂ · activation(W₁ · mean(x))) (Hu et al. 2018), by 1x1 convolutions `name.fc1` and `name.fc2`. */
+/**
+ * x times a weight per sample and channel: gate(W₂ · activation(W₁ · mean(x))) (Hu et al. 2018), by 1x1 convolutions
+ * `name.fc1` and `name.fc2`.
+ */
 export function squeezeExcite(b: GraphBuilder, x: string, options: SqueezeExciteOptions): string {
   const { name, squeezeChannels, activation, gate } = options;
   const channels = b.size(x, 1);

@@ -1,4 +1,5 @@
-// Whole models cut in two give the uncut model's gradients, wherever they are cut. A few places each; EVERY_CUT=1 tries all of them.
+// Whole models cut in two give the uncut model's gradients, wherever they are cut. A few places each; EVERY_CUT=1 tries
+// all of them.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -20,7 +21,10 @@ import { buildModel } from './zoo.ts';
 
 /** Two samples: batch normalization needs more than one. */
 const batchSize = 2;
-/** Of the norm of a parameter's gradient. The same operators run on the same numbers; only what the runtime fuses at the cut differs. */
+/**
+ * Of the norm of a parameter's gradient. The same operators run on the same numbers; only what the runtime fuses at the
+ * cut differs.
+ */
 const tolerance = 1e-4;
 
 let engine: Engine;
@@ -55,7 +59,8 @@ async function run(graph: Graph, values: Values): Promise<void> {
 }
 
 function graphsOf(stage: StageGraph): StageGraphs {
-  const names = (cuts: StageGraph['inputs']): string[] => cuts.filter(({ differentiable }) => differentiable).map(({ name }) => name);
+  const names = (cuts: StageGraph['inputs']): string[] =>
+    cuts.filter(({ differentiable }) => differentiable).map(({ name }) => name);
   const isLast = stage.outputs.every(({ differentiable }) => !differentiable) || stage.outputs.length === 1;
   return differentiate(stage, {
     inputs: names(stage.inputs),
@@ -63,9 +68,16 @@ function graphsOf(stage: StageGraph): StageGraphs {
   });
 }
 
-/** The gradients of all parameters, through the stages in order and back. `values`: inputs, and the gradient of the model's output. */
+/**
+ * The gradients of all parameters, through the stages in order and back. `values`: inputs, and the gradient of the
+ * model's output.
+ */
 async function gradientsOf(stages: readonly StageGraph[], given: ReadonlyMap<string, Tensor>): Promise<Values> {
-  const passes = stages.map((stage) => ({ stage, graphs: graphsOf(stage), values: new Map(stage.graph.initializers) as Values }));
+  const passes = stages.map((stage) => ({
+    stage,
+    graphs: graphsOf(stage),
+    values: new Map(stage.graph.initializers) as Values,
+  }));
   const travelling: Values = new Map(given);
   for (const { stage, graphs, values } of passes) {
     for (const { name } of stage.inputs) values.set(name, travelling.get(name) as Tensor);
@@ -79,7 +91,8 @@ async function gradientsOf(stages: readonly StageGraph[], given: ReadonlyMap<str
       if (seed !== undefined) values.set(outputGradientName(name), seed);
     }
     await run(graphs.backward, values);
-    for (const name of graphs.inputGradients) travelling.set(outputGradientName(name), values.get(gradientName(name)) as Tensor);
+    for (const name of graphs.inputGradients)
+      travelling.set(outputGradientName(name), values.get(gradientName(name)) as Tensor);
     for (const name of graphs.parameterGradients) gradients.set(name, values.get(gradientName(name)) as Tensor);
   }
   return gradients;
@@ -99,7 +112,10 @@ function checkGradients(found: Values, expected: Values, where: string): void {
     const difference = norm(a.map((element, index) => element - (b[index] as number)));
     // What cancels to nothing (a bias in front of a normalization) is compared with the model's largest gradient.
     const scale = Math.max(norm(b), largest * 1e-4);
-    assert.ok(difference <= tolerance * scale, `${where}: the gradient of ${name} differs by ${difference / scale} of its norm`);
+    assert.ok(
+      difference <= tolerance * scale,
+      `${where}: the gradient of ${name} differs by ${difference / scale} of its norm`,
+    );
   }
 }
 
@@ -113,16 +129,27 @@ for (const [model, build] of Object.entries(models)) {
     const given = new Map<string, Tensor>();
     for (const { name, type, shape } of whole.graph.inputs) {
       const sizes = shape as readonly number[];
-      const tokens = (): number[] => Array.from({ length: sizes.reduce((a, b) => a * b, 1) }, () => random.integer(1000));
-      given.set(name, type === 'int64' ? tensor('int64', sizes, tokens()) : randomTensor(random, { type, shape: sizes }));
+      const tokens = (): number[] =>
+        Array.from({ length: sizes.reduce((a, b) => a * b, 1) }, () => random.integer(1000));
+      given.set(
+        name,
+        type === 'int64' ? tensor('int64', sizes, tokens()) : randomTensor(random, { type, shape: sizes }),
+      );
     }
     const output = whole.graph.outputs[0];
     assert.ok(output !== undefined, 'the model has an output');
-    given.set(outputGradientName(output.name), randomTensor(random, { type: output.type, shape: output.shape as readonly number[] }));
+    given.set(
+      outputGradientName(output.name),
+      randomTensor(random, { type: output.type, shape: output.shape as readonly number[] }),
+    );
     const expected = await gradientsOf([whole], given);
     const every = process.env['EVERY_CUT'] === '1' ? 1 : Math.ceil(count / 2);
     for (let cut = 1; cut < count; cut += every) {
-      checkGradients(await gradientsOf([extract(0, cut), extract(cut, count)], given), expected, `cut ${cut} of ${count}`);
+      checkGradients(
+        await gradientsOf([extract(0, cut), extract(cut, count)], given),
+        expected,
+        `cut ${cut} of ${count}`,
+      );
     }
   });
 }

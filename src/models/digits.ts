@@ -1,5 +1,6 @@
-// The quickstart's network for 28x28 grey digits: two convolutions with pools, two linear layers with dropout between; 237,514 parameters. No batch normalization, so that any
-// stage may be replicated and the distributed run equals the single-device run.
+// The quickstart's network for 28x28 grey digits: two convolutions with pools, two linear layers with dropout between;
+// 237,514 parameters. No batch normalization, so that any stage may be replicated and the distributed run equals the
+// single-device run.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 

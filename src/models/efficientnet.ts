@@ -20,7 +20,13 @@ const baseStages: readonly Stage[] = [
 
 /** The stages with each count of blocks times `depth`, rounded up. */
 export function efficientNetStages(depth: number): readonly Stage[] {
-  return baseStages.map(([expansion, kernel, stride, channels, count]) => [expansion, kernel, stride, channels, Math.ceil(count * depth)]);
+  return baseStages.map(([expansion, kernel, stride, channels, count]) => [
+    expansion,
+    kernel,
+    stride,
+    channels,
+    Math.ceil(count * depth),
+  ]);
 }
 
 /** Logits of images x [N, C, H, W]. */
@@ -57,8 +63,16 @@ function mobileBlock(
   const hidden = inChannels * expansion;
   let part = 0;
   let y = x;
-  if (hidden !== inChannels) y = convNorm(b, y, { name: `${name}.${part++}`, outChannels: hidden, kernel: 1, activation: 'silu' });
-  y = convNorm(b, y, { name: `${name}.${part++}`, outChannels: hidden, kernel, stride, groups: hidden, activation: 'silu' });
+  if (hidden !== inChannels)
+    y = convNorm(b, y, { name: `${name}.${part++}`, outChannels: hidden, kernel: 1, activation: 'silu' });
+  y = convNorm(b, y, {
+    name: `${name}.${part++}`,
+    outChannels: hidden,
+    kernel,
+    stride,
+    groups: hidden,
+    activation: 'silu',
+  });
   const squeezeChannels = Math.max(1, Math.floor(inChannels / 4));
   y = squeezeExcite(b, y, { name: `${name}.${part++}`, squeezeChannels, activation: 'silu', gate: 'sigmoid' });
   y = convNorm(b, y, { name: `${name}.${part}`, outChannels: channels, kernel: 1, activation: 'none' });

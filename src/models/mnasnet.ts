@@ -39,7 +39,12 @@ export function mnasNet(
   for (const [kernel, stride, expansion, count, full] of stacks) {
     for (let block = 0; block < count; block++) {
       const name = `layers.${index}.${block}.layers`;
-      y = invertedResidual(b, y, name, { kernel, stride: block === 0 ? stride : 1, expansion, channels: channelsOf(full) });
+      y = invertedResidual(b, y, name, {
+        kernel,
+        stride: block === 0 ? stride : 1,
+        expansion,
+        channels: channelsOf(full),
+      });
     }
     index++;
   }
@@ -60,7 +65,13 @@ interface LayerOptions {
 }
 
 /** Convolution and normalization as modules `index` and `index + 1` of a sequence. */
-function namedLayer(b: GraphBuilder, x: string, name: string, index: number, options: LayerOptions & { outChannels: number }): string {
+function namedLayer(
+  b: GraphBuilder,
+  x: string,
+  name: string,
+  index: number,
+  options: LayerOptions & { outChannels: number },
+): string {
   return convNorm(b, x, { name, names: [`${name}.${index}`, `${name}.${index + 1}`], norm, ...options });
 }
 

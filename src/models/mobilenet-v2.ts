@@ -43,11 +43,22 @@ export function mobileNetV2(
   x: string,
   { config, classes, dropout }: { config: MobileNetV2Config; classes: number; dropout: number },
 ): string {
-  let y = convNorm(b, x, { name: 'features.0', outChannels: 32, kernel: 3, stride: config.stemStride, activation: 'relu6' });
+  let y = convNorm(b, x, {
+    name: 'features.0',
+    outChannels: 32,
+    kernel: 3,
+    stride: config.stemStride,
+    activation: 'relu6',
+  });
   let index = 1;
   for (const [expansion, channels, count, stride] of config.stages) {
     for (let block = 0; block < count; block++) {
-      y = invertedResidual(b, y, { name: `features.${index++}.conv`, expansion, channels, stride: block === 0 ? stride : 1 });
+      y = invertedResidual(b, y, {
+        name: `features.${index++}.conv`,
+        expansion,
+        channels,
+        stride: block === 0 ? stride : 1,
+      });
     }
   }
   y = convNorm(b, y, { name: `features.${index}`, outChannels: 1280, kernel: 1, activation: 'relu6' });
@@ -69,8 +80,22 @@ function invertedResidual(
   const hidden = inChannels * expansion;
   let part = 0;
   let y = x;
-  if (expansion !== 1) y = convNorm(b, y, { name: `${name}.${part++}`, outChannels: hidden, kernel: 1, activation: 'relu6' });
-  y = convNorm(b, y, { name: `${name}.${part++}`, outChannels: hidden, kernel: 3, stride, groups: hidden, activation: 'relu6' });
-  y = convNorm(b, y, { name, names: [`${name}.${part}`, `${name}.${part + 1}`], outChannels: channels, kernel: 1, activation: 'none' });
+  if (expansion !== 1)
+    y = convNorm(b, y, { name: `${name}.${part++}`, outChannels: hidden, kernel: 1, activation: 'relu6' });
+  y = convNorm(b, y, {
+    name: `${name}.${part++}`,
+    outChannels: hidden,
+    kernel: 3,
+    stride,
+    groups: hidden,
+    activation: 'relu6',
+  });
+  y = convNorm(b, y, {
+    name,
+    names: [`${name}.${part}`, `${name}.${part + 1}`],
+    outChannels: channels,
+    kernel: 1,
+    activation: 'none',
+  });
   return stride === 1 && inChannels === channels ? b.add(x, y) : y;
 }

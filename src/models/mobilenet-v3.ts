@@ -32,13 +32,23 @@ const smallBlocks: readonly Block[] = [
 const norm = { epsilon: 1e-3, momentum: 0.99 };
 
 /** Logits of images x [N, C, H, W]. */
-export function mobileNetV3Small(b: GraphBuilder, x: string, { classes, dropout }: { classes: number; dropout: number }): string {
+export function mobileNetV3Small(
+  b: GraphBuilder,
+  x: string,
+  { classes, dropout }: { classes: number; dropout: number },
+): string {
   let y = convNorm(b, x, { name: 'features.0', outChannels: 16, kernel: 3, stride: 2, activation: 'hardSwish', norm });
   smallBlocks.forEach((block, index) => {
     y = invertedResidual(b, y, `features.${index + 1}.block`, block);
   });
   const last = smallBlocks.length + 1;
-  y = convNorm(b, y, { name: `features.${last}`, outChannels: 6 * b.size(y, 1), kernel: 1, activation: 'hardSwish', norm });
+  y = convNorm(b, y, {
+    name: `features.${last}`,
+    outChannels: 6 * b.size(y, 1),
+    kernel: 1,
+    activation: 'hardSwish',
+    norm,
+  });
   const linear = { weightInitialization: normal(0.01), biasInitialization: zeros };
   y = b.hardSwish(b.linear(pooledFeatures(b, y), { name: 'classifier.0', outFeatures: 1024, ...linear }));
   return b.linear(dropoutOf(b, y, dropout), { name: 'classifier.3', outFeatures: classes, ...linear });

@@ -55,7 +55,8 @@ export function parseOptions(model: string, text: string, names: readonly Option
       const takes = names.length === 0 ? 'takes no options' : `takes ${names.map((known) => `${known}=…`).join(', ')}`;
       throw new InputError(`The built-in model ${model} has no option ${JSON.stringify(part)}; it ${takes}.`);
     }
-    if (found.has(name)) throw new InputError(`The option ${name} of the built-in model ${model} is given twice; give it once.`);
+    if (found.has(name))
+      throw new InputError(`The option ${name} of the built-in model ${model} is given twice; give it once.`);
     found.set(name, checkedOption(model, name, part.slice(equals + 1)));
   }
   return Object.fromEntries(found);
@@ -66,7 +67,9 @@ function checkedOption(model: string, name: OptionName, text: string): number | 
   const { takes, read } = readers[name];
   const value = read(text);
   if (value === undefined) {
-    throw new InputError(`The option ${name} of the built-in model ${model} is ${JSON.stringify(text)}; it must be ${takes}.`);
+    throw new InputError(
+      `The option ${name} of the built-in model ${model} is ${JSON.stringify(text)}; it must be ${takes}.`,
+    );
   }
   return value;
 }

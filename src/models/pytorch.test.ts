@@ -1,5 +1,5 @@
-// Every family beside torchvision's or transformers' model with the same weights, on ONNX Runtime: logits in evaluation mode, and in training mode with
-// batch statistics logits, loss, running means and gradients.
+// Every family beside torchvision's or transformers' model with the same weights, on ONNX Runtime: logits in evaluation
+// mode, and in training mode with batch statistics logits, loss, running means and gradients.
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
@@ -21,7 +21,10 @@ type Gradients = NonNullable<ExpectedTraining['gradients']>;
 const tolerance = 1e-4;
 /** In float64; the fixture has seven digits. */
 const exactTolerance = 1e-6;
-/** Nets without a kink (ReLU, max pool). In the others a value that rounding moves over a kink changes gradients by some 0.3%, by chance. */
+/**
+ * Nets without a kink (ReLU, max pool). In the others a value that rounding moves over a kink changes gradients by some
+ * 0.3%, by chance.
+ */
 const smooth = /^(bert|vit|efficientnet|fc-s:activation=tanh)/;
 
 const engine = await createOnnxRuntimeNodeEngine();
@@ -31,13 +34,17 @@ for (const name of zooCaseNames) {
   test(`${name}: PyTorch's logits; in training mode its loss, statistics and gradients, too`, async () => {
     const item = zooCase(name);
     const { graph, input, evaluation, parameterCount } = item;
-    const counted = graph.parameters.reduce((sum, parameter) => sum + elementCount((graph.initializers.get(parameter) as Tensor).shape), 0);
+    const counted = graph.parameters.reduce(
+      (sum, parameter) => sum + elementCount((graph.initializers.get(parameter) as Tensor).shape),
+      0,
+    );
     assert.equal(counted, parameterCount);
     const { graph: model } = instantiate(inferenceMode(graph), input.shape[0] as number);
     const results = await runOnEngine(engine, withParametersAsInputs(model), values(model, input));
     checkLogits(results.get(logitsName(model)), evaluation, tolerance);
     const run: Run = (part, known) => runOnEngine(engine, part, known);
-    if (item.training !== undefined) await checkTraining(item, item.training, run, [tolerance, smooth.test(name) ? tolerance : 0.02]);
+    if (item.training !== undefined)
+      await checkTraining(item, item.training, run, [tolerance, smooth.test(name) ? tolerance : 0.02]);
   });
 }
 
@@ -72,16 +79,27 @@ async function checkTraining(
     const mean = toNumbers(known.get(updated) as Tensor);
     const scale = mean.reduce((sum, x) => sum + Math.abs(x), 0);
     const sum = mean.reduce((total, x) => total + x, 0);
-    assert.ok(Math.abs(sum - (expected.runningMeanSums[buffer] as number)) <= allowed * scale, `${buffer} sums to ${sum}`);
+    assert.ok(
+      Math.abs(sum - (expected.runningMeanSums[buffer] as number)) <= allowed * scale,
+      `${buffer} sums to ${sum}`,
+    );
   }
   const { loss, gradient } = crossEntropy(logits, labels);
-  assert.ok(Math.abs(loss - expected.loss) <= allowed * expected.loss, `the loss is ${loss}, PyTorch's ${expected.loss}`);
+  assert.ok(
+    Math.abs(loss - expected.loss) <= allowed * expected.loss,
+    `the loss is ${loss}, PyTorch's ${expected.loss}`,
+  );
   if (expected.gradients === undefined) return;
   known.set(outputGradientName(output), gradient);
   checkGradients(await run(backward, known), graph, expected.gradients, allowedOfGradients);
 }
 
-function checkGradients(found: ReadonlyMap<string, Tensor>, { parameters }: Graph, expected: Gradients, allowedRatio: number): void {
+function checkGradients(
+  found: ReadonlyMap<string, Tensor>,
+  { parameters }: Graph,
+  expected: Gradients,
+  allowedRatio: number,
+): void {
   assert.deepEqual([...parameters].sort(), Object.keys(expected).sort());
   // Some gradients are zero but for rounding (of biases before a normalization): these are held to the scale of all.
   const largest = Math.max(...Object.values(expected).map(([norm]) => norm));
@@ -91,7 +109,10 @@ function checkGradients(found: ReadonlyMap<string, Tensor>, { parameters }: Grap
     const allowed = allowedRatio * Math.max(norm, 1e-3 * largest);
     const what = `the gradient of ${name} has`;
     assert.ok(Math.abs(moments.norm - norm) <= allowed, `${what} the norm ${moments.norm}, PyTorch's ${norm}`);
-    assert.ok(Math.abs(moments.product - product) <= allowed, `${what} the product ${moments.product}, PyTorch's ${product}`);
+    assert.ok(
+      Math.abs(moments.product - product) <= allowed,
+      `${what} the product ${moments.product}, PyTorch's ${product}`,
+    );
   }
 }
 
@@ -105,7 +126,10 @@ function momentsOf({ data }: Tensor, direction: (index: number) => number): { no
   return { norm: Math.sqrt(squares), product };
 }
 
-/** Weights are fed, not constants of the session: that is how they are trained, and a session with 25 MB of constants takes twice that. */
+/**
+ * Weights are fed, not constants of the session: that is how they are trained, and a session with 25 MB of constants
+ * takes twice that.
+ */
 function withParametersAsInputs(graph: Graph): Graph {
   const changing = [...graph.parameters, ...graph.buffers];
   const initializers = new Map([...graph.initializers].filter(([name]) => !changing.includes(name)));

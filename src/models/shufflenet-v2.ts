@@ -15,7 +15,11 @@ export interface ShuffleNetV2Config {
 export const shuffleNetV2HalfConfig: ShuffleNetV2Config = { counts: [4, 8, 4], channels: [24, 48, 96, 192, 1024] };
 
 /** Logits of images x [N, C, H, W]. */
-export function shuffleNetV2(b: GraphBuilder, x: string, { config, classes }: { config: ShuffleNetV2Config; classes: number }): string {
+export function shuffleNetV2(
+  b: GraphBuilder,
+  x: string,
+  { config, classes }: { config: ShuffleNetV2Config; classes: number },
+): string {
   const [stem, ...rest] = config.channels;
   const last = rest.pop() as number;
   let y = layer(b, x, 'conv1', 0, { outChannels: stem, kernel: 3, stride: 2, activation: 'relu' });
@@ -38,7 +42,9 @@ interface LayerOptions {
   readonly activation: Activation;
 }
 
-/** Convolution and normalization as modules `index` and `index + 1` of a sequence, with PyTorch's own initial weights. */
+/**
+ * Convolution and normalization as modules `index` and `index + 1` of a sequence, with PyTorch's own initial weights.
+ */
 function layer(b: GraphBuilder, x: string, name: string, index: number, options: LayerOptions): string {
   const fanIn = (b.size(x, 1) / (options.groups ?? 1)) * options.kernel ** 2;
   const names = [`${name}.${index}`, `${name}.${index + 1}`] as const;
@@ -56,14 +62,26 @@ function unit(b: GraphBuilder, x: string, name: string): string {
 function splitUnit(b: GraphBuilder, x: string, name: string, outChannels: number): string {
   const inChannels = b.size(x, 1);
   const short = `${name}.branch1`;
-  const spatial = layer(b, x, short, 0, { outChannels: inChannels, kernel: 3, stride: 2, groups: inChannels, activation: 'none' });
+  const spatial = layer(b, x, short, 0, {
+    outChannels: inChannels,
+    kernel: 3,
+    stride: 2,
+    groups: inChannels,
+    activation: 'none',
+  });
   const first = layer(b, spatial, short, 2, { outChannels, kernel: 1, activation: 'relu' });
   return b.concat([first, branch(b, x, `${name}.branch2`, outChannels, 2)], 1);
 }
 
 function branch(b: GraphBuilder, x: string, name: string, outChannels: number, stride: number): string {
   const expanded = layer(b, x, name, 0, { outChannels, kernel: 1, activation: 'relu' });
-  const spatial = layer(b, expanded, name, 3, { outChannels, kernel: 3, stride, groups: outChannels, activation: 'none' });
+  const spatial = layer(b, expanded, name, 3, {
+    outChannels,
+    kernel: 3,
+    stride,
+    groups: outChannels,
+    activation: 'none',
+  });
   return layer(b, spatial, name, 5, { outChannels, kernel: 1, activation: 'relu' });
 }
 

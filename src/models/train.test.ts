@@ -1,4 +1,5 @@
-// The zoo as a user meets it: the real command trains built-in models on made-up data, and every model's training graphs can be written.
+// The zoo as a user meets it: the real command trains built-in models on made-up data, and every model's training
+// graphs can be written.
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
@@ -12,13 +13,17 @@ const cwd = temporaryFolder();
 
 test('asteroid train --model NAME:OPTIONS --data synthetic:SHAPE trains, saves and tests', async () => {
   const model = ['--model', 'mobilenet-v2:input=32,classes=4', '--data', 'synthetic:3x32x32:4:32', '--out', 'run'];
-  const { code, stderr } = await runCommand(['train', ...model, '--batch', '8', '--steps', '2', '--workers', '0', '--json'], {
-    cwd,
-  });
+  const { code, stderr } = await runCommand(
+    ['train', ...model, '--batch', '8', '--steps', '2', '--workers', '0', '--json'],
+    {
+      cwd,
+    },
+  );
   assert.equal(code, 0, stderr);
   const rounds = await jsonLines(join(cwd, 'run', 'metrics.jsonl'));
   assert.equal(rounds.length, 2);
-  for (const { loss } of rounds) assert.ok(Math.abs(Number(loss) - Math.log(4)) < 0.5, `${loss} is near that of guessing among four`);
+  for (const { loss } of rounds)
+    assert.ok(Math.abs(Number(loss) - Math.log(4)) < 0.5, `${loss} is near that of guessing among four`);
 });
 
 describe('every model has its training graphs: all parameters get gradients', () => {

@@ -1,5 +1,5 @@
-// The net of the Fashion-MNIST example: two convolutions with pools, two linear layers with dropout before each; 421,642 parameters. No batch
-// normalization, so that any stage may be replicated.
+// The net of the Fashion-MNIST example: two convolutions with pools, two linear layers with dropout before each;
+// 421,642 parameters. No batch normalization, so that any stage may be replicated.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 

@@ -1,5 +1,5 @@
-// Vision transformers (Dosovitskiy et al. 2021) as in transformers' ViTForImageClassification, whose parameter names they have; DeiT (Touvron et al.
-// 2021) without distillation is the same network in smaller widths.
+// Vision transformers (Dosovitskiy et al. 2021) as in transformers' ViTForImageClassification, whose parameter names
+// they have; DeiT (Touvron et al. 2021) without distillation is the same network in smaller widths.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { normal, zeros } from '../graph/initialization.ts';
@@ -33,7 +33,8 @@ export function vit(
   { config, classes, dropout }: { config: VitConfig; classes: number; dropout: number },
 ): string {
   let y = dropoutOf(b, embeddings(b, x, config), dropout);
-  for (let index = 0; index < config.layerCount; index++) y = encoderLayer(b, y, `vit.layers.${index}`, config, dropout);
+  for (let index = 0; index < config.layerCount; index++)
+    y = encoderLayer(b, y, `vit.layers.${index}`, config, dropout);
   // Only the first position is read, and each is normalized by itself.
   return dense(b, b.layerNorm(firstPosition(b, y), { name: 'vit.layernorm', epsilon }), 'classifier', classes);
 }
@@ -59,7 +60,13 @@ function embeddings(b: GraphBuilder, x: string, { width, patch }: VitConfig): st
   return b.add(pad(patches, 1, 0), b.add(pad(token, 0, patchCount), positions));
 }
 
-function encoderLayer(b: GraphBuilder, x: string, name: string, { width, headCount }: VitConfig, dropout: number): string {
+function encoderLayer(
+  b: GraphBuilder,
+  x: string,
+  name: string,
+  { width, headCount }: VitConfig,
+  dropout: number,
+): string {
   const mixed = selfAttention(b, b.layerNorm(x, { name: `${name}.layernorm_before`, epsilon }), {
     query: `${name}.attention.q_proj`,
     key: `${name}.attention.k_proj`,
@@ -69,7 +76,9 @@ function encoderLayer(b: GraphBuilder, x: string, name: string, { width, headCou
     weightInitialization,
   });
   const attended = b.add(dropoutOf(b, dense(b, mixed, `${name}.attention.o_proj`, width), dropout), x);
-  const hidden = b.gelu(dense(b, b.layerNorm(attended, { name: `${name}.layernorm_after`, epsilon }), `${name}.mlp.fc1`, 4 * width));
+  const hidden = b.gelu(
+    dense(b, b.layerNorm(attended, { name: `${name}.layernorm_after`, epsilon }), `${name}.mlp.fc1`, 4 * width),
+  );
   return b.add(dropoutOf(b, dense(b, hidden, `${name}.mlp.fc2`, width), dropout), attended);
 }
 

@@ -1,4 +1,5 @@
-// The zoo's tables: names, published parameter counts, layers; options and their errors. Outputs are compared in pytorch.test.ts. Nothing here draws weights.
+// The zoo's tables: names, published parameter counts, layers; options and their errors. Outputs are compared in
+// pytorch.test.ts. Nothing here draws weights.
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -7,7 +8,10 @@ import { layers } from '../graph/layers.ts';
 import { elementCount, type Tensor, toNumbers } from '../graph/tensor.ts';
 import { buildModel, isZooSpec, zoo } from './zoo.ts';
 
-/** torchvision's `num_params`; DeiT's and ViT's as timm and transformers count them; BERT's encoders with their pooler (28,763,648 …) and a head of two classes. */
+/**
+ * torchvision's `num_params`; DeiT's and ViT's as timm and transformers count them; BERT's encoders with their pooler
+ * (28,763,648 …) and a head of two classes.
+ */
 const published: readonly (readonly [spec: string, parameterCount: number, layerCount: number])[] = [
   ['digits', 237_514, 6],
   ['fashion', 421_642, 6],
@@ -39,7 +43,10 @@ const published: readonly (readonly [spec: string, parameterCount: number, layer
 test('every model has its published parameter count, and its layers', () => {
   const found = published.map(([spec]) => {
     const { graph } = buildModel(spec, { initialize: false });
-    const count = graph.parameters.reduce((sum, name) => sum + elementCount((graph.initializers.get(name) as Tensor).shape), 0);
+    const count = graph.parameters.reduce(
+      (sum, name) => sum + elementCount((graph.initializers.get(name) as Tensor).shape),
+      0,
+    );
     return [spec, count, layers(graph).layers.length];
   });
   assert.deepEqual(found, published);
@@ -57,7 +64,8 @@ describe('multiply-adds', () => {
   };
 
   test('of 224x224 images', () => {
-    assert.deepEqual(['mobilenet-v2', 'resnet-50', 'efficientnet-b0'].map(millions), [307, 4103, 398]); // published: 301, 4089, 386
+    // published: 301, 4089, 386
+    assert.deepEqual(['mobilenet-v2', 'resnet-50', 'efficientnet-b0'].map(millions), [307, 4103, 398]);
   });
 
   test('of 32x32 images: MobileNetV2 does a thirteenth of the work that its variant without early strides does', () => {
@@ -89,7 +97,10 @@ describe('options', () => {
   test('switch dropout off', () => {
     const dropouts = (spec: string): number =>
       buildModel(spec, { initialize: false }).graph.nodes.filter(({ operator }) => operator === 'Dropout').length;
-    assert.deepEqual(['bert-small', 'bert-small:dropout=0', 'mobilenet-v2', 'mobilenet-v2:dropout=0'].map(dropouts), [14, 0, 1, 0]);
+    assert.deepEqual(
+      ['bert-small', 'bert-small:dropout=0', 'mobilenet-v2', 'mobilenet-v2:dropout=0'].map(dropouts),
+      [14, 0, 1, 0],
+    );
   });
 
   test('choose the activation', () => {
@@ -103,7 +114,8 @@ describe('options', () => {
 
 describe('weights', () => {
   test('follow from the seed', () => {
-    const weight = (seed: number): number[] => toNumbers(buildModel('digits', { seed }).graph.initializers.get('conv1.weight') as Tensor);
+    const weight = (seed: number): number[] =>
+      toNumbers(buildModel('digits', { seed }).graph.initializers.get('conv1.weight') as Tensor);
     assert.deepEqual(weight(1), weight(1));
     assert.notDeepEqual(weight(1), weight(2));
   });
@@ -114,9 +126,11 @@ describe('weights', () => {
       const values = toNumbers(graph.initializers.get(name) as Tensor);
       return Math.sqrt(values.reduce((sum, x) => sum + x * x, 0) / values.length);
     };
-    const close = (found: number, expected: number): void => assert.ok(Math.abs(found - expected) < 0.05 * expected, `${found}`);
+    const close = (found: number, expected: number): void =>
+      assert.ok(Math.abs(found - expected) < 0.05 * expected, `${found}`);
     close(deviation('features.12.0.weight'), Math.sqrt(2 / 576)); // He et al. by fan-out
-    close(deviation('features.4.block.1.0.weight'), Math.sqrt(2 / (96 * 25))); // depthwise: fan-out counts all groups, as in PyTorch
+    // depthwise: fan-out counts all groups, as in PyTorch
+    close(deviation('features.4.block.1.0.weight'), Math.sqrt(2 / (96 * 25)));
     close(deviation('classifier.3.weight'), 0.01);
     assert.equal(deviation('classifier.3.bias'), 0);
     assert.equal(deviation('features.12.1.weight'), 1);
@@ -136,17 +150,23 @@ describe('names', () => {
 describe('errors', () => {
   const messages: Readonly<Record<string, string>> = {
     'resnet-34': `There is no built-in model "resnet-34" (there are: ${zoo.map(({ name }) => name).join(', ')}); give the path of an .onnx file.`,
-    'resnet-18:size=32': 'The built-in model resnet-18 has no option "size=32"; it takes input=…, channels=…, classes=….',
+    'resnet-18:size=32':
+      'The built-in model resnet-18 has no option "size=32"; it takes input=…, channels=…, classes=….',
     'resnet-18:input': 'The built-in model resnet-18 has no option "input"; it takes input=…, channels=…, classes=….',
     'resnet-18:input=32,': 'The built-in model resnet-18 has no option ""; it takes input=…, channels=…, classes=….',
     'digits:classes=10': 'The built-in model digits has no option "classes=10"; it takes no options.',
-    'resnet-18:input=0': 'The option input of the built-in model resnet-18 is "0"; it must be a whole number from 1 to 4096.',
-    'resnet-18:classes=1e3': 'The option classes of the built-in model resnet-18 is "1e3"; it must be a whole number from 1 to 1000000.',
+    'resnet-18:input=0':
+      'The option input of the built-in model resnet-18 is "0"; it must be a whole number from 1 to 4096.',
+    'resnet-18:classes=1e3':
+      'The option classes of the built-in model resnet-18 is "1e3"; it must be a whole number from 1 to 1000000.',
     'resnet-18:input=32,input=64': 'The option input of the built-in model resnet-18 is given twice; give it once.',
-    'mobilenet-v2:dropout=1': 'The option dropout of the built-in model mobilenet-v2 is "1"; it must be a number from 0 to below 1.',
-    'bert-small:sequence=513': 'The option sequence of the built-in model bert-small is "513"; it must be a whole number from 1 to 512.',
+    'mobilenet-v2:dropout=1':
+      'The option dropout of the built-in model mobilenet-v2 is "1"; it must be a number from 0 to below 1.',
+    'bert-small:sequence=513':
+      'The option sequence of the built-in model bert-small is "513"; it must be a whole number from 1 to 512.',
     'conv-s:activation=gelu': 'The option activation of the built-in model conv-s is "gelu"; it must be relu or tanh.',
-    'vit-base:input=100': 'The option input of the built-in model vit-base is 100; it must be a multiple of 16, the side of a patch.',
+    'vit-base:input=100':
+      'The option input of the built-in model vit-base is 100; it must be a multiple of 16, the side of a patch.',
   };
   for (const [spec, message] of Object.entries(messages)) {
     test(spec, () => {

@@ -1,4 +1,5 @@
-// The built-in models by name: which function builds each, with which options, and what it takes in. Weights are drawn by the seed and each parameter's name.
+// The built-in models by name: which function builds each, with which options, and what it takes in. Weights are drawn
+// by the seed and each parameter's name.
 
 import { InputError } from '../errors.ts';
 import { GraphBuilder } from '../graph/builder.ts';
@@ -14,7 +15,15 @@ import { type ModelOptions, type OptionName, parseOptions, splitSpec } from './o
 import { resNet, resNet18Config, resNet50Config } from './resnet.ts';
 import { shuffleNetV2, shuffleNetV2HalfConfig } from './shufflenet-v2.ts';
 import { twoConvolutions } from './two-convolutions.ts';
-import { deitSmallConfig, deitTinyConfig, type VitConfig, vit, vitBaseConfig, vitHugeConfig, vitLargeConfig } from './vit.ts';
+import {
+  deitSmallConfig,
+  deitTinyConfig,
+  type VitConfig,
+  vit,
+  vitBaseConfig,
+  vitHugeConfig,
+  vitLargeConfig,
+} from './vit.ts';
 
 /** What a built-in model takes in. */
 export interface InputSpec {
@@ -57,7 +66,14 @@ interface Entry {
   readonly build: (b: GraphBuilder, x: string, options: ModelOptions) => string;
 }
 
-const everyOption: ModelOptions = { input: 224, channels: 3, classes: 1000, dropout: 0, sequence: 128, activation: 'relu' };
+const everyOption: ModelOptions = {
+  input: 224,
+  channels: 3,
+  classes: 1000,
+  dropout: 0,
+  sequence: 128,
+  activation: 'relu',
+};
 const imageNet = { input: 224, channels: 3, classes: 1000 };
 const small = { input: 28, channels: 1, classes: 10, activation: 'relu' } as const;
 
@@ -96,7 +112,10 @@ const entries: ReadonlyMap<string, Entry> = new Map<string, Entry>([
       build: (b, x, options) => mobileNetV2(b, x, { config: mobileNetV2CifarConfig, ...options }),
     },
   ],
-  ['mobilenet-v3-small', { summary: 'MobileNetV3-Small', defaults: { ...imageNet, dropout: 0.2 }, build: mobileNetV3Small }],
+  [
+    'mobilenet-v3-small',
+    { summary: 'MobileNetV3-Small', defaults: { ...imageNet, dropout: 0.2 }, build: mobileNetV3Small },
+  ],
   [
     'mnasnet-0.5',
     {
@@ -117,11 +136,19 @@ const entries: ReadonlyMap<string, Entry> = new Map<string, Entry>([
   ['efficientnet-b1', efficientNetEntry('EfficientNet-B1', 1.1)],
   [
     'resnet-18',
-    { summary: 'ResNet-18', defaults: imageNet, build: (b, x, options) => resNet(b, x, { config: resNet18Config, ...options }) },
+    {
+      summary: 'ResNet-18',
+      defaults: imageNet,
+      build: (b, x, options) => resNet(b, x, { config: resNet18Config, ...options }),
+    },
   ],
   [
     'resnet-50',
-    { summary: 'ResNet-50', defaults: imageNet, build: (b, x, options) => resNet(b, x, { config: resNet50Config, ...options }) },
+    {
+      summary: 'ResNet-50',
+      defaults: imageNet,
+      build: (b, x, options) => resNet(b, x, { config: resNet50Config, ...options }),
+    },
   ],
   ['bert-small', bertEntry('BERT, 4 layers of 512, for sequence classification', bertSmallConfig)],
   ['bert-base', bertEntry('BERT, 12 layers of 768, for sequence classification', bertBaseConfig)],
@@ -139,9 +166,11 @@ const entries: ReadonlyMap<string, Entry> = new Map<string, Entry>([
 ]);
 
 /** Names of the built-in models, each with a line that says what it is and the options it takes with their defaults. */
-export const zoo: readonly { readonly name: string; readonly summary: string; readonly defaults: Partial<ModelOptions> }[] = [
-  ...entries,
-].map(([name, { summary, defaults }]) => ({ name, summary, defaults }));
+export const zoo: readonly {
+  readonly name: string;
+  readonly summary: string;
+  readonly defaults: Partial<ModelOptions>;
+}[] = [...entries].map(([name, { summary, defaults }]) => ({ name, summary, defaults }));
 
 /** True where a spec names a built-in model, with or without options, whether these are right or not. */
 export function isZooSpec(spec: string): boolean {
@@ -149,8 +178,9 @@ export function isZooSpec(spec: string): boolean {
 }
 
 /**
- * Builds the model that a spec names, such as `resnet-18` or `mobilenet-v2:input=32,classes=10`; `options` go before the spec's.
- * Names are compared without case, hyphens, points and underscores. Throws InputError for an unknown name or a wrong option.
+ * Builds the model that a spec names, such as `resnet-18` or `mobilenet-v2:input=32,classes=10`; `options` go before
+ * the spec's. Names are compared without case, hyphens, points and underscores. Throws InputError for an unknown name
+ * or a wrong option.
  */
 export function buildModel(spec: string, options: BuildOptions = {}): BuiltModel {
   const { seed = 0, initialize = true, ...given } = options;
@@ -163,7 +193,11 @@ export function buildModel(spec: string, options: BuildOptions = {}): BuiltModel
     );
   }
   const chosen = resolveOptions(name, entry, parts.options, given);
-  const input = entry.input?.(chosen) ?? { name: 'input', type: 'float32', shape: [chosen.channels, chosen.input, chosen.input] };
+  const input = entry.input?.(chosen) ?? {
+    name: 'input',
+    type: 'float32',
+    shape: [chosen.channels, chosen.input, chosen.input],
+  };
   const builder = new GraphBuilder(name, { seed, initialize });
   const x = builder.input(input.name, input.type, ['N', ...input.shape]);
   const graph = builder.build([entry.build(builder, x, chosen)]);
@@ -171,7 +205,12 @@ export function buildModel(spec: string, options: BuildOptions = {}): BuiltModel
   return { name, graph, input, label: { type: 'int64', shape: [], classCount } };
 }
 
-function resolveOptions(name: string, { defaults, multipleOf = 1 }: Entry, text: string, given: Partial<ModelOptions>): ModelOptions {
+function resolveOptions(
+  name: string,
+  { defaults, multipleOf = 1 }: Entry,
+  text: string,
+  given: Partial<ModelOptions>,
+): ModelOptions {
   const names = Object.keys(defaults) as OptionName[];
   const values = Object.entries(given).filter(([, value]) => value !== undefined);
   const written = parseOptions(name, values.map(([key, value]) => `${key}=${value}`).join(','), names);
@@ -192,14 +231,23 @@ function canonicalName(name: string): string | undefined {
 
 function efficientNetEntry(summary: string, depth: number): Entry {
   const stages = efficientNetStages(depth);
-  return { summary, defaults: { ...imageNet, dropout: 0.2 }, build: (b, x, options) => efficientNet(b, x, { stages, ...options }) };
+  return {
+    summary,
+    defaults: { ...imageNet, dropout: 0.2 },
+    build: (b, x, options) => efficientNet(b, x, { stages, ...options }),
+  };
 }
 
 function bertEntry(summary: string, config: BertConfig): Entry {
   return {
     summary,
     defaults: { sequence: 128, classes: 2, dropout: 0.1 },
-    input: ({ sequence }) => ({ name: 'input_ids', type: 'int64', shape: [sequence], valueCount: config.vocabularySize }),
+    input: ({ sequence }) => ({
+      name: 'input_ids',
+      type: 'int64',
+      shape: [sequence],
+      valueCount: config.vocabularySize,
+    }),
     build: (b, x, options) => bert(b, x, { config, ...options }),
   };
 }

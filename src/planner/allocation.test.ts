@@ -7,7 +7,11 @@ const unlimited = (count: number, samples: number): number[] => Array.from({ len
 
 test('shares follow capacity: three times as fast, three times as many', () => {
   assert.deepEqual(
-    allocate({ samples: 8, limits: unlimited(2, 8), timeMs: (device, samples) => (device === 0 ? 3 * samples : samples) })?.samples,
+    allocate({
+      samples: 8,
+      limits: unlimited(2, 8),
+      timeMs: (device, samples) => (device === 0 ? 3 * samples : samples),
+    })?.samples,
     [2, 6],
   );
 });
@@ -28,8 +32,10 @@ test('memory that is too small together is no allocation', () => {
 });
 
 test('a straggler hands samples over while that makes the slowest faster', () => {
-  // By capacity at B = 10 (20 and 30 ms) 6 : 4, which takes 16 and 12 ms; 5 : 5 takes 15 and 15; 4 : 6 would take 14 and 18.
-  const timeMs = (device: number, samples: number): number => (samples === 0 ? 0 : device === 0 ? 10 + samples : 3 * samples);
+  // By capacity at B = 10 (20 and 30 ms) 6 : 4, which takes 16 and 12 ms; 5 : 5 takes 15 and 15; 4 : 6 would take 14
+  // and 18.
+  const timeMs = (device: number, samples: number): number =>
+    samples === 0 ? 0 : device === 0 ? 10 + samples : 3 * samples;
   assert.deepEqual(allocate({ samples: 10, limits: unlimited(2, 10), timeMs }), { samples: [5, 5], highest: [6, 6] });
 });
 
@@ -37,8 +43,11 @@ test('a straggler can lose everything', () => {
   const timeMs = (device: number, samples: number): number => (samples === 0 ? 0 : device === 0 ? 100 : samples);
   assert.deepEqual(allocate({ samples: 16, limits: unlimited(2, 16), timeMs })?.samples, [0, 16]);
   assert.deepEqual(
-    allocate({ samples: 4, limits: unlimited(2, 4), timeMs: (device, samples) => (samples === 0 ? 0 : device === 0 ? 1000 : samples) })
-      ?.samples,
+    allocate({
+      samples: 4,
+      limits: unlimited(2, 4),
+      timeMs: (device, samples) => (samples === 0 ? 0 : device === 0 ? 1000 : samples),
+    })?.samples,
     [0, 4],
   );
 });
@@ -48,8 +57,14 @@ test('devices that take no time at all are no division by zero', () => {
 });
 
 /** The least possible time of the slowest device, by trying every allocation. */
-function bestMs(samples: number, limits: readonly number[], timeMs: (device: number, samples: number) => number, device = 0): number {
-  if (device === limits.length - 1) return samples <= (limits[device] ?? 0) ? timeMs(device, samples) : Number.POSITIVE_INFINITY;
+function bestMs(
+  samples: number,
+  limits: readonly number[],
+  timeMs: (device: number, samples: number) => number,
+  device = 0,
+): number {
+  if (device === limits.length - 1)
+    return samples <= (limits[device] ?? 0) ? timeMs(device, samples) : Number.POSITIVE_INFINITY;
   let best = Number.POSITIVE_INFINITY;
   for (let share = 0; share <= Math.min(samples, limits[device] ?? 0); share++)
     best = Math.min(best, Math.max(timeMs(device, share), bestMs(samples - share, limits, timeMs, device + 1)));
@@ -62,7 +77,9 @@ test("1000 random groups: all samples, within memory, and how near eq. 7's optim
     const random = createRandom(seed, 5);
     const devices = 2 + random.integer(3);
     const samples = 1 + random.integer(16);
-    const limits = Array.from({ length: devices }, () => (random.uniform() < 0.3 ? random.integer(samples + 1) : samples));
+    const limits = Array.from({ length: devices }, () =>
+      random.uniform() < 0.3 ? random.integer(samples + 1) : samples,
+    );
     const model = limits.map(() => ({ setUp: 5 * random.uniform(), slope: 0.2 + random.uniform() }));
     const timeMs = (device: number, share: number): number =>
       share === 0 ? 0 : (model[device]?.setUp ?? 0) + (model[device]?.slope ?? 0) * share;
@@ -87,8 +104,8 @@ test("1000 random groups: all samples, within memory, and how near eq. 7's optim
     if (slowest <= best + 1e-9) optimal++;
     count++;
   }
-  // With a fixed cost for each device that takes part, Algorithm 1 was optimal in 80% and its slowest device 5.9% slower in the mean: it
-  // stops at the first move that does not help, and leaving a device out takes several.
+  // With a fixed cost for each device that takes part, Algorithm 1 was optimal in 80% and its slowest device 5.9%
+  // slower in the mean: it stops at the first move that does not help, and leaving a device out takes several.
   assert.ok(excess / count < 0.065, `mean excess ${excess / count}`);
   assert.ok(optimal / count > 0.78, `optimal in ${optimal / count}`);
 });

@@ -1,6 +1,8 @@
-// Asteroid's Algorithm 1: how a stage's devices share a micro-batch. Samples are whole; what the paper leaves open is settled here:
+// Asteroid's Algorithm 1: how a stage's devices share a micro-batch. Samples are whole; what the paper leaves open is
+// settled here:
 // - real shares are rounded by largest remainder, which never exceeds a device's memory;
-// - a "block of samples" starts at an eighth of the micro-batch and is halved, down to one sample, when moving one no longer helps;
+// - a "block of samples" starts at an eighth of the micro-batch and is halved, down to one sample, when moving one no
+//   longer helps;
 // - the move that does not help is taken back.
 
 /** One stage's devices, by their place in the group. */
@@ -21,7 +23,12 @@ export interface Allocation {
 }
 
 /** Working memory, so that hundreds of thousands of calls leave nothing behind but their answers. */
-const scratch = { shares: new Float64Array(0), capacities: new Float64Array(0), times: new Float64Array(0), open: new Uint8Array(0) };
+const scratch = {
+  shares: new Float64Array(0),
+  capacities: new Float64Array(0),
+  times: new Float64Array(0),
+  open: new Uint8Array(0),
+};
 
 function reserve(count: number): void {
   if (scratch.shares.length >= count) return;
@@ -38,7 +45,10 @@ export function allocate(problem: AllocationProblem): Allocation | undefined {
   return { samples, highest: offload(problem, samples) };
 }
 
-/** Phase 1, MemoryAwareBalancing: in proportion to capacity v_d (eq. 9); what exceeds a device's memory goes to the others, again by capacity. */
+/**
+ * Phase 1, MemoryAwareBalancing: in proportion to capacity v_d (eq. 9); what exceeds a device's memory goes to the
+ * others, again by capacity.
+ */
 function balance({ samples, limits, timeMs }: AllocationProblem): boolean {
   const { shares, capacities, open } = scratch;
   const count = limits.length;
@@ -73,7 +83,10 @@ function balance({ samples, limits, timeMs }: AllocationProblem): boolean {
   return true;
 }
 
-/** Whole numbers with the same sum: down first, then up where most was lost. A limit is whole, so a share below it may be rounded up. */
+/**
+ * Whole numbers with the same sum: down first, then up where most was lost. A limit is whole, so a share below it may
+ * be rounded up.
+ */
 function roundShares(count: number, total: number): number[] {
   const { shares } = scratch;
   const whole = new Array<number>(count);
@@ -93,7 +106,10 @@ function roundShares(count: number, total: number): number[] {
   return whole;
 }
 
-/** Phase 2, StragglerWorkloadOffloading, in place: from the slowest to the fastest device with memory, while that makes the slowest faster. Returns the largest shares offered. */
+/**
+ * Phase 2, StragglerWorkloadOffloading, in place: from the slowest to the fastest device with memory, while that makes
+ * the slowest faster. Returns the largest shares offered.
+ */
 function offload({ samples: total, limits, timeMs }: AllocationProblem, samples: number[]): number[] {
   const { times } = scratch;
   const count = samples.length;
@@ -146,11 +162,13 @@ export interface Kind {
 }
 
 /**
- * The shares with the least time of the slowest device (eq. 7), found by bisection over that time, to a ten-thousandth. Needs times that
- * grow with the share. O(kinds · log² samples), for groups that Algorithm 1 would take too long over. undefined: does not fit.
+ * The shares with the least time of the slowest device (eq. 7), found by bisection over that time, to a ten-thousandth.
+ * Needs times that grow with the share. O(kinds · log² samples), for groups that Algorithm 1 would take too long over.
+ * undefined: does not fit.
  */
 export function allocateByKind(samples: number, deviceCount: number, kinds: readonly Kind[]): number[] | undefined {
-  const held = (withinMs: number): number => kinds.reduce((sum, kind) => sum + kind.members.length * shareWithin(kind, withinMs), 0);
+  const held = (withinMs: number): number =>
+    kinds.reduce((sum, kind) => sum + kind.members.length * shareWithin(kind, withinMs), 0);
   let high = kinds.reduce((slowestMs, { timeMs, limit }) => Math.max(slowestMs, timeMs(limit)), 0);
   let excess = held(high) - samples;
   if (excess < 0) return undefined;

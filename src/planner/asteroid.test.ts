@@ -55,7 +55,8 @@ function bruteForceMs(problem: Problem, space: Space): number {
         if (stage === undefined) continue;
         const stages = [stage, ...behind];
         if (first > 0) extend(stages, first, start);
-        else if (start === 0 && stages.length <= space.stageLimit) best = Math.min(best, latencyMs(problem, stages, true));
+        else if (start === 0 && stages.length <= space.stageLimit)
+          best = Math.min(best, latencyMs(problem, stages, true));
       }
     }
   };
@@ -109,11 +110,17 @@ function asteroidSpace(problem: Problem): Space {
   return asteroidSpaces(problem)[0] as Space;
 }
 
-/** What `found` promises must be what cost.ts says of it; within memory by construction of largestShare, which plan.test.ts checks. */
+/**
+ * What `found` promises must be what cost.ts says of it; within memory by construction of largestShare, which
+ * plan.test.ts checks.
+ */
 function checkFound(problem: Problem, found: Found | undefined, seed: number): number {
   if (found === undefined) return Number.POSITIVE_INFINITY;
   const ms = latencyMs(problem, found.layouts, true);
-  assert.ok(Math.abs(ms - found.roundMs) <= 1e-9 * ms, `seed ${seed}: the search says ${found.roundMs} ms, eq. 4 says ${ms} ms`);
+  assert.ok(
+    Math.abs(ms - found.roundMs) <= 1e-9 * ms,
+    `seed ${seed}: the search says ${found.roundMs} ms, eq. 4 says ${ms} ms`,
+  );
   return found.roundMs;
 }
 
@@ -124,7 +131,10 @@ test('the search is Algorithm 2, on 200 random problems, a third with frozen lay
     const ms = checkFound(problem, finish(search(problem, asteroidSpace(problem))), seed);
     const plain = plainAlgorithm2Ms(problem, asteroidSpace(problem));
     if (!Number.isFinite(plain)) infeasible++;
-    assert.ok(ms === plain || Math.abs(ms - plain) <= 1e-9 * plain, `seed ${seed}: ${ms} ms, Algorithm 2 as written ${plain} ms`);
+    assert.ok(
+      ms === plain || Math.abs(ms - plain) <= 1e-9 * plain,
+      `seed ${seed}: ${ms} ms, Algorithm 2 as written ${plain} ms`,
+    );
   }
   assert.ok(infeasible > 0 && infeasible < 100, `${infeasible} problems do not fit: both answers should be tested`);
 });
@@ -168,5 +178,8 @@ test('the coarse first search loses nothing: 60 layers against Algorithm 2 as wr
 
 test('an aborted search stops', () => {
   const problem = instance(3, 9, 4);
-  assert.throws(() => finish(search(problem, asteroidSpace(problem)), AbortSignal.abort(new Error('enough'))), /enough/);
+  assert.throws(
+    () => finish(search(problem, asteroidSpace(problem)), AbortSignal.abort(new Error('enough'))),
+    /enough/,
+  );
 });

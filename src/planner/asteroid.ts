@@ -1,5 +1,5 @@
-// The search behind planner `asteroid`: Algorithm 2 (dynamic-program.ts) on all layers and devices, with a bar from a coarse run first; for
-// many devices the hierarchical one (grid.ts).
+// The search behind planner `asteroid`: Algorithm 2 (dynamic-program.ts) on all layers and devices, with a bar from a
+// coarse run first; for many devices the hierarchical one (grid.ts).
 
 import { Search } from './dynamic-program.ts';
 import { allCuts, evenCuts, hugeDeviceCount, refine, thinCuts } from './grid.ts';
@@ -8,11 +8,16 @@ import type { Found, Space } from './space.ts';
 import type { Steps } from './steps.ts';
 
 /**
- * The best pipeline of a space by Algorithm 2; undefined when none fits the devices' memory or is below the bar. With more than
- * `exactDeviceCount` devices, and groups of them, the borders between groups come from a grid that is refined around what was found (grid.ts).
- * `rough`: what roughSearch found, where that is known.
+ * The best pipeline of a space by Algorithm 2; undefined when none fits the devices' memory or is below the bar. With
+ * more than `exactDeviceCount` devices, and groups of them, the borders between groups come from a grid that is refined
+ * around what was found (grid.ts). `rough`: what roughSearch found, where that is known.
  */
-export function* search(problem: Problem, space: Space, barMs: number = Number.POSITIVE_INFINITY, rough?: Found): Steps<Found | undefined> {
+export function* search(
+  problem: Problem,
+  space: Space,
+  barMs: number = Number.POSITIVE_INFINITY,
+  rough?: Found,
+): Steps<Found | undefined> {
   if (isHierarchical(space)) {
     const slack = space.order.length >= hugeDeviceCount ? hierarchicalSlack.huge : hierarchicalSlack.normal;
     return yield* refine(problem, space, (layerCuts, deviceCuts, groupLimit) =>

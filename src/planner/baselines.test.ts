@@ -40,13 +40,22 @@ test('straightPartition: the least slowest part, against every way to cut, 200 r
 });
 
 /** PipeEdge's objective, eq. 2 and 3: the slowest part, computing or sending. */
-function slowestPartMs({ table, profile, classes, devices, microBatchSize: B }: Problem, layouts: readonly StageLayout[]): number {
+function slowestPartMs(
+  { table, profile, classes, devices, microBatchSize: B }: Problem,
+  layouts: readonly StageLayout[],
+): number {
   const parts = layouts.map(({ layers: [first, end], devices: [place = 0] }, index) => {
     const times = classes[devices[place]?.classIndex ?? 0];
     const size = profile.batchSizes.indexOf(B);
-    const ms = [times?.forward[size], times?.backward[size]].reduce((sum, row) => sum + (row?.[end] ?? 0) - (row?.[first] ?? 0), 0);
+    const ms = [times?.forward[size], times?.backward[size]].reduce(
+      (sum, row) => sum + (row?.[end] ?? 0) - (row?.[first] ?? 0),
+      0,
+    );
     const next = layouts[index + 1]?.devices[0];
-    return Math.max(ms, next === undefined ? 0 : table.occupancyMs(place, next, B * (profile.layers[end - 1]?.outputBytes ?? 0)));
+    return Math.max(
+      ms,
+      next === undefined ? 0 : table.occupancyMs(place, next, B * (profile.layers[end - 1]?.outputBytes ?? 0)),
+    );
   });
   return Math.max(...parts);
 }
@@ -54,13 +63,25 @@ function slowestPartMs({ table, profile, classes, devices, microBatchSize: B }: 
 test('pipeedge: the optimum of its objective among all orders and subsets of devices, 60 random problems with equal and unequal devices', () => {
   for (let seed = 0; seed < 60; seed++) {
     const random = createRandom(seed, 42);
-    const { profile, cluster: uneven } = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(6) });
+    const { profile, cluster: uneven } = randomInstance(seed, {
+      deviceCount: 1 + random.integer(4),
+      layerCount: 1 + random.integer(6),
+    });
     const cluster: Cluster =
       seed % 2 === 0
         ? uneven
-        : { devices: uneven.devices.map((device) => ({ ...device, memoryMiB: 1e4 })), links: { default: uneven.links.default } };
+        : {
+            devices: uneven.devices.map((device) => ({ ...device, memoryMiB: 1e4 })),
+            links: { default: uneven.links.default },
+          };
     const roomy = { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB: 1e5 })) };
-    const input = { schedule: '1f1b', batchSize: 16, microBatchSize: 4, optimizerState: 0, replicateBatchDependent: false } as const;
+    const input = {
+      schedule: '1f1b',
+      batchSize: 16,
+      microBatchSize: 4,
+      optimizerState: 0,
+      replicateBatchDependent: false,
+    } as const;
     const problem = createProblem({ ...input, profile, cluster: seed % 2 === 0 ? roomy : cluster });
     let best = Number.POSITIVE_INFINITY;
     for (const layouts of everyPipeline(problem)) {
@@ -76,7 +97,13 @@ const profile: Profile = {
   model: 'four',
   inputBytes: 0,
   labelBytes: 0,
-  layers: Array.from({ length: 4 }, (_, layer) => ({ name: `l${layer}`, outputBytes: 125, weightBytes: 12500, savedBytes: 1, flops: 1 })),
+  layers: Array.from({ length: 4 }, (_, layer) => ({
+    name: `l${layer}`,
+    outputBytes: 125,
+    weightBytes: 12500,
+    savedBytes: 1,
+    flops: 1,
+  })),
   batchSizes: [1],
   devices: {
     board: { forwardMs: [[1, 1, 1, 1]], backwardMs: [[2, 2, 2, 2]] },
@@ -93,11 +120,20 @@ function clusterOf(kinds: readonly string[], bandwidthMbps = 1000): Cluster {
 
 function picture({ stages }: Plan): string {
   return stages
-    .map(({ layers, devices, samples }) => `[${layers.join(',')}) ${devices.map((name, index) => `${name} ${samples[index]}`).join(' ')}`)
+    .map(
+      ({ layers, devices, samples }) =>
+        `[${layers.join(',')}) ${devices.map((name, index) => `${name} ${samples[index]}`).join(' ')}`,
+    )
     .join(' | ');
 }
 
-const input: PlanInput = { profile, cluster: clusterOf(['board', 'slow']), batchSize: 16, microBatchSize: 2, optimizerState: 0 };
+const input: PlanInput = {
+  profile,
+  cluster: clusterOf(['board', 'slow']),
+  batchSize: 16,
+  microBatchSize: 2,
+  optimizerState: 0,
+};
 
 test("gpipe: even by each device's own time, whatever the bytes; its own schedule unless told otherwise", () => {
   const found = plan({ ...input, planner: 'gpipe', cluster: clusterOf(['board', 'slow'], 0.001) });
@@ -107,16 +143,27 @@ test("gpipe: even by each device's own time, whatever the bytes; its own schedul
 });
 
 test('pipedream: devices count as equal, and every micro-batch pays for the weights', () => {
-  // Layers of 12 ms a micro-batch; reducing all weights on a link of 10 Mbps takes 80 ms, one micro-batch across a border 0.4 ms.
-  assert.equal(picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'slow'], 10) })), '[0,2) b0 2 | [2,4) s1 2');
-  // At 10 Gbps a border costs 0.0004 ms, weights 0.08 ms: data parallelism and a pipeline are equally fast, 24 ms; the first found stays.
-  assert.match(picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'board'], 10000) })), /^\[0,[24]\)/);
+  // Layers of 12 ms a micro-batch; reducing all weights on a link of 10 Mbps takes 80 ms, one micro-batch across a
+  // border 0.4 ms.
+  assert.equal(
+    picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'slow'], 10) })),
+    '[0,2) b0 2 | [2,4) s1 2',
+  );
+  // At 10 Gbps a border costs 0.0004 ms, weights 0.08 ms: data parallelism and a pipeline are equally fast, 24 ms; the
+  // first found stays.
+  assert.match(
+    picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'board'], 10000) })),
+    /^\[0,[24]\)/,
+  );
 });
 
 test('dapple is asteroid where devices are alike, memory is no matter, every device has the data and bytes and frames cost no processor time: 30 random problems', () => {
   for (let seed = 0; seed < 30; seed++) {
     const random = createRandom(seed, 43);
-    const { profile: of, cluster } = randomInstance(seed, { deviceCount: 1 + random.integer(5), layerCount: 1 + random.integer(8) });
+    const { profile: of, cluster } = randomInstance(seed, {
+      deviceCount: 1 + random.integer(5),
+      layerCount: 1 + random.integer(8),
+    });
     const alike: Cluster = {
       devices: cluster.devices.map(({ name }) => ({ name, kind: 'fast', memoryMiB: 1e6 })),
       links: { default: cluster.links.default },
@@ -131,14 +178,20 @@ test('dapple is asteroid where devices are alike, memory is no matter, every dev
     } as const;
     const [dapple, asteroid] = [plan({ ...question, planner: 'dapple' }), plan({ ...question, planner: 'asteroid' })];
     const ms = asteroid.predicted.roundMs;
-    assert.ok(Math.abs(dapple.predicted.roundMs - ms) <= 1e-6 * ms, `seed ${seed}: ${picture(dapple)}, ${picture(asteroid)}`);
+    assert.ok(
+      Math.abs(dapple.predicted.roundMs - ms) <= 1e-6 * ms,
+      `seed ${seed}: ${picture(dapple)}, ${picture(asteroid)}`,
+    );
   }
 });
 
 test("ftpipehd: the central node's times by capacity, all devices in the cluster's order, communication counted twice", () => {
   assert.equal(picture(plan({ ...input, planner: 'ftpipehd' })), '[0,3) b0 2 | [3,4) s1 2');
   // 125 bytes a sample, but 50 times as many after the third layer: 2 · 2 · 50 kbit at 1 Mbps are 200 ms.
-  const wide = { ...profile, layers: profile.layers.map((layer, index) => (index === 2 ? { ...layer, outputBytes: 6250 } : layer)) };
+  const wide = {
+    ...profile,
+    layers: profile.layers.map((layer, index) => (index === 2 ? { ...layer, outputBytes: 6250 } : layer)),
+  };
   assert.equal(
     picture(plan({ ...input, profile: wide, cluster: clusterOf(['board', 'slow'], 1), planner: 'ftpipehd' })),
     '[0,2) b0 2 | [2,4) s1 2',

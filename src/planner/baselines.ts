@@ -1,14 +1,19 @@
-// The planners of other systems, as their papers define them, reduced to what they decide here: where to cut, on which devices. They look at
-// no memory (Asteroid §5.3) and have their own view of time; a plan that then does not fit is refused. The micro-batch size is the best of
-// those that fit, by the simulator.
+// The planners of other systems, as their papers define them, reduced to what they decide here: where to cut, on which
+// devices. They look at no memory (Asteroid §5.3) and have their own view of time; a plan that then does not fit is
+// refused. The micro-batch size is the best of those that fit, by the simulator.
 //
-//   gpipe      Huang et al. 2019: one device a stage in the cluster's order, cut evenly by time; blind to bytes. Asteroid's evaluation
+//   gpipe      Huang et al. 2019: one device a stage in the cluster's order, cut evenly by time; blind to bytes.
+//   Asteroid's evaluation
 //              balances it by each device's own speed (§5.2), and so do we. Schedule gpipe.
 //   pipedream  Narayanan et al. 2019, §3.1: A(j, m) = min over i, m′ of max(A(i, m − m′), 2a_i/b, T(i→j, m′)) with
-//              T(i→j, m) = max(Σ t, 2(m−1)Σw/b)/m: every micro-batch pays for its weights, as in the asynchronous original. Devices are alike.
-//   dapple     Fan et al. 2021, its eq. 1–3. With the pivot stage for the dominant step, its latency T_w + T_s + T_e is Asteroid's eq. 4–6,
-//              term by term, and so is its dynamic program; what remains of the difference is that devices are alike and memory is endless.
-//   ftpipehd   its eq. 1–7: layer times of the central node (the first device) scaled by each device's capacity C_i; all devices, in the
+//              T(i→j, m) = max(Σ t, 2(m−1)Σw/b)/m: every micro-batch pays for its weights, as in the asynchronous
+//              original. Devices are alike.
+//   dapple     Fan et al. 2021, its eq. 1–3. With the pivot stage for the dominant step, its latency T_w + T_s + T_e is
+//   Asteroid's eq. 4–6,
+//              term by term, and so is its dynamic program; what remains of the difference is that devices are alike
+//              and memory is endless.
+//   ftpipehd   its eq. 1–7: layer times of the central node (the first device) scaled by each device's capacity C_i;
+//   all devices, in the
 //              cluster's order; A(j, n) = min over l of max(A(l, n−1), 2·T_c, T(l+1, j)).
 
 import type { Cluster, DeviceTimes, LinkSpeed, Profile } from '../cluster/cluster.ts';
@@ -43,7 +48,11 @@ export function* gpipe(problem: Problem): Steps<readonly StageLayout[]> {
   const B = problem.microBatchSize;
   const stageMs = (index: number, first: number, end: number): number =>
     times.forwardMs(order[index] ?? 0, first, end, B) + times.backwardMs(order[index] ?? 0, first, end, B);
-  return straight(problem, order, straightPartition(problem.profile.layers.length, order.length, { stageMs, crossMs: () => 0 }));
+  return straight(
+    problem,
+    order,
+    straightPartition(problem.profile.layers.length, order.length, { stageMs, crossMs: () => 0 }),
+  );
 }
 
 export function* ftpipehd(problem: Problem): Steps<readonly StageLayout[]> {
@@ -58,7 +67,8 @@ export function* ftpipehd(problem: Problem): Steps<readonly StageLayout[]> {
   const capacities = order.map((place) => totalMs(place, 0, layerCount) / totalMs(central, 0, layerCount));
   const crossMs = (index: number, cut: number): number =>
     2 * table.occupancyMs(order[index - 1] ?? 0, order[index] ?? 0, B * (profile.layers[cut - 1]?.outputBytes ?? 0));
-  const stageMs = (index: number, first: number, end: number): number => totalMs(central, first, end) * (capacities[index] ?? 1);
+  const stageMs = (index: number, first: number, end: number): number =>
+    totalMs(central, first, end) * (capacities[index] ?? 1);
   return straight(problem, order, straightPartition(layerCount, order.length, { stageMs, crossMs }));
 }
 
@@ -71,7 +81,10 @@ export function* pipedream(problem: Problem): Steps<readonly StageLayout[]> {
   const width = L + 1;
   const msOf = (bytes: number): number => (bytes * 8) / (mbps * 1000);
   const place = problem.available[0]?.place ?? 0;
-  const totalMs = Float64Array.from({ length: width }, (_, end) => times.forwardMs(place, 0, end, B) + times.backwardMs(place, 0, end, B));
+  const totalMs = Float64Array.from(
+    { length: width },
+    (_, end) => times.forwardMs(place, 0, end, B) + times.backwardMs(place, 0, end, B),
+  );
   const reduceMs = Float64Array.from({ length: width }, (_, end) => msOf(2 * sums.weightBytes(0, end)));
   const least = new Float64Array((N + 1) * width).fill(Number.POSITIVE_INFINITY);
   const cuts = new Int32Array((N + 1) * width);
@@ -86,7 +99,11 @@ export function* pipedream(problem: Problem): Steps<readonly StageLayout[]> {
         if (computeMs / Math.min(count, B) >= (least[at] as number)) break;
         const crossMs = cut === 0 ? 0 : msOf(2 * B * (profile.layers[cut - 1]?.outputBytes ?? 0));
         if (crossMs >= (least[at] as number)) continue;
-        for (let m = mayReplicate(problem, cut, end) ? largestGroup(Math.min(count, B)) : 1; m >= 1; m = m > 16 ? m / 2 : m - 1) {
+        for (
+          let m = mayReplicate(problem, cut, end) ? largestGroup(Math.min(count, B)) : 1;
+          m >= 1;
+          m = m > 16 ? m / 2 : m - 1
+        ) {
           const before = least[(count - m) * width + cut] as number;
           if (before >= (least[at] as number)) continue;
           const ownMs = Math.max(computeMs, (m - 1) * ((reduceMs[end] as number) - (reduceMs[cut] as number))) / m;
@@ -112,7 +129,11 @@ export function* pipedream(problem: Problem): Steps<readonly StageLayout[]> {
 
 export function* dapple(problem: Problem): Steps<readonly StageLayout[]> {
   const order = problem.available.map(({ place }) => place);
-  const found: Found | undefined = yield* search(homogeneous(problem), { order, groupLimit: order.length, stageLimit: order.length });
+  const found: Found | undefined = yield* search(homogeneous(problem), {
+    order,
+    groupLimit: order.length,
+    stageLimit: order.length,
+  });
   return found?.layouts ?? [];
 }
 
@@ -123,23 +144,43 @@ function largestGroup(limit: number): number {
 
 /** As even as whole numbers can be. */
 function evenShares(total: number, count: number): number[] {
-  return Array.from({ length: count }, (_, index) => Math.floor(((index + 1) * total) / count) - Math.floor((index * total) / count));
+  return Array.from(
+    { length: count },
+    (_, index) => Math.floor(((index + 1) * total) / count) - Math.floor((index * total) / count),
+  );
 }
 
-/** The problem as a planner for data centres sees it: every device the mean of all, every link the mean link, no end of memory, the data everywhere. */
+/**
+ * The problem as a planner for data centres sees it: every device the mean of all, every link the mean link, no end of
+ * memory, the data everywhere.
+ */
 function homogeneous(problem: Problem): Problem {
   const { profile, cluster, available } = problem;
   const specs = available.flatMap(({ place }) => cluster.devices[place] ?? []);
   const all = specs.map((device) => deviceTimes(profile, device));
   const mean = (tables: readonly (readonly (readonly number[])[])[]): number[][] =>
     profile.batchSizes.map((_, size) =>
-      profile.layers.map((_, layer) => tables.reduce((sum, table) => sum + (table[size]?.[layer] ?? 0), 0) / tables.length),
+      profile.layers.map(
+        (_, layer) => tables.reduce((sum, table) => sum + (table[size]?.[layer] ?? 0), 0) / tables.length,
+      ),
     );
-  const times: DeviceTimes = { forwardMs: mean(all.map((each) => each.forwardMs)), backwardMs: mean(all.map((each) => each.backwardMs)) };
+  const times: DeviceTimes = {
+    forwardMs: mean(all.map((each) => each.forwardMs)),
+    backwardMs: mean(all.map((each) => each.backwardMs)),
+  };
   const even: Profile = { ...profile, devices: { mean: times } };
-  const devices = cluster.devices.map(({ name }) => ({ name: `${name} `, kind: 'mean', memoryMiB: Number.MAX_SAFE_INTEGER }));
+  const devices = cluster.devices.map(({ name }) => ({
+    name: `${name} `,
+    kind: 'mean',
+    memoryMiB: Number.MAX_SAFE_INTEGER,
+  }));
   const alike: Cluster = { devices, links: { default: meanLink(problem) } };
-  return createProblem({ ...problem, batchSize: problem.microBatchSize * problem.microBatchCount, profile: even, cluster: alike });
+  return createProblem({
+    ...problem,
+    batchSize: problem.microBatchSize * problem.microBatchCount,
+    profile: even,
+    cluster: alike,
+  });
 }
 
 function meanLink({ table, available, cluster }: Problem): LinkSpeed {

@@ -16,7 +16,10 @@ import { type PlanInput, plan, planSteps } from './plan.ts';
 import { plannerNames } from './planners.ts';
 import { createProblem } from './problem.ts';
 
-/** A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, every schedule; every fourth with frozen layers, every other with recomputation. */
+/**
+ * A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, every schedule;
+ * every fourth with frozen layers, every other with recomputation.
+ */
 function smallInput(seed: number): PlanInput {
   const random = createRandom(seed, 21);
   const size = { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) };
@@ -41,7 +44,8 @@ function attempt(input: PlanInput): Plan | string {
   }
 }
 
-// 300, and with batches of up to 8 samples, in bench/planner.mjs: some minutes, which the simulations of `exhaustive` take.
+// 300, and with batches of up to 8 samples, in bench/planner.mjs: some minutes, which the simulations of `exhaustive`
+// take.
 const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 14);
 
 test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no plan is below a stated bound`, () => {
@@ -59,9 +63,15 @@ test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no 
     assert.ok(Math.abs(roundMs - least) <= 1e-9 * least, `seed ${seed}: best ${roundMs} ms, exhaustive ${least} ms`);
     assert.equal(lowerBoundMs, roundMs, `seed ${seed}: not proven`);
     const { predicted } = plan({ ...input, planner: 'asteroid' });
-    assert.ok((predicted.lowerBoundMs ?? 0) <= least && predicted.roundMs >= least * (1 - 1e-9), `seed ${seed}: asteroid`);
+    assert.ok(
+      (predicted.lowerBoundMs ?? 0) <= least && predicted.roundMs >= least * (1 - 1e-9),
+      `seed ${seed}: asteroid`,
+    );
   }
-  assert.ok(refusedCount > 0 && refusedCount < seedCount / 2, `${refusedCount} do not fit: both answers should be tested`);
+  assert.ok(
+    refusedCount > 0 && refusedCount < seedCount / 2,
+    `${refusedCount} do not fit: both answers should be tested`,
+  );
 });
 
 test('recomputation: the optimum where memory is tight, on 40 random problems; some fit only with it, some are faster with it', () => {
@@ -71,7 +81,10 @@ test('recomputation: the optimum where memory is tight, on 40 random problems; s
     const size = { deviceCount: 1 + random.integer(3), layerCount: 1 + random.integer(6) };
     const { profile, cluster } = randomInstance(seed, size);
     const devices = cluster.devices.map((device) => ({ ...device, memoryMiB: 1 + 14 * random.uniform() }));
-    const heavy = { ...profile, layers: profile.layers.map((layer) => ({ ...layer, savedBytes: 10 * layer.savedBytes })) };
+    const heavy = {
+      ...profile,
+      layers: profile.layers.map((layer) => ({ ...layer, savedBytes: 10 * layer.savedBytes })),
+    };
     const input: PlanInput = {
       profile: withRecomputed(seed, heavy),
       cluster: { ...cluster, devices },
@@ -85,14 +98,20 @@ test('recomputation: the optimum where memory is tight, on 40 random problems; s
       assert.equal(typeof without, 'string', `seed ${seed}`);
       continue;
     }
-    assert.ok(Math.abs(found.predicted.roundMs - optimum.predicted.roundMs) <= 1e-9 * optimum.predicted.roundMs, `seed ${seed}`);
+    assert.ok(
+      Math.abs(found.predicted.roundMs - optimum.predicted.roundMs) <= 1e-9 * optimum.predicted.roundMs,
+      `seed ${seed}`,
+    );
     assert.equal(found.predicted.lowerBoundMs, found.predicted.roundMs, `seed ${seed}: not proven`);
     const world = simulate(program(found), found, input.profile, input.cluster);
     assert.equal(world.roundMs, found.predicted.roundMs, `seed ${seed}`);
     for (const { name, memoryMiB } of devices) {
       assert.ok((world.devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-12), `seed ${seed}: ${name}`);
       const stated = found.predicted.peakMemoryMiB[name] ?? 0;
-      assert.ok(Math.abs(stated - (world.devices[name]?.peakMemoryMiB ?? 0)) <= 1e-9 * memoryMiB, `seed ${seed}: ${name}`);
+      assert.ok(
+        Math.abs(stated - (world.devices[name]?.peakMemoryMiB ?? 0)) <= 1e-9 * memoryMiB,
+        `seed ${seed}: ${name}`,
+      );
     }
     if (found.stages.some(({ savedBytes }) => savedBytes !== undefined)) used++;
     if (typeof without === 'string') fits++;
@@ -109,8 +128,9 @@ test('recomputation: the optimum where memory is tight, on 40 random problems; s
 });
 
 test('recomputation: devices keep what their memory holds, and the rest costs its part of a forward pass', () => {
-  // One device: a MiB of weights and gradients for each of 4 layers; of 2 MiB saved a layer and sample, half can be computed again with half of the
-  // operations. 3 samples want 24 MiB; with 14 left, 10 of the 12 MiB that can go must go: 10/12 of half a forward pass.
+  // One device: a MiB of weights and gradients for each of 4 layers; of 2 MiB saved a layer and sample, half can be
+  // computed again with half of the operations. 3 samples want 24 MiB; with 14 left, 10 of the 12 MiB that can go must
+  // go: 10/12 of half a forward pass.
   const mib = 2 ** 20;
   const profile: Profile = {
     ...even,
@@ -122,7 +142,10 @@ test('recomputation: devices keep what their memory holds, and the rest costs it
       recomputed: { savedBytes: mib, flops: 50 },
     })),
   };
-  const cluster: Cluster = { devices: [{ name: 'a', kind: 'board', memoryMiB: 8 + 14 }], links: { default: { bandwidthMbps: 100 } } };
+  const cluster: Cluster = {
+    devices: [{ name: 'a', kind: 'board', memoryMiB: 8 + 14 }],
+    links: { default: { bandwidthMbps: 100 } },
+  };
   const input: PlanInput = { profile, cluster, batchSize: 6, microBatchSize: 3, optimizerState: 0 };
   assert.match(attempt({ ...input, planner: 'asteroid' }) as string, /lacks 10 MiB/);
   const found = plan({ ...input, planner: 'best' });
@@ -154,7 +177,8 @@ test('best is never worse than any other planner: larger problems', () => {
   }
 });
 
-// Found by hand: the planners that `best` asks put the strong device first, with which a search from their plans alone ends a quarter above this one.
+// Found by hand: the planners that `best` asks put the strong device first, with which a search from their plans alone
+// ends a quarter above this one.
 test('best finds slow devices in front of the strong one: ResNet-50 in environment C of Asteroid', async () => {
   const model = defined(
     (await asteroidModels()).find(({ name }) => name === 'ResNet-50'),
@@ -169,12 +193,24 @@ test('best finds slow devices in front of the strong one: ResNet-50 in environme
     microBatchSize: 16,
     microBatchCount: model.batchSize / 16,
     stages: [
-      { layers: [0, 29], devices: ['nano-3', 'nano-2', 'nano-1', 'tx2-2', 'tx2-1'], samples: [2, 2, 2, 5, 5], inFlight: 3 },
+      {
+        layers: [0, 29],
+        devices: ['nano-3', 'nano-2', 'nano-1', 'tx2-2', 'tx2-1'],
+        samples: [2, 2, 2, 5, 5],
+        inFlight: 3,
+      },
       { layers: [29, model.table.layers.length], devices: ['nx-1'], samples: [16], inFlight: 3 },
     ],
   };
   const byHand = simulate(program(layout), layout, profile, cluster, { optimizerState: 0, events: false }).roundMs;
-  const found = plan({ profile, cluster, batchSize: model.batchSize, planner: 'best', optimizerState: 0, replicateBatchDependent: true });
+  const found = plan({
+    profile,
+    cluster,
+    batchSize: model.batchSize,
+    planner: 'best',
+    optimizerState: 0,
+    replicateBatchDependent: true,
+  });
   assert.ok(found.predicted.roundMs <= byHand, `best ${found.predicted.roundMs} ms, by hand ${byHand} ms`);
 });
 
@@ -202,7 +238,11 @@ test('best takes the schedule that its problem calls for, and the plainest of eq
       planner: 'best',
     }).schedule;
   assert.equal(scheduleOf(0, 1000, 8, 1), '1f1b', 'one device has no bubbles and nothing to reduce');
-  assert.equal(scheduleOf(1e7, 1000, 8), 'zb-h1', 'weights too heavy to be reduced, samples that cannot be shared: a pipeline');
+  assert.equal(
+    scheduleOf(1e7, 1000, 8),
+    'zb-h1',
+    'weights too heavy to be reduced, samples that cannot be shared: a pipeline',
+  );
   const shared = plan({
     profile: profile(2e5),
     cluster: cluster(1000),
@@ -212,7 +252,8 @@ test('best takes the schedule that its problem calls for, and the plainest of eq
     planner: 'best',
   });
   assert.equal(shared.schedule, '1f1b-overlap');
-  // 8 ms forward and 64 backward; 1.6 ms for each layer's gradients, hidden behind the backward pass but for those of the first layers.
+  // 8 ms forward and 64 backward; 1.6 ms for each layer's gradients, hidden behind the backward pass but for those of
+  // the first layers.
   const [group] = shared.stages;
   assert.deepEqual(group?.samples, [4, 4]);
   const lastMs = ((group?.buckets?.[0] ?? 8) * 2e5 * 8) / 1e6;
@@ -223,12 +264,22 @@ test('best takes the schedule that its problem calls for, and the plainest of eq
 });
 
 test('the same question has the same answer', () => {
-  const input: PlanInput = { ...randomInstance(5, { deviceCount: 7, layerCount: 20 }), batchSize: 32, optimizerState: 0, planner: 'best' };
+  const input: PlanInput = {
+    ...randomInstance(5, { deviceCount: 7, layerCount: 20 }),
+    batchSize: 32,
+    optimizerState: 0,
+    planner: 'best',
+  };
   assert.deepEqual(plan(input), plan(input));
 });
 
 test('plans get better while one waits, progress is told, and a signal ends the search with its reason', () => {
-  const input: PlanInput = { ...randomInstance(4, { deviceCount: 6, layerCount: 30 }), batchSize: 32, optimizerState: 0, planner: 'best' };
+  const input: PlanInput = {
+    ...randomInstance(4, { deviceCount: 6, layerCount: 30 }),
+    batchSize: 32,
+    optimizerState: 0,
+    planner: 'best',
+  };
   const rounds: number[] = [];
   let progressCount = 0;
   const found = plan({
@@ -263,7 +314,11 @@ test('plans get better while one waits, progress is told, and a signal ends the 
 
 test('when the time is up, the best plan so far: never worse than asteroid, better with more time, and no plan later than asked', () => {
   for (let seed = 0; seed < 4; seed++) {
-    const input: PlanInput = { ...randomInstance(seed, { deviceCount: 6 + seed, layerCount: 24 }), batchSize: 32, optimizerState: 0 };
+    const input: PlanInput = {
+      ...randomInstance(seed, { deviceCount: 6 + seed, layerCount: 24 }),
+      batchSize: 32,
+      optimizerState: 0,
+    };
     const asteroid = plan({ ...input, planner: 'asteroid' }).predicted.roundMs;
     const rounds: number[] = [];
     for (const allowed of [0, 10, 100, 1000, Number.POSITIVE_INFINITY]) {
@@ -294,15 +349,26 @@ test('when the time is up, the best plan so far: never worse than asteroid, bett
 test('where asteroid has no plan, the time is not up before there is one', () => {
   // Memory in the wrong order for the paper: the layer that needs it is the last.
   const mib = 2 ** 20;
-  const tail: Profile = { ...even, layers: even.layers.map((layer, index) => ({ ...layer, weightBytes: index === 3 ? 40 * mib : mib })) };
-  const cluster: Cluster = { ...three, devices: three.devices.map((device, index) => ({ ...device, memoryMiB: index === 1 ? 85 : 5 })) };
+  const tail: Profile = {
+    ...even,
+    layers: even.layers.map((layer, index) => ({ ...layer, weightBytes: index === 3 ? 40 * mib : mib })),
+  };
+  const cluster: Cluster = {
+    ...three,
+    devices: three.devices.map((device, index) => ({ ...device, memoryMiB: index === 1 ? 85 : 5 })),
+  };
   const input: PlanInput = { ...question, profile: tail, cluster };
   assert.equal(typeof attempt({ ...input, planner: 'asteroid' }), 'string');
   assert.equal(picture(plan({ ...input, isTimeUp: () => true })).endsWith('b'), true);
 });
 
 test('in steps, nothing is computed before it is asked for', () => {
-  const input: PlanInput = { ...randomInstance(4, { deviceCount: 3, layerCount: 5 }), batchSize: 8, optimizerState: 0, planner: 'best' };
+  const input: PlanInput = {
+    ...randomInstance(4, { deviceCount: 3, layerCount: 5 }),
+    batchSize: 8,
+    optimizerState: 0,
+    planner: 'best',
+  };
   const steps = planSteps(input);
   assert.equal(steps.next().done, false);
   for (;;) {
@@ -315,14 +381,22 @@ test('in steps, nothing is computed before it is asked for', () => {
 
 /** Stages as "[0,2) b | [2,4) a c". */
 function picture(found: Plan): string {
-  return found.stages.map(({ layers, devices }) => `[${layers.join(',')}) ${[...devices].sort().join(' ')}`).join(' | ');
+  return found.stages
+    .map(({ layers, devices }) => `[${layers.join(',')}) ${[...devices].sort().join(' ')}`)
+    .join(' | ');
 }
 
 const even: Profile = {
   model: 'even',
   inputBytes: 10,
   labelBytes: 1,
-  layers: Array.from({ length: 4 }, (_, layer) => ({ name: `l${layer}`, outputBytes: 10, weightBytes: 1000, savedBytes: 10, flops: 1 })),
+  layers: Array.from({ length: 4 }, (_, layer) => ({
+    name: `l${layer}`,
+    outputBytes: 10,
+    weightBytes: 1000,
+    savedBytes: 10,
+    flops: 1,
+  })),
   batchSizes: [1],
   devices: {
     board: { forwardMs: [[1, 1, 1, 1]], backwardMs: [[1, 1, 1, 1]] },
@@ -339,7 +413,14 @@ const three: Cluster = {
   links: { default: { bandwidthMbps: 100 } },
 };
 
-const question: PlanInput = { profile: even, cluster: three, batchSize: 8, microBatchSize: 1, optimizerState: 0, planner: 'best' };
+const question: PlanInput = {
+  profile: even,
+  cluster: three,
+  batchSize: 8,
+  microBatchSize: 1,
+  optimizerState: 0,
+  planner: 'best',
+};
 
 test('best leaves a device out that would only slow the others down', () => {
   assert.equal(picture(plan(question)), '[0,2) a | [2,4) b');
@@ -365,11 +446,16 @@ test('pins: best is still the optimum, on 15 random problems, and asteroid and s
     const [found, optimum] = [attempt({ ...pinned, planner: 'best' }), attempt({ ...pinned, planner: 'exhaustive' })];
     assert.equal(typeof found, typeof optimum, `seed ${seed}: ${JSON.stringify(found)}, ${JSON.stringify(optimum)}`);
     if (typeof found === 'string' || typeof optimum === 'string') continue;
-    assert.ok(Math.abs(found.predicted.roundMs - optimum.predicted.roundMs) <= 1e-9 * found.predicted.roundMs, `seed ${seed}`);
+    assert.ok(
+      Math.abs(found.predicted.roundMs - optimum.predicted.roundMs) <= 1e-9 * found.predicted.roundMs,
+      `seed ${seed}`,
+    );
     for (const planner of ['best', 'asteroid', 'straight', 'single']) {
       const other = attempt({ ...pinned, planner });
       if (typeof other === 'string') continue;
-      const stage = other.stages.find(({ layers: [first, end] }) => pinned.pins.some(({ layer }) => layer >= first && layer < end));
+      const stage = other.stages.find(({ layers: [first, end] }) =>
+        pinned.pins.some(({ layer }) => layer >= first && layer < end),
+      );
       assert.deepEqual(stage?.devices, [name], `seed ${seed}, ${planner}`);
     }
   }
@@ -385,11 +471,17 @@ test('excluded devices get no layers; one that holds the data still sends it', (
 
 const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[] = [
   [{ pins: [{ layer: 7, device: 'a' }] }, 'The model has no layer "7"; give an index from 0 to 3, or a layer\'s name.'],
-  [{ pins: [{ layer: 'x', device: 'a' }] }, 'The model has no layer "x"; give an index from 0 to 3, or a layer\'s name.'],
+  [
+    { pins: [{ layer: 'x', device: 'a' }] },
+    'The model has no layer "x"; give an index from 0 to 3, or a layer\'s name.',
+  ],
   [{ pins: [{ layer: 0, device: 'z' }] }, 'The cluster has no device "z"; use one of a, b, s.'],
   [{ exclude: ['z'] }, 'The cluster has no device "z"; use one of a, b, s.'],
   [{ exclude: ['a', 'b', 's'] }, 'Every device is excluded; leave one at least for the plan.'],
-  [{ exclude: ['a'], pins: [{ layer: 0, device: 'a' }] }, 'Device "a" is excluded and has layer 0 pinned to it; choose one of the two.'],
+  [
+    { exclude: ['a'], pins: [{ layer: 0, device: 'a' }] },
+    'Device "a" is excluded and has layer 0 pinned to it; choose one of the two.',
+  ],
   [
     { pins: [0, 2].map((layer) => ({ layer, device: 'a' })).concat({ layer: 1, device: 'b' }) },
     'Device "a" has layer 2 pinned to it, and an earlier one that other pins (layer 1) part from it; pin layers that follow each other, with the same devices.',
@@ -401,15 +493,22 @@ const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[
 ];
 
 for (const [change, sentence] of wrong) {
-  test(`refused: ${sentence}`, () => assert.throws(() => plan({ ...question, ...change }), { name: 'InputError', message: sentence }));
+  test(`refused: ${sentence}`, () =>
+    assert.throws(() => plan({ ...question, ...change }), { name: 'InputError', message: sentence }));
 }
 
 test('what fits nowhere: the smallest change over every order of the devices, and doing it helps', () => {
   // A stage of three layers needs 3 MiB of weights twice and, first of two, three times its 3 MiB of activations.
   const mib = 2 ** 20;
-  const heavy: Profile = { ...even, layers: even.layers.map((layer) => ({ ...layer, weightBytes: mib, savedBytes: mib })) };
+  const heavy: Profile = {
+    ...even,
+    layers: even.layers.map((layer) => ({ ...layer, weightBytes: mib, savedBytes: mib })),
+  };
   const sizes = [3, 4, 2];
-  const poor: Cluster = { ...three, devices: three.devices.map((device, index) => ({ ...device, memoryMiB: sizes[index] ?? 1 })) };
+  const poor: Cluster = {
+    ...three,
+    devices: three.devices.map((device, index) => ({ ...device, memoryMiB: sizes[index] ?? 1 })),
+  };
   const refused = (cluster: Cluster): string => {
     const found = attempt({ ...question, profile: heavy, cluster });
     return typeof found === 'string' ? found : 'fits';
@@ -419,7 +518,9 @@ test('what fits nowhere: the smallest change over every order of the devices, an
   assert.ok(advice !== null, message);
   const raised = (by: number): Cluster => ({
     ...poor,
-    devices: poor.devices.map((device) => (device.name === advice[1] ? { ...device, memoryMiB: Number(advice[3]) - by } : device)),
+    devices: poor.devices.map((device) =>
+      device.name === advice[1] ? { ...device, memoryMiB: Number(advice[3]) - by } : device,
+    ),
   });
   assert.equal(refused(raised(0)), 'fits');
   assert.notEqual(refused(raised(1)), 'fits');
@@ -454,14 +555,22 @@ test('exhaustive knows how many plans there are', () => {
   for (let seed = 0; seed < 20; seed++) {
     const random = createRandom(seed, 24);
     const instance = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(5) });
-    const cluster = { ...instance.cluster, devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })) };
+    const cluster = {
+      ...instance.cluster,
+      devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })),
+    };
     const settings = {
       schedule: '1f1b',
       microBatchSize: 1 + random.integer(3),
       optimizerState: 0,
       replicateBatchDependent: false,
     } as const;
-    const problem = createProblem({ ...settings, batchSize: settings.microBatchSize, profile: instance.profile, cluster });
+    const problem = createProblem({
+      ...settings,
+      batchSize: settings.microBatchSize,
+      profile: instance.profile,
+      cluster,
+    });
     assert.equal(pipelineCount(problem), [...everyPipeline(problem)].length, `seed ${seed}`);
   }
 });

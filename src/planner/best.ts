@@ -1,10 +1,11 @@
-// The default planner. Never worse than the planners it starts from, under the simulator; exact where branch and bound gets to its end, and
-// then the plan says so by a lower bound equal to its round. Three parts:
+// The default planner. Never worse than the planners it starts from, under the simulator; exact where branch and bound
+// gets to its end, and then the plan says so by a lower bound equal to its round. Three parts:
 //   1. every other planner's answer, and Algorithm 2 over other orders of the devices and without the slowest of them;
 //   2. for small problems, every pipeline by branch and bound;
 //   3. else, the best answers improved by small changes, also with other micro-batch sizes and schedules.
-// What it does is bounded by counted work, so that the same question has the same answer everywhere; who cannot wait for it says when the
-// time is up (PlannerOptions), and then has the best plan so far, at least as good as that of the first planner, asteroid.
+// What it does is bounded by counted work, so that the same question has the same answer everywhere; who cannot wait
+// for it says when the time is up (PlannerOptions), and then has the best plan so far, at least as good as that of the
+// first planner, asteroid.
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -15,15 +16,29 @@ import { Improver } from './improve.ts';
 import { refuse } from './infeasible.ts';
 import { pipelineBoundMs } from './pipeline-bound.ts';
 import { type Problem, type StageLayout, withMicroBatchSize } from './problem.ts';
-import { type Answer, answerOf, type Planner, type PlannerOptions, problemsOf, type Question, recomputing } from './question.ts';
+import {
+  type Answer,
+  answerOf,
+  type Planner,
+  type PlannerOptions,
+  problemsOf,
+  type Question,
+  recomputing,
+} from './question.ts';
 import { everySpace } from './spaces.ts';
 import type { Steps } from './steps.ts';
 
-/** Up to this many pipelines of all problems together, a question is small: branch and bound is then sure to get to its end. */
+/**
+ * Up to this many pipelines of all problems together, a question is small: branch and bound is then sure to get to its
+ * end.
+ */
 const smallCount = 3e8;
 /** Units of branch and bound, for small questions and for a try at others. */
 const exactUnits = { small: 1e8, large: 3e5 };
-/** Units of improvement, a device for a micro-batch each, in all and of one start: with up to so many devices, above which a change costs more and there are more. */
+/**
+ * Units of improvement, a device for a micro-batch each, in all and of one start: with up to so many devices, above
+ * which a change costs more and there are more.
+ */
 const improvementUnits = { all: 12e6, one: 1e6 };
 const improvementDeviceCount = 64;
 /** Units of work on a lower bound where there is no proof. */
@@ -31,8 +46,9 @@ const boundUnits = 8e6;
 /** Most devices of a small question, for which other orders are searched, and for which a proof is tried. */
 const deviceLimits = { small: 10, orders: 24, proof: 6 };
 /**
- * Improvement ends in the pipeline that is nearest to its start: many different starts count for more than long searches. How many pipelines of the pool are
- * adapted to each problem; how many of the results are improved, one of each problem in the first turn; and how many turns there are at most.
+ * Improvement ends in the pipeline that is nearest to its start: many different starts count for more than long
+ * searches. How many pipelines of the pool are adapted to each problem; how many of the results are improved, one of
+ * each problem in the first turn; and how many turns there are at most.
  */
 const startLimits = { pool: 20, first: 24, later: 12 };
 const turnLimit = 4;
@@ -42,8 +58,8 @@ const roughSlack = 1.3;
 const orderedKindCount = 4;
 
 /**
- * Schedules whose pipelines are searched, where the caller leaves that open. A schedule that overlaps is never longer than the same without: one bucket is
- * what that does.
+ * Schedules whose pipelines are searched, where the caller leaves that open. A schedule that overlaps is never longer
+ * than the same without: one bucket is what that does.
  */
 const searched = ['1f1b-overlap', 'gpipe', 'zb-h1-overlap'];
 
@@ -79,11 +95,17 @@ export function* best(question: Question, options: PlannerOptions, others: reado
       ),
     );
   }
-  const isOptimal = yield* inTime(state, prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large }));
+  const isOptimal = yield* inTime(
+    state,
+    prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large }),
+  );
   if (state.best === undefined) return refuse(recomputing(question), everySpace);
   const found = plainest(state.best, question);
   if (isOptimal === true) return { ...found, isOptimal };
-  const boundMs = yield* inTime(state, pipelineBoundMs(problems, problems[0]?.boundMs ?? 0, found.roundMs, { left: boundUnits }));
+  const boundMs = yield* inTime(
+    state,
+    pipelineBoundMs(problems, problems[0]?.boundMs ?? 0, found.roundMs, { left: boundUnits }),
+  );
   return boundMs === undefined ? found : { ...found, boundMs };
 }
 
@@ -97,7 +119,10 @@ function* inTime<Result>(state: State, steps: Steps<Result>): Steps<Result | und
   return undefined;
 }
 
-/** The same stages with a plainer schedule, where that takes no longer: one device has nothing to reduce, a short pipeline perhaps nothing to put off. */
+/**
+ * The same stages with a plainer schedule, where that takes no longer: one device has nothing to reduce, a short
+ * pipeline perhaps nothing to put off.
+ */
 function plainest(found: Answer, { schedule, planner }: Question): Answer {
   const { layouts, problem, roundMs } = found;
   if (schedule !== undefined || layouts === undefined) return found;
@@ -125,7 +150,10 @@ function* askOthers(state: State, others: readonly Planner[]): Steps<void> {
   }
 }
 
-/** Algorithm 2 on a coarse grid of layers, for other orders and every micro-batch size: with the shortest round so far as the bar most searches end at once. */
+/**
+ * Algorithm 2 on a coarse grid of layers, for other orders and every micro-batch size: with the shortest round so far
+ * as the bar most searches end at once.
+ */
 function* tryOrders(state: State, problems: readonly { readonly problem: Problem }[]): Steps<void> {
   const { base, planner } = state.question;
   if (base.available.length > deviceLimits.orders || base.pins.size > 0) return;
@@ -138,7 +166,12 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
     for (const cuts of coarseGrids(problem)) {
       for (const order of orders) {
         const space = { order, groupLimit: order.length, stageLimit: order.length };
-        const found = yield* coarseSearch(problem, space, (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * roughSlack, cuts);
+        const found = yield* coarseSearch(
+          problem,
+          space,
+          (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * roughSlack,
+          cuts,
+        );
         if (found !== undefined) offer(state, answerOf(problem, planner, found.layouts));
       }
     }
@@ -146,8 +179,8 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
 }
 
 /**
- * By memory and by speed, either way; the cluster's; along the fastest links; without the slowest devices; and kind by kind in every order. Of orders that differ
- * only in like devices there is one.
+ * By memory and by speed, either way; the cluster's; along the fastest links; without the slowest devices; and kind by
+ * kind in every order. Of orders that differ only in like devices there is one.
  */
 function ordersOf({ available, classes, profile, table }: Problem): number[][] {
   const speed = available.map(({ classIndex }) => -(classes[classIndex]?.forward[0]?.[profile.layers.length] ?? 0));
@@ -161,7 +194,9 @@ function ordersOf({ available, classes, profile, table }: Problem): number[][] {
     const from = place(chain.at(-1) ?? 0);
     const left = indices.filter((index) => !chain.includes(index));
     chain.push(
-      left.reduce((next, index) => (table.bandwidthMbps(from, place(index)) > table.bandwidthMbps(from, place(next)) ? index : next)),
+      left.reduce((next, index) =>
+        table.bandwidthMbps(from, place(index)) > table.bandwidthMbps(from, place(next)) ? index : next,
+      ),
     );
   }
   const orders = [bySpeed, [...bySpeed].reverse(), [...byMemory].reverse(), indices, chain, [...chain].reverse()];
@@ -176,7 +211,8 @@ function ordersOf({ available, classes, profile, table }: Problem): number[][] {
     table.isUniform ? `${available[index]?.classIndex} ${available[index]?.memoryBytes}` : String(index);
   const kinds = [...new Set(indices.map(likeness))];
   if (kinds.length <= orderedKindCount)
-    for (const order of permutations(kinds)) orders.push(order.flatMap((kind) => indices.filter((index) => likeness(index) === kind)));
+    for (const order of permutations(kinds))
+      orders.push(order.flatMap((kind) => indices.filter((index) => likeness(index) === kind)));
   return firstOfEach(orders, (order) => order.map(likeness).join()).map((order) => order.map(place));
 }
 
@@ -185,7 +221,10 @@ function permutations<Each>(all: readonly Each[]): Each[][] {
   return all.flatMap((first, index) => permutations(all.toSpliced(index, 1)).map((rest) => [first, ...rest]));
 }
 
-/** Improves the best pipelines of the pool, and what they become with other micro-batch sizes and schedules, while that helps. */
+/**
+ * Improves the best pipelines of the pool, and what they become with other micro-batch sizes and schedules, while that
+ * helps.
+ */
 function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
   const { planner, base } = state.question;
   const improvers = new Map(problems.map((problem) => [keyOf(problem), { problem, improver: new Improver(problem) }]));
@@ -199,7 +238,9 @@ function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
       for (const [key, { improver }] of improvers) {
         yield 0;
         const adapted =
-          key === keyOf(answer.problem) ? { layouts: answer.layouts ?? [], roundMs: answer.roundMs } : improver.adapt(answer.layouts ?? []);
+          key === keyOf(answer.problem)
+            ? { layouts: answer.layouts ?? [], roundMs: answer.roundMs }
+            : improver.adapt(answer.layouts ?? []);
         if (adapted !== undefined) starts.push({ ...adapted, key });
       }
     }
@@ -225,7 +266,8 @@ function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
 /** Different stages only: orders and planners find the same ones again. */
 function bestOf(pool: readonly Answer[]): Answer[] {
   const sorted = pool.filter(({ layouts }) => layouts !== undefined).sort((a, b) => a.roundMs - b.roundMs);
-  const stages = ({ layouts }: Answer): string => JSON.stringify(layouts?.map(({ layers, devices }) => [layers, devices]));
+  const stages = ({ layouts }: Answer): string =>
+    JSON.stringify(layouts?.map(({ layers, devices }) => [layers, devices]));
   return firstOfEach(sorted, stages).slice(0, startLimits.pool);
 }
 

@@ -1,23 +1,27 @@
-// What no plan can beat in the simulated world. It proves that a micro-batch size, or a part of a search, need not be tried, and how far
-// a plan is from the best.
+// What no plan can beat in the simulated world. It proves that a micro-batch size, or a part of a search, need not be
+// tried, and how far a plan is from the best.
 
 import { interpolation, rangeOf } from '../cluster/times.ts';
 import { type ClassTimes, type PassSums, type Problem, runsSteps } from './problem.ts';
 
-/** Lower bounds of the time that samples of a micro-batch keep devices busy, forward and backward; memory and links are ignored. */
+/**
+ * Lower bounds of the time that samples of a micro-batch keep devices busy, forward and backward; memory and links are
+ * ignored.
+ */
 export interface Bounds {
   /** The weight of a class of devices: its speed over the whole model. */
   readonly speeds: readonly number[];
   /**
-   * Least busy time of the busiest of some devices, whose speeds add up to `speed`, when they alone run layers [first, end) of one
-   * micro-batch, however they share it.
+   * Least busy time of the busiest of some devices, whose speeds add up to `speed`, when they alone run layers [first,
+   * end) of one micro-batch, however they share it.
    */
   busiestMs(first: number, end: number, speed: number): number;
 }
 
 /**
- * The busiest device is busy for at least the weighted mean of all busy times, whatever the weights; with w for weights, each sample of
- * each layer adds at least min over devices of w · its least time. With speeds as weights that is exact for devices that differ by a factor.
+ * The busiest device is busy for at least the weighted mean of all busy times, whatever the weights; with w for
+ * weights, each sample of each layer adds at least min over devices of w · its least time. With speeds as weights that
+ * is exact for devices that differ by a factor.
  */
 export function createBounds(problem: Problem): Bounds {
   const costs = problem.classes.map((times) => leastPerSampleMs(problem, times));
@@ -35,7 +39,10 @@ export function createBounds(problem: Problem): Bounds {
   return { speeds, busiestMs: (first, end, speed) => (samples * rangeOf(least, first, end)) / speed };
 }
 
-/** By layer: the least time that a sample costs at any share, forward and backward. Piecewise linear times have it at a measured size or at the whole micro-batch. */
+/**
+ * By layer: the least time that a sample costs at any share, forward and backward. Piecewise linear times have it at a
+ * measured size or at the whole micro-batch.
+ */
 function leastPerSampleMs(problem: Problem, times: ClassTimes): Float64Array {
   const apart = leastOf(problem, times);
   if (times.steps.forward === times.forward || !runsSteps(problem, 0)) return apart;
@@ -71,9 +78,10 @@ export interface RoundBounds {
 }
 
 /**
- * In a straight pipeline, stage p has nothing to do before the first forward and after the last backward of those in front of it: with u for the times that a
- * micro-batch keeps stages busy, T ≥ Σ_{q<p} u_q + M·u_p. With T given, that lets stage p do s_p·T/M·((M − 1)/M)^p of the work at most, s_p its speed; the
- * fastest devices in front do the most together.
+ * In a straight pipeline, stage p has nothing to do before the first forward and after the last backward of those in
+ * front of it: with u for the times that a micro-batch keeps stages busy, T ≥ Σ_{q<p} u_q + M·u_p. With T given, that
+ * lets stage p do s_p·T/M·((M − 1)/M)^p of the work at most, s_p its speed; the fastest devices in front do the most
+ * together.
  */
 export function roundBounds(problem: Problem): RoundBounds {
   const { microBatchCount, available, profile } = problem;
@@ -89,7 +97,10 @@ export function roundBounds(problem: Problem): RoundBounds {
   return { anyMs: boundMs(total), straightMs: boundMs(reached) };
 }
 
-/** A lower bound of the round of any plan with the problem's micro-batch size, whatever its planner, schedule and devices. */
+/**
+ * A lower bound of the round of any plan with the problem's micro-batch size, whatever its planner, schedule and
+ * devices.
+ */
 export function lowerBoundMs(problem: Problem): number {
   return roundBounds(problem).anyMs;
 }

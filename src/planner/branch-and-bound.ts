@@ -1,9 +1,10 @@
-// Exact search for small problems: every pipeline of one micro-batch size and schedule, stage by stage from the first, device by device and
-// share by share, left out only where a lower bound proves that it cannot beat the best one known. Any order of devices, any subset, any
-// whole shares. The bounds follow the rules of the simulated world without queueing: a device begins when the first micro-batch has reached
-// it, is busy for M·(F + B), and after its last backward the gradients still go back to stage 0, and the groups still reduce. Where the backward is
-// cut in two, the gradients go back after the last input gradient, up to `delay` + 1 weight gradients before the device is done; where AllReduce
-// overlaps, only its last bucket follows for sure.
+// Exact search for small problems: every pipeline of one micro-batch size and schedule, stage by stage from the first,
+// device by device and share by share, left out only where a lower bound proves that it cannot beat the best one known.
+// Any order of devices, any subset, any whole shares. The bounds follow the rules of the simulated world without
+// queueing: a device begins when the first micro-batch has reached it, is busy for M·(F + B), and after its last
+// backward the gradients still go back to stage 0, and the groups still reduce. Where the backward is cut in two, the
+// gradients go back after the last input gradient, up to `delay` + 1 weight gradients before the device is done; where
+// AllReduce overlaps, only its last bucket follows for sure.
 
 import type { StageDemand } from '../cluster/memory.ts';
 import { forwardsAhead, inFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
@@ -78,7 +79,9 @@ class Tree {
   readonly #bounds: Bounds;
   readonly #evaluator: Evaluator;
   readonly #holder: number;
-  /** By place: the devices that could take its part without any difference; only the first unused one of them is tried. */
+  /**
+   * By place: the devices that could take its part without any difference; only the first unused one of them is tried.
+   */
   readonly #twins: readonly (readonly number[])[];
   readonly #used: Uint8Array;
   readonly #stages: StageLayout[] = [];
@@ -176,8 +179,10 @@ class Tree {
       }
       const followsMs = sender.inputMs + sender.tailMs;
       // The link: M activations one after another before the last forward, M gradients after the first backward.
-      if (leavesMs + M * outMs + latencyMs + forwardMs + inputMs + backMs + latencyMs + followsMs >= this.barMs) return undefined;
-      if (leavesMs + outMs + latencyMs + forwardMs + inputMs + M * backMs + latencyMs + followsMs >= this.barMs) return undefined;
+      if (leavesMs + M * outMs + latencyMs + forwardMs + inputMs + backMs + latencyMs + followsMs >= this.barMs)
+        return undefined;
+      if (leavesMs + outMs + latencyMs + forwardMs + inputMs + M * backMs + latencyMs + followsMs >= this.barMs)
+        return undefined;
       tailMs = Math.max(tailMs, backMs + latencyMs + followsMs);
     }
     const weightsBefore = isSplit ? Math.max(0, M - 1 - this.#mostDelay(stage)) : M;
@@ -189,7 +194,10 @@ class Tree {
   /** By how many micro-batches a stage's weight gradients wait at most. */
   #mostDelay(stage: number): number {
     const { schedule, microBatchCount } = this.#problem;
-    return inFlight(schedule, stage, this.#stageCount, microBatchCount) - forwardsAhead(schedule, stage, this.#stageCount, microBatchCount);
+    return (
+      inFlight(schedule, stage, this.#stageCount, microBatchCount) -
+      forwardsAhead(schedule, stage, this.#stageCount, microBatchCount)
+    );
   }
 
   /** When the first micro-batch's inputs (or, for a last stage, labels) can be there. */
@@ -215,7 +223,9 @@ class Tree {
       return { ...member, tailMs: Math.max(member.tailMs, weightMs + reduceMs + updateMs) };
     });
     const M = problem.microBatchCount;
-    const slowest = Math.max(...group.map(({ startMs, forwardMs, backwardMs }) => startMs + M * (forwardMs + backwardMs)));
+    const slowest = Math.max(
+      ...group.map(({ startMs, forwardMs, backwardMs }) => startMs + M * (forwardMs + backwardMs)),
+    );
     if (slowest + reduceMs >= this.barMs) return;
     this.#stages.push({ layers: [first, end], devices: places, samples });
     if (stage === this.#stageCount - 1) this.#evaluate();
@@ -231,16 +241,20 @@ class Tree {
   }
 
   /**
-   * A bound from what is not assigned yet: the unused devices run the other layers, after this stage's first forward and, unless weight gradients
-   * may wait, before its last backward.
+   * A bound from what is not assigned yet: the unused devices run the other layers, after this stage's first forward
+   * and, unless weight gradients may wait, before its last backward.
    */
   #restMs(group: readonly Member[], end: number): number {
     let speed = 0;
-    for (const { place, classIndex } of this.#problem.available) if (this.#used[place] === 0) speed += this.#bounds.speeds[classIndex] ?? 0;
-    const busyMs = this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
+    for (const { place, classIndex } of this.#problem.available)
+      if (this.#used[place] === 0) speed += this.#bounds.speeds[classIndex] ?? 0;
+    const busyMs =
+      this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
     const startMs = Math.min(...group.map((member) => member.startMs + member.forwardMs));
     if (splitsBackward(this.#problem.schedule)) return startMs + busyMs;
-    const tailMs = gradientsCross(this.#problem, end) ? Math.min(...group.map((member) => member.backwardMs + member.tailMs)) : 0;
+    const tailMs = gradientsCross(this.#problem, end)
+      ? Math.min(...group.map((member) => member.backwardMs + member.tailMs))
+      : 0;
     return startMs + busyMs + tailMs;
   }
 
@@ -254,7 +268,10 @@ class Tree {
   }
 }
 
-/** Devices with a smaller place, the same times and memory, and the same links to everybody else; the data's holder has no twin. */
+/**
+ * Devices with a smaller place, the same times and memory, and the same links to everybody else; the data's holder has
+ * no twin.
+ */
 function earlierTwins({ devices, available, table }: Problem, place: number, holder: number): number[] {
   const same = (a: number, b: number): boolean =>
     a !== holder &&
@@ -265,7 +282,8 @@ function earlierTwins({ devices, available, table }: Problem, place: number, hol
       ({ place: other }) =>
         other === a ||
         other === b ||
-        (table.bandwidthMbps(a, other) === table.bandwidthMbps(b, other) && table.latencyMs(a, other) === table.latencyMs(b, other)),
+        (table.bandwidthMbps(a, other) === table.bandwidthMbps(b, other) &&
+          table.latencyMs(a, other) === table.latencyMs(b, other)),
     );
   return available.filter((other) => other.place < place && same(other.place, place)).map((other) => other.place);
 }

@@ -21,7 +21,10 @@ const profile: Profile = {
     flops: 1,
   })),
   batchSizes: [1],
-  devices: { a: { forwardMs: [[5, 5, 5, 5]], backwardMs: [[5, 5, 5, 5]] }, b: { forwardMs: [[5, 5, 5, 5]], backwardMs: [[5, 5, 5, 5]] } },
+  devices: {
+    a: { forwardMs: [[5, 5, 5, 5]], backwardMs: [[5, 5, 5, 5]] },
+    b: { forwardMs: [[5, 5, 5, 5]], backwardMs: [[5, 5, 5, 5]] },
+  },
 };
 
 function clusterOf(bandwidthMbps: number): Cluster {
@@ -29,18 +32,30 @@ function clusterOf(bandwidthMbps: number): Cluster {
 }
 
 function planned(cluster: Cluster, compress: CompressMode, planner: string): Plan {
-  return planCompressed({ profile, cluster, batchSize: 8, microBatchSize: planner === 'dp' ? 2 : 1, optimizerState: 0, planner, compress });
+  return planCompressed({
+    profile,
+    cluster,
+    batchSize: 8,
+    microBatchSize: planner === 'dp' ? 2 : 1,
+    optimizerState: 0,
+    planner,
+    compress,
+  });
 }
 
 test('halves where something travels, 8 bits where gradients are summed, nothing in a plan of one device', () => {
-  assert.deepEqual(planned(clusterOf(100), 'float16', 'straight').compression, { activation: 'float16', gradient: 'float16' });
+  assert.deepEqual(planned(clusterOf(100), 'float16', 'straight').compression, {
+    activation: 'float16',
+    gradient: 'float16',
+  });
   assert.deepEqual(planned(clusterOf(100), 'int8', 'dp').compression, { allReduce: 'int8' });
   assert.equal(planned(clusterOf(100), 'int8', 'single').compression, undefined);
   assert.equal(planned(clusterOf(100), 'none', 'dp').compression, undefined);
 });
 
 test('auto compresses what makes rounds shorter, and nothing on a fast link', () => {
-  // 40 kB take 16 ms at 20 Mbps, and two layers forward 10 ms: the link is what the pipeline waits for, in both directions.
+  // 40 kB take 16 ms at 20 Mbps, and two layers forward 10 ms: the link is what the pipeline waits for, in both
+  // directions.
   const slow = planned(clusterOf(20), 'auto', 'straight');
   assert.deepEqual(slow.compression, { activation: 'float16', gradient: 'float16' });
   assert.ok(slow.predicted.roundMs < 0.98 ** 2 * planned(clusterOf(20), 'none', 'straight').predicted.roundMs);
@@ -53,7 +68,10 @@ test('a plan from the middle of the net pays where only a compressed cut does', 
   // Alone 320 ms. Cut in two at 25 Mbps: 12.8 ms a piece beside 10 of computing; half of it hides.
   const cluster = clusterOf(25);
   const [plain, auto] = [planned(cluster, 'none', 'best'), planned(cluster, 'auto', 'best')];
-  assert.ok(auto.predicted.roundMs < plain.predicted.roundMs * 0.98, `${auto.predicted.roundMs} and ${plain.predicted.roundMs}`);
+  assert.ok(
+    auto.predicted.roundMs < plain.predicted.roundMs * 0.98,
+    `${auto.predicted.roundMs} and ${plain.predicted.roundMs}`,
+  );
   assert.ok(auto.compression !== undefined);
 });
 
@@ -76,7 +94,11 @@ test('auto is never slower than none, and what it predicts is what the simulator
     const auto = planCompressed({ ...input, compress: 'auto' });
     assert.ok(auto.predicted.roundMs <= none.predicted.roundMs, `seed ${seed}`);
     const layout: PlanLayout = auto;
-    assert.equal(simulate(program(layout), layout, input.profile, input.cluster).roundMs, auto.predicted.roundMs, `seed ${seed}`);
+    assert.equal(
+      simulate(program(layout), layout, input.profile, input.cluster).roundMs,
+      auto.predicted.roundMs,
+      `seed ${seed}`,
+    );
     assert.deepEqual(plan(input), planCompressed(input));
   }
 });

@@ -1,5 +1,6 @@
-// Plans over links whose tensors may travel in fewer bits. A planner looks for stages as they are best with plain links and with links that carry half as
-// much at the cuts; the simulator decides between them in every encoding that is allowed, and what gains nothing is left out again.
+// Plans over links whose tensors may travel in fewer bits. A planner looks for stages as they are best with plain links
+// and with links that carry half as much at the cuts; the simulator decides between them in every encoding that is
+// allowed, and what gains nothing is left out again.
 
 import type { Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import type { Compression } from '../cluster/compression.ts';
@@ -68,11 +69,20 @@ export function* planCompressedSteps({ compress = 'none', ...input }: CompressIn
   return best as unknown as Plan;
 }
 
-/** The planner's plans: for links as they are, and as if half as much crossed the cuts; of `best` also plain data parallelism, whose sums shrink. */
+/**
+ * The planner's plans: for links as they are, and as if half as much crossed the cuts; of `best` also plain data
+ * parallelism, whose sums shrink.
+ */
 function* candidates(input: PlanInput, profile: Profile): Steps<readonly Plan[]> {
   const found = [yield* planSteps(input)];
-  const halved = { ...profile, layers: profile.layers.map((layer) => ({ ...layer, outputBytes: layer.outputBytes / 2 })) };
-  for (const other of [{ ...input, profile: halved }, ...(input.planner === 'best' ? [{ ...input, planner: 'dp' }] : [])]) {
+  const halved = {
+    ...profile,
+    layers: profile.layers.map((layer) => ({ ...layer, outputBytes: layer.outputBytes / 2 })),
+  };
+  for (const other of [
+    { ...input, profile: halved },
+    ...(input.planner === 'best' ? [{ ...input, planner: 'dp' }] : []),
+  ]) {
     try {
       found.push({ ...(yield* planSteps(other)), planner: found[0]?.planner ?? '' });
     } catch (error) {
@@ -83,7 +93,10 @@ function* candidates(input: PlanInput, profile: Profile): Steps<readonly Plan[]>
 }
 
 /** The part of a compression that a plan has a use for; undefined where there is none. */
-function used({ stages, forwardOnlyLayers = 0 }: Plan, { activation, gradient, allReduce }: Compression): Compression | undefined {
+function used(
+  { stages, forwardOnlyLayers = 0 }: Plan,
+  { activation, gradient, allReduce }: Compression,
+): Compression | undefined {
   const isCut = stages.length > 1;
   const isCutTrained = stages.some(({ layers }, stage) => stage > 0 && layers[0] > forwardOnlyLayers);
   const isReduced = stages.some(({ layers, devices }) => devices.length > 1 && layers[1] > forwardOnlyLayers);

@@ -14,7 +14,10 @@ export interface Constraints {
   readonly exclude?: readonly string[];
 }
 
-/** The constraints as places and layer indices. InputError for names that do not exist, and for constraints that contradict each other. */
+/**
+ * The constraints as places and layer indices. InputError for names that do not exist, and for constraints that
+ * contradict each other.
+ */
 export function settleConstraints(
   { pins = [], exclude = [] }: Constraints,
   profile: Profile,
@@ -31,12 +34,15 @@ export function settleConstraints(
     return place;
   };
   const excluded = exclude.map(placeOf);
-  if (new Set(excluded).size === cluster.devices.length) throw new InputError('Every device is excluded; leave one at least for the plan.');
+  if (new Set(excluded).size === cluster.devices.length)
+    throw new InputError('Every device is excluded; leave one at least for the plan.');
   const settled = new Map<number, number[]>();
   for (const { layer, device } of pins) {
     const place = placeOf(device);
     if (excluded.includes(place))
-      throw new InputError(`Device "${device}" is excluded and has layer ${layer} pinned to it; choose one of the two.`);
+      throw new InputError(
+        `Device "${device}" is excluded and has layer ${layer} pinned to it; choose one of the two.`,
+      );
     const index = layerOf(layer, profile);
     const places = settled.get(index) ?? [];
     if (!places.includes(place)) settled.set(index, [...places, place]);
@@ -54,7 +60,10 @@ function layerOf(layer: number | string, profile: Profile): number {
   throw new InputError(`The model has no layer "${layer}"; give an index from 0 to ${count - 1}, or a layer's name.`);
 }
 
-/** A stage's layers follow each other and each device stands in one stage: between two layers of a device there can be none of others. */
+/**
+ * A stage's layers follow each other and each device stands in one stage: between two layers of a device there can be
+ * none of others.
+ */
 function checkOrder(pins: ReadonlyMap<number, readonly number[]>, cluster: Cluster): void {
   const sorted = [...pins].sort(([a], [b]) => a - b);
   const last = new Map<number, number>();

@@ -4,7 +4,11 @@ import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { links } from '../cluster/links.ts';
 import { allReduceMs, dominantStep, pipelineSteps, roundLatencyMs, type Step, transferMs } from './cost.ts';
 
-const step = (forwardMs: number, backwardMs: number, allReduce = 0): Step => ({ forwardMs, backwardMs, allReduceMs: allReduce });
+const step = (forwardMs: number, backwardMs: number, allReduce = 0): Step => ({
+  forwardMs,
+  backwardMs,
+  allReduceMs: allReduce,
+});
 
 test('eq. 4–6 by hand, the last step dominant', () => {
   // Aligned: 4·3 = 12, 4·1 + 3 = 7, 4·6 + 4 = 28. T_w = 0, 1, 1.5. T_e = 24 + 4, 24 + 1, 24.

@@ -1,6 +1,7 @@
-// Asteroid's cost model (§3.3, eq. 4–8), as the formulas stand, for a plan that exists. The search (asteroid.ts) evaluates the same
-// latency step by step in constant time; a test holds the two together. Legend: M micro-batches, P stages, S = 2P − 1 steps, of which the
-// even ones execute and the odd ones communicate; E_f, E_b times of a step for one micro-batch; T_w, T_e, T_a the three phases of a step.
+// Asteroid's cost model (§3.3, eq. 4–8), as the formulas stand, for a plan that exists. The search (asteroid.ts)
+// evaluates the same latency step by step in constant time; a test holds the two together. Legend: M micro-batches, P
+// stages, S = 2P − 1 steps, of which the even ones execute and the odd ones communicate; E_f, E_b times of a step for
+// one micro-batch; T_w, T_e, T_a the three phases of a step.
 
 import type { Cluster, LinkSpeed, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { withoutBackward } from '../cluster/forward-only.ts';
@@ -19,7 +20,10 @@ export interface Step {
   readonly allReduceMs: number;
 }
 
-/** The step with the most total time after alignment, M(E_f + E_b)(s) + Σ_{i<s}(E_f + E_b)(i): the one with the fewest bubbles (eq. 11's rule). */
+/**
+ * The step with the most total time after alignment, M(E_f + E_b)(s) + Σ_{i<s}(E_f + E_b)(i): the one with the fewest
+ * bubbles (eq. 11's rule).
+ */
 export function dominantStep(steps: readonly Step[], microBatchCount: number): number {
   let found = 0;
   let most = Number.NEGATIVE_INFINITY;
@@ -49,7 +53,9 @@ export function roundLatencyMs(steps: readonly Step[], microBatchCount: number):
   return latest;
 }
 
-/** T_a of eq. 5: 2(|G| − 1)·Σw / (|G| · min bandwidth). `group` holds places in the cluster; one device reduces nothing. */
+/**
+ * T_a of eq. 5: 2(|G| − 1)·Σw / (|G| · min bandwidth). `group` holds places in the cluster; one device reduces nothing.
+ */
 export function allReduceMs(table: LinkTable, group: readonly number[], weightBytes: number): number {
   return group.length < 2 ? 0 : ringMs(group.length, slowestInGroup(table, group).bandwidthMbps, weightBytes);
 }
@@ -66,7 +72,10 @@ export interface Shares {
   readonly samples: readonly number[];
 }
 
-/** E_f = E_b of a communication step: the longest of the matched pieces, bytes over bandwidth plus latency; links work side by side. */
+/**
+ * E_f = E_b of a communication step: the longest of the matched pieces, bytes over bandwidth plus latency; links work
+ * side by side.
+ */
 export function transferMs(table: LinkTable, from: Shares, to: Shares, bytesPerSample: number): number {
   let longest = 0;
   let [i, j] = [0, 0];
@@ -86,7 +95,10 @@ export function transferMs(table: LinkTable, from: Shares, to: Shares, bytesPerS
   return longest;
 }
 
-/** E_f of the step before the first: the samples on their way from `holder` (places) to the first stage; with one stage, the labels too. */
+/**
+ * E_f of the step before the first: the samples on their way from `holder` (places) to the first stage; with one stage,
+ * the labels too.
+ */
 export function feedMs(table: LinkTable, holder: number, first: Shares, bytesPerSample: number): number {
   let longest = 0;
   for (const [index, device] of first.devices.entries()) {
@@ -103,8 +115,8 @@ export function fedBytes(profile: Profile, stageCount: number): number {
 }
 
 /**
- * The steps of a plan: execution and communication in turn. Where a device holds the data, one more step in front feeds the first stage
- * (E_b = 0): the paper has every device hold its data.
+ * The steps of a plan: execution and communication in turn. Where a device holds the data, one more step in front feeds
+ * the first stage (E_b = 0): the paper has every device hold its data.
  */
 export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Cluster): Step[] {
   const table = links(cluster);
@@ -127,7 +139,15 @@ export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Clust
       steps.push({ forwardMs: ms, backwardMs: 0, allReduceMs: 0 });
     }
     const isStep = index === plan.stages.length - 1 && isStepped(plan);
-    steps.push(executionStep(stage, shares, { profile: trained, cluster, table, weightBytes: sums.weightBytes(...stage.layers), isStep }));
+    steps.push(
+      executionStep(stage, shares, {
+        profile: trained,
+        cluster,
+        table,
+        weightBytes: sums.weightBytes(...stage.layers),
+        isStep,
+      }),
+    );
   }
   return steps;
 }
@@ -155,7 +175,10 @@ export function passedBytes({ layers }: Profile, [first, end]: readonly [number,
   return inBytes + outBytes;
 }
 
-/** Frames of a micro-batch that a stage of one device between two such gets and sends, forward and backward: inputs and labels are frames, too. */
+/**
+ * Frames of a micro-batch that a stage of one device between two such gets and sends, forward and backward: inputs and
+ * labels are frames, too.
+ */
 export function passedFrames(
   { layers }: Profile,
   [first, end]: readonly [number, number],
@@ -165,8 +188,15 @@ export function passedFrames(
   return { forward: backward + (isFirst ? 1 : 0) + (isLast ? 1 : 0), backward };
 }
 
-/** Eq. 8: the slowest device's forward, the slowest device's backward; with what bytes cost processors, which the paper leaves out. */
-function executionStep(stage: StagePlan, shares: Shares, { profile, cluster, table, weightBytes, isStep }: StageContext): Step {
+/**
+ * Eq. 8: the slowest device's forward, the slowest device's backward; with what bytes cost processors, which the paper
+ * leaves out.
+ */
+function executionStep(
+  stage: StagePlan,
+  shares: Shares,
+  { profile, cluster, table, weightBytes, isStep }: StageContext,
+): Step {
   const frames = passedFrames(profile, stage.layers);
   let forwardMs = 0;
   let backwardMs = 0;

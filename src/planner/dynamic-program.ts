@@ -1,20 +1,23 @@
-// Asteroid's Algorithm 2: dynamic programming over (l, n, p), the last l layers in p stages on the last n devices of an order; and the
-// same search over narrower spaces, which are our simplest baselines. O(N²L²P) candidates; Algorithm 1 runs at most once for each pair of
-// a layer range and a group unless memory binds. Legend as in cost.ts; l′, n′ are what the sub-pipeline behind the new stage has.
+// Asteroid's Algorithm 2: dynamic programming over (l, n, p), the last l layers in p stages on the last n devices of an
+// order; and the same search over narrower spaces, which are our simplest baselines. O(N²L²P) candidates; Algorithm 1
+// runs at most once for each pair of a layer range and a group unless memory binds. Legend as in cost.ts; l′, n′ are
+// what the sub-pipeline behind the new stage has.
 //
-// Eq. 4–6 reduce to two numbers for a pipeline. Let aligned(s) = M·E_s + Σ_{i<s}E_i with E = E_f + E_b; dm maximises it, by eq. 11. Then
-// both branches of eq. 6 say T_e(s) = aligned(dm) − Σ_{i<s}E_i, so that
-//     T_w(s) + T_e(s) + T_a(s) = aligned(dm) + T_a(s) − Σ_{i<s}E_b(i)   and   latency = aligned(dm) + tail,  tail = max_s(T_a(s) − Σ_{i<s}E_b(i)).
+// Eq. 4–6 reduce to two numbers for a pipeline. Let aligned(s) = M·E_s + Σ_{i<s}E_i with E = E_f + E_b; dm maximises
+// it, by eq. 11. Then both branches of eq. 6 say T_e(s) = aligned(dm) − Σ_{i<s}E_i, so that
+//     T_w(s) + T_e(s) + T_a(s) = aligned(dm) + T_a(s) − Σ_{i<s}E_b(i)   and   latency = aligned(dm) + tail,  tail =
+//     max_s(T_a(s) − Σ_{i<s}E_b(i)).
 // A new execution step ne and communication step nc in front change them in constant time:
-//     aligned′ = max(aligned + E_ne + E_nc, M·E_ne, M·E_nc + E_ne)  (eq. 11 with the sum up to the new index of dm*, less one)
+//     aligned′ = max(aligned + E_ne + E_nc, M·E_ne, M·E_nc + E_ne)  (eq. 11 with the sum up to the new index of dm*,
+//     less one)
 //     tail′    = max(T_a(ne), tail − E_b(ne) − E_b(nc)).
 //
-// What it promises: nothing worse than Algorithm 2's result. That is not always the best by eq. 4: the program keeps one sub-pipeline for
-// each (l, n, p), and another one with a larger latency of its own can serve a longer pipeline better: in 2 of 331 random
-// problems, 12% at worst (asteroid.test.ts).
+// What it promises: nothing worse than Algorithm 2's result. That is not always the best by eq. 4: the program keeps
+// one sub-pipeline for each (l, n, p), and another one with a larger latency of its own can serve a longer pipeline
+// better: in 2 of 331 random problems, 12% at worst (asteroid.test.ts).
 //
-// What it leaves out cannot win: a latency is at least M·E of every stage, by bounds.ts at least that of the busiest device. The bar is the
-// latency of a first, coarse search with few places to cut.
+// What it leaves out cannot win: a latency is at least M·E of every stage, by bounds.ts at least that of the busiest
+// device. The bar is the latency of a first, coarse search with few places to cut.
 
 import type { LinkSpeed } from '../cluster/cluster.ts';
 import { prefixSums, rangeOf } from '../cluster/times.ts';
@@ -65,7 +68,12 @@ export class Search {
   readonly #most: Int32Array;
   readonly #least: Float64Array;
 
-  constructor(problem: Problem, { order, groupLimit, stageLimit }: Space, { layerCuts, deviceCuts }: Cuts, bar: number) {
+  constructor(
+    problem: Problem,
+    { order, groupLimit, stageLimit }: Space,
+    { layerCuts, deviceCuts }: Cuts,
+    bar: number,
+  ) {
     this.#problem = problem;
     this.#layerCuts = layerCuts;
     this.#deviceCuts = deviceCuts;
@@ -98,9 +106,11 @@ export class Search {
     const [L, N] = [this.#layerRuns, this.#deviceRuns];
     for (let l = 1; l <= L; l++) {
       yield l / L;
-      // A pipeline of all layers uses all devices; one of fewer leaves some to the stages in front of it, which must be able to do the rest.
+      // A pipeline of all layers uses all devices; one of fewer leaves some to the stages in front of it, which must be
+      // able to do the rest.
       const sizes: number[] = [];
-      for (let n = l === L ? N : 1; n < N || (l === L && n === N); n++) if (l === L || this.#mayPass(0, L - l, 0, N - n)) sizes.push(n);
+      for (let n = l === L ? N : 1; n < N || (l === L && n === N); n++)
+        if (l === L || this.#mayPass(0, L - l, 0, N - n)) sizes.push(n);
       for (let rest = l - 1; rest >= 0; rest--) {
         if (!this.#mayPass(L - l, L - rest, 0, N)) break;
         this.#setLayers(this.#layer(L - l), this.#layer(L - rest));
@@ -126,7 +136,9 @@ export class Search {
   /** Whether devices [start, end) of the cuts can run the layers between two cuts without passing the bar. */
   #mayPass(from: number, to: number, start: number, end: number): boolean {
     const speed = rangeOf(this.#speeds, this.#device(start), this.#device(end));
-    return this.#problem.microBatchCount * this.#bounds.busiestMs(this.#layer(from), this.#layer(to), speed) < this.#bar;
+    return (
+      this.#problem.microBatchCount * this.#bounds.busiestMs(this.#layer(from), this.#layer(to), speed) < this.#bar
+    );
   }
 
   #index(l: number, n: number, p: number): number {
@@ -138,7 +150,10 @@ export class Search {
     return (this.#aligned[index] ?? 0) + (this.#tail[index] ?? 0);
   }
 
-  /** Stages of the layers in front of the last `rest` on devices in front of the last m, for every m, of which the last n are then used. */
+  /**
+   * Stages of the layers in front of the last `rest` on devices in front of the last m, for every m, of which the last
+   * n are then used.
+   */
   #tryHeads(l: number, n: number, rest: number): void {
     const [M, N] = [this.#problem.microBatchCount, this.#deviceRuns];
     const start = this.#device(N - n);
@@ -168,7 +183,9 @@ export class Search {
   /** Bits of one micro-batch at the border in front of the last `rest` runs. */
   #crossBits(rest: number): number {
     const { profile, microBatchSize } = this.#problem;
-    return (profile.layers[this.#layer(this.#layerRuns - rest) - 1]?.outputBytes ?? 0) * microBatchSize * 8 * (1 - 1e-9);
+    return (
+      (profile.layers[this.#layer(this.#layerRuns - rest) - 1]?.outputBytes ?? 0) * microBatchSize * 8 * (1 - 1e-9)
+    );
   }
 
   /** Puts such a stage before each Q(rest, m, p − 1) where it can win. */
@@ -188,7 +205,10 @@ export class Search {
     }
   }
 
-  /** Latency of the head before its sub-pipeline (eq. 4, 6 and 11, as derived above); kept where it is the best of Q(l, n, p). */
+  /**
+   * Latency of the head before its sub-pipeline (eq. 4, 6 and 11, as derived above); kept where it is the best of Q(l,
+   * n, p).
+   */
   #join(head: StageTimes, group: Group, { l, n, p, rest, m }: Split & { readonly p: number }): void {
     const { table, profile, sums, cluster, microBatchCount: M } = this.#problem;
     if (!this.#pinsAllow(head, l, rest)) return;
@@ -263,7 +283,10 @@ export class Search {
   }
 }
 
-/** A new stage in front of the last `rest` runs of layers and m of devices, so that the pipeline then has the last l and n. */
+/**
+ * A new stage in front of the last `rest` runs of layers and m of devices, so that the pipeline then has the last l and
+ * n.
+ */
 interface Split {
   readonly l: number;
   readonly n: number;

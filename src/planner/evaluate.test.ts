@@ -4,14 +4,23 @@ import type { Cluster } from '../cluster/cluster.ts';
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
-import { randomLayouts, randomProblem, withFrozenPrefix, withRecomputed, withSteps } from '../testing/random-problems.ts';
+import {
+  randomLayouts,
+  randomProblem,
+  withFrozenPrefix,
+  withRecomputed,
+  withSteps,
+} from '../testing/random-problems.ts';
 import { Evaluator } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
 import { withRecomputation } from './recomputation.ts';
 
 /** The cluster with so little memory that activations of some devices do not fit. */
 function tight(seed: number, cluster: Cluster): Cluster {
-  return { ...cluster, devices: cluster.devices.map((device, index) => ({ ...device, memoryMiB: 4 + ((7 * seed + 13 * index) % 40) })) };
+  return {
+    ...cluster,
+    devices: cluster.devices.map((device, index) => ({ ...device, memoryMiB: 4 + ((7 * seed + 13 * index) % 40) })),
+  };
 }
 
 test('the evaluator says what the simulator says, to the last bit, or a bound where two kinds of messages share a link: 1000 random pipelines, a third with frozen layers, half with recomputation, a fifth with steps', () => {

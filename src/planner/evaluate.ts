@@ -1,7 +1,8 @@
-// The round of a pipeline by the rules of the simulated world (planner.md), without a Program: what the simulator says, some fifty times
-// sooner. It holds because every device has one order of work and every link one kind of message, so that times are sums and maxima in a
-// fixed order. Where the data's holder sends two kinds of messages over one link (inputs or labels beside gradients or activations), each
-// kind gets a link of its own here: the result is then a lower bound, `isExact` is false, and the simulator must be asked.
+// The round of a pipeline by the rules of the simulated world (planner.md), without a Program: what the simulator says,
+// some fifty times sooner. It holds because every device has one order of work and every link one kind of message, so
+// that times are sums and maxima in a fixed order. Where the data's holder sends two kinds of messages over one link
+// (inputs or labels beside gradients or activations), each kind gets a link of its own here: the result is then a lower
+// bound, `isExact` is false, and the simulator must be asked.
 
 import type { StageDemand } from '../cluster/memory.ts';
 import { overlapsAllReduce, type Pace, program } from '../schedule/generate.ts';
@@ -69,7 +70,10 @@ interface PassedBytes {
   readonly handedOut: number;
 }
 
-/** Frames of a micro-batch: from and to the stage before, to and from the next, inputs and labels, and those that the data's holder hands out. */
+/**
+ * Frames of a micro-batch: from and to the stage before, to and from the next, inputs and labels, and those that the
+ * data's holder hands out.
+ */
 interface PassedFrames {
   readonly before: number;
   readonly behind: number;
@@ -130,7 +134,9 @@ export class Evaluator {
     );
   }
 
-  /** Milliseconds of a round; Infinity, and sooner, when it takes `stopMs` or longer. No device may have zero samples. */
+  /**
+   * Milliseconds of a round; Infinity, and sooner, when it takes `stopMs` or longer. No device may have zero samples.
+   */
   roundMs(layouts: readonly StageLayout[], stopMs: number = Number.POSITIVE_INFINITY): number {
     const nodes: Node[] = [];
     const stages = this.#flatten(layouts, nodes);
@@ -158,8 +164,15 @@ export class Evaluator {
       const passed = { ...this.#passedBytes(layouts, stage), handedOut: handedOut.bytes };
       const counts = framesOf(layout.devices.length, first, { before: piecesBefore, behind: pieces });
       for (const [index, place] of layout.devices.entries()) {
-        const frames = { before: counts.before[index] ?? 0, behind: counts.behind[index] ?? 0, fed, handedOut: handedOut.frames };
-        nodes.push(this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed, frames }));
+        const frames = {
+          before: counts.before[index] ?? 0,
+          behind: counts.behind[index] ?? 0,
+          fed,
+          handedOut: handedOut.frames,
+        };
+        nodes.push(
+          this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed, frames }),
+        );
       }
       piecesBefore = pieces;
       const reduceMs = isGroup ? buckets.map((range) => groupReduceMs(this.#problem, layout.devices, ...range)) : [];
@@ -168,7 +181,12 @@ export class Evaluator {
     });
   }
 
-  #node(place: number, layout: StageLayout, share: number, { buckets, isBeside, demand, passed, frames }: NodeContext): Node {
+  #node(
+    place: number,
+    layout: StageLayout,
+    share: number,
+    { buckets, isBeside, demand, passed, frames }: NodeContext,
+  ): Node {
     const times = this.#times;
     const { layers, devices } = layout;
     const isSplit = isSplitStage(this.#problem, layout);
@@ -188,14 +206,18 @@ export class Evaluator {
       place,
       forward: handling(
         { bytes: (forward.received + (isHolder ? 0 : fed)) * share, frames: frames.before + frames.fed },
-        { bytes: forward.sent * share + (isHolder ? handedOut : 0), frames: frames.behind + (isHolder ? frames.handedOut : 0) },
+        {
+          bytes: forward.sent * share + (isHolder ? handedOut : 0),
+          frames: frames.behind + (isHolder ? frames.handedOut : 0),
+        },
       ),
       backward: handling(
         { bytes: backward.received * share, frames: gradientsCross(this.#problem, layers[1]) ? frames.behind : 0 },
         { bytes: backward.sent * share, frames: gradientsCross(this.#problem, layers[0]) ? frames.before : 0 },
       ),
       forwardMs: times.forwardMs(place, ...layers, share),
-      backwardMs: again + (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
+      backwardMs:
+        again + (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
       weightMs: isSplit ? pieceMs(layers) : 0,
       passMs: times.passMs(place),
       lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : again)),
@@ -282,7 +304,10 @@ export class Evaluator {
     return feeds;
   }
 
-  /** A lower bound of the round, from what each device computes, what comes before its first forward, and what follows when its last gradients have left. */
+  /**
+   * A lower bound of the round, from what each device computes, what comes before its first forward, and what follows
+   * when its last gradients have left.
+   */
   #leastMs(stages: readonly FlatStage[], nodes: readonly Node[]): number {
     const M = this.#problem.microBatchCount;
     let [least, beforeMs, behindMs] = [0, 0, 0];
@@ -292,29 +317,43 @@ export class Evaluator {
         const node = nodes[place] as Node;
         const lastMs = lastPassMs(node);
         const { forward, backward } = node;
-        // Of its bytes, what the first forward is given may be paid before that comes, and what the last gradient costs after that has left.
+        // Of its bytes, what the first forward is given may be paid before that comes, and what the last gradient costs
+        // after that has left.
         const forwardBytesMs = (M - 1) * forward.receivingMs + M * forward.sendingMs;
         const bytesMs = forwardBytesMs + M * backward.receivingMs + (M - 1) * backward.sendingMs;
         forwardMs = Math.min(forwardMs, node.forwardMs);
         if (isForwardOnly) least = Math.max(least, beforeMs + M * node.forwardMs + forwardBytesMs);
         else if (pace.delay === undefined) {
-          least = Math.max(least, beforeMs + M * node.forwardMs + (M - 1) * node.backwardMs + lastMs + bytesMs + behindMs);
+          least = Math.max(
+            least,
+            beforeMs + M * node.forwardMs + (M - 1) * node.backwardMs + lastMs + bytesMs + behindMs,
+          );
           backwardMs = Math.min(backwardMs, node.backwardMs, lastMs);
         } else {
           // Weight gradients are computed while others wait for nothing.
           const gradientsMs = beforeMs + M * (node.forwardMs + node.backwardMs) + bytesMs;
-          least = Math.max(least, gradientsMs + behindMs, gradientsMs + (M - 1) * (node.weightMs + node.passMs) + lastMs);
+          least = Math.max(
+            least,
+            gradientsMs + behindMs,
+            gradientsMs + (M - 1) * (node.weightMs + node.passMs) + lastMs,
+          );
           backwardMs = Math.min(backwardMs, node.backwardMs);
         }
       }
       beforeMs += forwardMs + leastOf(pieces, ({ forwardOccupancyMs, latencyMs }) => forwardOccupancyMs + latencyMs);
       if (stages[index + 1]?.isGradientWanted === true)
-        behindMs += backwardMs + leastOf(pieces, ({ backwardOccupancyMs, latencyMs }) => backwardOccupancyMs + latencyMs);
+        behindMs +=
+          backwardMs + leastOf(pieces, ({ backwardOccupancyMs, latencyMs }) => backwardOccupancyMs + latencyMs);
     }
     return least;
   }
 
-  #run(stages: readonly FlatStage[], nodes: readonly Node[], feeds: readonly (Feed | undefined)[], stopMs: number): number {
+  #run(
+    stages: readonly FlatStage[],
+    nodes: readonly Node[],
+    feeds: readonly (Feed | undefined)[],
+    stopMs: number,
+  ): number {
     const M = this.#problem.microBatchCount;
     const P = stages.length;
     const size = nodes.length * M;
@@ -343,7 +382,8 @@ export class Evaluator {
         const b = backwards[p] as number;
         const isForward = f < M && f - b < ahead;
         if (!isForward && (b >= M || stage.isForwardOnly)) return true;
-        if (isForward ? p > 0 && (forwards[p - 1] as number) <= f : p < P - 1 && (backwards[p + 1] as number) <= b) return true;
+        if (isForward ? p > 0 && (forwards[p - 1] as number) <= f : p < P - 1 && (backwards[p + 1] as number) <= b)
+          return true;
         const m = isForward ? f : b;
         for (let index = stage.first; index < stage.end; index++) {
           const node = nodes[index] as Node;
@@ -356,7 +396,9 @@ export class Evaluator {
           }
           const { receivingMs, sendingMs } = isForward ? node.forward : node.backward;
           start = Math.max(start, arrival, (free[index] as number) + (owed[index] as number) + receivingMs);
-          const end = start + (isForward ? node.forwardMs : delay === undefined && m === M - 1 ? lastPassMs(node) : node.backwardMs);
+          const end =
+            start +
+            (isForward ? node.forwardMs : delay === undefined && m === M - 1 ? lastPassMs(node) : node.backwardMs);
           // What leaves does so before a weight gradient that follows.
           leaves[index] = end;
           const isFollowed = !isForward && delay !== undefined && (m >= delay || m === M - 1);
@@ -425,14 +467,23 @@ function lastPassMs({ lastMs }: Node): number {
   return sum;
 }
 
-/** Weight gradients that a device computes right after micro-batch m's input gradient, where it computes any: that of `delay` micro-batches ago, and after the last one all that are left. What the last of them costs besides is not in it. */
+/**
+ * Weight gradients that a device computes right after micro-batch m's input gradient, where it computes any: that of
+ * `delay` micro-batches ago, and after the last one all that are left. What the last of them costs besides is not in
+ * it.
+ */
 function weightsBehindMs(node: Node, m: number, delay: number, M: number): number {
   if (m < M - 1) return node.weightMs;
   return Math.min(M - 1, delay) * (node.weightMs + node.passMs) + lastPassMs(node);
 }
 
 /** The latest device's end, after AllReduce and update. */
-function roundEnd(stages: readonly FlatStage[], nodes: readonly Node[], free: Float64Array, owed: Float64Array): number {
+function roundEnd(
+  stages: readonly FlatStage[],
+  nodes: readonly Node[],
+  free: Float64Array,
+  owed: Float64Array,
+): number {
   let round = 0;
   for (const { first, end, reduceMs } of stages) {
     let reducedMs = 0;

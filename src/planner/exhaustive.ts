@@ -1,5 +1,6 @@
-// The oracle of the planners' tests: every plan there is, each simulated. It shares nothing with the searches but the meaning of a plan.
-// A stage's devices stand in every order, with every whole share of at least one sample; any device may be left out.
+// The oracle of the planners' tests: every plan there is, each simulated. It shares nothing with the searches but the
+// meaning of a plan. A stage's devices stand in every order, with every whole share of at least one sample; any device
+// may be left out.
 
 import { bytesInMiB } from '../cluster/memory.ts';
 import { forwardsAhead, program } from '../schedule/generate.ts';
@@ -23,7 +24,9 @@ export function* everyPipeline(problem: Problem): Generator<readonly StageLayout
 }
 
 /** The fastest of them and its simulated round; undefined when none fits. */
-export function fastestOfEvery(problem: Problem): { readonly layouts: readonly StageLayout[]; readonly roundMs: number } | undefined {
+export function fastestOfEvery(
+  problem: Problem,
+): { readonly layouts: readonly StageLayout[]; readonly roundMs: number } | undefined {
   let best: { layouts: readonly StageLayout[]; roundMs: number } | undefined;
   for (const layouts of everyPipeline(problem)) {
     const plan = layoutPlan(problem, 'exhaustive', layouts);
@@ -35,7 +38,11 @@ export function fastestOfEvery(problem: Problem): { readonly layouts: readonly S
 
 /** How many pipelines everyPipeline goes through, if all fit. */
 export function pipelineCount(problem: Problem): number {
-  const [layerCount, deviceCount, samples] = [problem.profile.layers.length, problem.available.length, problem.microBatchSize];
+  const [layerCount, deviceCount, samples] = [
+    problem.profile.layers.length,
+    problem.available.length,
+    problem.microBatchSize,
+  ];
   // ways[stages][used]: group sizes and shares of so many devices in so many stages.
   let ways = [1, ...new Array<number>(deviceCount).fill(0)];
   let count = 0;
@@ -65,7 +72,11 @@ function stagesOf(order: readonly number[], groupSizes: readonly number[], layer
   });
 }
 
-function* withShares(problem: Problem, cuts: readonly Cut[], done: readonly StageLayout[]): Generator<readonly StageLayout[], void, void> {
+function* withShares(
+  problem: Problem,
+  cuts: readonly Cut[],
+  done: readonly StageLayout[],
+): Generator<readonly StageLayout[], void, void> {
   const cut = cuts[done.length];
   if (cut === undefined) {
     if (done.every((stage, index) => fits(problem, stage, index, done.length))) yield done;
@@ -78,14 +89,22 @@ function* withShares(problem: Problem, cuts: readonly Cut[], done: readonly Stag
 }
 
 function fits(problem: Problem, { layers, devices, samples }: StageLayout, stage: number, stageCount: number): boolean {
-  const demand = stageDemand(problem, ...layers, forwardsAhead(problem.schedule, stage, stageCount, problem.microBatchCount));
+  const demand = stageDemand(
+    problem,
+    ...layers,
+    forwardsAhead(problem.schedule, stage, stageCount, problem.microBatchCount),
+  );
   return devices.every(
-    (place, index) => leastMemoryBytes(demand, samples[index] ?? 0) <= (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB,
+    (place, index) =>
+      leastMemoryBytes(demand, samples[index] ?? 0) <= (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB,
   );
 }
 
 /** Every ordered choice of one or more of the places. */
-function* arrangements(places: readonly number[], chosen: readonly number[] = []): Generator<readonly number[], void, void> {
+function* arrangements(
+  places: readonly number[],
+  chosen: readonly number[] = [],
+): Generator<readonly number[], void, void> {
   if (chosen.length > 0) yield chosen;
   for (const place of places) if (!chosen.includes(place)) yield* arrangements(places, [...chosen, place]);
 }
@@ -96,7 +115,8 @@ function* compositions(sum: number, parts: number): Generator<readonly number[],
     if (sum >= 1) yield [sum];
     return;
   }
-  for (let first = 1; first <= sum - parts + 1; first++) for (const rest of compositions(sum - first, parts - 1)) yield [first, ...rest];
+  for (let first = 1; first <= sum - parts + 1; first++)
+    for (const rest of compositions(sum - first, parts - 1)) yield [first, ...rest];
 }
 
 function choose(n: number, k: number): number {

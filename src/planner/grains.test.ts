@@ -55,6 +55,9 @@ test('a share that is no whole number of grains is refused', () => {
 test('strict stages run no step as one graph: its times are not taken over', () => {
   const { profile } = randomInstance(7, { deviceCount: 1, layerCount: 3 });
   const stepMs = profile.batchSizes.map(() => [1, 1, 1]);
-  const devices = Object.fromEntries(Object.entries(profile.devices).map(([name, times]) => [name, { ...times, stepMs }]));
-  for (const times of Object.values(profileInGrains({ ...profile, devices }, 4).devices)) assert.equal('stepMs' in times, false);
+  const devices = Object.fromEntries(
+    Object.entries(profile.devices).map(([name, times]) => [name, { ...times, stepMs }]),
+  );
+  for (const times of Object.values(profileInGrains({ ...profile, devices }, 4).devices))
+    assert.equal('stepMs' in times, false);
 });

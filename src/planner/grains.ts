@@ -1,5 +1,6 @@
-// Planning for strict runs, in which devices compute samples in blocks of one size, the grains (runtime/device/grained-stage.ts): a grain is what a sample is
-// elsewhere. Planners then know nothing of it: what they share out are grains, and a device takes k times as long for k of them as for one.
+// Planning for strict runs, in which devices compute samples in blocks of one size, the grains
+// (runtime/device/grained-stage.ts): a grain is what a sample is elsewhere. Planners then know nothing of it: what they
+// share out are grains, and a device takes k times as long for k of them as for one.
 
 import type { DeviceTimes, LayerProfile, Plan, Profile } from '../cluster/cluster.ts';
 import { rangeTimes } from '../cluster/times.ts';
@@ -13,7 +14,14 @@ export function profileInGrains(profile: Profile, grain: number): Profile {
     return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
   };
   // A strict last stage runs no step as one graph.
-  const inGrains = ({ forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs: _, ...rest }: DeviceTimes): DeviceTimes => ({
+  const inGrains = ({
+    forwardMs,
+    backwardMs,
+    backwardInputMs,
+    backwardWeightMs,
+    stepMs: _,
+    ...rest
+  }: DeviceTimes): DeviceTimes => ({
     ...rest,
     forwardMs: rowOf(forwardMs),
     backwardMs: rowOf(backwardMs),
@@ -25,7 +33,9 @@ export function profileInGrains(profile: Profile, grain: number): Profile {
     outputBytes: grain * outputBytes,
     savedBytes: grain * savedBytes,
     flops: grain * flops,
-    ...(recomputed === undefined ? {} : { recomputed: { savedBytes: grain * recomputed.savedBytes, flops: grain * recomputed.flops } }),
+    ...(recomputed === undefined
+      ? {}
+      : { recomputed: { savedBytes: grain * recomputed.savedBytes, flops: grain * recomputed.flops } }),
   });
   return {
     ...profile,

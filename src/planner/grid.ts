@@ -1,7 +1,8 @@
-// Where a search may cut, and the hierarchical search for many devices: Algorithm 2 on a coarse grid over the layers and over the devices in
-// their order; then, for the best pipelines of several lengths, every border moves within a window of two grid steps to either side, by
-// the same dynamic program with the number of stages fixed; the steps are halved until they are 1, and that is repeated while it helps.
-// What it finds is a pipeline of the full space; that it is the best of it is not promised.
+// Where a search may cut, and the hierarchical search for many devices: Algorithm 2 on a coarse grid over the layers
+// and over the devices in their order; then, for the best pipelines of several lengths, every border moves within a
+// window of two grid steps to either side, by the same dynamic program with the number of stages fixed; the steps are
+// halved until they are 1, and that is repeated while it helps. What it finds is a pipeline of the full space; that it
+// is the best of it is not promised.
 
 import type { LayerProfile } from '../cluster/cluster.ts';
 import type { LinkTable } from '../cluster/links.ts';
@@ -22,7 +23,10 @@ export function evenCuts(count: number, runCount: number): number[] {
   return Array.from({ length: runCount + 1 }, (_, index) => Math.round((index * count) / runCount));
 }
 
-/** The same over layers, each border at the nearest place where the fewest bytes cross: between even borders half of all cuts would be inside a block of the model, at its widest. */
+/**
+ * The same over layers, each border at the nearest place where the fewest bytes cross: between even borders half of all
+ * cuts would be inside a block of the model, at its widest.
+ */
 export function thinCuts(layers: readonly LayerProfile[], runCount: number): number[] {
   const even = evenCuts(layers.length, runCount);
   const bytesAt = (cut: number): number => layers[cut - 1]?.outputBytes ?? 0;
@@ -53,7 +57,11 @@ const roundLimit = 12;
 /** The hierarchical search. */
 export function* refine(problem: Problem, space: Space, run: Run): Steps<Found | undefined> {
   const [layerCount, deviceCount] = [problem.profile.layers.length, space.order.length];
-  const coarse = yield* run(thinCuts(problem.profile.layers, coarseLayerRuns), evenCuts(deviceCount, coarseDeviceRuns), space.groupLimit);
+  const coarse = yield* run(
+    thinCuts(problem.profile.layers, coarseLayerRuns),
+    evenCuts(deviceCount, coarseDeviceRuns),
+    space.groupLimit,
+  );
   // The grid has no groups as small as one device; pipelines of single devices are few enough to try them all.
   const line = deviceCount <= layerCount ? yield* run(allCuts(layerCount), allCuts(deviceCount), 1) : [];
   let best: Found | undefined;
@@ -121,12 +129,17 @@ class Window {
     this.#group = neighbourGroups(problem, space.order);
   }
 
-  /** The best pipeline with as many stages whose borders are at most two steps from the found ones; undefined when none is better. */
+  /**
+   * The best pipeline with as many stages whose borders are at most two steps from the found ones; undefined when none
+   * is better.
+   */
   around({ layouts, roundMs }: Found, layerStep: number, deviceStep: number): Found | undefined {
     const [L, N] = [this.#problem.profile.layers.length, this.#space.order.length];
     const P = layouts.length;
     const inFlight = inFlightFromEnd(this.#problem, P);
-    let ends: readonly End[] = [{ border: { layer: L, device: N }, head: undefined, next: undefined, alignedMs: 0, tailMs: 0 }];
+    let ends: readonly End[] = [
+      { border: { layer: L, device: N }, head: undefined, next: undefined, alignedMs: 0, tailMs: 0 },
+    ];
     for (let stage = P - 1; stage >= 0; stage--) {
       const borders = stage === 0 ? [{ layer: 0, device: 0 }] : this.#borders(layouts, stage, layerStep, deviceStep);
       ends = this.#extend(borders, ends, inFlight[P - stage] ?? 1, roundMs, stage === 0 ? P : 0);
@@ -151,16 +164,34 @@ class Window {
     const device = this.#space.order.indexOf(devices[0] ?? 0);
     const steps = layouts.length > wideStageCount ? reach.slice(0, 3) : reach;
     const [layerMoves, deviceMoves] = [layerStep === 0 ? [0] : steps, deviceStep === 0 ? [0] : steps];
-    return layerMoves.flatMap((a) => deviceMoves.map((b) => ({ layer: layers[0] + a * layerStep, device: device + b * deviceStep })));
+    return layerMoves.flatMap((a) =>
+      deviceMoves.map((b) => ({ layer: layers[0] + a * layerStep, device: device + b * deviceStep })),
+    );
   }
 
-  /** For each border, the best stage from it to one of the ends. `stageCount`: of a complete pipeline, which is then fed. */
-  #extend(borders: readonly Border[], ends: readonly End[], inFlight: number, barMs: number, stageCount: number): End[] {
+  /**
+   * For each border, the best stage from it to one of the ends. `stageCount`: of a complete pipeline, which is then
+   * fed.
+   */
+  #extend(
+    borders: readonly Border[],
+    ends: readonly End[],
+    inFlight: number,
+    barMs: number,
+    stageCount: number,
+  ): End[] {
     const best = new Map<Border, End>();
     for (const end of [...ends].sort((a, b) => a.border.layer - b.border.layer)) {
       for (const border of borders) {
         const [size, start] = [end.border.device - border.device, border.device];
-        if (border.layer < 0 || start < 0 || border.layer >= end.border.layer || size < 1 || size > this.#space.groupLimit) continue;
+        if (
+          border.layer < 0 ||
+          start < 0 ||
+          border.layer >= end.border.layer ||
+          size < 1 ||
+          size > this.#space.groupLimit
+        )
+          continue;
         this.#table.setLayers(border.layer, end.border.layer);
         const group = this.#group(start, end.border.device);
         const known = best.get(border);

@@ -1,10 +1,14 @@
-// HetPipe (Park et al. 2020): devices form virtual workers, each a straight pipeline over the whole model (pipeline inside, data parallel
-// between), which exchange all weights with a parameter server once a round. This is no pipeline of stages with groups, so that its answer
-// is no Program: schedule 'hetpipe', `stages` is the first virtual worker, `virtualWorkers` are all. Settled here:
-// - virtual workers by its policies NP (neighbours in speed) and ED (equal distribution: dealt out in turn), for every count of them;
+// HetPipe (Park et al. 2020): devices form virtual workers, each a straight pipeline over the whole model (pipeline
+// inside, data parallel between), which exchange all weights with a parameter server once a round. This is no pipeline
+// of stages with groups, so that its answer is no Program: schedule 'hetpipe', `stages` is the first virtual worker,
+// `virtualWorkers` are all. Settled here:
+// - virtual workers by its policies NP (neighbours in speed) and ED (equal distribution: dealt out in turn), for every
+//   count of them;
 // - micro-batches are dealt out so that all workers end together, as its asynchronous workers would take them;
-// - a round is the slowest worker's, simulated like any pipeline, then its devices push their gradients to the server and pull the weights:
-//   2w·8/bandwidth + 2 latencies each, links side by side as everywhere in the simulated world. The server is the data's holder, or else
+// - a round is the slowest worker's, simulated like any pipeline, then its devices push their gradients to the server
+//   and pull the weights:
+//   2w·8/bandwidth + 2 latencies each, links side by side as everywhere in the simulated world. The server is the
+//   data's holder, or else
 //   the device with the fastest links.
 
 import type { PlanLayout, VirtualWorker } from '../cluster/cluster.ts';
@@ -66,10 +70,14 @@ function answerFor(problem: Problem, division: Division): Answer | undefined {
     const own: Problem = { ...problem, schedule: '1f1b', microBatchCount: count };
     const layout = layoutPlan(own, 'hetpipe', layouts);
     if (overloadOf(own, layout.stages) !== undefined) return undefined;
-    const world = simulate(program(layout), layout, profile, problem.cluster, { optimizerState: problem.optimizerState, events: false });
+    const world = simulate(program(layout), layout, profile, problem.cluster, {
+      optimizerState: problem.optimizerState,
+      events: false,
+    });
     roundMs = Math.max(roundMs, world.roundMs + (division.length > 1 ? exchangeMs(problem, layouts, server) : 0));
     workers.push({ stages: layout.stages, microBatchCount: count });
-    for (const name of layout.stages.flatMap((stage) => stage.devices)) peakMemoryMiB[name] = world.devices[name]?.peakMemoryMiB ?? 0;
+    for (const name of layout.stages.flatMap((stage) => stage.devices))
+      peakMemoryMiB[name] = world.devices[name]?.peakMemoryMiB ?? 0;
   }
   const batchSize = microBatchSize * microBatchCount;
   const stages = workers[0]?.stages ?? [];
@@ -80,7 +88,10 @@ function answerFor(problem: Problem, division: Division): Answer | undefined {
   return { layout, problem, roundMs, predicted: { roundMs, samplesPerS: (batchSize / roundMs) * 1000, peakMemoryMiB } };
 }
 
-/** A virtual worker: its devices, fastest first, cut so that the slowest part, computing or sending, is as fast as can be. */
+/**
+ * A virtual worker: its devices, fastest first, cut so that the slowest part, computing or sending, is as fast as can
+ * be.
+ */
 function pipelineOf(
   problem: Problem,
   devices: readonly number[],
@@ -94,7 +105,11 @@ function pipelineOf(
     table.occupancyMs(devices[index - 1] ?? 0, devices[index] ?? 0, B * (profile.layers[cut - 1]?.outputBytes ?? 0));
   const ends = straightPartition(layerCount, devices.length, { stageMs, crossMs });
   const layouts = devices.map(
-    (place, index): StageLayout => ({ layers: [ends[index - 1] ?? 0, ends[index] ?? 0], devices: [place], samples: [B] }),
+    (place, index): StageLayout => ({
+      layers: [ends[index - 1] ?? 0, ends[index] ?? 0],
+      devices: [place],
+      samples: [B],
+    }),
   );
   const parts = layouts.map(({ layers: [first, end] }, index) =>
     Math.max(stageMs(index, first, end), index === 0 ? 0 : crossMs(index, first)),
@@ -116,7 +131,9 @@ function dealOut(total: number, eachMs: readonly number[]): number[] {
 
 function exchangeMs({ table, sums }: Problem, layouts: readonly StageLayout[], server: number): number {
   const each = layouts.map(({ layers, devices: [place = server] }) =>
-    place === server ? 0 : 2 * (table.occupancyMs(place, server, sums.weightBytes(...layers)) + table.latencyMs(place, server)),
+    place === server
+      ? 0
+      : 2 * (table.occupancyMs(place, server, sums.weightBytes(...layers)) + table.latencyMs(place, server)),
   );
   return Math.max(...each);
 }
@@ -124,6 +141,8 @@ function exchangeMs({ table, sums }: Problem, layouts: readonly StageLayout[], s
 function serverOf({ cluster, table, available }: Problem): number {
   if (cluster.dataDevice !== undefined) return table.deviceIndex(cluster.dataDevice);
   const reach = (place: number): number =>
-    Math.min(...available.map((other) => (other.place === place ? Number.MAX_VALUE : table.bandwidthMbps(place, other.place))));
+    Math.min(
+      ...available.map((other) => (other.place === place ? Number.MAX_VALUE : table.bandwidthMbps(place, other.place))),
+    );
   return [...available].sort((a, b) => reach(b.place) - reach(a.place) || a.place - b.place)[0]?.place ?? 0;
 }

@@ -1,6 +1,7 @@
-// Improves a pipeline by small changes, as long as one makes the round of the simulated world shorter: borders move, devices join, leave,
-// change places; stages split and merge; samples move from one device to another; devices of a stage change their order. Deterministic.
-// It ends in a pipeline that none of these changes improves, or when its budget is used up.
+// Improves a pipeline by small changes, as long as one makes the round of the simulated world shorter: borders move,
+// devices join, leave, change places; stages split and merge; samples move from one device to another; devices of a
+// stage change their order. Deterministic. It ends in a pipeline that none of these changes improves, or when its
+// budget is used up.
 
 import type { Budget } from './branch-and-bound.ts';
 import { Evaluator } from './evaluate.ts';
@@ -80,7 +81,9 @@ export class Improver {
     if (samples !== undefined) {
       const demand = stageDemand(problem, ...layers, inFlight);
       const fits = devices.every(
-        (place, index) => (samples[index] ?? 0) <= largestShare(demand, problem.devices[place]?.memoryBytes ?? 0, problem.microBatchSize),
+        (place, index) =>
+          (samples[index] ?? 0) <=
+          largestShare(demand, problem.devices[place]?.memoryBytes ?? 0, problem.microBatchSize),
       );
       return fits ? { layers, devices, samples } : undefined;
     }
@@ -124,13 +127,21 @@ function* sampleChanges(layouts: readonly StageLayout[], problem: Problem): Gene
   for (const [index, stage] of layouts.entries()) {
     for (let from = 0; from < stage.devices.length; from++) {
       for (let to = 0; to < stage.devices.length; to++) {
-        for (let count = 1; from !== to && count < (stage.samples[from] ?? 0) && count <= problem.microBatchSize / 4; count *= 2) {
-          const samples = stage.samples.map((share, device) => share + (device === to ? count : device === from ? -count : 0));
+        for (
+          let count = 1;
+          from !== to && count < (stage.samples[from] ?? 0) && count <= problem.microBatchSize / 4;
+          count *= 2
+        ) {
+          const samples = stage.samples.map(
+            (share, device) => share + (device === to ? count : device === from ? -count : 0),
+          );
           yield replaced(layouts, index, { ...stage, samples });
         }
       }
       if (from + 1 < stage.devices.length) {
-        const order = stage.devices.map((_, device) => (device === from ? from + 1 : device === from + 1 ? from : device));
+        const order = stage.devices.map((_, device) =>
+          device === from ? from + 1 : device === from + 1 ? from : device,
+        );
         yield replaced(layouts, index, {
           layers: stage.layers,
           devices: order.map((device) => stage.devices[device] ?? 0),
@@ -163,7 +174,10 @@ function* deviceChanges(layouts: readonly StageLayout[], problem: Problem): Gene
       }
       for (const [later, stage] of layouts.slice(index + 1).entries()) {
         for (const theirs of stage.devices) {
-          const mine = replaced(layouts, index, { layers, devices: devices.map((device) => (device === own ? theirs : device)) });
+          const mine = replaced(layouts, index, {
+            layers,
+            devices: devices.map((device) => (device === own ? theirs : device)),
+          });
           yield replaced(mine, index + 1 + later, {
             layers: stage.layers,
             devices: stage.devices.map((device) => (device === theirs ? own : device)),
@@ -194,8 +208,18 @@ function* stageChanges(layouts: readonly StageLayout[], problem: Problem): Gener
         yield replaced(layouts, index, { layers: [first, cut], devices: rear }, { layers: [cut, end], devices: head });
       }
       for (const place of idle) {
-        yield replaced(layouts, index, { layers: [first, cut], devices: [place] }, { layers: [cut, end], devices: stage.devices });
-        yield replaced(layouts, index, { layers: [first, cut], devices: stage.devices }, { layers: [cut, end], devices: [place] });
+        yield replaced(
+          layouts,
+          index,
+          { layers: [first, cut], devices: [place] },
+          { layers: [cut, end], devices: stage.devices },
+        );
+        yield replaced(
+          layouts,
+          index,
+          { layers: [first, cut], devices: stage.devices },
+          { layers: [cut, end], devices: [place] },
+        );
       }
     }
   }

@@ -1,4 +1,5 @@
-// What fits nowhere: who lacks how much, and that nothing smaller would do. The oracle is planner exhaustive's answer to the changed question.
+// What fits nowhere: who lacks how much, and that nothing smaller would do. The oracle is planner exhaustive's answer
+// to the changed question.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -10,7 +11,10 @@ import { type PlanInput, plan } from './plan.ts';
 const mib = 2 ** 20;
 
 /** Layers of one MiB of weights and one MiB saved a sample, 1 ms each way. */
-function profileOf(layerCount: number, change: (layer: LayerProfile, index: number) => Partial<LayerProfile> = () => ({})): Profile {
+function profileOf(
+  layerCount: number,
+  change: (layer: LayerProfile, index: number) => Partial<LayerProfile> = () => ({}),
+): Profile {
   const layers = Array.from({ length: layerCount }, (_, index): LayerProfile => {
     const layer = { name: `l${index}`, outputBytes: 100, weightBytes: mib, savedBytes: mib, flops: 1 };
     return { ...layer, ...change(layer, index) };
@@ -45,12 +49,26 @@ function refusal(input: PlanInput): string | undefined {
 const cases: readonly (readonly [what: string, input: PlanInput, sentence: string])[] = [
   [
     'one device, by a fraction of a MiB',
-    { profile: profileOf(4), cluster: clusterOf(11.5), batchSize: 4, microBatchSize: 1, optimizerState: 0, planner: 'best' },
+    {
+      profile: profileOf(4),
+      cluster: clusterOf(11.5),
+      batchSize: 4,
+      microBatchSize: 1,
+      optimizerState: 0,
+      planner: 'best',
+    },
     'Model "four" fits nowhere (planner best, micro-batches of 1): device "d0" has 11.5 MiB and lacks 1 MiB; raise its memoryMiB to 12.',
   ],
   [
     'momentum is one more copy of the weights',
-    { profile: profileOf(4), cluster: clusterOf(12), batchSize: 4, microBatchSize: 1, optimizerState: 1, planner: 'best' },
+    {
+      profile: profileOf(4),
+      cluster: clusterOf(12),
+      batchSize: 4,
+      microBatchSize: 1,
+      optimizerState: 1,
+      planner: 'best',
+    },
     'Model "four" fits nowhere (planner best, micro-batches of 1): device "d0" has 12 MiB and lacks 4 MiB; raise its memoryMiB to 16.',
   ],
   [
@@ -67,25 +85,54 @@ const cases: readonly (readonly [what: string, input: PlanInput, sentence: strin
   ],
   [
     'a smaller micro-batch would do too',
-    { profile: profileOf(4), cluster: clusterOf(16), batchSize: 8, microBatchSize: 4, optimizerState: 0, planner: 'best' },
+    {
+      profile: profileOf(4),
+      cluster: clusterOf(16),
+      batchSize: 8,
+      microBatchSize: 4,
+      optimizerState: 0,
+      planner: 'best',
+    },
     'Model "four" fits nowhere (planner best, micro-batches of 4): device "d0" has 16 MiB and lacks 8 MiB; use micro-batches of 2, or raise its memoryMiB to 24.',
   ],
   [
-    // Adam: four times the weights. The first of two stages with one layer takes 4 + 3 MiB, the last one of three layers 12 + 3.
+    // Adam: four times the weights. The first of two stages with one layer takes 4 + 3 MiB, the last one of three
+    // layers 12 + 3.
     'of two devices in either order, the one that needs less',
-    { profile: profileOf(4), cluster: clusterOf(14, 8), batchSize: 4, microBatchSize: 1, optimizerState: 2, planner: 'best' },
+    {
+      profile: profileOf(4),
+      cluster: clusterOf(14, 8),
+      batchSize: 4,
+      microBatchSize: 1,
+      optimizerState: 2,
+      planner: 'best',
+    },
     'Model "four" fits nowhere (planner best, micro-batches of 1): device "d0" has 14 MiB and lacks 1 MiB; raise its memoryMiB to 15.',
   ],
   [
     // With 1 MiB each, raising one alone does not help a pipeline of both: all layers on one need 12 MiB.
     'a device alone is the smallest change',
-    { profile: profileOf(4), cluster: clusterOf(1, 1), batchSize: 4, microBatchSize: 1, optimizerState: 0, planner: 'best' },
+    {
+      profile: profileOf(4),
+      cluster: clusterOf(1, 1),
+      batchSize: 4,
+      microBatchSize: 1,
+      optimizerState: 0,
+      planner: 'best',
+    },
     'Model "four" fits nowhere (planner best, micro-batches of 1): device "d0" has 1 MiB and lacks 11 MiB; raise its memoryMiB to 12.',
   ],
   [
     // Every device has a layer at least: no single one helps. The first of three keeps five micro-batches.
     'every device is too small for a planner that uses them all',
-    { profile: profileOf(3), cluster: clusterOf(1, 1, 1), batchSize: 8, microBatchSize: 1, optimizerState: 0, planner: 'straight' },
+    {
+      profile: profileOf(3),
+      cluster: clusterOf(1, 1, 1),
+      batchSize: 8,
+      microBatchSize: 1,
+      optimizerState: 0,
+      planner: 'straight',
+    },
     'Model "four" fits nowhere (planner straight, micro-batches of 1): device "d0" has 1 MiB and lacks 6 MiB; give every device at least 7 MiB.',
   ],
   [
@@ -106,7 +153,10 @@ for (const [what, input, sentence] of cases) test(`${what}: ${sentence}`, () => 
 
 /** The cluster with more memory on some of its devices. */
 function raised(cluster: Cluster, to: (memoryMiB: number, name: string) => number): Cluster {
-  return { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB: to(device.memoryMiB, device.name) })) };
+  return {
+    ...cluster,
+    devices: cluster.devices.map((device) => ({ ...device, memoryMiB: to(device.memoryMiB, device.name) })),
+  };
 }
 
 test('no smaller change would do: 40 random problems that do not fit, planner best', () => {
@@ -125,12 +175,15 @@ test('no smaller change would do: 40 random problems that do not fit, planner be
       optimizerState,
       planner: 'best',
     };
-    const fits = (change: Partial<PlanInput>): boolean => refusal({ ...input, planner: 'exhaustive', ...change }) === undefined;
+    const fits = (change: Partial<PlanInput>): boolean =>
+      refusal({ ...input, planner: 'exhaustive', ...change }) === undefined;
     const message = refusal(input);
     if (message === undefined) continue;
     assert.ok(!fits({}), `seed ${seed}: exhaustive has a plan, best says "${message}"`);
     const advice =
-      /device "(\w+)" has (\d+) MiB and lacks (\d+) MiB; (?:use micro-batches of (\d+), or )?raise its memoryMiB to (\d+)\.$/.exec(message);
+      /device "(\w+)" has (\d+) MiB and lacks (\d+) MiB; (?:use micro-batches of (\d+), or )?raise its memoryMiB to (\d+)\.$/.exec(
+        message,
+      );
     assert.ok(advice !== null, `seed ${seed}: ${message}`);
     const [, name = '', has = '', lacks = '', smaller, needed = ''] = advice;
     assert.equal(Number(has) + Number(lacks), Number(needed), message);
@@ -141,13 +194,21 @@ test('no smaller change would do: 40 random problems that do not fit, planner be
     );
     // One MiB less than it lacks does not help on any device.
     for (const device of cluster.devices) {
-      const little = raised(cluster, (memoryMiB, own) => (own === device.name ? memoryMiB + Number(lacks) - 1 : memoryMiB));
-      assert.ok(!fits({ cluster: little }), `seed ${seed}: ${Number(lacks) - 1} MiB more on "${device.name}" would do, but: ${message}`);
+      const little = raised(cluster, (memoryMiB, own) =>
+        own === device.name ? memoryMiB + Number(lacks) - 1 : memoryMiB,
+      );
+      assert.ok(
+        !fits({ cluster: little }),
+        `seed ${seed}: ${Number(lacks) - 1} MiB more on "${device.name}" would do, but: ${message}`,
+      );
     }
     if (smaller === undefined) continue;
     found.smaller++;
     assert.ok(fits({ microBatchSize: Number(smaller) }), `seed ${seed}: ${message}`);
-    assert.ok(!fits({ microBatchSize: 2 * Number(smaller) }), `seed ${seed}: larger micro-batches than advised would do`);
+    assert.ok(
+      !fits({ microBatchSize: 2 * Number(smaller) }),
+      `seed ${seed}: larger micro-batches than advised would do`,
+    );
   }
   assert.ok(found.smaller > 2, `${found.smaller} with smaller micro-batches`);
 });

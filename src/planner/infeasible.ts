@@ -1,5 +1,6 @@
-// Says why nothing fits: which device lacks how much memory, and the smallest change that makes it fit. Only memory can make a search
-// fail; so this asks, for each device, how much more of it would be enough, with the other devices as they are (eq. 3 throughout).
+// Says why nothing fits: which device lacks how much memory, and the smallest change that makes it fit. Only memory can
+// make a search fail; so this asks, for each device, how much more of it would be enough, with the other devices as
+// they are (eq. 3 throughout).
 
 import { bytesInMiB } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
@@ -29,18 +30,22 @@ export function refuse({ base, planner, microBatchSizes }: Question, spaces: Spa
       spaces,
     )
   )
-    throw new InputError(`Planner "${planner}" has no plan that keeps to the pins; use planner best, or leave some of them out.`);
+    throw new InputError(
+      `Planner "${planner}" has no plan that keeps to the pins; use planner best, or leave some of them out.`,
+    );
   const smallest = microBatchSizes[0] ?? 1;
   const batchSize = base.microBatchSize * base.microBatchCount;
-  const smaller = Array.from({ length: smallest - 1 }, (_, index) => smallest - 1 - index).filter((size) => batchSize % size === 0);
+  const smaller = Array.from({ length: smallest - 1 }, (_, index) => smallest - 1 - index).filter(
+    (size) => batchSize % size === 0,
+  );
   throw explainInfeasible(base, planner, spaces, smaller);
 }
 
 const endlessMiB = 2 ** 40;
 
 /**
- * The error for a problem whose every space came back empty. `smaller` holds the micro-batch sizes below the problem's that the caller's
- * batch allows, largest first; empty when they were all tried.
+ * The error for a problem whose every space came back empty. `smaller` holds the micro-batch sizes below the problem's
+ * that the caller's batch allows, largest first; empty when they were all tried.
  */
 function explainInfeasible(problem: Problem, planner: string, spaces: Spaces, smaller: readonly number[]): InputError {
   const { place, lacksMiB, mend } = oneDevice(problem, spaces) ?? everyDevice(problem, spaces);
@@ -68,7 +73,10 @@ function fits(problem: Problem, spaces: Spaces): boolean {
   return spaces(problem).some((space) => shortageOf(problem, space, -1) === 0);
 }
 
-/** The least that would do if one device had it. More memory can change a planner's order of devices, so that each answer is proven. */
+/**
+ * The least that would do if one device had it. More memory can change a planner's order of devices, so that each
+ * answer is proven.
+ */
 function oneDevice(problem: Problem, spaces: Spaces): Shortage | undefined {
   const shortages: { readonly place: number; readonly bytes: number }[] = [];
   for (const space of spaces(problem)) {
@@ -108,7 +116,10 @@ function everyDevice(problem: Problem, spaces: Spaces): Shortage {
 }
 
 function withMemory(problem: Problem, change: (memoryMiB: number, place: number) => number): Problem {
-  const devices = problem.cluster.devices.map((device, place) => ({ ...device, memoryMiB: change(device.memoryMiB, place) }));
+  const devices = problem.cluster.devices.map((device, place) => ({
+    ...device,
+    memoryMiB: change(device.memoryMiB, place),
+  }));
   return createProblem({
     ...problem,
     batchSize: problem.microBatchSize * problem.microBatchCount,
@@ -117,8 +128,9 @@ function withMemory(problem: Problem, change: (memoryMiB: number, place: number)
 }
 
 /**
- * The least memory, in bytes, that must be added to the device at `target` (−1: to nobody) for some pipeline of the space to fit: 0 when one
- * fits as it is, infinite when no amount is enough. Dynamic programming over (l, n, p) as in asteroid.ts, with bytes for milliseconds.
+ * The least memory, in bytes, that must be added to the device at `target` (−1: to nobody) for some pipeline of the
+ * space to fit: 0 when one fits as it is, infinite when no amount is enough. Dynamic programming over (l, n, p) as in
+ * asteroid.ts, with bytes for milliseconds.
  */
 export function shortageOf(problem: Problem, space: Space, target: number): number {
   const [L, N] = [problem.profile.layers.length, space.order.length];
@@ -142,7 +154,8 @@ export function shortageOf(problem: Problem, space: Space, target: number): numb
             if (!pinsAllow(problem, L - l, L - rest, groupOf(N - n, N - m).places)) continue;
             least[at] = Math.min(
               least[at] ?? 0,
-              behind + stageShortage(problem, table, groupOf(N - n, N - m), [L - l, L - rest], inFlight[p] ?? 1, target),
+              behind +
+                stageShortage(problem, table, groupOf(N - n, N - m), [L - l, L - rest], inFlight[p] ?? 1, target),
             );
           }
         }
@@ -173,5 +186,7 @@ function stageShortage(
   }
   if (held >= microBatchSize) return 0;
   const device = group.devices.find(({ place }) => place === target);
-  return device === undefined ? Number.POSITIVE_INFINITY : leastMemoryBytes(demand, microBatchSize - heldByOthers) - device.memoryBytes;
+  return device === undefined
+    ? Number.POSITIVE_INFINITY
+    : leastMemoryBytes(demand, microBatchSize - heldByOthers) - device.memoryBytes;
 }

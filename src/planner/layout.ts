@@ -1,12 +1,19 @@
-// From stages to a plan: what the schedule leaves to the plan is settled here. How many micro-batches zb-h1 may keep on each stage: what the
-// devices' memory allows, up to what the first stage keeps. Where the layers of a group are cut into buckets, for schedules that reduce gradients
-// beside the backward pass: so that the last bucket is reduced as early as can be.
+// From stages to a plan: what the schedule leaves to the plan is settled here. How many micro-batches zb-h1 may keep on
+// each stage: what the devices' memory allows, up to what the first stage keeps. Where the layers of a group are cut
+// into buckets, for schedules that reduce gradients beside the backward pass: so that the last bucket is reduced as
+// early as can be.
 
 import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { slowestInGroup } from '../cluster/links.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { keptBytes } from '../cluster/recomputation.ts';
-import { forwardsAhead, overlapsAllReduce, type Pace, inFlight as scheduledInFlight, splitsBackward } from '../schedule/generate.ts';
+import {
+  forwardsAhead,
+  overlapsAllReduce,
+  type Pace,
+  inFlight as scheduledInFlight,
+  splitsBackward,
+} from '../schedule/generate.ts';
 import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import { type ShareTimes, shareTimes } from './share-times.ts';
 
@@ -37,7 +44,14 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
           }),
     };
   });
-  const layout = { planner, schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+  const layout = {
+    planner,
+    schedule,
+    batchSize: microBatchSize * microBatchCount,
+    microBatchSize,
+    microBatchCount,
+    stages,
+  };
   return problem.forwardOnlyLayers === 0 ? layout : { ...layout, forwardOnlyLayers: problem.forwardOnlyLayers };
 }
 
@@ -49,11 +63,16 @@ export function keptByDevices(
 ): Pick<StagePlan, 'savedBytes'> {
   if (!problem.recomputes) return {};
   const demand = stageDemand(problem, ...layers, inFlightCount);
-  const savedBytes = devices.map((place, index) => keptBytes(demand, problem.devices[place]?.memoryBytes ?? 0, samples[index] ?? 0));
+  const savedBytes = devices.map((place, index) =>
+    keptBytes(demand, problem.devices[place]?.memoryBytes ?? 0, samples[index] ?? 0),
+  );
   return savedBytes.every((bytes) => bytes === demand.savedBytes) ? {} : { savedBytes };
 }
 
-/** K_p: the schedule's, where memory allows it; at least the forwards that it runs ahead, which the planners make sure of. */
+/**
+ * K_p: the schedule's, where memory allows it; at least the forwards that it runs ahead, which the planners make sure
+ * of.
+ */
 function keptByStage(problem: Problem, layout: StageLayout, stage: number, stageCount: number): number {
   const { schedule, microBatchCount } = problem;
   const { layers, devices, samples } = layout;
@@ -63,7 +82,8 @@ function keptByStage(problem: Problem, layout: StageLayout, stage: number, stage
   for (const [index, place] of devices.entries()) {
     if (kept <= least) return least;
     const share = samples[index] ?? 0;
-    const freeBytes = (problem.devices[place]?.memoryBytes ?? 0) - stageMemoryBytes(stageDemand(problem, ...layers, 0), share);
+    const freeBytes =
+      (problem.devices[place]?.memoryBytes ?? 0) - stageMemoryBytes(stageDemand(problem, ...layers, 0), share);
     const eachBytes = share * problem.sums.savedBytes(...layers);
     if (eachBytes > 0) kept = Math.min(kept, Math.floor(freeBytes / eachBytes));
   }
@@ -90,8 +110,9 @@ const bucketLimit = 4;
 const borderLimit = 12;
 
 /**
- * A group's buckets, the deepest first. With C(a) for when the last member's gradients of layers a and above are final, and R for rule 5's time, the
- * AllReduce of layers [a, end) in at most k buckets ends at E_k(a) = min over b of max(C(a), E_{k−1}(b)) + R(a, b).
+ * A group's buckets, the deepest first. With C(a) for when the last member's gradients of layers a and above are final,
+ * and R for rule 5's time, the AllReduce of layers [a, end) in at most k buckets ends at E_k(a) = min over b of
+ * max(C(a), E_{k−1}(b)) + R(a, b).
  */
 export function bucketsOfStage(problem: Problem, times: ShareTimes, layout: StageLayout): readonly Range[] {
   const { layers, devices, samples } = layout;
@@ -141,7 +162,8 @@ function bordersOf(first: number, end: number): number[] {
 function ringTimes({ table, sums }: Problem, devices: readonly number[]): (first: number, end: number) => number {
   const { bandwidthMbps, latencyMs } = slowestInGroup(table, devices);
   const steps = 2 * (devices.length - 1);
-  return (first, end) => (steps * sums.weightBytes(first, end) * 8) / (devices.length * bandwidthMbps * 1000) + steps * latencyMs;
+  return (first, end) =>
+    (steps * sums.weightBytes(first, end) * 8) / (devices.length * bandwidthMbps * 1000) + steps * latencyMs;
 }
 
 /** The pass that makes weight gradients final. */

@@ -1,10 +1,11 @@
-// How many samples fit: eq. 3 turned around. The formula itself is in cluster/memory.ts, where the simulator finds it too.
+// How many samples fit: eq. 3 turned around. The formula itself is in cluster/memory.ts, where the simulator finds it
+// too.
 
 import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
 
 /**
- * The largest share, at most `limit`, with which a device of `memoryBytes` can hold such a stage: bs_d of Asteroid's Algorithm 1. 0 also
- * when not even the weights fit. All is computed again that can be and has to.
+ * The largest share, at most `limit`, with which a device of `memoryBytes` can hold such a stage: bs_d of Asteroid's
+ * Algorithm 1. 0 also when not even the weights fit. All is computed again that can be and has to.
  */
 export function largestShare(demand: StageDemand, memoryBytes: number, limit: number): number {
   const freeBytes = memoryBytes - stageMemoryBytes(demand, 0);

@@ -20,7 +20,11 @@ export function straightPartition(layerCount: number, deviceCount: number, { sta
         const ownMs = stageMs(count - 1, cut, end);
         const at = count * width + end;
         if (ownMs >= (least[at] as number)) break;
-        const ms = Math.max(least[(count - 1) * width + cut] as number, ownMs, count === 1 ? 0 : crossMs(count - 1, cut));
+        const ms = Math.max(
+          least[(count - 1) * width + cut] as number,
+          ownMs,
+          count === 1 ? 0 : crossMs(count - 1, cut),
+        );
         if (ms < (least[at] as number)) [least[at], cuts[at]] = [ms, cut];
       }
     }

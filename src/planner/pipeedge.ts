@@ -1,14 +1,17 @@
-// PipeEdge's category dynamic program (Hu et al. 2022, eq. 1–3 and Algorithm 1): h(j, S, u) is the least time of the slowest part when the
-// first j layers run on the devices S and u comes next; S counts devices by category. O(Π(nᵢ + 1) · L² · N²). Made for inference; for training
-// a part's time is forward plus backward, and the bytes cross each direction of a link once, as in eq. 1. Memory (line 9) is eq. 3 with
-// one micro-batch in flight: the paper has no pipeline to fill. May leave devices out.
+// PipeEdge's category dynamic program (Hu et al. 2022, eq. 1–3 and Algorithm 1): h(j, S, u) is the least time of the
+// slowest part when the first j layers run on the devices S and u comes next; S counts devices by category. O(Π(nᵢ + 1)
+// · L² · N²). Made for inference; for training a part's time is forward plus backward, and the bytes cross each
+// direction of a link once, as in eq. 1. Memory (line 9) is eq. 3 with one micro-batch in flight: the paper has no
+// pipeline to fill. May leave devices out.
 //
-// The program is asked only for pipelines whose slowest part is below a bar, at first the least there would be if links took no time. Without
-// links, more layers on the same devices are never worse, so that two runs over the sets find how many layers S can have done at most within
-// the bar, and how many it must have done for the others to do the rest: little is left to try. The bar is raised until a pipeline is found.
+// The program is asked only for pipelines whose slowest part is below a bar, at first the least there would be if links
+// took no time. Without links, more layers on the same devices are never worse, so that two runs over the sets find how
+// many layers S can have done at most within the bar, and how many it must have done for the others to do the rest:
+// little is left to try. The bar is raised until a pipeline is found.
 //
-// Devices of a category have the same times, memory and links to everybody. Where that leaves more than `stateLimit` sets S, devices next
-// to each other in speed form a category, which counts as its slowest member, with the least memory and the slowest links.
+// Devices of a category have the same times, memory and links to everybody. Where that leaves more than `stateLimit`
+// sets S, devices next to each other in speed form a category, which counts as its slowest member, with the least
+// memory and the slowest links.
 
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { interpolation, prefixSums } from '../cluster/times.ts';
@@ -25,7 +28,10 @@ interface Category {
   readonly sumsMs: Float64Array;
 }
 
-/** A planner for the problems of one question, which differ in the micro-batch size only: what the first one took tells the others where to begin. */
+/**
+ * A planner for the problems of one question, which differ in the micro-batch size only: what the first one took tells
+ * the others where to begin.
+ */
 export function pipeedge(): Layouts {
   let sets: DeviceSets | undefined;
   let hint: Hint | undefined;
@@ -39,7 +45,11 @@ export function pipeedge(): Layouts {
     return found.parts.map(({ first, end, category }) => {
       const at = next[category] ?? 0;
       next[category] = at + 1;
-      return { layers: [first, end], devices: [categories[category]?.[at]?.place ?? 0], samples: [problem.microBatchSize] };
+      return {
+        layers: [first, end],
+        devices: [categories[category]?.[at]?.place ?? 0],
+        samples: [problem.microBatchSize],
+      };
     });
   };
 }
@@ -58,11 +68,15 @@ interface Part {
   readonly category: number;
 }
 
-/** How near to the least bar without links the first one is, as a fraction: to halve it takes another run over the sets. */
+/**
+ * How near to the least bar without links the first one is, as a fraction: to halve it takes another run over the sets.
+ */
 const precision = 0.02;
 /** How far the first bar is raised at first, as a fraction. */
 const firstStep = 0.5;
-/** Where links bind: how far the second bar is above the first, as a fraction, and how much further each next one is. */
+/**
+ * Where links bind: how far the second bar is above the first, as a fraction, and how much further each next one is.
+ */
 const firstSlack = 0.05;
 const slackGrowth = 2;
 
@@ -92,7 +106,8 @@ class DeviceSets {
     this.isSpent = new Uint8Array(count * C);
     for (const [u, { length }] of categories.entries()) {
       const stride = strides[u] as number;
-      for (let set = 0; set < count; set++) this.isSpent[set * C + u] = Math.floor(set / stride) % (length + 1) === length ? 1 : 0;
+      for (let set = 0; set < count; set++)
+        this.isSpent[set * C + u] = Math.floor(set / stride) % (length + 1) === length ? 1 : 0;
     }
   }
 }
@@ -108,7 +123,10 @@ class CategoryProgram {
   readonly #linkMs: Float64Array;
   /** By category and first layer: how far a stage can go within its memory. */
   readonly #lastEnd: readonly Int32Array[];
-  /** By set, within a bar and without links: the most layers that it can have done, and the fewest that leave the rest to the others. */
+  /**
+   * By set, within a bar and without links: the most layers that it can have done, and the fewest that leave the rest
+   * to the others.
+   */
   readonly #most: Int32Array;
   readonly #fewest: Int32Array;
   // By #index(layer, set, next category): h, and where it came from.
@@ -125,7 +143,8 @@ class CategoryProgram {
     this.#isSpent = isSpent;
     this.#linkMs = linkMs;
     this.#cutBytes = new Float64Array(L + 1);
-    for (let cut = 1; cut <= L; cut++) this.#cutBytes[cut] = microBatchSize * (profile.layers[cut - 1]?.outputBytes ?? 0);
+    for (let cut = 1; cut <= L; cut++)
+      this.#cutBytes[cut] = microBatchSize * (profile.layers[cut - 1]?.outputBytes ?? 0);
     this.#lastEnd = this.#categories.map(({ memoryBytes }) => lastFitting(problem, memoryBytes));
     this.#most = new Int32Array(count);
     this.#fewest = new Int32Array(count);
@@ -174,8 +193,15 @@ class CategoryProgram {
   /** Whether the devices can do all layers within a bar if links take no time; fills #most. */
   #reaches(barMs: number): boolean {
     const L = this.#layerCount;
-    // This is most of a first plan's time, before its code is optimized: what does not change stands outside of the loops.
-    const [isSpent, strides, ends, categories, setCount] = [this.#isSpent, this.#strides, this.#lastEnd, this.#categories, this.#setCount];
+    // This is most of a first plan's time, before its code is optimized: what does not change stands outside of the
+    // loops.
+    const [isSpent, strides, ends, categories, setCount] = [
+      this.#isSpent,
+      this.#strides,
+      this.#lastEnd,
+      this.#categories,
+      this.#setCount,
+    ];
     const C = categories.length;
     const most = this.#most.fill(0);
     for (let set = 0; set < setCount; set++) {
@@ -294,7 +320,8 @@ class CategoryProgram {
 function lastFitting(problem: Problem, memoryBytes: number): Int32Array {
   const L = problem.profile.layers.length;
   const ends = new Int32Array(L).fill(L);
-  const needed = (first: number, end: number): number => stageMemoryBytes(stageDemand(problem, first, end, 1), problem.microBatchSize);
+  const needed = (first: number, end: number): number =>
+    stageMemoryBytes(stageDemand(problem, first, end, 1), problem.microBatchSize);
   if (needed(0, L) <= memoryBytes) return ends;
   for (let [first, end] = [0, 0]; first < L; first++) {
     end = Math.max(end, first);
@@ -312,7 +339,8 @@ function crossTimes({ table }: Problem, categories: readonly (readonly PlannerDe
   for (const [u, from] of categories.entries()) {
     for (const [v, to] of categories.entries()) {
       for (const { place: a } of from)
-        for (const { place: b } of to) if (a !== b) found[u * C + v] = Math.max(found[u * C + v] ?? 0, table.occupancyMs(a, b, 1));
+        for (const { place: b } of to)
+          if (a !== b) found[u * C + v] = Math.max(found[u * C + v] ?? 0, table.occupancyMs(a, b, 1));
     }
   }
   return found;
@@ -329,7 +357,11 @@ function categoryOf({ classes, profile, microBatchSize }: Problem, members: read
       if (ms > (slowestMs[layer] as number)) slowestMs[layer] = ms;
     }
   }
-  return { members, memoryBytes: Math.min(...members.map(({ memoryBytes }) => memoryBytes)), sumsMs: prefixSums(slowestMs) };
+  return {
+    members,
+    memoryBytes: Math.min(...members.map(({ memoryBytes }) => memoryBytes)),
+    sumsMs: prefixSums(slowestMs),
+  };
 }
 
 /** Equal devices together; where that leaves too many sets, runs of devices that are near in speed. */
@@ -341,7 +373,9 @@ function categoriesOf(problem: Problem): PlannerDevice[][] {
     (table.isUniform ||
       devices.every(
         ({ place }) =>
-          place === a.place || place === b.place || table.occupancyMs(a.place, place, 1) === table.occupancyMs(b.place, place, 1),
+          place === a.place ||
+          place === b.place ||
+          table.occupancyMs(a.place, place, 1) === table.occupancyMs(b.place, place, 1),
       ));
   const equal: PlannerDevice[][] = [];
   for (const device of available) {
@@ -351,7 +385,9 @@ function categoriesOf(problem: Problem): PlannerDevice[][] {
   }
   if (stateCount(equal) <= stateLimit) return equal;
   const speed = new Map(available.map((device) => [device.place, categoryOf(problem, [device]).sumsMs.at(-1)]));
-  const sorted = [...available].sort((a, b) => (speed.get(a.place) ?? 0) - (speed.get(b.place) ?? 0) || b.memoryBytes - a.memoryBytes);
+  const sorted = [...available].sort(
+    (a, b) => (speed.get(a.place) ?? 0) - (speed.get(b.place) ?? 0) || b.memoryBytes - a.memoryBytes,
+  );
   for (let count = Math.min(10, sorted.length); count > 1; count--) {
     const runs = Array.from({ length: count }, (_, index) =>
       sorted.slice(Math.floor((index * sorted.length) / count), Math.floor(((index + 1) * sorted.length) / count)),

@@ -28,7 +28,10 @@ test(`never above the optimum of exhaustive, and above the simple bound: ${seedC
   const gaps = { simple: 0, pipeline: 0 };
   for (let seed = 0; seed < seedCount; seed++) {
     const random = createRandom(seed, 41);
-    const { profile, cluster } = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(5) });
+    const { profile, cluster } = randomInstance(seed, {
+      deviceCount: 1 + random.integer(4),
+      layerCount: 1 + random.integer(5),
+    });
     const base = createProblem({
       profile: seed % 4 === 0 ? withFrozenPrefix(seed, profile) : profile,
       cluster,
@@ -52,18 +55,26 @@ test(`never above the optimum of exhaustive, and above the simple bound: ${seedC
     }
   }
   assert.ok(better > count / 2, `better than the simple bound in ${better} of ${count}`);
-  assert.ok(gaps.pipeline < 0.8 * gaps.simple, `mean gap ${gaps.pipeline / count}, of the simple bound ${gaps.simple / count}`);
+  assert.ok(
+    gaps.pipeline < 0.8 * gaps.simple,
+    `mean gap ${gaps.pipeline / count}, of the simple bound ${gaps.simple / count}`,
+  );
 });
 
 test('no pipeline is below it: 1000 random ones on larger problems, and the plans of best', () => {
   for (let seed = 0; seed < 100; seed++) {
     const random = createRandom(seed, 42);
-    const { profile: of, cluster } = randomInstance(seed, { deviceCount: 4 + random.integer(9), layerCount: 10 + random.integer(30) });
+    const { profile: of, cluster } = randomInstance(seed, {
+      deviceCount: 4 + random.integer(9),
+      layerCount: 10 + random.integer(30),
+    });
     const profile = seed % 4 === 0 ? withFrozenPrefix(seed, of) : of;
     const roomy = { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })) };
     const plain = randomProblem(seed, profile, roomy);
     const problem = withMicroBatchSize(plain, plain.microBatchSize, schedules[seed % schedules.length]);
-    const rounds = Array.from({ length: 10 }, (_, index) => simulatedMs(problem, randomLayouts(10 * seed + index, problem)));
+    const rounds = Array.from({ length: 10 }, (_, index) =>
+      simulatedMs(problem, randomLayouts(10 * seed + index, problem)),
+    );
     if (seed % 50 === 1) rounds.push(bestMs(problem));
     const least = Math.min(...rounds);
     const found = boundMs(problem, 3 * least);
@@ -97,5 +108,6 @@ test('long searches go in short steps: whoever drives them has a network to list
 /** What planner best finds with the problem's schedule. */
 function bestMs({ profile, cluster, schedule, microBatchSize, microBatchCount, optimizerState }: Problem): number {
   const batchSize = microBatchSize * microBatchCount;
-  return plan({ profile, cluster, schedule, batchSize, microBatchSize, optimizerState, planner: 'best' }).predicted.roundMs;
+  return plan({ profile, cluster, schedule, batchSize, microBatchSize, optimizerState, planner: 'best' }).predicted
+    .roundMs;
 }

@@ -1,14 +1,18 @@
-// A round that no pipeline can beat, from what the busiest device does (bounds.ts) and four things more: pipelines fill and drain, activations take
-// time between stages, groups reduce their gradients, and weights must fit somewhere. Asks of a time T whether any pipeline could be as fast, by dynamic
-// programming over the layers in a world where everything left out is in the pipeline's favour, and finds the largest T with the answer no.
+// A round that no pipeline can beat, from what the busiest device does (bounds.ts) and four things more: pipelines fill
+// and drain, activations take time between stages, groups reduce their gradients, and weights must fit somewhere. Asks
+// of a time T whether any pipeline could be as fast, by dynamic programming over the layers in a world where everything
+// left out is in the pipeline's favour, and finds the largest T with the answer no.
 //
-// Legend: a stage of layers [i, j) on a group of capacity s (the sum of its devices' speeds) is passed by a micro-batch in u = w(i, j)/s at least. Follow
-// one sample through the pipeline: its devices d_0, d_1, … have shares y, and the mean of y·w/s_d over all samples of a micro-batch is Σ y²·w/(B·s_d) ≥ u
-// (Cauchy and Schwarz). What holds on every sample's way, with sums, maxima and products by positive numbers, holds for the means. With S_p for what
-// comes before the first forward and after the last backward of stage p, c for a border and R for AllReduce,
-//     T ≥ max(S_p, R_p) + M·u_p,    S_{p+1} = max(S_p, R_p) + u_p + 2c,    T ≥ S_{p+1} + (M − 1)·occupancy,    Σ s_p ≤ all speeds.
-// Where AllReduce overlaps, it starts with the last backward at the earliest: R + (M − 1)·u instead of R + M·u, and max(S + u, R) for S'. Where the backward is
-// cut in two, only input gradients are on the way back, and weight gradients may wait as long as the schedule lets them.
+// Legend: a stage of layers [i, j) on a group of capacity s (the sum of its devices' speeds) is passed by a micro-batch
+// in u = w(i, j)/s at least. Follow one sample through the pipeline: its devices d_0, d_1, … have shares y, and the
+// mean of y·w/s_d over all samples of a micro-batch is Σ y²·w/(B·s_d) ≥ u (Cauchy and Schwarz). What holds on every
+// sample's way, with sums, maxima and products by positive numbers, holds for the means. With S_p for what comes before
+// the first forward and after the last backward of stage p, c for a border and R for AllReduce,
+//     T ≥ max(S_p, R_p) + M·u_p,    S_{p+1} = max(S_p, R_p) + u_p + 2c,    T ≥ S_{p+1} + (M − 1)·occupancy,    Σ s_p ≤
+//     all speeds.
+// Where AllReduce overlaps, it starts with the last backward at the earliest: R + (M − 1)·u instead of R + M·u, and
+// max(S + u, R) for S'. Where the backward is cut in two, only input gradients are on the way back, and weight
+// gradients may wait as long as the schedule lets them.
 
 import type { LinkSpeed } from '../cluster/cluster.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
@@ -31,8 +35,9 @@ const unitsPerStep = 2048;
 const slack = 1e-9;
 
 /**
- * A round in milliseconds that no pipeline of these problems is below, between `lowMs`, which is one already, and `highMs`, a round that exists. A unit of
- * the budget is one stage looked at; when it is used up, the best bound so far.
+ * A round in milliseconds that no pipeline of these problems is below, between `lowMs`, which is one already, and
+ * `highMs`, a round that exists. A unit of the budget is one stage looked at; when it is used up, the best bound so
+ * far.
  */
 export function* pipelineBoundMs(
   problems: readonly { readonly problem: Problem; readonly boundMs: number }[],
@@ -42,7 +47,8 @@ export function* pipelineBoundMs(
 ): Steps<number> {
   const worlds = problems.map(({ problem, boundMs }) => ({ boundMs, relaxation: new Relaxation(problem) }));
   function* isBeatable(ms: number): Steps<boolean> {
-    for (const { boundMs, relaxation } of worlds) if (boundMs < ms && (yield* relaxation.mayTake(ms, budget))) return true;
+    for (const { boundMs, relaxation } of worlds)
+      if (boundMs < ms && (yield* relaxation.mayTake(ms, budget))) return true;
     return false;
   }
   if (!(yield* isBeatable(highMs * (1 - slack))) && budget.left > 0) return highMs * (1 - slack);
@@ -79,7 +85,8 @@ class Relaxation {
   readonly #wayShare: number;
   readonly #overlaps: boolean;
   readonly #splits: boolean;
-  // By #cell(layer, isSingle, bucket): least capacity used, least S without the border that follows, most stages. Infinite S: none.
+  // By #cell(layer, isSingle, bucket): least capacity used, least S without the border that follows, most stages.
+  // Infinite S: none.
   readonly #used: Float64Array;
   readonly #before: Float64Array;
   readonly #stages: Int32Array;
@@ -96,7 +103,9 @@ class Relaxation {
     this.#largestBytes = Math.max(...problem.available.map(({ memoryBytes }) => memoryBytes));
     this.#overlaps = overlapsAllReduce(problem.schedule);
     this.#splits = splitsBackward(problem.schedule);
-    const isHalved = Object.values(problem.profile.devices).every(({ backwardInputMs }) => backwardInputMs === undefined);
+    const isHalved = Object.values(problem.profile.devices).every(
+      ({ backwardInputMs }) => backwardInputMs === undefined,
+    );
     this.#wayShare = this.#splits ? (isHalved ? 0.5 : 0) : 1;
     const size = this.#cell(problem.profile.layers.length, 0, 0);
     this.#used = new Float64Array(size);
@@ -126,7 +135,8 @@ class Relaxation {
             stepAt = budget.left - unitsPerStep;
             yield first / L;
           }
-          for (const option of this.#options) if (this.#extend(from, first, isSingle === 1, option, barMs, budget)) return true;
+          for (const option of this.#options)
+            if (this.#extend(from, first, isSingle === 1, option, barMs, budget)) return true;
         }
       }
     }
@@ -134,7 +144,14 @@ class Relaxation {
   }
 
   /** Stages of such a group behind what a cell stands for. True: one that ends the pipeline in time. */
-  #extend(from: number, first: number, isBehindSingle: boolean, option: Option, barMs: number, budget: Budget): boolean {
+  #extend(
+    from: number,
+    first: number,
+    isBehindSingle: boolean,
+    option: Option,
+    barMs: number,
+    budget: Budget,
+  ): boolean {
     const { microBatchCount: M, profile } = this.#problem;
     const L = profile.layers.length;
     const used = (this.#used[from] as number) + option.cost;
@@ -159,7 +176,13 @@ class Relaxation {
       if (end === L) return true;
       if (M * this.#busiestMs(end, L, left) >= barMs) continue;
       const way = this.#wayShare * u;
-      this.#keep(end, option, used, this.#overlaps ? Math.max(startMs + way, reduceMs) : Math.max(startMs, reduceMs) + way, stage + 1);
+      this.#keep(
+        end,
+        option,
+        used,
+        this.#overlaps ? Math.max(startMs + way, reduceMs) : Math.max(startMs, reduceMs) + way,
+        stage + 1,
+      );
     }
     return false;
   }
@@ -181,14 +204,24 @@ class Relaxation {
     if (stages > (this.#stages[at] as number)) this.#stages[at] = stages;
   }
 
-  /** What crosses a border both ways, and the part of it that occupies the link one way: in as many pieces as can be, over the fastest link. */
-  #border(cut: number, isBehindSingle: boolean, { most }: Option): { readonly occupancyMs: number; readonly borderMs: number } {
+  /**
+   * What crosses a border both ways, and the part of it that occupies the link one way: in as many pieces as can be,
+   * over the fastest link.
+   */
+  #border(
+    cut: number,
+    isBehindSingle: boolean,
+    { most }: Option,
+  ): { readonly occupancyMs: number; readonly borderMs: number } {
     const { profile, microBatchSize } = this.#problem;
     const pieces = Math.min(microBatchSize, isBehindSingle ? most : this.#deviceCount - 1);
     const { bandwidthMbps, latencyMs = 0 } = this.#link;
     const bytes = (profile.layers[cut - 1]?.outputBytes ?? 0) * microBatchSize;
     const occupancyMs = (bytes * 8 * (1 - slack)) / (Math.max(1, pieces) * bandwidthMbps * 1000);
-    return { occupancyMs, borderMs: (gradientsCross(this.#problem, cut) ? 2 : 1) * (occupancyMs + latencyMs * (1 - slack)) };
+    return {
+      occupancyMs,
+      borderMs: (gradientsCross(this.#problem, cut) ? 2 : 1) * (occupancyMs + latencyMs * (1 - slack)),
+    };
   }
 
   #reduceMs(first: number, end: number, { fewest }: Option): number {

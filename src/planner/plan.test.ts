@@ -20,7 +20,13 @@ const profile: Profile = {
   model: 'four',
   inputBytes: 1000,
   labelBytes: 4,
-  layers: Array.from({ length: 4 }, (_, layer) => ({ name: `l${layer}`, outputBytes: 100, weightBytes: mib, savedBytes: mib, flops: 1 })),
+  layers: Array.from({ length: 4 }, (_, layer) => ({
+    name: `l${layer}`,
+    outputBytes: 100,
+    weightBytes: mib,
+    savedBytes: mib,
+    flops: 1,
+  })),
   batchSizes: [1, 8],
   devices: {
     board: {
@@ -60,7 +66,10 @@ const input: PlanInput = { profile, cluster, batchSize: 32, microBatchSize: 4, o
 /** "[0,2) b 4 | [2,4) a 2 c 2". */
 function layout({ stages }: Plan): string {
   return stages
-    .map((stage) => `[${stage.layers.join(',')}) ${stage.devices.map((name, index) => `${name} ${stage.samples[index]}`).join(' ')}`)
+    .map(
+      (stage) =>
+        `[${stage.layers.join(',')}) ${stage.devices.map((name, index) => `${name} ${stage.samples[index]}`).join(' ')}`,
+    )
     .join(' | ');
 }
 
@@ -112,7 +121,9 @@ test("the prediction is the simulator's, for the devices of the plan, and above 
 test('without a micro-batch size the divisors of the batch are tried', () => {
   const { microBatchSize: _, ...open } = input;
   const found = plan({ ...open, planner: 'straight' });
-  const every = [1, 2, 4, 8, 16, 32].map((microBatchSize) => plan({ ...open, microBatchSize, planner: 'straight' }).predicted.roundMs);
+  const every = [1, 2, 4, 8, 16, 32].map(
+    (microBatchSize) => plan({ ...open, microBatchSize, planner: 'straight' }).predicted.roundMs,
+  );
   assert.equal(found.predicted.roundMs, Math.min(...every));
   assert.equal(found.microBatchSize, 1);
 });
@@ -125,7 +136,8 @@ test('a layer that depends on the whole batch is never replicated, unless it is 
   const fast: PlanInput = { ...input, cluster: { ...cluster, links: { default: { bandwidthMbps: 1e6 } } } };
   assert.equal(layout(plan(fast)), '[0,4) a 1 b 2 c 1');
   const found = plan({ ...fast, profile: normalized });
-  for (const stage of found.stages) assert.ok(stage.layers[0] > 1 || stage.layers[1] < 2 || stage.devices.length === 1, layout(found));
+  for (const stage of found.stages)
+    assert.ok(stage.layers[0] > 1 || stage.layers[1] < 2 || stage.devices.length === 1, layout(found));
   assert.equal(layout(plan({ ...fast, profile: normalized, replicateBatchDependent: true })), '[0,4) a 1 b 2 c 1');
   assert.throws(() => plan({ ...input, profile: normalized, planner: 'dp' }), {
     name: 'InputError',
@@ -151,7 +163,15 @@ test('a frozen prefix: its layers have no backward pass, its cuts no gradients, 
     { layer: 2, device: 'c' },
   ];
   for (const planner of ['best', 'asteroid', 'straight']) {
-    const found = plan({ ...input, profile: { ...profile, layers }, cluster: pair, batchSize: 4, microBatchSize: 1, planner, pins });
+    const found = plan({
+      ...input,
+      profile: { ...profile, layers },
+      cluster: pair,
+      batchSize: 4,
+      microBatchSize: 1,
+      planner,
+      pins,
+    });
     assert.equal(found.forwardOnlyLayers, 2, planner);
     assert.equal(layout(found), '[0,2) a 1 | [2,4) c 1', planner);
     // a: four forwards of 2 ms; c: 2 ms and the link's 1 ms later, four times 2 ms forward and 4 ms backward.
@@ -185,7 +205,10 @@ const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[
   ],
   [{ schedule: 'zigzag' }, `There is no schedule "zigzag"; use one of ${scheduleNames.join(', ')}.`],
   [{ batchSize: 0 }, 'The batch size is 0; give a whole number of 1 or more.'],
-  [{ batchSize: 32, microBatchSize: 5 }, 'The batch of 32 samples cannot be cut into micro-batches of 5; give a divisor of it, such as 4.'],
+  [
+    { batchSize: 32, microBatchSize: 5 },
+    'The batch of 32 samples cannot be cut into micro-batches of 5; give a divisor of it, such as 4.',
+  ],
   [{ microBatchSize: -1 }, 'The micro-batch size is -1; give a whole number of 1 or more.'],
   [
     { cluster: { ...cluster, links: { default: { bandwidthMbps: -100 } } } },
@@ -198,7 +221,8 @@ const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[
 ];
 
 for (const [change, sentence] of wrong) {
-  test(`refused: ${sentence}`, () => assert.throws(() => plan({ ...input, ...change }), { name: 'InputError', message: sentence }));
+  test(`refused: ${sentence}`, () =>
+    assert.throws(() => plan({ ...input, ...change }), { name: 'InputError', message: sentence }));
 }
 
 function withMemory(memoryMiB: number): Cluster {
@@ -230,10 +254,16 @@ test('doing what the error says helps: 200 random problems that do not fit', () 
   let refusedCount = 0;
   for (let seed = 0; refusedCount < 200; seed++) {
     const random = createRandom(seed, 7);
-    const { profile: of, cluster: roomy } = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) });
+    const { profile: of, cluster: roomy } = randomInstance(seed, {
+      deviceCount: 1 + random.integer(4),
+      layerCount: 1 + random.integer(7),
+    });
     const poor: Cluster = {
       ...roomy,
-      devices: roomy.devices.map((device) => ({ ...device, memoryMiB: device.memoryMiB * (0.05 + 0.3 * random.uniform()) })),
+      devices: roomy.devices.map((device) => ({
+        ...device,
+        memoryMiB: device.memoryMiB * (0.05 + 0.3 * random.uniform()),
+      })),
     };
     const planner = lookingAtMemory[random.integer(lookingAtMemory.length)] as string;
     const question: PlanInput = {
@@ -271,13 +301,19 @@ test('doing what the error says helps: 200 random problems that do not fit', () 
 test("every planner's plan is sound: within memory, a program that passes the proof, never below the bound", () => {
   for (let seed = 0; seed < 150; seed++) {
     const random = createRandom(seed, 8);
-    const { profile: of, cluster: on } = randomInstance(seed, { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(8) });
+    const { profile: of, cluster: on } = randomInstance(seed, {
+      deviceCount: 1 + random.integer(4),
+      layerCount: 1 + random.integer(8),
+    });
     const dependent: Profile =
       seed % 3 > 0
         ? seed % 3 === 1
           ? withFrozenPrefix(seed, of)
           : of
-        : { ...of, layers: of.layers.map((layer, index) => (index % 2 === 0 ? { ...layer, batchDependent: true } : layer)) };
+        : {
+            ...of,
+            layers: of.layers.map((layer, index) => (index % 2 === 0 ? { ...layer, batchDependent: true } : layer)),
+          };
     for (const planner of pipelinePlanners) {
       let found: Plan;
       try {
@@ -323,7 +359,15 @@ test('no plan at all beats the bound of its micro-batch size: 1000 random plans'
     const of = randomProfile(seed, some, on);
     const { batchSize, microBatchSize, schedule } = some;
     const bound = lowerBoundMs(
-      createProblem({ profile: of, cluster: on, schedule, batchSize, microBatchSize, optimizerState: 0, replicateBatchDependent: false }),
+      createProblem({
+        profile: of,
+        cluster: on,
+        schedule,
+        batchSize,
+        microBatchSize,
+        optimizerState: 0,
+        replicateBatchDependent: false,
+      }),
     );
     const { roundMs } = simulate(program(some), some, of, on, { events: false });
     assert.ok(bound > 0 && bound <= roundMs, `seed ${seed}: bound ${bound} ms, simulated ${roundMs} ms`);
@@ -337,7 +381,11 @@ test('no straight pipeline beats the bound of straight ones, which is above that
     const on = randomCluster(seed, some);
     const of = randomProfile(seed, some, on);
     const { microBatchSize, microBatchCount } = some;
-    const stages = some.stages.map((stage) => ({ ...stage, devices: stage.devices.slice(0, 1), samples: [microBatchSize] }));
+    const stages = some.stages.map((stage) => ({
+      ...stage,
+      devices: stage.devices.slice(0, 1),
+      samples: [microBatchSize],
+    }));
     for (const schedule of ['gpipe', '1f1b', '1f1b-overlap']) {
       const straight = {
         ...some,

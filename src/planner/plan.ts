@@ -1,5 +1,6 @@
-// plan(): profile and cluster in, Plan out. Chooses the micro-batch size where the caller did not, lets the named planner search, and lets
-// the simulator decide between what was found and predict the winner. Pure and deterministic; runs to its end on the calling thread.
+// plan(): profile and cluster in, Plan out. Chooses the micro-batch size where the caller did not, lets the named
+// planner search, and lets the simulator decide between what was found and predict the winner. Pure and deterministic;
+// runs to its end on the calling thread.
 
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
@@ -26,11 +27,14 @@ export interface PlanInput {
   readonly planner?: string;
   /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
   readonly optimizerState: OptimizerState;
-  /** Allows replicas of layers that depend on the whole batch, such as batch normalization; the run then differs from a single device's. Default false. */
+  /**
+   * Allows replicas of layers that depend on the whole batch, such as batch normalization; the run then differs from a
+   * single device's. Default false.
+   */
   readonly replicateBatchDependent?: boolean;
   /**
-   * Lets planners `best` and `exhaustive` make devices compute activations again where they do not fit, if the profile says what that costs
-   * (LayerProfile.recomputed). Default true.
+   * Lets planners `best` and `exhaustive` make devices compute activations again where they do not fit, if the profile
+   * says what that costs (LayerProfile.recomputed). Default true.
    */
   readonly mayRecompute?: boolean;
   /** The stage with such a layer consists of the devices that are pinned to it. */
@@ -40,8 +44,9 @@ export interface PlanInput {
   /** Looked at between the steps of the search, which then ends with the signal's reason. */
   readonly signal?: AbortSignal;
   /**
-   * Asked between the steps of planner `best`, which ends with the best plan so far when the answer is yes, though not before planner
-   * `asteroid`, its first, has answered, and not before there is any plan. Default: it takes what its limits of work allow.
+   * Asked between the steps of planner `best`, which ends with the best plan so far when the answer is yes, though not
+   * before planner `asteroid`, its first, has answered, and not before there is any plan. Default: it takes what its
+   * limits of work allow.
    */
   readonly isTimeUp?: () => boolean;
   /** Hears of every plan that is better than all before, so that there is a best one at any time. */
@@ -51,8 +56,9 @@ export interface PlanInput {
 }
 
 /**
- * The named planner's plan. `predicted` is the simulator's, and `lowerBoundMs` what no plan for this batch can beat: where it equals
- * `roundMs`, the plan is proven to be optimal. Throws InputError, one sentence, for input that is wrong or fits nowhere.
+ * The named planner's plan. `predicted` is the simulator's, and `lowerBoundMs` what no plan for this batch can beat:
+ * where it equals `roundMs`, the plan is proven to be optimal. Throws InputError, one sentence, for input that is wrong
+ * or fits nowhere.
  */
 export function plan(input: PlanInput): Plan {
   const steps = planSteps(input);
@@ -84,7 +90,15 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
   const microBatchSize = microBatchSizes[0] ?? 1;
   const rules = settleConstraints(input, profile, cluster);
   const base = createProblem({
-    ...{ profile, cluster, schedule: schedule ?? '1f1b', batchSize, microBatchSize, optimizerState, replicateBatchDependent },
+    ...{
+      profile,
+      cluster,
+      schedule: schedule ?? '1f1b',
+      batchSize,
+      microBatchSize,
+      optimizerState,
+      replicateBatchDependent,
+    },
     ...rules,
   });
   const bounds = microBatchSizes.map((size) => roundBounds(withMicroBatchSize(base, size)));
@@ -112,9 +126,12 @@ function settleMicroBatchSizes(batchSize: number, asked: number | undefined): nu
   if (!Number.isInteger(batchSize) || batchSize < 1)
     throw new InputError(`The batch size is ${batchSize}; give a whole number of 1 or more.`);
   if (asked === undefined) return divisors(batchSize);
-  if (!Number.isInteger(asked) || asked < 1) throw new InputError(`The micro-batch size is ${asked}; give a whole number of 1 or more.`);
+  if (!Number.isInteger(asked) || asked < 1)
+    throw new InputError(`The micro-batch size is ${asked}; give a whole number of 1 or more.`);
   if (batchSize % asked === 0) return [asked];
-  const near = divisors(batchSize).reduce((closest, size) => (Math.abs(size - asked) < Math.abs(closest - asked) ? size : closest));
+  const near = divisors(batchSize).reduce((closest, size) =>
+    Math.abs(size - asked) < Math.abs(closest - asked) ? size : closest,
+  );
   throw new InputError(
     `The batch of ${batchSize} samples cannot be cut into micro-batches of ${asked}; give a divisor of it, such as ${near}.`,
   );

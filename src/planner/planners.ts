@@ -36,7 +36,10 @@ const exhaustiveLimit = 2e6;
 const earlySlack = 1.3;
 
 export const planners: Readonly<Record<string, Planner>> = {
-  /** The default: never worse than any other under the simulator; exact where it can prove it. In huge clusters pipedream would take minutes and is not asked. */
+  /**
+   * The default: never worse than any other under the simulator; exact where it can prove it. In huge clusters
+   * pipedream would take minutes and is not asked.
+   */
   best: (question, options) => {
     const isHuge = question.base.available.length >= hugeDeviceCount;
     return best(question, options, bestStartsFrom.filter((name) => !isHuge || name !== 'pipedream').map(plannerOf));
@@ -47,7 +50,10 @@ export const planners: Readonly<Record<string, Planner>> = {
   single: bySearch(singleSpaces),
   /** Data parallelism over all devices, shares by Algorithm 1: EDDL. */
   dp: bySearch(dataParallelSpaces),
-  /** A pipeline of single devices in the cluster's order, each with at least one layer, by eq. 4 (with fewer layers than devices: the first ones). */
+  /**
+   * A pipeline of single devices in the cluster's order, each with at least one layer, by eq. 4 (with fewer layers than
+   * devices: the first ones).
+   */
   straight: bySearch(straightSpaces),
   gpipe: byLayouts(() => gpipe, 'gpipe', { isStraight: true }),
   pipedream: byLayouts(() => pipedream, '1f1b'),
@@ -63,7 +69,17 @@ export const planners: Readonly<Record<string, Planner>> = {
 export const plannerNames: readonly string[] = Object.keys(planners);
 
 /** Planners whose answers `best` starts from: all whose plans are Programs, the oracle excepted. */
-const bestStartsFrom: readonly string[] = ['asteroid', 'single', 'dp', 'gpipe', 'straight', 'pipeedge', 'ftpipehd', 'pipedream', 'dapple'];
+const bestStartsFrom: readonly string[] = [
+  'asteroid',
+  'single',
+  'dp',
+  'gpipe',
+  'straight',
+  'pipeedge',
+  'ftpipehd',
+  'pipedream',
+  'dapple',
+];
 
 /** The planner of that name; InputError listing them when there is none. */
 export function plannerOf(name: string): Planner {
@@ -81,7 +97,8 @@ function bySearch(spaces: Spaces): Planner {
       if (found !== undefined && boundMs >= found.roundMs) break;
       for (const space of spaces(problem)) {
         const pipeline = yield* search(problem, space);
-        if (pipeline !== undefined) found = better(found, answerOf(problem, question.planner, pipeline.layouts), options);
+        if (pipeline !== undefined)
+          found = better(found, answerOf(problem, question.planner, pipeline.layouts), options);
       }
     }
     return found ?? refuse(question, spaces);
@@ -89,8 +106,8 @@ function bySearch(spaces: Spaces): Planner {
 }
 
 /**
- * The paper's planner, for every micro-batch size. First roughly: the size whose rough plan is best is then searched first, and with its round as the bar most
- * others end at once.
+ * The paper's planner, for every micro-batch size. First roughly: the size whose rough plan is best is then searched
+ * first, and with its round as the bar most others end at once.
  */
 function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
   let found: { problem: Problem; layouts: Answer['layouts'] } | undefined;
@@ -104,7 +121,9 @@ function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
       searches.push({ problem, boundMs, space, rough });
     }
   }
-  const order = [...searches].sort((a, b) => (a.rough?.roundMs ?? Number.MAX_VALUE) - (b.rough?.roundMs ?? Number.MAX_VALUE));
+  const order = [...searches].sort(
+    (a, b) => (a.rough?.roundMs ?? Number.MAX_VALUE) - (b.rough?.roundMs ?? Number.MAX_VALUE),
+  );
   for (const { problem, boundMs, space, rough } of order) {
     if (boundMs >= barMs) continue;
     const pipeline = yield* search(problem, space, barMs, rough);
@@ -116,11 +135,16 @@ function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
   return better(undefined, answerOf(found.problem, question.planner, found.layouts), options);
 }
 
-/** One plan for each micro-batch size, with the planner's own schedule unless another was asked for; the simulator decides among those that fit. */
+/**
+ * One plan for each micro-batch size, with the planner's own schedule unless another was asked for; the simulator
+ * decides among those that fit.
+ */
 function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly isStraight?: boolean } = {}): Planner {
   return function* (question, options) {
     if (question.base.pins.size > 0)
-      throw new InputError(`Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`);
+      throw new InputError(
+        `Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`,
+      );
     let nearest: (Overload & { readonly microBatchSize: number }) | undefined;
     const layoutsOf = planner();
     const problems = problemsOf(question, [schedule], kind);
@@ -133,7 +157,8 @@ function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly is
       const layouts = yield* layoutsOf(problem);
       if (layouts.length === 0) continue;
       const overload = overloadOf(problem, layoutPlan(problem, question.planner, layouts).stages);
-      if (overload === undefined && problems.length === 1) found = better(found, answerOf(problem, question.planner, layouts), options);
+      if (overload === undefined && problems.length === 1)
+        found = better(found, answerOf(problem, question.planner, layouts), options);
       else if (overload === undefined) {
         const candidate = candidateBelow(barMs, problem, layouts);
         if (candidate === undefined) continue;
@@ -154,7 +179,9 @@ function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly is
 
 function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Answer> {
   if (question.base.pins.size > 0)
-    throw new InputError(`Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`);
+    throw new InputError(
+      `Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`,
+    );
   let found: Answer | undefined;
   for (const { problem, boundMs } of problemsOf({ ...question, schedule: '1f1b' }, [])) {
     if (found !== undefined && boundMs >= found.roundMs) break;

@@ -1,11 +1,20 @@
-// One planning problem with everything settled but the plan: the micro-batch size is fixed, names are places, sums are ready.
+// One planning problem with everything settled but the plan: the micro-batch size is fixed, names are places, sums are
+// ready.
 
 import type { Cluster, DeviceTimes, Profile } from '../cluster/cluster.ts';
 import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
 import { againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
-import { backwardInputTable, deviceTimes, handlingMs, type PassTables, prefixSums, reducingMs, stepTables } from '../cluster/times.ts';
+import {
+  backwardInputTable,
+  deviceTimes,
+  handlingMs,
+  type PassTables,
+  prefixSums,
+  reducingMs,
+  stepTables,
+} from '../cluster/times.ts';
 import { forwardsAhead, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** A device as the planners see it. */
@@ -120,7 +129,15 @@ export function createProblem(input: ProblemInput): Problem {
   const available = devices.filter(({ place }) => !excluded.includes(place));
   const microBatchCount = batchSize / input.microBatchSize;
   const settled = { recomputes: false, ...rest, profile, cluster, microBatchCount, excluded, pins, forwardOnlyLayers };
-  return { ...settled, table: links(cluster), sums: layerSums(profile), kept: keptSums(profile), devices, available, classes };
+  return {
+    ...settled,
+    table: links(cluster),
+    sums: layerSums(profile),
+    kept: keptSums(profile),
+    devices,
+    available,
+    classes,
+  };
 }
 
 function passSums(times: DeviceTimes): PassSums & { readonly steps: PassSums } {
@@ -135,11 +152,15 @@ function passSums(times: DeviceTimes): PassSums & { readonly steps: PassSums } {
 
 function sumsOfLayers(forwardMs: readonly number[], backwardMs: readonly number[]): Float64Array {
   const sums = new Float64Array(forwardMs.length);
-  for (let layer = 0; layer < sums.length; layer++) sums[layer] = (forwardMs[layer] as number) + (backwardMs[layer] as number);
+  for (let layer = 0; layer < sums.length; layer++)
+    sums[layer] = (forwardMs[layer] as number) + (backwardMs[layer] as number);
   return sums;
 }
 
-/** Whether a last stage that begins with layer `first` runs each backward right after its forward, as one step (`stepMs` of the profile). */
+/**
+ * Whether a last stage that begins with layer `first` runs each backward right after its forward, as one step (`stepMs`
+ * of the profile).
+ */
 export function runsSteps(problem: Problem, first: number): boolean {
   const { schedule, microBatchCount } = problem;
   if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && gradientsCross(problem, first))) return false;
@@ -166,8 +187,15 @@ export function mayReplicate({ sums, replicateBatchDependent }: Problem, first: 
   return replicateBatchDependent || sums.batchDependentCount(first, end) === 0;
 }
 
-/** The same problem with another micro-batch size, and another schedule if given; shares everything that does not depend on it. */
-export function withMicroBatchSize(problem: Problem, microBatchSize: number, schedule: string = problem.schedule): Problem {
+/**
+ * The same problem with another micro-batch size, and another schedule if given; shares everything that does not depend
+ * on it.
+ */
+export function withMicroBatchSize(
+  problem: Problem,
+  microBatchSize: number,
+  schedule: string = problem.schedule,
+): Problem {
   const batchSize = problem.microBatchSize * problem.microBatchCount;
   return { ...problem, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };
 }

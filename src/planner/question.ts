@@ -1,5 +1,5 @@
-// What a planner is asked and what it answers. A planner settles the micro-batch size, the schedule and the stages; the simulator has the
-// last word on how long its plan's round takes.
+// What a planner is asked and what it answers. A planner settles the micro-batch size, the schedule and the stages; the
+// simulator has the last word on how long its plan's round takes.
 
 import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
@@ -55,7 +55,10 @@ export interface PlannerOptions {
 /** A planner. Throws InputError, one sentence, where it has no plan. */
 export type Planner = (question: Question, options: PlannerOptions) => Steps<Answer>;
 
-/** The question's problems with bounds, the most promising first: one for each micro-batch size and each schedule. `isStraight`: all stages are single devices. */
+/**
+ * The question's problems with bounds, the most promising first: one for each micro-batch size and each schedule.
+ * `isStraight`: all stages are single devices.
+ */
 export function problemsOf(
   { base, microBatchSizes, bounds, schedule }: Question,
   schedules: readonly string[],
@@ -65,7 +68,10 @@ export function problemsOf(
   const found = microBatchSizes.flatMap((size, index) =>
     asked.map((name) => {
       const { anyMs, straightMs } = bounds[index] as RoundBounds;
-      return { problem: withMicroBatchSize(base, size, name), boundMs: isStraight && !splitsBackward(name) ? straightMs : anyMs };
+      return {
+        problem: withMicroBatchSize(base, size, name),
+        boundMs: isStraight && !splitsBackward(name) ? straightMs : anyMs,
+      };
     }),
   );
   return found.sort((a, b) => a.boundMs - b.boundMs);
@@ -74,7 +80,12 @@ export function problemsOf(
 /** A pipeline with what the simulator says of it: by the evaluator where that is the same, which is sooner. */
 export function answerOf(problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer {
   const evaluator = new Evaluator(problem);
-  return answerIn(evaluator.isExactFor(layouts) ? evaluator.roundMs(layouts) : simulatedMs(problem, layouts), problem, planner, layouts);
+  return answerIn(
+    evaluator.isExactFor(layouts) ? evaluator.roundMs(layouts) : simulatedMs(problem, layouts),
+    problem,
+    planner,
+    layouts,
+  );
 }
 
 /** A pipeline with what is known of it without the simulator. */
@@ -87,7 +98,11 @@ export interface Candidate {
 }
 
 /** Undefined where its round is not shorter than the bar. */
-export function candidateBelow(barMs: number, problem: Problem, layouts: readonly StageLayout[]): Candidate | undefined {
+export function candidateBelow(
+  barMs: number,
+  problem: Problem,
+  layouts: readonly StageLayout[],
+): Candidate | undefined {
   const evaluator = new Evaluator(problem);
   const leastMs = evaluator.roundMs(layouts, barMs);
   return leastMs >= barMs ? undefined : { problem, layouts, leastMs, isExact: evaluator.isExact };
@@ -127,7 +142,10 @@ export function overloadOf(problem: Problem, stages: readonly StagePlan[]): Over
     for (const [index, name] of devices.entries()) {
       const hasMiB = problem.cluster.devices[problem.table.deviceIndex(name)]?.memoryMiB ?? 0;
       const neededMiB = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
-      if (neededMiB > hasMiB * (1 + 1e-12) && neededMiB - hasMiB > (worst === undefined ? 0 : worst.neededMiB - worst.hasMiB))
+      if (
+        neededMiB > hasMiB * (1 + 1e-12) &&
+        neededMiB - hasMiB > (worst === undefined ? 0 : worst.neededMiB - worst.hasMiB)
+      )
         worst = { name, neededMiB, hasMiB };
     }
   }

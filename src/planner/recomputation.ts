@@ -1,5 +1,6 @@
-// Recomputation as the planners see it: a device keeps as much as its memory holds and computes the rest again, so that layers, devices and shares
-// settle it. Only problems that say so (Problem.recomputes) have it; elsewhere everything is kept.
+// Recomputation as the planners see it: a device keeps as much as its memory holds and computes the rest again, so that
+// layers, devices and shares settle it. Only problems that say so (Problem.recomputes) have it; elsewhere everything is
+// kept.
 
 import type { StageDemand } from '../cluster/memory.ts';
 import { againFraction, keptBytes } from '../cluster/recomputation.ts';
@@ -12,7 +13,13 @@ export function withRecomputation(problem: Problem): Problem {
 }
 
 /** Milliseconds by which that makes a backward pass of layers [first, end) longer, whose demand is `demand`. */
-export function againMs(problem: Problem, place: number, layers: readonly [number, number], demand: StageDemand, samples: number): number {
+export function againMs(
+  problem: Problem,
+  place: number,
+  layers: readonly [number, number],
+  demand: StageDemand,
+  samples: number,
+): number {
   const device = problem.devices[place];
   if (!problem.recomputes || device === undefined || samples === 0) return 0;
   const kept = keptBytes(demand, device.memoryBytes, samples);
@@ -20,7 +27,12 @@ export function againMs(problem: Problem, place: number, layers: readonly [numbe
   return fraction === 0 ? 0 : fraction * allAgainMs(problem, device.classIndex, layers, samples);
 }
 
-function allAgainMs({ profile, classes }: Problem, classIndex: number, layers: readonly [number, number], samples: number): number {
+function allAgainMs(
+  { profile, classes }: Problem,
+  classIndex: number,
+  layers: readonly [number, number],
+  samples: number,
+): number {
   const again = classes[classIndex]?.again;
   if (again === undefined) return 0;
   const at = interpolation(profile.batchSizes, samples);

@@ -1,4 +1,5 @@
-// How long a device takes for its share of a stage, and a group for its AllReduce: what the simulator's compiler says, for a problem's places.
+// How long a device takes for its share of a stage, and a group for its AllReduce: what the simulator's compiler says,
+// for a problem's places.
 
 import { slowestInGroup } from '../cluster/links.ts';
 import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
@@ -42,7 +43,10 @@ export function shareTimes(problem: Problem): ShareTimes {
   /** With the engine's call, where there is anything to compute. */
   const called = (place: number, [first, end]: readonly [number, number], samples: number, ms: number): number =>
     samples === 0 || first >= end ? 0 : onGrid(ms + (classes[devices[place]?.classIndex ?? -1]?.callMs ?? 0));
-  const trained = (first: number, end: number): readonly [number, number] => [Math.max(first, problem.forwardOnlyLayers), end];
+  const trained = (first: number, end: number): readonly [number, number] => [
+    Math.max(first, problem.forwardOnlyLayers),
+    end,
+  ];
   const updates = cluster.devices.map((device) => {
     const times = deviceTimes(profile, device);
     return times.updateMs === undefined ? undefined : layerTimes(times, profile.batchSizes);
@@ -60,12 +64,19 @@ export function shareTimes(problem: Problem): ShareTimes {
   return {
     forwardMs: (place, first, end, samples) =>
       called(place, [first, end], samples, rangeMs(sumsOf(place, first, end)?.forward, first, end, samples)),
-    backwardMs: (place, first, end, samples) => called(place, trained(first, end), samples, wholeMs(place, first, end, samples)),
-    backwardInputMs: (place, first, end, samples) => called(place, trained(first, end), samples, inputMs(place, first, end, samples)),
+    backwardMs: (place, first, end, samples) =>
+      called(place, trained(first, end), samples, wholeMs(place, first, end, samples)),
+    backwardInputMs: (place, first, end, samples) =>
+      called(place, trained(first, end), samples, inputMs(place, first, end, samples)),
     backwardWeightMs: (place, first, end, samples) => {
       const times = classes[devices[place]?.classIndex ?? -1];
       const leftMs = rangeMs(times?.backward, first, end, samples) - inputMs(place, first, end, samples);
-      return called(place, trained(first, end), samples, Math.max(leftMs, rangeMs(times?.backwardWeight, first, end, samples)));
+      return called(
+        place,
+        trained(first, end),
+        samples,
+        Math.max(leftMs, rangeMs(times?.backwardWeight, first, end, samples)),
+      );
     },
     updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
     handlingMs: (place, bytes) => onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * bytes),

@@ -2,7 +2,9 @@
 
 import type { StageLayout } from './problem.ts';
 
-/** Which pipelines a search looks at: stages take their devices from `order`, from the first to the last, all of them. */
+/**
+ * Which pipelines a search looks at: stages take their devices from `order`, from the first to the last, all of them.
+ */
 export interface Space {
   /** Places in the cluster. */
   readonly order: readonly number[];

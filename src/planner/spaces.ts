@@ -9,10 +9,16 @@ export type Spaces = (problem: Problem) => readonly Space[];
 
 const places = (devices: readonly PlannerDevice[]): number[] => devices.map((device) => device.place);
 
-/** The paper: devices by memory, largest first (earlier stages keep more activations), in stages of any number of them. */
+/**
+ * The paper: devices by memory, largest first (earlier stages keep more activations), in stages of any number of them.
+ */
 export function asteroidSpaces(problem: Problem): readonly Space[] {
   const sorted = [...problem.available].sort((a, b) => b.memoryBytes - a.memoryBytes || a.place - b.place);
-  return pinnedOrders(problem, places(sorted)).map((order) => ({ order, groupLimit: order.length, stageLimit: order.length }));
+  return pinnedOrders(problem, places(sorted)).map((order) => ({
+    order,
+    groupLimit: order.length,
+    stageLimit: order.length,
+  }));
 }
 
 /** Each device alone; of devices that are alike, the first. */
@@ -21,7 +27,8 @@ export function singleSpaces(problem: Problem): readonly Space[] {
   const holder = cluster.dataDevice === undefined ? -1 : table.deviceIndex(cluster.dataDevice);
   const known = new Set<string>();
   const different = problem.available.filter(({ place, classIndex, memoryBytes }) => {
-    const feed = holder === -1 || holder === place ? [] : [table.bandwidthMbps(holder, place), table.latencyMs(holder, place)];
+    const feed =
+      holder === -1 || holder === place ? [] : [table.bandwidthMbps(holder, place), table.latencyMs(holder, place)];
     const key = [classIndex, memoryBytes, ...feed].join(' ');
     const isNew = !known.has(key);
     known.add(key);
@@ -50,7 +57,10 @@ export function straightSpaces(problem: Problem): readonly Space[] {
   });
 }
 
-/** For why nothing fits at all: every order of any devices in small problems, else the paper's order and each device alone. */
+/**
+ * For why nothing fits at all: every order of any devices in small problems, else the paper's order and each device
+ * alone.
+ */
 export function everySpace(problem: Problem): readonly Space[] {
   const known = [...asteroidSpaces(problem), ...singleSpaces(problem)];
   if (problem.available.length > 4 || problem.profile.layers.length > 16) return known;
@@ -63,18 +73,28 @@ export function everySpace(problem: Problem): readonly Space[] {
   return orders.map((order) => ({ order, groupLimit: order.length, stageLimit: order.length }));
 }
 
-/** The order, or, where pins fix the order of some devices, orders that respect them: the others before, after, and in turn between them. */
+/**
+ * The order, or, where pins fix the order of some devices, orders that respect them: the others before, after, and in
+ * turn between them.
+ */
 function pinnedOrders({ pins }: Problem, order: readonly number[]): readonly (readonly number[])[] {
   if (pins.size === 0) return [order];
-  const pinned = [...new Set([...pins].sort(([a], [b]) => a - b).flatMap(([, wanted]) => wanted))].filter((place) => order.includes(place));
+  const pinned = [...new Set([...pins].sort(([a], [b]) => a - b).flatMap(([, wanted]) => wanted))].filter((place) =>
+    order.includes(place),
+  );
   const free = order.filter((place) => !pinned.includes(place));
-  return free.map((_, at) => [...free.slice(0, at), ...pinned, ...free.slice(at)]).concat([[...free, ...pinned], ...spread(pinned, free)]);
+  return free
+    .map((_, at) => [...free.slice(0, at), ...pinned, ...free.slice(at)])
+    .concat([[...free, ...pinned], ...spread(pinned, free)]);
 }
 
 /** The free devices between the pinned ones, evenly. */
 function spread(pinned: readonly number[], free: readonly number[]): number[][] {
   if (pinned.length < 2) return [];
   const share = (index: number): readonly number[] =>
-    free.slice(Math.floor((index * free.length) / (pinned.length - 1)), Math.floor(((index + 1) * free.length) / (pinned.length - 1)));
+    free.slice(
+      Math.floor((index * free.length) / (pinned.length - 1)),
+      Math.floor(((index + 1) * free.length) / (pinned.length - 1)),
+    );
   return [pinned.flatMap((place, index) => [place, ...share(index)])];
 }

@@ -1,5 +1,6 @@
-// Times and shares of one candidate stage for a fixed micro-batch size, made for being asked hundreds of thousands of times: layers are
-// chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of devices share their answer.
+// Times and shares of one candidate stage for a fixed micro-batch size, made for being asked hundreds of thousands of
+// times: layers are chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of
+// devices share their answer.
 
 import { type LinkTable, slowestInGroup } from '../cluster/links.ts';
 import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
@@ -11,7 +12,10 @@ import { largestShare } from './memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand, sumsFor } from './problem.ts';
 import { againMs } from './recomputation.ts';
 
-/** A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in the list. */
+/**
+ * A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in
+ * the list.
+ */
 export interface StageTimes {
   readonly shares: Shares;
   /** E_f. */
@@ -105,7 +109,10 @@ export class StageTable {
   /** By class; 0: not asked for yet. */
   readonly #rates: Float64Array;
   readonly #unlimited = new Map<number, Unlimited>();
-  readonly #largeAnswers = new Map<Group, { readonly limits: readonly number[]; readonly stage: StageTimes | undefined }>();
+  readonly #largeAnswers = new Map<
+    Group,
+    { readonly limits: readonly number[]; readonly stage: StageTimes | undefined }
+  >();
   #first = 0;
   #end = 0;
 
@@ -152,7 +159,8 @@ export class StageTable {
 
   /** Prefix sums of the most samples a millisecond, forward and backward, that devices can do of the chosen layers. */
   prefixRates(devices: readonly PlannerDevice[], into: Float64Array): void {
-    for (const [index, { classIndex }] of devices.entries()) into[index + 1] = (into[index] ?? 0) + this.#rate(classIndex);
+    for (const [index, { classIndex }] of devices.entries())
+      into[index + 1] = (into[index] ?? 0) + this.#rate(classIndex);
   }
 
   #rate(classIndex: number): number {
@@ -178,8 +186,8 @@ export class StageTable {
   }
 
   /**
-   * The stage on a group with K_p = inFlightCount; undefined when it does not fit. A stage that may not be replicated goes whole to the
-   * fastest device of the group that holds it.
+   * The stage on a group with K_p = inFlightCount; undefined when it does not fit. A stage that may not be replicated
+   * goes whole to the fastest device of the group that holds it.
    */
   stage(group: Group, inFlightCount: number): StageTimes | undefined {
     const { devices } = group;
@@ -187,17 +195,27 @@ export class StageTable {
     if (devices.length === 1 || !this.mayReplicate()) return this.#alone(group, demand);
     if (devices.length > literalGroupSize) return this.#large(group, demand);
     const limits = new Array<number>(devices.length);
-    for (let index = 0; index < limits.length; index++) limits[index] = this.largestShare(demand, devices[index] as PlannerDevice);
+    for (let index = 0; index < limits.length; index++)
+      limits[index] = this.largestShare(demand, devices[index] as PlannerDevice);
     const { allocation, forwardMs, backwardMs } = this.#withoutLimits(group);
     if (this.#keepsAll(allocation.highest, limits, demand, devices)) {
       return { shares: { devices: group.places, samples: allocation.samples }, forwardMs, backwardMs };
     }
-    const limited = allocate({ samples: this.#problem.microBatchSize, limits, timeMs: this.#groupTimes(group, demand) });
+    const limited = allocate({
+      samples: this.#problem.microBatchSize,
+      limits,
+      timeMs: this.#groupTimes(group, demand),
+    });
     return limited === undefined ? undefined : this.#timed(group, limited.samples, demand);
   }
 
   /** Whether shares of at most so much fit, without anything computed again. */
-  #keepsAll(highest: readonly number[], limits: readonly number[], demand: StageDemand, devices: readonly PlannerDevice[]): boolean {
+  #keepsAll(
+    highest: readonly number[],
+    limits: readonly number[],
+    demand: StageDemand,
+    devices: readonly PlannerDevice[],
+  ): boolean {
     if (!this.#problem.recomputes) return within(highest, limits);
     return devices.every(({ memoryBytes }, index) => stageMemoryBytes(demand, highest[index] ?? 0) <= memoryBytes);
   }
@@ -211,12 +229,14 @@ export class StageTable {
   #large(group: Group, demand: StageDemand): StageTimes | undefined {
     const kinds = group.kinds().map(({ like, members }) => {
       this.#prepare(like.classIndex);
-      const timeMs = (share: number): number => this.#at(this.#total, like.classIndex, share) + this.#againMs(like, demand, share);
+      const timeMs = (share: number): number =>
+        this.#at(this.#total, like.classIndex, share) + this.#againMs(like, demand, share);
       return { members, limit: this.largestShare(demand, like), timeMs };
     });
     // The same group is asked for with other K_p, which often makes no difference.
     const known = this.#largeAnswers.get(group);
-    if (!this.#problem.recomputes && known?.limits.every((limit, index) => limit === kinds[index]?.limit) === true) return known.stage;
+    if (!this.#problem.recomputes && known?.limits.every((limit, index) => limit === kinds[index]?.limit) === true)
+      return known.stage;
     const samples = allocateByKind(this.#problem.microBatchSize, group.devices.length, kinds);
     const stage = samples === undefined ? undefined : this.#timed(group, samples, demand);
     this.#largeAnswers.set(group, { limits: kinds.map(({ limit }) => limit), stage });
@@ -238,7 +258,8 @@ export class StageTable {
     this.#prepare(chosen.classIndex);
     const forwardMs = this.#at(this.#forward, chosen.classIndex, microBatchSize);
     const backwardMs =
-      Math.max(0, this.#at(this.#total, chosen.classIndex, microBatchSize) - forwardMs) + this.#againMs(chosen, demand, microBatchSize);
+      Math.max(0, this.#at(this.#total, chosen.classIndex, microBatchSize) - forwardMs) +
+      this.#againMs(chosen, demand, microBatchSize);
     return { shares: { devices: [chosen.place], samples: [microBatchSize] }, forwardMs, backwardMs };
   }
 
@@ -293,7 +314,10 @@ export class StageTable {
     return Math.max(0, (this.#lowerWeight[samples] ?? 0) * lower + (this.#upperWeight[samples] ?? 0) * upper);
   }
 
-  /** The least time a sample costs at any share: piecewise linear times have it at a measured size or at the whole micro-batch. */
+  /**
+   * The least time a sample costs at any share: piecewise linear times have it at a measured size or at the whole
+   * micro-batch.
+   */
   leastPerSampleMs(classIndex: number): number {
     const { microBatchSize, profile } = this.#problem;
     let least = this.totalMs(classIndex, microBatchSize) / microBatchSize;
@@ -318,9 +342,11 @@ export class StageTable {
       const [forward, backward] = [sums.forward[index], sums.backward[index]];
       if (forward === undefined || backward === undefined) continue;
       const ownMs = times.callMs + times.passMs + perSampleMs * (this.#problem.profile.batchSizes[index] ?? 0);
-      const forwardMs = (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs + frames.forward * times.frameMs;
+      const forwardMs =
+        (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs + frames.forward * times.frameMs;
       this.#forward[classIndex * count + index] = forwardMs;
-      const backwardMs = (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs + frames.backward * times.frameMs;
+      const backwardMs =
+        (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs + frames.backward * times.frameMs;
       this.#total[classIndex * count + index] = forwardMs + backwardMs;
     }
   }

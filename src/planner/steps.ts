@@ -1,4 +1,5 @@
-// Long computations in small steps, as generators: between two steps whoever drives them can let others run, show how far it is, or stop.
+// Long computations in small steps, as generators: between two steps whoever drives them can let others run, show how
+// far it is, or stop.
 
 import type { Clock } from '../clock.ts';
 
@@ -18,7 +19,11 @@ export function finish<Result>(steps: Steps<Result>, signal?: AbortSignal): Resu
 const sliceMs = 10;
 
 /** Runs a long computation in slices; undefined when `isOver` says that nobody wants it any more. */
-export async function atLeisure<Result>(steps: Steps<Result>, clock: Clock, isOver: () => boolean): Promise<Result | undefined> {
+export async function atLeisure<Result>(
+  steps: Steps<Result>,
+  clock: Clock,
+  isOver: () => boolean,
+): Promise<Result | undefined> {
   for (;;) {
     const endMs = clock.now() + sliceMs;
     while (clock.now() < endMs) {

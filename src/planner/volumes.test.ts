@@ -31,7 +31,13 @@ const profile: Profile = {
   model: 'three',
   inputBytes: 0,
   labelBytes: 0,
-  layers: [10, 20, 30].map((weightBytes, layer) => ({ name: `l${layer}`, outputBytes: layer + 1, weightBytes, savedBytes: 0, flops: 0 })),
+  layers: [10, 20, 30].map((weightBytes, layer) => ({
+    name: `l${layer}`,
+    outputBytes: layer + 1,
+    weightBytes,
+    savedBytes: 0,
+    flops: 0,
+  })),
   batchSizes: [1],
   devices: {},
 };
@@ -43,6 +49,12 @@ test('the volume of a plan', () => {
   ];
   const layout = { planner: 'x', schedule: '1f1b', batchSize: 8, microBatchSize: 4, microBatchCount: 2, stages };
   assert.equal(volumeBytes(layout, profile), 2 * 30 + 2 * 8 * 2);
-  const alone = { stages: [{ layers: [0, 3] as const, devices: ['d'], samples: [4], inFlight: 1 }], microBatchCount: 1 };
-  assert.equal(volumeBytes({ ...layout, virtualWorkers: [{ stages, microBatchCount: 1 }, alone] }, profile), 2 * 2 * 60 + 2 * 4 * 2);
+  const alone = {
+    stages: [{ layers: [0, 3] as const, devices: ['d'], samples: [4], inFlight: 1 }],
+    microBatchCount: 1,
+  };
+  assert.equal(
+    volumeBytes({ ...layout, virtualWorkers: [{ stages, microBatchCount: 1 }, alone] }, profile),
+    2 * 2 * 60 + 2 * 4 * 2,
+  );
 });

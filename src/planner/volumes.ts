@@ -1,5 +1,5 @@
-// Asteroid's communication volumes of one round, eq. 1 and eq. 2: bytes over all links together, for two ways to combine pipelines with
-// data parallelism. Their comparison is the paper's Table 2.
+// Asteroid's communication volumes of one round, eq. 1 and eq. 2: bytes over all links together, for two ways to
+// combine pipelines with data parallelism. Their comparison is the paper's Table 2.
 
 import type { PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { layerSums } from '../cluster/memory.ts';
@@ -13,8 +13,8 @@ export interface DataParallelGroup {
 }
 
 /**
- * Eq. 1, hybrid data parallelism with a parameter server (HetPipe): 2GP + Σ_i 2β_i Σ_j a_{i,j} for G > 1 groups; a single group needs no
- * server and has 2β Σ_j a_j. `weightBytes` is P.
+ * Eq. 1, hybrid data parallelism with a parameter server (HetPipe): 2GP + Σ_i 2β_i Σ_j a_{i,j} for G > 1 groups; a
+ * single group needs no server and has 2β Σ_j a_j. `weightBytes` is P.
  */
 export function dataParallelVolume(groups: readonly DataParallelGroup[], weightBytes: number): number {
   const piped = groups.reduce((sum, { samples, borderBytes }) => sum + 2 * samples * total(borderBytes), 0);

@@ -17,7 +17,9 @@ const cluster: Cluster = {
   links: { default: { bandwidthMbps: 8, latencyMs: 1 }, pairs: [{ between: ['x', 'z'], bandwidthMbps: 80 }] },
 };
 
-function layout(...stages: readonly (readonly [layers: readonly [number, number], devices: readonly string[]])[]): PlanLayout {
+function layout(
+  ...stages: readonly (readonly [layers: readonly [number, number], devices: readonly string[]])[]
+): PlanLayout {
   return {
     planner: 'test',
     schedule: '1f1b',
@@ -48,7 +50,8 @@ test('each device fetches the layers it lacks from the holder whose link is done
     ],
     [[3, 4], ['y']],
   );
-  // x lacks c (z has it, 80 Mbps: 0.1 ms); z lacks a and b (x at 80 Mbps: 0.1 ms each); y lacks d (z at 8 Mbps: 1 ms and 1 ms of latency).
+  // x lacks c (z has it, 80 Mbps: 0.1 ms); z lacks a and b (x at 80 Mbps: 0.1 ms each); y lacks d (z at 8 Mbps: 1 ms
+  // and 1 ms of latency).
   const move = weightsToMove(before, after, profile, cluster, 0);
   assert.deepEqual(move.transfers, [
     { from: 'z', to: 'x', bytes: 1000 },
@@ -90,7 +93,14 @@ test('links change alone or all together and keep what is not said', () => {
   assert.deepEqual(all.links.default, { bandwidthMbps: 1, latencyMs: 1 });
 });
 
-const input = { cluster, profileFor: () => profile, batchSize: 8, microBatchSize: 2, optimizerState: 0 as const, planner: 'single' };
+const input = {
+  cluster,
+  profileFor: () => profile,
+  batchSize: 8,
+  microBatchSize: 2,
+  optimizerState: 0 as const,
+  planner: 'single',
+};
 
 test('a slow device: what the plan gives now, what it will give, and the plan that avoids it', () => {
   // One board: 8 samples of 4 layers, 3 ms each: 96 ms; at half speed twice that; the others are as fast as before.
@@ -121,11 +131,18 @@ test('a change that cannot be made is one sentence', () => {
   const says = (change: Parameters<typeof changedCluster>[1][number], message: string | RegExp, of = cluster): void =>
     assert.throws(() => whatIf({ ...input, cluster: of, changes: [change] }), { name: 'InputError', message });
   says({ kind: 'leave', device: 'q' }, 'The cluster has no device "q"; name one of x, y, z.');
-  says({ kind: 'slow', device: 'x', share: 0 }, 'Device "x" at 0 of its speed does no work; give a share above 0, or let it leave.');
-  says({ kind: 'leave', device: 'x' }, 'Device "x" holds the data and cannot leave; name another dataDevice in the cluster first.', {
-    ...cluster,
-    dataDevice: 'x',
-  });
+  says(
+    { kind: 'slow', device: 'x', share: 0 },
+    'Device "x" at 0 of its speed does no work; give a share above 0, or let it leave.',
+  );
+  says(
+    { kind: 'leave', device: 'x' },
+    'Device "x" holds the data and cannot leave; name another dataDevice in the cluster first.',
+    {
+      ...cluster,
+      dataDevice: 'x',
+    },
+  );
   says(
     { kind: 'link', speed: { bandwidthMbps: -3 } },
     'the changed cluster: links.default.bandwidthMbps is -3; give a number above 0 (megabits a second).',

@@ -1,5 +1,6 @@
-// What happens when the cluster changes: a device joins, leaves or slows, a link slows. The round before, the same plan afterwards where it
-// can still run, the new plan, and the weights that devices must fetch for it. Pure: nothing is done to a cluster.
+// What happens when the cluster changes: a device joins, leaves or slows, a link slows. The round before, the same plan
+// afterwards where it can still run, the new plan, and the weights that devices must fetch for it. Pure: nothing is
+// done to a cluster.
 
 import type { Cluster, DeviceSpec, DeviceTimes, LinkSpeed, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
@@ -54,19 +55,27 @@ export interface WhatIf {
   readonly move: Migration;
 }
 
-/** Plans before and after the changes. Throws InputError for a change that the cluster cannot make, and where nothing fits afterwards. Not for planner hetpipe. */
+/**
+ * Plans before and after the changes. Throws InputError for a change that the cluster cannot make, and where nothing
+ * fits afterwards. Not for planner hetpipe.
+ */
 export function whatIf(input: WhatIfInput): WhatIf {
   const { cluster, profileFor, current, changes, ...rest } = input;
   const profile = profileFor(cluster);
   const { batchSize, optimizerState } = input;
   if (current !== undefined) checkTogether(current, profile, cluster);
-  const before = current === undefined ? plan({ ...rest, profile, cluster }) : predictedPlan(current, profile, cluster, optimizerState);
+  const before =
+    current === undefined
+      ? plan({ ...rest, profile, cluster })
+      : predictedPlan(current, profile, cluster, optimizerState);
   const changed = changedCluster(cluster, changes);
   const changedProfile = slowed(profileFor(changed), changed, changes);
   const after = plan({ ...rest, batchSize, profile: changedProfile, cluster: changed });
   const left = new Set(changes.flatMap((change) => (change.kind === 'leave' ? [change.device] : [])));
   if ([before, after].some(({ virtualWorkers }) => virtualWorkers !== undefined))
-    throw new InputError('The plans of planner "hetpipe" are no pipelines of stages that could be kept or moved; use another planner.');
+    throw new InputError(
+      'The plans of planner "hetpipe" are no pipelines of stages that could be kept or moved; use another planner.',
+    );
   const isKept = before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
   return {
     before,
@@ -86,7 +95,9 @@ function applyChange(cluster: Cluster, change: Change): Cluster {
   const { devices, links: speeds, dataDevice } = cluster;
   const mustHave = (name: string): void => {
     if (devices.some((device) => device.name === name)) return;
-    throw new InputError(`The cluster has no device "${name}"; name one of ${devices.map((device) => device.name).join(', ')}.`);
+    throw new InputError(
+      `The cluster has no device "${name}"; name one of ${devices.map((device) => device.name).join(', ')}.`,
+    );
   };
   switch (change.kind) {
     case 'join':
@@ -97,7 +108,9 @@ function applyChange(cluster: Cluster, change: Change): Cluster {
     case 'leave': {
       mustHave(change.device);
       if (dataDevice === change.device)
-        throw new InputError(`Device "${change.device}" holds the data and cannot leave; name another dataDevice in the cluster first.`);
+        throw new InputError(
+          `Device "${change.device}" holds the data and cannot leave; name another dataDevice in the cluster first.`,
+        );
       const pairs = speeds.pairs?.filter(({ between }) => !between.includes(change.device));
       return {
         ...cluster,
@@ -123,7 +136,9 @@ function slowed(profile: Profile, cluster: Cluster, changes: readonly Change[]):
     if (change.kind !== 'slow') continue;
     const { device: name, share } = change;
     if (!(share > 0))
-      throw new InputError(`Device "${name}" at ${share} of its speed does no work; give a share above 0, or let it leave.`);
+      throw new InputError(
+        `Device "${name}" at ${share} of its speed does no work; give a share above 0, or let it leave.`,
+      );
     const device = cluster.devices.find((spec) => spec.name === name);
     if (device === undefined) continue;
     devices[name] = scaledTimes(deviceTimes({ ...profile, devices }, device), 1 / share);

@@ -1,5 +1,5 @@
-// Mistakes of the kinds that are made, each built in on purpose around the production's code, to see that the rehearsal finds it. A rehearsal that lets one
-// pass proves nothing about the others.
+// Mistakes of the kinds that are made, each built in on purpose around the production's code, to see that the rehearsal
+// finds it. A rehearsal that lets one pass proves nothing about the others.
 
 import { step as machineStep } from '../runtime/coordinator/machine.ts';
 import type { MachineEffect, MachineInput, Step } from '../runtime/coordinator/machine-types.ts';
@@ -41,7 +41,8 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
   },
   'a round commits before all have prepared': { make: () => ({ step: commitEarly }) },
   'the gradients of a micro-batch are not added': {
-    make: () => onStage((stage) => ({ backward: (microBatch, gradients) => stage.backwardInput(microBatch, gradients) })),
+    make: () =>
+      onStage((stage) => ({ backward: (microBatch, gradients) => stage.backwardInput(microBatch, gradients) })),
   },
   'a piece of the round before is taken for one of this round': { make: staleMail },
   'the state does not return': {
@@ -65,7 +66,9 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
     make: () => ({ frame: (frame) => [frame.kind === 'activation' ? withReversedRows(frame) : frame] }),
   },
   'a loss is not heard of': {
-    make: () => ({ step: (config, state, input) => (input.kind === 'left' ? [state, []] : machineStep(config, state, input)) }),
+    make: () => ({
+      step: (config, state, input) => (input.kind === 'left' ? [state, []] : machineStep(config, state, input)),
+    }),
     faults: losses,
   },
   'versions are released too early': {
@@ -117,14 +120,18 @@ function onEffects(change: (effect: MachineEffect) => readonly MachineEffect[]):
 
 /** The first device that has prepared speaks for all. */
 function commitEarly(...[config, state, input]: Parameters<typeof machineStep>): Step {
-  const isPrepared = input.kind === 'answer' && input.answer.kind === 'prepared' && state.waitingFor.includes(input.device);
+  const isPrepared =
+    input.kind === 'answer' && input.answer.kind === 'prepared' && state.waitingFor.includes(input.device);
   if (!isPrepared) {
     const isLate = input.kind === 'answer' && input.answer.kind === 'prepared';
     return isLate ? [state, []] : machineStep(config, state, input);
   }
   const result = { ...input.answer.result, lossSum: 0, correctCount: 0, squaredNorm: 0 };
   const others = state.waitingFor.filter((device) => device !== input.device);
-  const inputs = [input, ...others.map((device): MachineInput => ({ ...input, device, answer: { kind: 'prepared', result } }))];
+  const inputs = [
+    input,
+    ...others.map((device): MachineInput => ({ ...input, device, answer: { kind: 'prepared', result } })),
+  ];
   let [last, effects]: Step = [state, []];
   for (const next of inputs) {
     const [after, more] = machineStep(config, last, next);

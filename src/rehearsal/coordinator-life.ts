@@ -1,4 +1,5 @@
-// The coordinator's life, or its lives: each begins from the last checkpoint that its disk has, and its every word is compared with the oracle.
+// The coordinator's life, or its lives: each begins from the last checkpoint that its disk has, and its every word is
+// compared with the oracle.
 
 import type { Cluster, Plan, PlanLayout } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
@@ -10,7 +11,15 @@ import type { RunEvent } from '../runtime/events.ts';
 import type { RunState } from '../runtime/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
 import type { Disk } from '../storage/disk.ts';
-import { batchOf, exactSequence, gradientScale, initialRunState, label, learningRate, trainingSpec } from './exact-model.ts';
+import {
+  batchOf,
+  exactSequence,
+  gradientScale,
+  initialRunState,
+  label,
+  learningRate,
+  trainingSpec,
+} from './exact-model.ts';
 import { coordinatorName, randomPlan } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { checkpointFolder, crashed, exitProcess, startProcess, type World } from './world.ts';
@@ -94,7 +103,10 @@ export class CoordinatorLife {
     );
   }
 
-  /** Milliseconds for which it has neither done nor said anything; 0 where nobody expects it to, or it says that it waits for devices or measures. */
+  /**
+   * Milliseconds for which it has neither done nor said anything; 0 where nobody expects it to, or it says that it
+   * waits for devices or measures.
+   */
   silentMs(): number {
     const isExpected = this.#process.state === 'running' && !this.#isWaiting() && this.#phase !== 'measuring';
     if (!isExpected) this.#progressAtMs = this.#world.time.nowMs;
@@ -105,11 +117,17 @@ export class CoordinatorLife {
     const { scenario, witness, network, devices, bug } = this.#world;
     const { seed, layerCount, isClipped, plan, endRound } = scenario;
     const firstRound = checkpoint?.round ?? 0;
-    if (firstRound < this.#safeRound) witness.violate(`the checkpoint of round ${this.#safeRound} was safe, and is gone`);
-    const state = checkpoint && { parameter: checkpoint.parameters, buffer: checkpoint.buffers, optimizer: checkpoint.optimizerState };
+    if (firstRound < this.#safeRound)
+      witness.violate(`the checkpoint of round ${this.#safeRound} was safe, and is gone`);
+    const state = checkpoint && {
+      parameter: checkpoint.parameters,
+      buffer: checkpoint.buffers,
+      optimizer: checkpoint.optimizerState,
+    };
     if (state !== undefined) this.#compare('the checkpoint that was read', state, firstRound);
     this.#round = firstRound;
-    if (firstRound >= endRound) return this.#ended(process, new AlreadyDone(`the run has done its ${firstRound} rounds already`));
+    if (firstRound >= endRound)
+      return this.#ended(process, new AlreadyDone(`the run has done its ${firstRound} rounds already`));
     const coordinator = createCoordinator({
       machine: this.#machine(firstRound),
       subject: {
@@ -124,7 +142,9 @@ export class CoordinatorLife {
       peerToken,
       plan: (_profile, cluster) => this.#plan(process, cluster),
       planAgain: (_profile, cluster) => this.#plan(process, cluster),
-      ...(scenario.isMeasured ? {} : { givenPlan: { ...plan, predicted: { ...predicted(plan, 1).predicted, peakMemoryMiB: {} } } }),
+      ...(scenario.isMeasured
+        ? {}
+        : { givenPlan: { ...plan, predicted: { ...predicted(plan, 1).predicted, peakMemoryMiB: {} } } }),
       ...(bug?.step === undefined ? {} : { step: bug.step }),
     });
     const stopListening = network.listen(coordinatorUrl, process, (link) =>
@@ -173,7 +193,9 @@ export class CoordinatorLife {
   async #plan(process: VirtualProcess, cluster: Cluster): Promise<Plan> {
     const { scenario, random } = this.#world;
     if (random.uniform() < 0.5)
-      await new Promise<void>((resolve) => this.#planning.add(process.after(longestPlanningMs * random.uniform(), resolve)));
+      await new Promise<void>((resolve) =>
+        this.#planning.add(process.after(longestPlanningMs * random.uniform(), resolve)),
+      );
     return planWithin(cluster, scenario.memoryMiB, (devices) =>
       predicted(randomPlan(devices, scenario.layerCount, random, scenario.plan), 1 + 1000 * random.uniform()),
     );
@@ -206,7 +228,13 @@ export class CoordinatorLife {
 
   async #save(process: VirtualProcess, disk: Disk, round: number, state: RunState): Promise<boolean> {
     this.#compare('the checkpoint to be written', state, round);
-    const checkpoint = { round, parameters: state.parameter, buffers: state.buffer, optimizerState: state.optimizer, state: {} };
+    const checkpoint = {
+      round,
+      parameters: state.parameter,
+      buffers: state.buffer,
+      optimizerState: state.optimizer,
+      state: {},
+    };
     try {
       await saveCheckpoint(checkpointFolder, checkpoint, { disk });
     } catch (error) {
@@ -244,7 +272,8 @@ export class CoordinatorLife {
     const { endRound } = world.scenario;
     if (stopped && this.#isWaiting()) {
       world.outcome = `no devices came: given up after ${round} rounds`;
-      if (this.#phase === 'waiting' && this.#present.size > 0) world.witness.violate('devices were there, and the run waited for them');
+      if (this.#phase === 'waiting' && this.#present.size > 0)
+        world.witness.violate('devices were there, and the run waited for them');
       return;
     }
     world.outcome = `the run is done after ${round} rounds`;
@@ -278,7 +307,8 @@ export class CoordinatorLife {
       if (!this.#isWaiting()) this.#newcomers.add(event.device);
     }
     if (event.kind === 'left') {
-      if (!this.#present.has(event.device)) this.#world.witness.violate(`${event.device} is said to leave, and was not there`);
+      if (!this.#present.has(event.device))
+        this.#world.witness.violate(`${event.device} is said to leave, and was not there`);
       for (const devices of [this.#present, this.#newcomers]) devices.delete(event.device);
     }
     if (event.kind === 'memory-lowered') this.#budgetsMiB.set(event.device, event.toMiB);
@@ -295,15 +325,16 @@ export class CoordinatorLife {
   }
 
   /**
-   * Who was killed for want of memory is to hold no more than what is left to count on. Of a given plan nobody knows what devices hold; and where they say
-   * that they have nothing, nothing fits.
+   * Who was killed for want of memory is to hold no more than what is left to count on. Of a given plan nobody knows
+   * what devices hold; and where they say that they have nothing, nothing fits.
    */
   #checkBudget(device: string, { predicted: { peakMemoryMiB } }: Plan): void {
     const budgetMiB = this.#budgetsMiB.get(device);
     const { isMeasured, memoryMiB } = this.#world.scenario;
     if (budgetMiB === undefined || !isMeasured || memoryMiB === 0) return;
     const heldMiB = peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY;
-    if (heldMiB > budgetMiB) this.#world.witness.violate(`${device} is to hold ${heldMiB} MiB, with ${budgetMiB} to count on`);
+    if (heldMiB > budgetMiB)
+      this.#world.witness.violate(`${device} is to hold ${heldMiB} MiB, with ${budgetMiB} to count on`);
   }
 
   #committed(round: number, loss: number, correctCount: number, rate: number): void {
@@ -315,7 +346,8 @@ export class CoordinatorLife {
     if (round >= scenario.endRound) return witness.violate(`round ${round} of ${scenario.endRound} committed`);
     const expected = oracle.lossSum(round) / batchSize;
     if (loss !== expected) witness.violate(`the loss of round ${round} is ${loss}, not ${expected}`);
-    if (correctCount !== batchSize) witness.violate(`round ${round} committed with ${correctCount} samples of ${batchSize}`);
+    if (correctCount !== batchSize)
+      witness.violate(`round ${round} committed with ${correctCount} samples of ${batchSize}`);
     if (rate !== learningRate(round)) witness.violate(`round ${round} committed with the rate ${rate}`);
   }
 
@@ -338,17 +370,27 @@ function predicted(plan: PlanLayout, roundMs: number): Plan {
       ...{ weightBytes: layerCount * layerMemory.weightBytes, savedBytes: layerCount * layerMemory.savedBytes },
       ...{ inFlight, optimizerState: 1 as const },
     };
-    for (const [index, device] of devices.entries()) peakMemoryMiB[device] = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
+    for (const [index, device] of devices.entries())
+      peakMemoryMiB[device] = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
   }
   return { ...plan, predicted: { roundMs, samplesPerS: (1000 * plan.batchSize) / roundMs, peakMemoryMiB } };
 }
 
-/** One of the plans that `make` makes which fits the devices; where none of some does, one without those that are counted on for less than they have. */
+/**
+ * One of the plans that `make` makes which fits the devices; where none of some does, one without those that are
+ * counted on for less than they have.
+ */
 function planWithin({ devices }: Cluster, memoryMiB: number, make: (devices: readonly string[]) => Plan): Plan {
-  const isLowered = ({ memoryMiB: ownMiB }: Cluster['devices'][number]): boolean => ownMiB < Math.floor(memoryMiB / devices.length);
+  const isLowered = ({ memoryMiB: ownMiB }: Cluster['devices'][number]): boolean =>
+    ownMiB < Math.floor(memoryMiB / devices.length);
   for (let count = 0; count < maxTryCount; count++) {
     const plan = make(devices.map(({ name }) => name));
-    if (devices.every((device) => !isLowered(device) || (plan.predicted.peakMemoryMiB[device.name] ?? 0) <= device.memoryMiB)) return plan;
+    if (
+      devices.every(
+        (device) => !isLowered(device) || (plan.predicted.peakMemoryMiB[device.name] ?? 0) <= device.memoryMiB,
+      )
+    )
+      return plan;
   }
   const others = devices.filter((device) => !isLowered(device));
   if (others.length === 0) throw new InputError('The devices that are left cannot hold the model.');

@@ -1,4 +1,5 @@
-// The engine under the exact stage: it keeps values and counts them, and takes its time. The production's StageState stands on it as on any other.
+// The engine under the exact stage: it keeps values and counts them, and takes its time. The production's StageState
+// stands on it as on any other.
 
 import { defined } from '../assert.ts';
 import type { Engine, Value } from '../engine/engine.ts';

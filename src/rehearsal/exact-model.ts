@@ -1,9 +1,9 @@
-// A model of which every number is exact: arithmetic on integers modulo a prime, so that sums come out the same in any order and on any split, and one
-// sample lost or counted twice, one stale tensor, one weight of another round changes all that follows. Beside it the oracle: the same training on one
-// device, written out.
+// A model of which every number is exact: arithmetic on integers modulo a prime, so that sums come out the same in any
+// order and on any split, and one sample lost or counted twice, one stale tensor, one weight of another round changes
+// all that follows. Beside it the oracle: the same training on one device, written out.
 //
-// Sample rows are [value, sample, round, epoch], state is [value, version]; the version of weights, momentum and statistics is the number of rounds
-// that they have seen.
+// Sample rows are [value, sample, round, epoch], state is [value, version]; the version of weights, momentum and
+// statistics is the number of rounds that they have seen.
 
 import { defined } from '../assert.ts';
 import type { CutTensor, Layer, LayerSequence } from '../graph/layers.ts';
@@ -27,7 +27,8 @@ const mod = (value: number): number => value % modulus;
 export const layerRules = {
   forward: (input: number, weight: number, layer: number): number => mod(input * weight + layer + 1),
   inputGradient: (gradient: number, weight: number, input: number): number => mod(gradient * weight + input),
-  weightGradient: (gradient: number, input: number, sample: number): number => mod(gradient * 3 + input * 5 + sample + 7),
+  weightGradient: (gradient: number, input: number, sample: number): number =>
+    mod(gradient * 3 + input * 5 + sample + 7),
   loss: (output: number, label: number): number => mod(output + label),
   lossGradient: (output: number, label: number): number => mod(output * 11 + label * 13 + 1),
   /** A layer's part of the norm that decides the scale of clipping. */
@@ -48,7 +49,13 @@ export function gradientScale(norm: number): number {
   return 1 + (norm % 3);
 }
 
-export const label: CutTensor = { name: 'label', type: 'float32', shape: ['N', 2], batchAxis: 0, differentiable: false };
+export const label: CutTensor = {
+  name: 'label',
+  type: 'float32',
+  shape: ['N', 2],
+  batchAxis: 0,
+  differentiable: false,
+};
 
 /** Of a layer: its weight, its running statistic and its momentum. */
 type StateNames = Readonly<Record<StateRole, string>>;
@@ -59,7 +66,11 @@ const knownNames: StateNames[] = [];
 export function stateNames(layer: number): StateNames {
   let names = knownNames[layer];
   if (names === undefined) {
-    names = { parameter: `layer${layer}.weight`, buffer: `layer${layer}.statistic`, optimizer: `layer${layer}.weight/momentum` };
+    names = {
+      parameter: `layer${layer}.weight`,
+      buffer: `layer${layer}.statistic`,
+      optimizer: `layer${layer}.weight/momentum`,
+    };
     knownNames[layer] = names;
   }
   return names;
@@ -179,7 +190,15 @@ export function writeRow(rows: Float32Array, index: number, { value, sample, rou
 
 /** What every device is told of the training; the momentum optimizer's name tells that there is optimizer state. */
 export function trainingSpec(seed: number, batchSize: number, isClipped: boolean): TrainingSpec {
-  const optimizer = { kind: 'sgd', momentum: 0.5, nesterov: false, weightDecay: 0, beta1: 0, beta2: 0, epsilon: 1 } as const;
+  const optimizer = {
+    kind: 'sgd',
+    momentum: 0.5,
+    nesterov: false,
+    weightDecay: 0,
+    beta1: 0,
+    beta2: 0,
+    epsilon: 1,
+  } as const;
   return { batchSize, loss: 'mse', optimizer, clipNorm: isClipped ? 1 : null, seed, frozen: [] };
 }
 
@@ -193,7 +212,12 @@ export class Oracle {
   readonly #states: (readonly (readonly [number, number, number])[])[];
   readonly #losses: number[] = [];
 
-  constructor(options: { readonly seed: number; readonly layerCount: number; readonly batchSize: number; readonly isClipped: boolean }) {
+  constructor(options: {
+    readonly seed: number;
+    readonly layerCount: number;
+    readonly batchSize: number;
+    readonly isClipped: boolean;
+  }) {
     this.#seed = options.seed;
     this.#layerCount = options.layerCount;
     this.#batchSize = options.batchSize;
@@ -265,7 +289,11 @@ export class Oracle {
     this.#states.push(
       before.map(([weight, momentum, statistic], layer) => {
         const moved = layerRules.momentum(momentum, gradientSums[layer] as number, scale, weight, learningRate(round));
-        return [layerRules.weight(weight, moved, round + 1), moved, layerRules.statistic(statistic, outputSums[layer] as number)] as const;
+        return [
+          layerRules.weight(weight, moved, round + 1),
+          moved,
+          layerRules.statistic(statistic, outputSums[layer] as number),
+        ] as const;
       }),
     );
   }

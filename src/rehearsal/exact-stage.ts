@@ -1,5 +1,6 @@
-// A stage of the exact model (exact-model.ts) in the place of one on an engine. It takes as long as its device is slow, and looks at everything that it is
-// given: whose samples, of which round and epoch, and of which round its own weights are.
+// A stage of the exact model (exact-model.ts) in the place of one on an engine. It takes as long as its device is slow,
+// and looks at everything that it is given: whose samples, of which round and epoch, and of which round its own weights
+// are.
 
 import { assert, defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
@@ -92,7 +93,10 @@ export class ExactStage implements StagePort {
   missingState(): readonly string[] {
     return this.#layers.flatMap((layer) => {
       const { parameter, buffer } = stateNames(layer);
-      return [this.#state.has('parameter', parameter) ? [] : parameter, this.#state.has('buffer', buffer) ? [] : buffer].flat();
+      return [
+        this.#state.has('parameter', parameter) ? [] : parameter,
+        this.#state.has('buffer', buffer) ? [] : buffer,
+      ].flat();
     });
   }
 
@@ -147,7 +151,12 @@ export class ExactStage implements StagePort {
     for (const layer of this.#layers) this.#checkVersions(layer, ['parameter', 'buffer']);
   }
 
-  forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
+  forward(
+    microBatch: number,
+    firstSample: number,
+    inputs: readonly Tensor[],
+    labels: Tensor | undefined,
+  ): Promise<readonly Tensor[]> {
     const rows = defined(inputs[0], 'the input').data as Float32Array;
     const samples = this.#samplesOf(microBatch, firstSample);
     this.#checkRows(rows, samples, `micro-batch ${microBatch}`, this.#layers[0] !== 0);
@@ -208,7 +217,8 @@ export class ExactStage implements StagePort {
       this.#outputSums[first + index] = outputs[index] as number;
     }
     const [members, samples, rounds, epochs] = witnesses as unknown as readonly [number, number, number, number];
-    if (rounds !== members * this.#round) this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
+    if (rounds !== members * this.#round)
+      this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
     if (epochs !== members * this.#world.epoch())
       this.#violate(`sums of gradients of another epoch came in: ${epochs} of ${members} members`);
     if (this.#summedCount !== undefined && samples !== this.#summedCount)
@@ -233,7 +243,13 @@ export class ExactStage implements StagePort {
     for (const [index, layer] of this.#layers.entries()) {
       this.#checkVersions(layer, ['optimizer']);
       const { parameter, optimizer, buffer } = this.#layerState(layer);
-      const moved = layerRules.momentum(optimizer[0], this.#gradientSums[index] as number, gradientScale, parameter[0], rate);
+      const moved = layerRules.momentum(
+        optimizer[0],
+        this.#gradientSums[index] as number,
+        gradientScale,
+        parameter[0],
+        rate,
+      );
       this.#set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
       this.#set('optimizer', layer, [moved, optimizer[1] + 1]);
       this.#set('buffer', layer, [buffer[0], buffer[1] + 1]);
@@ -244,7 +260,8 @@ export class ExactStage implements StagePort {
   #layerState(layer: number): LayerState {
     return {
       parameter: this.#stateOf('parameter', layer),
-      optimizer: this.#held('optimizer', layer) ?? [0, 0], // nobody has sent it: there was no update yet, or it comes before the next
+      // nobody has sent it: there was no update yet, or it comes before the next
+      optimizer: this.#held('optimizer', layer) ?? [0, 0],
       buffer: this.#stateOf('buffer', layer),
     };
   }
@@ -289,7 +306,9 @@ export class ExactStage implements StagePort {
 
   #samplesOf(microBatch: number, firstSample: number): number[] {
     const first = microBatch * this.#options.microBatchSize + firstSample;
-    return Array.from({ length: this.#options.sampleCount }, (_, index) => sampleIdAt(this.#seed, this.#round, first + index));
+    return Array.from({ length: this.#options.sampleCount }, (_, index) =>
+      sampleIdAt(this.#seed, this.#round, first + index),
+    );
   }
 
   #checkRows(rows: Float32Array, samples: readonly number[], what: string, hasEpoch: boolean): void {
@@ -299,7 +318,10 @@ export class ExactStage implements StagePort {
       const start = index * rowLength;
       const [sample, found, round, epoch] = [samples[index], rows[start + 1], rows[start + 2], rows[start + 3]];
       const isRight = found === sample && round === this.#round && (!hasEpoch || epoch === ownEpoch);
-      if (!isRight) this.#violate(`${what} holds sample ${found} of round ${round} and epoch ${epoch} in the place of sample ${sample}`);
+      if (!isRight)
+        this.#violate(
+          `${what} holds sample ${found} of round ${round} and epoch ${epoch} in the place of sample ${sample}`,
+        );
     }
   }
 
@@ -315,7 +337,9 @@ export class ExactStage implements StagePort {
       byLayer.unshift(gradients);
       const weight = this.#weight(this.#layers[index] as number);
       const inputs = values[index] as readonly number[];
-      gradients = gradients.map((gradient, sample) => layerRules.inputGradient(gradient, weight, inputs[sample] as number));
+      gradients = gradients.map((gradient, sample) =>
+        layerRules.inputGradient(gradient, weight, inputs[sample] as number),
+      );
     }
     kept.gradients = byLayer;
     kept.inputGradients = this.#layers[0] === 0 ? [] : [this.#rows(samples, gradients)];
@@ -334,7 +358,10 @@ export class ExactStage implements StagePort {
     return layerRules.lossGradient(output, labelValue);
   }
 
-  /** Adds the weight gradients of a micro-batch, or of a bucket's layers; its samples count with the first bucket, the last one ends it. */
+  /**
+   * Adds the weight gradients of a micro-batch, or of a bucket's layers; its samples count with the first bucket, the
+   * last one ends it.
+   */
   #accumulate(microBatch: number, bucket: number | undefined): void {
     const { samples, values, gradients } = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
     if (bucket === undefined || bucket === this.#bucketCount - 1) this.#kept.delete(microBatch);
@@ -353,7 +380,8 @@ export class ExactStage implements StagePort {
   #rows(samples: readonly number[], values: readonly number[]): Tensor {
     const rows = new Float32Array(samples.length * rowLength);
     const [round, epoch] = [this.#round, this.#world.epoch()];
-    for (const [index, sample] of samples.entries()) writeRow(rows, index, { value: values[index] as number, sample, round, epoch });
+    for (const [index, sample] of samples.entries())
+      writeRow(rows, index, { value: values[index] as number, sample, round, epoch });
     return wrap('float32', [samples.length, rowLength], rows);
   }
 
@@ -373,7 +401,10 @@ export class ExactStage implements StagePort {
     return [first - offset, end - offset];
   }
 
-  /** Resolves when the device has computed this, after all that was queued before; `passes` in units of a forward pass, of a bucket's layers or of all. */
+  /**
+   * Resolves when the device has computed this, after all that was queued before; `passes` in units of a forward pass,
+   * of a bucket's layers or of all.
+   */
   #computed(passes: number, bucket?: number): Promise<void> {
     const [first, end] = this.#placesOf(bucket);
     return this.#world.engine.work(passes * (end - first) * this.#options.sampleCount * this.#world.msPerSample());

@@ -108,7 +108,11 @@ function slow(world: World, { device: name, factor, ms }: Of<'slow'>): void {
   });
 }
 
-function killCoordinator(world: World, coordinator: CoordinatorLife, { isPowerCut, restartsAfterMs }: Of<'kill-coordinator'>): void {
+function killCoordinator(
+  world: World,
+  coordinator: CoordinatorLife,
+  { isPowerCut, restartsAfterMs }: Of<'kill-coordinator'>,
+): void {
   const { process } = coordinator;
   if (process.state === 'dead') return;
   process.end();

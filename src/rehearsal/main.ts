@@ -1,5 +1,5 @@
-// `npm run simulate:faults -- --seeds N --start S`: rehearses seeds S to S + N − 1. Exits with 1 when something that must hold did not, with the command that
-// shows it again; with 2 for a wrong flag.
+// `npm run simulate:faults -- --seeds N --start S`: rehearses seeds S to S + N − 1. Exits with 1 when something that
+// must hold did not, with the command that shows it again; with 2 for a wrong flag.
 
 import { parseArgs } from 'node:util';
 import { InputError } from '../errors.ts';
@@ -64,7 +64,10 @@ async function trace({ start, seeds }: Flags): Promise<number> {
   return failureCount;
 }
 
-function describe({ seedCount, eventCount, virtualSeconds, traceHash, outcomes }: SeedSummary, seconds: number): string {
+function describe(
+  { seedCount, eventCount, virtualSeconds, traceHash, outcomes }: SeedSummary,
+  seconds: number,
+): string {
   const sorted = Object.entries(outcomes).sort((a, b) => b[1] - a[1]);
   const lines = sorted.slice(0, 12).map(([outcome, count]) => `${String(count).padStart(8)}  ${outcome}`);
   const hash = traceHash.toString(16).padStart(8, '0');
@@ -82,12 +85,17 @@ async function runAll({ start, seeds, threads }: Flags): Promise<number> {
   const isTerminal = process.stderr.isTTY;
   const summary = await rehearseOnThreads(
     { first: start, end: start + seeds },
-    { threadCount: threads, onProgress: ({ seedCount }) => isTerminal && process.stderr.write(`\r${seedCount} of ${seeds}`) },
+    {
+      threadCount: threads,
+      onProgress: ({ seedCount }) => isTerminal && process.stderr.write(`\r${seedCount} of ${seeds}`),
+    },
   );
   if (isTerminal) process.stderr.write('\r');
   console.log(describe(summary, (performance.now() - startMs) / 1000));
   for (const { seed, violations } of summary.failures.slice(0, 20)) {
-    console.log(`\nseed ${seed} broke what must hold; see it again: npm run simulate:faults -- --start ${seed} --trace`);
+    console.log(
+      `\nseed ${seed} broke what must hold; see it again: npm run simulate:faults -- --start ${seed} --trace`,
+    );
     for (const violation of violations) console.log(`  ${violation}`);
   }
   const count = summary.failures.length;
@@ -104,7 +112,8 @@ async function main(): Promise<void> {
 
 main().catch((error: unknown) => {
   const isInput =
-    error instanceof InputError || (error instanceof Error && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS'));
+    error instanceof InputError ||
+    (error instanceof Error && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS'));
   console.error(isInput ? `${error instanceof Error ? error.message : error}\n\n${usage}` : error);
   process.exitCode = isInput ? 2 : 1;
 });

@@ -22,7 +22,10 @@ test('200 seeds have the traces that they had on 2026-11-28', async () => {
 
 test('the same seed is the same run, to the last event', async () => {
   for (const seed of [3, 57, 210]) {
-    const [first, second] = [await rehearse(scenarioOf(seed), { isTold: true }), await rehearse(scenarioOf(seed), { isTold: true })];
+    const [first, second] = [
+      await rehearse(scenarioOf(seed), { isTold: true }),
+      await rehearse(scenarioOf(seed), { isTold: true }),
+    ];
     assert.deepEqual(second, first);
     assert.ok(first.eventCount > 20, `${first.eventCount} events`);
   }

@@ -1,6 +1,7 @@
-// One rehearsal: the production's coordinator and workers on virtual time, network and disk, while the faults of a scenario happen to them, watched for what
-// must hold (faults.md). P1: each round commits once, in order, from each sample once, and every state told is the oracle's. P4: what waits is bounded,
-// and nothing is left at the end. P6: within 30 s there is progress or a stated reason; and the run survives whatever leaves it a device.
+// One rehearsal: the production's coordinator and workers on virtual time, network and disk, while the faults of a
+// scenario happen to them, watched for what must hold (faults.md). P1: each round commits once, in order, from each
+// sample once, and every state told is the oracle's. P4: what waits is bounded, and nothing is left at the end. P6:
+// within 30 s there is progress or a stated reason; and the run survives whatever leaves it a device.
 
 import { CoordinatorLife } from './coordinator-life.ts';
 import { startDevice } from './device-life.ts';
@@ -34,15 +35,22 @@ const hangMs = 30_000;
 const recoveryMs = 240_000;
 /** How long devices may be busy after the run's end: coming back in vain, and what faults still hold them. */
 const afterlifeMs = 120_000;
-/** What may be on its way in one direction of a link: while it is measured, a window of 8 MiB (worker/peers.ts), and a frame more. */
+/**
+ * What may be on its way in one direction of a link: while it is measured, a window of 8 MiB (worker/peers.ts), and a
+ * frame more.
+ */
 const maxQueuedBytes = 2 ** 23 + 2 ** 20;
 /** Events between two looks at the queues. */
 const eventsPerLook = 64;
 
 /** Runs a scenario to its end. */
-export async function rehearse(scenario: Scenario, { bug, isTold = false }: RehearsalOptions = {}): Promise<RehearsalReport> {
+export async function rehearse(
+  scenario: Scenario,
+  { bug, isTold = false }: RehearsalOptions = {},
+): Promise<RehearsalReport> {
   const world = createWorld(scenario, { bug, isTold });
-  const unhandled = (error: unknown): void => crashed(world, 'a rejection that nobody handles would end the process', error);
+  const unhandled = (error: unknown): void =>
+    crashed(world, 'a rejection that nobody handles would end the process', error);
   process.on('unhandledRejection', unhandled);
   try {
     await live(world);

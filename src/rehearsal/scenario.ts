@@ -1,4 +1,5 @@
-// What happens in one rehearsal, as plain data that follows from a seed: the devices, the plan, the network, and what goes wrong when.
+// What happens in one rehearsal, as plain data that follows from a seed: the devices, the plan, the network, and what
+// goes wrong when.
 
 import { defined } from '../assert.ts';
 import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
@@ -12,7 +13,10 @@ export const coordinatorName = 'coordinator';
 
 /** What can go wrong. Devices are named; `ms` is how long it lasts. */
 export type FaultKind =
-  /** SIGKILL, with `isForMemory` by its own system; or with `isDark` the whole host at once, of which nobody hears. `returnsAfterMs`: it is started again. */
+  /**
+   * SIGKILL, with `isForMemory` by its own system; or with `isDark` the whole host at once, of which nobody hears.
+   * `returnsAfterMs`: it is started again.
+   */
   | {
       readonly kind: 'kill';
       readonly device: string;
@@ -26,7 +30,10 @@ export type FaultKind =
   /** Nothing passes between these hosts and all others; with `isOneWay` only nothing from them. */
   | { readonly kind: 'partition'; readonly hosts: readonly string[]; readonly isOneWay: boolean; readonly ms: number }
   | { readonly kind: 'reset'; readonly between: readonly [string, string] }
-  /** The next frames that arrive at one host from another are damaged: the receiver, who sees it by their checksum, ends the connections. */
+  /**
+   * The next frames that arrive at one host from another are damaged: the receiver, who sees it by their checksum, ends
+   * the connections.
+   */
   | { readonly kind: 'damage'; readonly from: string; readonly to: string }
   /** A device is to leave: `asteroid drain` says so, or with `isByOwner` whoever stops its worker (SIGINT). */
   | { readonly kind: 'drain'; readonly device: string; readonly isByOwner: boolean }
@@ -36,7 +43,10 @@ export type FaultKind =
   | { readonly kind: 'slow'; readonly device: string; readonly factor: number; readonly ms: number }
   /** A device that was not there before. */
   | { readonly kind: 'join'; readonly device: string }
-  /** The coordinator is killed, with `isPowerCut` together with its disk's unsynced writes, and started again from its last checkpoint. */
+  /**
+   * The coordinator is killed, with `isPowerCut` together with its disk's unsynced writes, and started again from its
+   * last checkpoint.
+   */
   | { readonly kind: 'kill-coordinator'; readonly isPowerCut: boolean; readonly restartsAfterMs: number }
   /** The coordinator's disk refuses to write. */
   | { readonly kind: 'disk'; readonly code: 'ENOSPC' | 'EROFS' | 'EIO'; readonly ms: number };
@@ -124,11 +134,17 @@ type Batching = Pick<PlanLayout, 'microBatchSize' | 'microBatchCount' | 'schedul
 const schedules = ['1f1b', '1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'];
 
 /** A plan over these devices, each of them used: any number of stages, any groups, any shares. */
-export function randomPlan(devices: readonly string[], layerCount: number, random: Random, given?: Batching): PlanLayout {
+export function randomPlan(
+  devices: readonly string[],
+  layerCount: number,
+  random: Random,
+  given?: Batching,
+): PlanLayout {
   const order = [...permutation(devices.length, random)].map((index) => devices[index] as string);
   const stageCount = 1 + random.integer(Math.min(devices.length, layerCount));
   const microBatchCount = given?.microBatchCount ?? 1 + random.integer(4);
-  const microBatchSize = given?.microBatchSize ?? 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
+  const microBatchSize =
+    given?.microBatchSize ?? 1 + random.integer(Math.min(6, Math.floor(maxBatchSize / microBatchCount)));
   const schedule = given?.schedule ?? (schedules[random.integer(schedules.length)] as string);
   const groupEnds = cuts(devices.length, stageCount, random);
   const layerEnds = cuts(layerCount, stageCount, random);
@@ -138,7 +154,14 @@ export function randomPlan(devices: readonly string[], layerCount: number, rando
     const layers = [layerEnds[stage - 1] ?? 0, layerEnds[stage] as number] as const;
     return { layers, devices: group, samples, inFlight: inFlight(schedule, stage, stageCount, microBatchCount) };
   });
-  return { planner: 'rehearsal', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+  return {
+    planner: 'rehearsal',
+    schedule,
+    batchSize: microBatchSize * microBatchCount,
+    microBatchSize,
+    microBatchCount,
+    stages,
+  };
 }
 
 /** Ends of `count` runs, none of them empty, over `total`. */
@@ -163,13 +186,19 @@ function logarithmic(low: number, high: number, random: Random): number {
 
 /** About how many frames arrive until the end, nothing going wrong. */
 function frameCount({ devices, plan, layerCount, endRound }: Omit<Scenario, 'faults'>): number {
-  const received = program(plan).devices.flatMap(({ instructions }) => instructions.filter(({ kind }) => kind === 'receive'));
+  const received = program(plan).devices.flatMap(({ instructions }) =>
+    instructions.filter(({ kind }) => kind === 'receive'),
+  );
   const reduced = plan.stages.reduce((sum, stage) => sum + 2 * stage.devices.length * (stage.devices.length - 1), 0);
   const perRound = received.length + reduced + 3 * devices.length;
   return 6 * devices.length + 2 * layerCount * devices.length + endRound * perRound;
 }
 
-function randomFaults(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?: readonly FaultKind['kind'][]): Fault[] {
+function randomFaults(
+  scenario: Omit<Scenario, 'faults'>,
+  random: Random,
+  kinds?: readonly FaultKind['kind'][],
+): Fault[] {
   const count = [0, 1, 1, 1, 1, 2, 2, 2, 3, 3][random.integer(10)] as number;
   const frames = frameCount(scenario);
   const faults: Fault[] = [];
@@ -178,17 +207,32 @@ function randomFaults(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?
     const kind = randomFault(scenario, random, kinds);
     // Half of the further ones come while the one before is being dealt with.
     if (before !== undefined && random.uniform() < 0.5)
-      faults.push({ ...kind, afterFrames: before.afterFrames, delayMs: before.delayMs + logarithmic(0.5, 15_000, random) });
-    else faults.push({ ...kind, afterFrames: random.integer(frames), delayMs: random.uniform() < 0.5 ? 0 : random.uniform() * 100 });
+      faults.push({
+        ...kind,
+        afterFrames: before.afterFrames,
+        delayMs: before.delayMs + logarithmic(0.5, 15_000, random),
+      });
+    else
+      faults.push({
+        ...kind,
+        afterFrames: random.integer(frames),
+        delayMs: random.uniform() < 0.5 ? 0 : random.uniform() * 100,
+      });
   }
   return faults;
 }
 
-function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?: readonly FaultKind['kind'][]): FaultKind {
+function randomFault(
+  scenario: Omit<Scenario, 'faults'>,
+  random: Random,
+  kinds?: readonly FaultKind['kind'][],
+): FaultKind {
   const pick = <T>(values: readonly T[]): T => defined(values[random.integer(values.length)], 'a choice');
   const { devices } = scenario;
   const durationMs = (): number => logarithmic(100, 60_000, random);
-  const table: { readonly [Kind in FaultKind['kind']]: readonly [weight: number, make: () => Extract<FaultKind, { kind: Kind }>] } = {
+  const table: {
+    readonly [Kind in FaultKind['kind']]: readonly [weight: number, make: () => Extract<FaultKind, { kind: Kind }>];
+  } = {
     kill: [
       8,
       () => {
@@ -202,8 +246,19 @@ function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?:
         };
       },
     ],
-    freeze: [3, () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() })],
-    partition: [3, () => ({ kind: 'partition', hosts: randomSide(scenario, random), isOneWay: random.uniform() < 0.4, ms: durationMs() })],
+    freeze: [
+      3,
+      () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() }),
+    ],
+    partition: [
+      3,
+      () => ({
+        kind: 'partition',
+        hosts: randomSide(scenario, random),
+        isOneWay: random.uniform() < 0.4,
+        ms: durationMs(),
+      }),
+    ],
     reset: [2, () => ({ kind: 'reset', between: randomPair([...devices, coordinatorName], random) })],
     damage: [
       1,
@@ -230,7 +285,11 @@ function randomFault(scenario: Omit<Scenario, 'faults'>, random: Random, kinds?:
     join: [2, () => ({ kind: 'join', device: pick(spareNames) })],
     'kill-coordinator': [
       2,
-      () => ({ kind: 'kill-coordinator', isPowerCut: random.uniform() < 0.5, restartsAfterMs: logarithmic(100, 20_000, random) }),
+      () => ({
+        kind: 'kill-coordinator',
+        isPowerCut: random.uniform() < 0.5,
+        restartsAfterMs: logarithmic(100, 20_000, random),
+      }),
     ],
     disk: [1, () => ({ kind: 'disk', code: pick(['ENOSPC', 'EROFS', 'EIO'] as const), ms: durationMs() })],
   };

@@ -4,7 +4,8 @@ import { parentPort } from 'node:worker_threads';
 import { defined } from '../assert.ts';
 import { rehearseSeeds, type SeedRange } from './seeds.ts';
 
-// Errors are a matter of course here, and their stacks a good part of the time; a single seed is replayed with all of them.
+// Errors are a matter of course here, and their stacks a good part of the time; a single seed is replayed with all of
+// them.
 Error.stackTraceLimit = 0;
 
 const port = defined(parentPort, 'the port of the thread');

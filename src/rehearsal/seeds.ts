@@ -30,7 +30,14 @@ export interface Failure {
   readonly violations: readonly string[];
 }
 
-export const noSeeds: SeedSummary = { seedCount: 0, eventCount: 0, virtualSeconds: 0, traceHash: 0, outcomes: {}, failures: [] };
+export const noSeeds: SeedSummary = {
+  seedCount: 0,
+  eventCount: 0,
+  virtualSeconds: 0,
+  traceHash: 0,
+  outcomes: {},
+  failures: [],
+};
 
 /** Of both together. */
 export function merged(a: SeedSummary, b: SeedSummary): SeedSummary {

@@ -1,5 +1,5 @@
-// The coordinator's disk in the virtual world: storage's disk in memory, each operation of which takes its time, so that a crash can come between any two
-// of them; it can refuse to write, and lose with the power what was not synced.
+// The coordinator's disk in the virtual world: storage's disk in memory, each operation of which takes its time, so
+// that a crash can come between any two of them; it can refuse to write, and lose with the power what was not synced.
 
 import type { Random } from '../random.ts';
 import type { Disk, DiskFile } from '../storage/disk.ts';

@@ -1,5 +1,6 @@
-// A Link over the virtual network. Frames are copied as if they had been encoded, and travel as objects: ten thousand runs have no time for checksums.
-// What the encoding does is tested on the wire (transport/). A frame that was damaged there is, here, one at which its receiver ends the link.
+// A Link over the virtual network. Frames are copied as if they had been encoded, and travel as objects: ten thousand
+// runs have no time for checksums. What the encoding does is tested on the wire (transport/). A frame that was damaged
+// there is, here, one at which its receiver ends the link.
 
 import { RunError } from '../errors.ts';
 import type { Tensor } from '../graph/tensor.ts';
@@ -35,7 +36,11 @@ export class VirtualLink implements Link {
   #cancelClose: () => void = () => {};
   #handler: ((frame: Frame) => void) | undefined;
   #backlog: Frame[] = [];
-  readonly #waiting: { readonly read: () => Frame; readonly resolve: () => void; readonly reject: (error: Error) => void }[] = [];
+  readonly #waiting: {
+    readonly read: () => Frame;
+    readonly resolve: () => void;
+    readonly reject: (error: Error) => void;
+  }[] = [];
 
   constructor(owner: VirtualProcess, peer: VirtualProcess, outgoing: Pipe, options: VirtualLinkOptions) {
     this.peer = peer.name;
@@ -167,7 +172,8 @@ function handled(sending: Promise<void>): Promise<void> {
 
 function copied({ kind, epoch, round, microBatch, control, tensors = [] }: Frame): Frame {
   const head = { kind, epoch, round, microBatch };
-  if (tensors.length === 0) return control === undefined ? head : { kind, epoch, round, microBatch, control: copiedControl(control) };
+  if (tensors.length === 0)
+    return control === undefined ? head : { kind, epoch, round, microBatch, control: copiedControl(control) };
   // Nobody reads ballast: it is only as long as it says.
   const copies = kind === 'ballast' ? tensors : tensors.map(copiedTensor);
   return control === undefined
@@ -179,7 +185,8 @@ function copied({ kind, epoch, round, microBatch, control, tensors = [] }: Frame
 function copiedControl(value: unknown): unknown {
   if (typeof value === 'number') return Number.isFinite(value) ? value + 0 : null;
   if (typeof value !== 'object' || value === null) return value;
-  if (Array.isArray(value)) return value.map((element: unknown) => (element === undefined ? null : copiedControl(element)));
+  if (Array.isArray(value))
+    return value.map((element: unknown) => (element === undefined ? null : copiedControl(element)));
   const copy: Record<string, unknown> = {};
   for (const key of Object.keys(value)) {
     const member = (value as Readonly<Record<string, unknown>>)[key];

@@ -1,4 +1,5 @@
-// The virtual world keeps the promises of a real one: order, back-pressure, ends that both sides hear of, processes that stop and die.
+// The virtual world keeps the promises of a real one: order, back-pressure, ends that both sides hear of, processes
+// that stop and die.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -56,7 +57,9 @@ function numbered(microBatch: number, elementCount = 0): Frame {
     epoch: 1,
     round: 0,
     microBatch,
-    ...(elementCount > 0 && { tensors: [wrap('float32', [elementCount], new Float32Array(elementCount).fill(microBatch))] }),
+    ...(elementCount > 0 && {
+      tensors: [wrap('float32', [elementCount], new Float32Array(elementCount).fill(microBatch))],
+    }),
   };
 }
 
@@ -65,7 +68,8 @@ const rest = (time: VirtualTime): Promise<void> => runUntil(time, () => false);
 test('equal moments keep their order, and what is cancelled does not happen', () => {
   const time = new VirtualTime();
   const happened: string[] = [];
-  const add = (atMs: number, name: string): (() => void) => time.at(atMs, () => happened.push(`${name} at ${time.nowMs}`));
+  const add = (atMs: number, name: string): (() => void) =>
+    time.at(atMs, () => happened.push(`${name} at ${time.nowMs}`));
   add(5, 'b');
   add(1, 'a');
   add(5, 'c')();

@@ -1,5 +1,6 @@
-// The network of the virtual world: hosts, the paths between them, and what can happen to a path. It behaves as TCP does: what is sent arrives whole
-// and in order or the connection ends; a path that is cut holds everything back until it is whole again; who hears nothing for too long gives up.
+// The network of the virtual world: hosts, the paths between them, and what can happen to a path. It behaves as TCP
+// does: what is sent arrives whole and in order or the connection ends; a path that is cut holds everything back until
+// it is whole again; who hears nothing for too long gives up.
 
 import { RunError } from '../errors.ts';
 import type { Random } from '../random.ts';
@@ -88,10 +89,14 @@ export class VirtualNetwork {
     }
   }
 
-  /** Of what is on its way from one host to another, and of what is sent next, the first frame on each connection arrives damaged. */
+  /**
+   * Of what is on its way from one host to another, and of what is sent next, the first frame on each connection
+   * arrives damaged.
+   */
   damage(from: string, to: string): void {
     for (const connection of this.#connections) {
-      if (connection.from.host === from && connection.to.host === to) (connection.link as VirtualLink).other?.damageNext();
+      if (connection.from.host === from && connection.to.host === to)
+        (connection.link as VirtualLink).other?.damageNext();
     }
   }
 
@@ -101,10 +106,13 @@ export class VirtualNetwork {
   }
 
   /**
-   * A process has ended. Its system closes its connections, unless the whole host went dark: then nobody hears of it. `isDataLost`: what was on its way
-   * goes with it.
+   * A process has ended. Its system closes its connections, unless the whole host went dark: then nobody hears of it.
+   * `isDataLost`: what was on its way goes with it.
    */
-  ended(process: VirtualProcess, { isDark, isDataLost }: { readonly isDark: boolean; readonly isDataLost: boolean }): void {
+  ended(
+    process: VirtualProcess,
+    { isDark, isDataLost }: { readonly isDark: boolean; readonly isDataLost: boolean },
+  ): void {
     if (isDark) this.#darkHosts.add(process.host);
     for (const [url, listener] of this.#listeners) if (listener.process === process) this.#listeners.delete(url);
     for (const connection of [...this.#connections]) {
@@ -115,7 +123,9 @@ export class VirtualNetwork {
       if (isDark) this.#watchSilence(connection);
       else {
         if (isDataLost) connection.outgoing.close();
-        const { outgoing } = isDataLost ? { outgoing: new Pipe(this, connection.outgoing.path, opposite.from) } : connection;
+        const { outgoing } = isDataLost
+          ? { outgoing: new Pipe(this, connection.outgoing.path, opposite.from) }
+          : connection;
         outgoing.carryLast(() => opposite.abort('the connection was lost'));
       }
     }

@@ -1,4 +1,5 @@
-// One direction of a connection over a path of the virtual network: ordered, delayed, and held back while the path is cut.
+// One direction of a connection over a path of the virtual network: ordered, delayed, and held back while the path is
+// cut.
 
 import type { Random } from '../random.ts';
 import type { VirtualProcess } from './virtual-process.ts';
@@ -37,7 +38,10 @@ interface Message {
   readonly byteCount: number;
 }
 
-/** One direction of a connection. What the sender hands over first in a lane arrives first; another lane may overtake it. */
+/**
+ * One direction of a connection. What the sender hands over first in a lane arrives first; another lane may overtake
+ * it.
+ */
 export class Pipe {
   readonly path: Path;
   readonly #network: PipeWorld;

@@ -1,5 +1,6 @@
-// A process of the virtual world: what reaches it from outside (timers, frames, the disk's answers) comes through here, so that it can be stopped for a
-// while or killed between any two events. Its code is the production's and knows nothing of that.
+// A process of the virtual world: what reaches it from outside (timers, frames, the disk's answers) comes through here,
+// so that it can be stopped for a while or killed between any two events. Its code is the production's and knows
+// nothing of that.
 
 import type { Clock } from '../clock.ts';
 import type { VirtualTime } from './virtual-time.ts';
@@ -75,7 +76,10 @@ export class VirtualProcess {
     if (this.#state === 'running') this.#state = 'frozen';
   }
 
-  /** Goes on (SIGCONT): all that came meanwhile reaches it at once, one after the other, and before what comes from now on. */
+  /**
+   * Goes on (SIGCONT): all that came meanwhile reaches it at once, one after the other, and before what comes from now
+   * on.
+   */
   thaw(): void {
     if (this.#state !== 'frozen') return;
     const next = this.#held.shift();

@@ -1,5 +1,6 @@
-// Time in which nothing happens but what was planned: one event after the other, each only when all that the one before set off has come to rest. An
-// hour of waiting takes no time, and equal moments keep the order in which they were planned, so that a run is the same each time.
+// Time in which nothing happens but what was planned: one event after the other, each only when all that the one before
+// set off has come to rest. An hour of waiting takes no time, and equal moments keep the order in which they were
+// planned, so that a run is the same each time.
 
 /** Something planned. */
 interface Planned {
@@ -77,12 +78,18 @@ function isBefore(a: Planned, b: Planned): boolean {
   return a.atMs < b.atMs || (a.atMs === b.atMs && a.order < b.order);
 }
 
-/** Turns that are asked for at once: between two of them Node.js does what is due, without asking the system for news each time. */
+/**
+ * Turns that are asked for at once: between two of them Node.js does what is due, without asking the system for news
+ * each time.
+ */
 const turnsAtOnce = 64;
 let turnCount = 0;
 const resting: (() => void)[] = [];
 
-/** Resolves when everything that the last event set off has come to rest, and a rejection that nobody handles has been told. */
+/**
+ * Resolves when everything that the last event set off has come to rest, and a rejection that nobody handles has been
+ * told.
+ */
 export function atRest(): Promise<void> {
   if (turnCount === 0) for (; turnCount < turnsAtOnce; turnCount++) setImmediate(turn);
   return new Promise((resolve) => resting.push(resolve));

@@ -1,4 +1,5 @@
-// Who watches a rehearsal: what has happened, as a hash that is the same whenever a seed is replayed, and what should never have.
+// Who watches a rehearsal: what has happened, as a hash that is the same whenever a seed is replayed, and what should
+// never have.
 
 import { hashString } from '../random.ts';
 import type { VirtualTime } from './virtual-time.ts';
@@ -35,11 +36,15 @@ export class Witness {
     this.lines?.push(`${this.#time.nowMs.toFixed(3).padStart(12)}  ${words.join(' ')}`);
   }
 
-  /** Something has happened that never should. `details` are no part of the trace: they depend on where the code lies. */
+  /**
+   * Something has happened that never should. `details` are no part of the trace: they depend on where the code lies.
+   */
   violate(what: string, details?: string): void {
     this.note('VIOLATION', what);
     if (this.violations.length >= maxViolations) return;
-    this.violations.push(`at ${(this.#time.nowMs / 1000).toFixed(3)} s: ${what}${details === undefined ? '' : `\n${details}`}`);
+    this.violations.push(
+      `at ${(this.#time.nowMs / 1000).toFixed(3)} s: ${what}${details === undefined ? '' : `\n${details}`}`,
+    );
   }
 
   get eventCount(): number {

@@ -23,7 +23,10 @@ export interface Bug {
   frame?(frame: Frame, way: FrameWay): readonly Frame[];
 }
 
-/** Where a frame comes from and goes to, and the epoch of the last layout that its receiver has heard of (0 for the coordinator). */
+/**
+ * Where a frame comes from and goes to, and the epoch of the last layout that its receiver has heard of (0 for the
+ * coordinator).
+ */
 export interface FrameWay {
   readonly from: string;
   readonly to: string;
@@ -64,7 +67,10 @@ export interface World {
 }
 
 /** A world in which nothing has happened. `isTold`: keeps a line for everything that will. */
-export function createWorld(scenario: Scenario, { bug, isTold }: { readonly bug: Bug | undefined; readonly isTold: boolean }): World {
+export function createWorld(
+  scenario: Scenario,
+  { bug, isTold }: { readonly bug: Bug | undefined; readonly isTold: boolean },
+): World {
   const time = new VirtualTime();
   const { windowBytes, ...conditions } = scenario.network;
   const network = new VirtualNetwork(time, createRandom(scenario.seed, 3), {

@@ -11,14 +11,28 @@ export function ownAddresses(): string[] {
   return entries.filter(({ internal, family }) => !internal && family === 'IPv4').map(({ address }) => address);
 }
 
-/** Throws InputError for an address that is not this machine's, or that nobody can dial, and for a certificate without its key. */
-export function checkHost({ host, tlsCert, tlsKey }: { readonly host: string; readonly tlsCert?: string; readonly tlsKey?: string }): void {
-  if ((tlsCert === undefined) !== (tlsKey === undefined)) throw new InputError('--tls-cert and --tls-key belong together: give both.');
+/**
+ * Throws InputError for an address that is not this machine's, or that nobody can dial, and for a certificate without
+ * its key.
+ */
+export function checkHost({
+  host,
+  tlsCert,
+  tlsKey,
+}: {
+  readonly host: string;
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
+}): void {
+  if ((tlsCert === undefined) !== (tlsKey === undefined))
+    throw new InputError('--tls-cert and --tls-key belong together: give both.');
   if (host === 'localhost' || isLoopback(host)) return;
   const own = ownAddresses();
   const mend = own.length === 0 ? 'use 127.0.0.1' : `give one of ${own.join(', ')}`;
-  if (host === '0.0.0.0' || host === '::') throw new InputError(`--host ${host} is no address that other machines can dial: ${mend}.`);
-  if (isIP(host) !== 0 && !allAddresses().has(host)) throw new InputError(`--host ${host} is no address of this machine: ${mend}.`);
+  if (host === '0.0.0.0' || host === '::')
+    throw new InputError(`--host ${host} is no address that other machines can dial: ${mend}.`);
+  if (isIP(host) !== 0 && !allAddresses().has(host))
+    throw new InputError(`--host ${host} is no address of this machine: ${mend}.`);
 }
 
 function allAddresses(): Set<string> {

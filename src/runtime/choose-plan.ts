@@ -1,4 +1,5 @@
-// The plan of a run: the planner's best, or, where every device is to compute, the best of the plans that leave none out.
+// The plan of a run: the planner's best, or, where every device is to compute, the best of the plans that leave none
+// out.
 
 import type { Plan } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
@@ -8,7 +9,10 @@ import type { Steps } from '../planner/steps.ts';
 /** Planners to ask, after the chosen one, for a plan over all devices. */
 const fallbacks = ['dp', 'straight'] as const;
 
-/** The chosen planner's plan. With `useAll`: if that leaves a device out, the fastest that does not; if there is none, the planner's all the same. */
+/**
+ * The chosen planner's plan. With `useAll`: if that leaves a device out, the fastest that does not; if there is none,
+ * the planner's all the same.
+ */
 export function* choosePlanSteps(input: CompressInput, useAll: boolean): Steps<Plan> {
   const best = yield* planCompressedSteps(input);
   const deviceCount = input.cluster.devices.length;

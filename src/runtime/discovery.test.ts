@@ -9,7 +9,10 @@ const [host] = ownAddresses();
 
 test('a port that another program has to itself is told, and ends nothing', async () => {
   const socket = Object.assign(new EventEmitter(), {
-    bind: () => process.nextTick(() => socket.emit('error', Object.assign(new Error('the port is taken'), { code: 'EADDRINUSE' }))),
+    bind: () =>
+      process.nextTick(() =>
+        socket.emit('error', Object.assign(new Error('the port is taken'), { code: 'EADDRINUSE' })),
+      ),
     close: () => {},
   });
   const errors: string[] = [];
@@ -24,7 +27,13 @@ test('what a doctor says to hear itself is heard by doctors, and by nobody who l
 }, async (context) => {
   if (host === undefined) return;
   const url = `wss://${host}:11`;
-  const announcement = await announce({ host, port: 11, url, type: 'asteroid-check', onError: (message) => context.diagnostic(message) });
+  const announcement = await announce({
+    host,
+    port: 11,
+    url,
+    type: 'asteroid-check',
+    onError: (message) => context.diagnostic(message),
+  });
   try {
     const heard = await discover({ timeoutMs: 2_500, interfaces: [host], type: 'asteroid-check' });
     if (!heard.includes(url)) return context.skip('multicast is not heard here');

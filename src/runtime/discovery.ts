@@ -1,5 +1,6 @@
-// Finding a coordinator on the local network by multicast DNS (DNS-SD service _asteroid._tcp). What is found is a hint and nothing more: who answers at an
-// address is settled by keys (security/). Multicast is often blocked, so an address always works too.
+// Finding a coordinator on the local network by multicast DNS (DNS-SD service _asteroid._tcp). What is found is a hint
+// and nothing more: who answers at an address is settled by keys (security/). Multicast is often blocked, so an address
+// always works too.
 
 import type { Socket } from 'node:dgram';
 import type { EventEmitter } from 'node:events';
@@ -18,12 +19,16 @@ const goodbyeMs = 500;
 
 type Bonjour = InstanceType<typeof import('bonjour-service')['Bonjour']>;
 
-/** One speaker on the interface with this address. Its errors are the network's (no multicast there): they end in `onError`. */
+/**
+ * One speaker on the interface with this address. Its errors are the network's (no multicast there): they end in
+ * `onError`.
+ */
 export async function speaker(address: string, onError: (error: Error) => void, socket?: Socket): Promise<Bonjour> {
   const { Bonjour } = (await import('bonjour-service')).default;
   // Bound to an interface's own address a socket would hear no multicast.
   const bonjour = new Bonjour({ interface: address, bind: '0.0.0.0', ...(socket && { socket }) } as never, onError);
-  // The package does not listen there itself: without this, a port that another program has to itself would end the process.
+  // The package does not listen there itself: without this, a port that another program has to itself would end the
+  // process.
   (bonjour as unknown as { readonly server: { readonly mdns: EventEmitter } }).server.mdns.on('error', onError);
   return bonjour;
 }
@@ -51,7 +56,14 @@ export async function announce(options: {
     if (!failed) onError(error.message);
     failed = true;
   });
-  bonjour.publish({ name: `${type} ${host}:${port}`, type, port, txt: { url, v: '1' }, probe: false, disableIPv6: true });
+  bonjour.publish({
+    name: `${type} ${host}:${port}`,
+    type,
+    port,
+    txt: { url, v: '1' },
+    probe: false,
+    disableIPv6: true,
+  });
   return {
     async stop() {
       await new Promise<void>((resolve) => {
@@ -63,7 +75,10 @@ export async function announce(options: {
   };
 }
 
-/** Addresses of coordinators that answer on any interface of this machine within `timeoutMs`; as soon as one does, for `settleMs` more. */
+/**
+ * Addresses of coordinators that answer on any interface of this machine within `timeoutMs`; as soon as one does, for
+ * `settleMs` more.
+ */
 export async function discover(options: {
   readonly timeoutMs: number;
   readonly settleMs?: number;
@@ -75,7 +90,8 @@ export async function discover(options: {
 }): Promise<readonly string[]> {
   const { timeoutMs, settleMs = 300, signal, interfaces = ownAddresses(), type = 'asteroid' } = options;
   const found = new Set<string>();
-  const speakers = await Promise.all(interfaces.slice(0, maxInterfaces).map((address) => speaker(address, () => {}))); // silence is an answer too
+  // silence is an answer too
+  const speakers = await Promise.all(interfaces.slice(0, maxInterfaces).map((address) => speaker(address, () => {})));
   try {
     await new Promise<void>((resolve) => {
       const timer = setTimeout(resolve, timeoutMs);
@@ -95,7 +111,11 @@ export async function discover(options: {
 }
 
 /** The one coordinator on the local network. Throws RunError where none answers, InputError where several do. */
-export async function findCoordinator(timeoutMs: number, signal: AbortSignal, interfaces?: readonly string[]): Promise<string> {
+export async function findCoordinator(
+  timeoutMs: number,
+  signal: AbortSignal,
+  interfaces?: readonly string[],
+): Promise<string> {
   const urls = await discover({ timeoutMs, signal, ...(interfaces && { interfaces }) });
   const [url] = urls;
   if (url === undefined) {

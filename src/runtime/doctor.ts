@@ -1,5 +1,5 @@
-// What a device needs to take part, looked at one by one: each finding is one line, fine or with the mend. Changes nothing but for the network's
-// multicast, on which it asks once.
+// What a device needs to take part, looked at one by one: each finding is one line, fine or with the mend. Changes
+// nothing but for the network's multicast, on which it asks once.
 
 import { X509Certificate } from 'node:crypto';
 import { createServer } from 'node:net';
@@ -14,7 +14,17 @@ import { readSecret, stateFolder } from './security/state-folder.ts';
 
 /** One line of the report. */
 export interface Finding {
-  readonly check: 'node' | 'engine' | 'memory' | 'processor' | 'power' | 'interfaces' | 'port' | 'mdns' | 'certificates' | 'clock';
+  readonly check:
+    | 'node'
+    | 'engine'
+    | 'memory'
+    | 'processor'
+    | 'power'
+    | 'interfaces'
+    | 'port'
+    | 'mdns'
+    | 'certificates'
+    | 'clock';
   readonly state: 'fine' | 'warning' | 'wrong';
   /** What was found, and the mend where something is to be mended. */
   readonly text: string;
@@ -63,7 +73,11 @@ function node(version: string): Finding {
   const isNew = major > oldestNode[0] || (major === oldestNode[0] && minor >= oldestNode[1]);
   return isNew
     ? { check: 'node', state: 'fine', text: `Node.js ${version}` }
-    : { check: 'node', state: 'wrong', text: `Node.js ${version} is too old: install ${oldestNode.join('.')} or newer` };
+    : {
+        check: 'node',
+        state: 'wrong',
+        text: `Node.js ${version} is too old: install ${oldestNode.join('.')} or newer`,
+      };
 }
 
 /** Computes −x on the engine that training would use. */
@@ -77,8 +91,14 @@ async function engine(): Promise<Finding> {
       const executable = await thread.compile(emitter.build('doctor', ['y']));
       const { y } = executable.run({ x: thread.upload(wrap('float32', [2], new Float32Array([1, 2]))) });
       const isRight = y !== undefined && toNumbers(await thread.take(y)).join() === '-1,-2';
-      if (!isRight) return { check: 'engine', state: 'wrong', text: `${thread.name} computes wrong numbers: install its package anew` };
-      const blocks = thread.blockSize === undefined ? 'plain kernels only' : `kernels for blocks of ${thread.blockSize} channels`;
+      if (!isRight)
+        return {
+          check: 'engine',
+          state: 'wrong',
+          text: `${thread.name} computes wrong numbers: install its package anew`,
+        };
+      const blocks =
+        thread.blockSize === undefined ? 'plain kernels only' : `kernels for blocks of ${thread.blockSize} channels`;
       return { check: 'engine', state: 'fine', text: `${thread.name}, ${blocks}` };
     } finally {
       await thread.close();
@@ -91,17 +111,27 @@ async function engine(): Promise<Finding> {
 function memory(memoryMiB: number): Finding {
   return memoryMiB >= lowMemoryMiB
     ? { check: 'memory', state: 'fine', text: `${memoryMiB} MiB` }
-    : { check: 'memory', state: 'warning', text: `${memoryMiB} MiB: small models only; raise the container's limit if there is one` };
+    : {
+        check: 'memory',
+        state: 'warning',
+        text: `${memoryMiB} MiB: small models only; raise the container's limit if there is one`,
+      };
 }
 
 function processor({ coreCount, cpuModel, cpuQuota, temperatureC }: DeviceFacts): Finding {
   const cores = `${coreCount} ${coreCount === 1 ? 'core' : 'cores'} (${cpuModel})`;
   const quota =
-    cpuQuota === undefined ? '' : `, of which this process may use ${cpuQuota.cores.toPrecision(2)} (${cpuQuota.periodMs} ms periods)`;
+    cpuQuota === undefined
+      ? ''
+      : `, of which this process may use ${cpuQuota.cores.toPrecision(2)} (${cpuQuota.periodMs} ms periods)`;
   const isHot = temperatureC !== undefined && temperatureC >= hotC;
   const heat = temperatureC === undefined ? '' : `, ${temperatureC.toFixed(0)} °C`;
   return isHot
-    ? { check: 'processor', state: 'warning', text: `${cores}${quota}${heat}: it will slow down; let it cool, or use --max-cpu` }
+    ? {
+        check: 'processor',
+        state: 'warning',
+        text: `${cores}${quota}${heat}: it will slow down; let it cool, or use --max-cpu`,
+      }
     : { check: 'processor', state: 'fine', text: `${cores}${quota}${heat}` };
 }
 
@@ -110,13 +140,21 @@ function power({ battery }: DeviceFacts): readonly Finding[] {
   if (battery === undefined) return [];
   const text = `battery at ${battery.percent}%${battery.isDischarging ? ', discharging' : ''}`;
   const isLow = battery.isDischarging && battery.percent < lowBatteryPercent;
-  return [isLow ? { check: 'power', state: 'warning', text: `${text}: plug the device in` } : { check: 'power', state: 'fine', text }];
+  return [
+    isLow
+      ? { check: 'power', state: 'warning', text: `${text}: plug the device in` }
+      : { check: 'power', state: 'fine', text },
+  ];
 }
 
 function interfaces(addresses: readonly string[]): Finding {
   return addresses.length > 0
     ? { check: 'interfaces', state: 'fine', text: `other machines reach this one at ${addresses.join(', ')}` }
-    : { check: 'interfaces', state: 'warning', text: 'no network but this machine itself: connect a cable or Wi-Fi to use other devices' };
+    : {
+        check: 'interfaces',
+        state: 'warning',
+        text: 'no network but this machine itself: connect a cable or Wi-Fi to use other devices',
+      };
 }
 
 async function ports(addresses: readonly string[], port: number): Promise<Finding> {
@@ -131,7 +169,11 @@ async function ports(addresses: readonly string[], port: number): Promise<Findin
     }
   }
   const which = port === 0 ? 'free ports' : `port ${port}`;
-  return { check: 'port', state: 'fine', text: `${which} can be listened on; a firewall may still keep other machines out` };
+  return {
+    check: 'port',
+    state: 'fine',
+    text: `${which} can be listened on; a firewall may still keep other machines out`,
+  };
 }
 
 function tryToListen(host: string, port: number): Promise<string | undefined> {
@@ -145,7 +187,8 @@ function tryToListen(host: string, port: number): Promise<string | undefined> {
 /** Says something on the first interface and listens whether it comes back. */
 async function multicast(addresses: readonly string[]): Promise<Finding> {
   const [host] = addresses;
-  if (host === undefined) return { check: 'mdns', state: 'warning', text: 'not tried without a network: use --join with an address' };
+  if (host === undefined)
+    return { check: 'mdns', state: 'warning', text: 'not tried without a network: use --join with an address' };
   const url = `wss://${host}:9`;
   let problem = '';
   const type = 'asteroid-check';
@@ -154,7 +197,11 @@ async function multicast(addresses: readonly string[]): Promise<Finding> {
     const found = await discover({ timeoutMs: multicastMs, settleMs: 0, interfaces: [host], type });
     if (found.includes(url)) return { check: 'mdns', state: 'fine', text: `multicast is heard on ${host}` };
     const why = problem === '' ? '' : ` (${problem})`;
-    return { check: 'mdns', state: 'warning', text: `multicast is not heard on ${host}${why}: use --join with the coordinator's address` };
+    return {
+      check: 'mdns',
+      state: 'warning',
+      text: `multicast is not heard on ${host}${why}: use --join with the coordinator's address`,
+    };
   } finally {
     await announcement.stop();
   }
@@ -163,10 +210,18 @@ async function multicast(addresses: readonly string[]): Promise<Finding> {
 async function certificates(folder: string): Promise<Finding> {
   try {
     if ((await readSecret(authorityPath(folder))) === undefined) {
-      return { check: 'certificates', state: 'fine', text: `no cluster yet: the first run over the network makes one in ${folder}` };
+      return {
+        check: 'certificates',
+        state: 'fine',
+        text: `no cluster yet: the first run over the network makes one in ${folder}`,
+      };
     }
     const { validTo } = new X509Certificate((await loadAuthority(folder)).certificate);
-    return { check: 'certificates', state: 'fine', text: `this cluster's authority in ${folder} is valid until ${validTo}` };
+    return {
+      check: 'certificates',
+      state: 'fine',
+      text: `this cluster's authority in ${folder} is valid until ${validTo}`,
+    };
   } catch (error) {
     return { check: 'certificates', state: 'wrong', text: textOf(error) };
   }
@@ -176,7 +231,11 @@ function clock(nowMs: number): Finding {
   const shown = new Date(nowMs).toISOString().slice(0, 16);
   return nowMs >= releasedMs
     ? { check: 'clock', state: 'fine', text: `${shown} UTC` }
-    : { check: 'clock', state: 'wrong', text: `${shown} UTC is in the past, and no certificate is valid then: set the clock` };
+    : {
+        check: 'clock',
+        state: 'wrong',
+        text: `${shown} UTC is in the past, and no certificate is valid then: set the clock`,
+      };
 }
 
 function textOf(error: unknown): string {

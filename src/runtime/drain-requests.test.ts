@@ -8,7 +8,13 @@ import { requestDrain } from './drain-requests.ts';
 
 test('lines of events.jsonl that are damaged do not hide the others', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'asteroid-drain-'));
-  const lines = ['{"event":"joined","device":"kitchen"}', '{"event":"joi', '7', 'null', '{"event":"joined","device":{"name":"attic"}}'];
+  const lines = [
+    '{"event":"joined","device":"kitchen"}',
+    '{"event":"joi',
+    '7',
+    'null',
+    '{"event":"joined","device":{"name":"attic"}}',
+  ];
   await writeFile(join(folder, 'events.jsonl'), `${lines.join('\n')}\n`);
   const ask = (device: string): Promise<unknown> =>
     requestDrain({

@@ -1,5 +1,5 @@
-// How `asteroid drain` reaches a run: through a file in the run's folder, which is its owner's. Who can write there may stop the run anyway; nothing more
-// is listened on. Node only.
+// How `asteroid drain` reaches a run: through a file in the run's folder, which is its owner's. Who can write there may
+// stop the run anyway; nothing more is listened on. Node only.
 
 import { existsSync, readFileSync, unwatchFile, watchFile } from 'node:fs';
 import { join } from 'node:path';
@@ -53,12 +53,13 @@ export interface DrainOptions {
 }
 
 /**
- * Asks the run in `folder` to go on without a device, and waits until it does. Throws InputError where the folder is no run's or the run does not have the
- * device, RunError where nobody answers or the device cannot be spared.
+ * Asks the run in `folder` to go on without a device, and waits until it does. Throws InputError where the folder is no
+ * run's or the run does not have the device, RunError where nobody answers or the device cannot be spared.
  */
 export async function requestDrain({ folder, device, clock, timeoutMs, pause }: DrainOptions): Promise<DrainResult> {
   const eventsPath = join(folder, 'events.jsonl');
-  if (!existsSync(eventsPath)) throw new InputError(`${folder} is not the folder of a run: name the one that asteroid train printed.`);
+  if (!existsSync(eventsPath))
+    throw new InputError(`${folder} is not the folder of a run: name the one that asteroid train printed.`);
   const before = await linesOf(eventsPath);
   const present = new Set<string>();
   for (const { event, device: name = '' } of before) {
@@ -76,14 +77,22 @@ export async function requestDrain({ folder, device, clock, timeoutMs, pause }: 
   while (clock.now() < endMs) {
     await pause(lookEveryMs / 2);
     for (const line of (await linesOf(eventsPath)).slice(before.length)) {
-      if (line.event === 'left' && line.device === device) return { device, message: `${device} was drained: the run goes on without it` };
-      if (line.event === 'warning' && line.message?.startsWith(`${device} cannot be spared`) === true) throw new RunError(line.message);
+      if (line.event === 'left' && line.device === device)
+        return { device, message: `${device} was drained: the run goes on without it` };
+      if (line.event === 'warning' && line.message?.startsWith(`${device} cannot be spared`) === true)
+        throw new RunError(line.message);
     }
   }
-  throw new RunError(`Nobody answered for ${timeoutMs / 1000} s: the run in ${folder} does not go on, or is busy with a change.`);
+  throw new RunError(
+    `Nobody answered for ${timeoutMs / 1000} s: the run in ${folder} does not go on, or is busy with a change.`,
+  );
 }
 
-const eventSchema = z.object({ event: z.string().optional(), device: z.string().optional(), message: z.string().optional() });
+const eventSchema = z.object({
+  event: z.string().optional(),
+  device: z.string().optional(),
+  message: z.string().optional(),
+});
 
 type EventLine = z.infer<typeof eventSchema>;
 

@@ -7,7 +7,13 @@ import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { type DeviceRound, DriftWatch, refreshProfile } from './drift.ts';
 
-const layer = (name: string): Profile['layers'][number] => ({ name, outputBytes: 4, weightBytes: 4, savedBytes: 4, flops: 1 });
+const layer = (name: string): Profile['layers'][number] => ({
+  name,
+  outputBytes: 4,
+  weightBytes: 4,
+  savedBytes: 4,
+  flops: 1,
+});
 const profile: Profile = {
   model: 'two layers',
   inputBytes: 4,
@@ -41,10 +47,16 @@ const busy = (all: Readonly<Record<string, readonly number[]>>): Readonly<Record
 
 test('a device that falls to a quarter of its speed is told when three quarters of its rounds say so; only its times change', () => {
   const rounds = (slowCount: number): readonly number[] => [...many(16 - slowCount, 20), ...many(slowCount, 80)];
-  assert.deepEqual(refreshProfile(profile, plan, cluster, busy({ a: rounds(11), b: many(16, 30) })), { profile, factors: {} });
+  assert.deepEqual(refreshProfile(profile, plan, cluster, busy({ a: rounds(11), b: many(16, 30) })), {
+    profile,
+    factors: {},
+  });
   const { profile: found, factors } = refreshProfile(profile, plan, cluster, busy({ a: rounds(13), b: many(16, 30) }));
   assert.deepEqual(factors, { a: 4 });
-  assert.deepEqual(found.devices, { board: profile.devices['board'], a: { forwardMs: [[4, 8]], backwardMs: [[12, 16]] } });
+  assert.deepEqual(found.devices, {
+    board: profile.devices['board'],
+    a: { forwardMs: [[4, 8]], backwardMs: [[12, 16]] },
+  });
   // With the profile refreshed, the same rounds are as expected; when the device recovers, that is told too.
   assert.deepEqual(refreshProfile(found, plan, cluster, busy({ a: rounds(13) })).factors, {});
   assert.deepEqual(refreshProfile(found, plan, cluster, busy({ a: many(8, 20) })).factors, { a: 0.25 });
@@ -66,35 +78,46 @@ test('a profile that is corrected by a tenth predicts the rounds with it', () =>
 });
 
 /** 20 ms of computing, 20 of bytes on each device. */
-const costly: Profile = { ...profile, devices: { board: { forwardMs: [[1, 2]], backwardMs: [[3, 4]], handlingMsPerMiB: 2 ** 19 } } };
+const costly: Profile = {
+  ...profile,
+  devices: { board: { forwardMs: [[1, 2]], backwardMs: [[3, 4]], handlingMsPerMiB: 2 ** 19 } },
+};
 
 test('what bytes cost may be paid while a device waits, or slow its computing: neither is drift', () => {
   // 8 bytes a micro-batch and device, forward and backward: 20 ms a round.
-  const factors = (a: number): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, busy({ a: many(8, a) })).factors;
+  const factors = (a: number): Readonly<Record<string, number>> =>
+    refreshProfile(costly, plan, cluster, busy({ a: many(8, a) })).factors;
   for (const ms of [19.2, 20, 40, 41.8]) assert.deepEqual(factors(ms), {}, `${ms} ms`);
   assert.deepEqual(factors(60), { a: 1.5 });
   assert.deepEqual(factors(10), { a: 0.5 });
 });
 
 test('what the whole process did says what computing and bytes take together, each as much longer', () => {
-  const rounds = (count: number, processMs: number): DeviceRound[] => many(count, processMs).map((ms) => ({ busyMs: 20, processMs: ms }));
-  const factors = (a: readonly DeviceRound[]): Readonly<Record<string, number>> => refreshProfile(costly, plan, cluster, { a }).factors;
+  const rounds = (count: number, processMs: number): DeviceRound[] =>
+    many(count, processMs).map((ms) => ({ busyMs: 20, processMs: ms }));
+  const factors = (a: readonly DeviceRound[]): Readonly<Record<string, number>> =>
+    refreshProfile(costly, plan, cluster, { a }).factors;
   assert.deepEqual(factors(rounds(8, 40)), {});
   assert.deepEqual(factors(rounds(8, 30)), { a: 0.75 });
   assert.deepEqual(factors(rounds(8, 60)), { a: 1.5 });
   assert.deepEqual(factors([...rounds(8, 60), { busyMs: 20 }]), {}, 'one that does not tell it');
   const { profile: found } = refreshProfile(costly, plan, cluster, { a: rounds(8, 60) });
-  const { busyMs = 0, handlingMs = 0 } = simulate(program(plan), plan, found, cluster, { events: false }).devices['a'] ?? {};
+  const { busyMs = 0, handlingMs = 0 } =
+    simulate(program(plan), plan, found, cluster, { events: false }).devices['a'] ?? {};
   assert.ok(Math.abs(busyMs - 60) < 1e-6 && Math.abs(handlingMs - 30) < 1e-6);
   const small = refreshProfile(costly, plan, cluster, { a: rounds(8, 41) }, 0).factors;
   assert.deepEqual(small, { a: 1.025 }, 'without patience');
 });
 
-/** Of device a after rounds in which its process, and of that its links, took so long: how much longer it computes, computing and links in the simulator, a pass. */
+/**
+ * Of device a after rounds in which its process, and of that its links, took so long: how much longer it computes,
+ * computing and links in the simulator, a pass.
+ */
 function afterRounds(of: Profile, processMs: number, linksMs: number): readonly number[] {
   const a = many(8, processMs).map((ms) => ({ busyMs: 20, processMs: ms, linksMs }));
   const { profile: found, factors } = refreshProfile(of, plan, cluster, { a });
-  const { busyMs = 0, handlingMs = 0 } = simulate(program(plan), plan, found, cluster, { events: false }).devices['a'] ?? {};
+  const { busyMs = 0, handlingMs = 0 } =
+    simulate(program(plan), plan, found, cluster, { events: false }).devices['a'] ?? {};
   const { passMs = 0 } = found.devices['a'] ?? found.devices['board'] ?? {};
   return [factors['a'] ?? 1, busyMs - handlingMs, handlingMs, passMs].map((value) => Math.round(value * 1e6) / 1e6);
 }
@@ -121,7 +144,10 @@ test('what passes cost besides is corrected like the bytes, and found where noth
 
 test('frames and passes cost as many times as much or as little; the data’s holder has those that it hands out', () => {
   const { board } = costly.devices as { readonly board: DeviceTimes };
-  const times = (frameMs: number, passMs: number): Profile => ({ ...costly, devices: { board: { ...board, frameMs, passMs } } });
+  const times = (frameMs: number, passMs: number): Profile => ({
+    ...costly,
+    devices: { board: { ...board, frameMs, passMs } },
+  });
   /** Of a: links in the simulator, a frame, and a pass. */
   const after = (linksMs: number, at: Cluster = cluster): readonly number[] => {
     const a = many(8, 20 + linksMs).map((processMs) => ({ busyMs: 20, processMs, linksMs }));
@@ -135,7 +161,8 @@ test('frames and passes cost as many times as much or as little; the data’s ho
   assert.deepEqual(after(20), [20, 0.5, 0.25], 'half of everything');
   // The holder hands five labels to b: 20 frames and their bytes, which the rounds tell.
   const held: Cluster = { ...cluster, dataDevice: 'a' };
-  const { handlingMs: known = 0 } = simulate(program(plan), plan, times(1, 0.5), held, { events: false }).devices['a'] ?? {};
+  const { handlingMs: known = 0 } =
+    simulate(program(plan), plan, times(1, 0.5), held, { events: false }).devices['a'] ?? {};
   const [told = 0, frameMs = 0, passMs = 0] = after(known + 50, held);
   assert.ok(
     Math.abs(told - known - 50) < 1e-5 && Math.abs(frameMs - 3) < 1e-6 && Math.abs(passMs - 1.5) < 1e-6,
@@ -150,10 +177,16 @@ test('what an AllReduce costs the processors is of its bytes, and of no others',
   const one = { busyMs: 50, processMs: 52, linksMs: 2 };
   const { profile: found, factors } = refreshProfile(costly, group, cluster, { a: many(8, 0).map(() => one) });
   assert.deepEqual(factors, { a: 1 });
-  const { busyMs, handlingMs, reducingMs = 0 } = simulate(program(group), group, found, cluster, { events: false }).devices['a'] ?? {};
+  const {
+    busyMs,
+    handlingMs,
+    reducingMs = 0,
+  } = simulate(program(group), group, found, cluster, { events: false }).devices['a'] ?? {};
   assert.deepEqual([busyMs, handlingMs], [50, undefined]);
   assert.ok(Math.abs(reducingMs - 2) < 1e-6, `${reducingMs} of 8 ms before`);
-  const { profile: more } = refreshProfile(costly, group, cluster, { a: many(8, 0).map(() => ({ ...one, processMs: 66, linksMs: 16 })) });
+  const { profile: more } = refreshProfile(costly, group, cluster, {
+    a: many(8, 0).map(() => ({ ...one, processMs: 66, linksMs: 16 })),
+  });
   const { handlingMsPerMiB, reducingMsPerMiB, passMs } = more.devices['a'] ?? board;
   assert.deepEqual([handlingMsPerMiB, reducingMsPerMiB, passMs], [2 ** 19, 2 ** 20, undefined], 'twice as much');
 });
@@ -169,7 +202,10 @@ test('where it is known what an AllReduce cost, the rest of the links is of the 
   const { board } = costly.devices as { readonly board: DeviceTimes };
   const heavy: Profile = { ...costly, layers: costly.layers.map((one) => ({ ...one, weightBytes: 40 })) };
   const three: Cluster = { ...cluster, devices: [...cluster.devices, { name: 'c', kind: 'board', memoryMiB: 100 }] };
-  /** Of a: bytes and passes together, and the AllReduce, as the simulator has them; what a pass costs. 20 ms of computing and of bytes, 40 or 4 of the AllReduce are predicted. */
+  /**
+   * Of a: bytes and passes together, and the AllReduce, as the simulator has them; what a pass costs. 20 ms of
+   * computing and of bytes, 40 or 4 of the AllReduce are predicted.
+   */
   const after = (linksMs: number, reducingMs?: number, of = heavy): readonly number[] => {
     const one = { busyMs: 20, processMs: 20 + linksMs, linksMs, ...(reducingMs === undefined ? {} : { reducingMs }) };
     const { profile: found } = refreshProfile(of, group, three, { a: many(8, 0).map(() => one) });
@@ -197,8 +233,14 @@ test('jitter of a fifth, a quarter of the rounds slow or fast, and fewer than fi
       { length: 16 },
       (_, round) => 20 * (round % 4 === 1 ? (seed % 2 === 0 ? 10 : 0.1) : 0.85 + 0.35 * random.uniform()),
     );
-    const { factors } = refreshProfile(profile, plan, cluster, busy({ a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] }));
-    for (const [device, factor] of Object.entries(factors)) assert.ok(device === 'a' && factor > 0.85 && factor < 1.2, `seed ${seed}`);
+    const { factors } = refreshProfile(
+      profile,
+      plan,
+      cluster,
+      busy({ a, b: [300, 300, 300, 300], stranger: [1, 1, 1, 1, 1] }),
+    );
+    for (const [device, factor] of Object.entries(factors))
+      assert.ok(device === 'a' && factor > 0.85 && factor < 1.2, `seed ${seed}`);
   }
 });
 

@@ -1,5 +1,5 @@
-// Whether devices and links have become slower or faster than measured, from the rounds that devices report. The caller asks at a round boundary, and plans
-// anew with what was found if that gains.
+// Whether devices and links have become slower or faster than measured, from the rounds that devices report. The caller
+// asks at a round boundary, and plans anew with what was found if that gains.
 
 import type { Clock } from '../clock.ts';
 import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
@@ -41,7 +41,10 @@ const leastRoundCount = 5;
 const usualDifference = 0.05;
 /** Beyond these it is told that a device became slower or faster, and another plan is looked for soon. */
 const [slower, faster] = [1.25, 0.8];
-/** Where devices became slower by factors that are further apart than this, another plan may be better, too: it is looked for now and then. */
+/**
+ * Where devices became slower by factors that are further apart than this, another plan may be better, too: it is
+ * looked for now and then.
+ */
 const leastSpread = 1.1;
 /** The first rounds of a layout: code is compiled, memory is taken. They say nothing of those after them. */
 const settlingMs = 10_000;
@@ -88,14 +91,20 @@ export class DriftWatch {
       this.#rounds[device] ??= [];
       roundCount = Math.max(roundCount, this.#rounds[device].push(round));
     }
-    if (roundCount < leastRoundCount || this.#clock.now() - this.#sinceMs < (this.#isSettling ? settlingMs : lookEveryMs)) return false;
+    if (
+      roundCount < leastRoundCount ||
+      this.#clock.now() - this.#sinceMs < (this.#isSettling ? settlingMs : lookEveryMs)
+    )
+      return false;
     if (!this.#isSettling) return true;
     this.#isSettling = false;
     this.#forget();
     return false;
   }
 
-  /** What the rounds since the last look, or since the layout has settled, say. `cluster` is as `links` corrected it. */
+  /**
+   * What the rounds since the last look, or since the layout has settled, say. `cluster` is as `links` corrected it.
+   */
   look(profile: Profile, plan: Plan, cluster: Cluster): Seen {
     const later = Object.entries(this.#rounds).map(([device, rounds]) => [
       device,
@@ -115,9 +124,13 @@ export class DriftWatch {
     const nowMs = this.#clock.now();
     if (nowMs - this.#judgedAtMs < this.#pauseMs) return undefined;
     this.#judgedAtMs = nowMs;
-    const factors = Object.fromEntries([...this.#corrections].filter(([, factor]) => factor >= slower || factor <= faster));
+    const factors = Object.fromEntries(
+      [...this.#corrections].filter(([, factor]) => factor >= slower || factor <= faster),
+    );
     const isDrift = this.#linkChanges.length > 0 || Object.keys(factors).length > 0;
-    this.#pauseMs = isDrift ? Math.min(longestPauseMs, 2 * this.#pauseMs) : Math.max(shortestPauseMs, this.#pauseMs / 2);
+    this.#pauseMs = isDrift
+      ? Math.min(longestPauseMs, 2 * this.#pauseMs)
+      : Math.max(shortestPauseMs, this.#pauseMs / 2);
     const corrections = devices.map((device) => this.#corrections.get(device) ?? 1);
     const isUneven = Math.max(...corrections) >= leastSpread * Math.min(...corrections);
     if (!isDrift && !(isUneven && nowMs - this.#askedAtMs >= nowAndThenMs)) return undefined;
@@ -136,9 +149,10 @@ export class DriftWatch {
 }
 
 /**
- * `rounds`: by device, what it told of its rounds under this plan. The profile is corrected where three quarters of the rounds say so, by their median. Devices
- * without samples, and names that the plan does not have, are left out. (FTPipeHD, section III-D, estimates capacities in this way, from the time of a stage
- * beside that of the same layers in the profile.) `difference`: the fraction up to which a device may be off without a correction.
+ * `rounds`: by device, what it told of its rounds under this plan. The profile is corrected where three quarters of the
+ * rounds say so, by their median. Devices without samples, and names that the plan does not have, are left out.
+ * (FTPipeHD, section III-D, estimates capacities in this way, from the time of a stage beside that of the same layers
+ * in the profile.) `difference`: the fraction up to which a device may be off without a correction.
  */
 export function refreshProfile(
   profile: Profile,
@@ -175,7 +189,10 @@ export function refreshProfile(
   return { profile: isSame ? profile : { ...profile, devices: { ...profile.devices, ...devices } }, factors };
 }
 
-/** What frames and passes cost: so many times as long, and together so many milliseconds more in a round of so many of them. */
+/**
+ * What frames and passes cost: so many times as long, and together so many milliseconds more in a round of so many of
+ * them.
+ */
 function besideBytes(
   { frameMs, passMs }: DeviceTimes,
   {
@@ -198,10 +215,13 @@ function besideBytes(
 function frameCounts({ devices }: Program, { dataDevice }: Cluster): ReadonlyMap<string, number> {
   const own = (isCounted: (step: Instruction) => boolean) => (device: Program['devices'][number]) =>
     device.instructions.filter(isCounted).length;
-  const counts = new Map(devices.map((each) => [each.device, own(({ kind }) => kind === 'send' || kind === 'receive')(each)]));
+  const counts = new Map(
+    devices.map((each) => [each.device, own(({ kind }) => kind === 'send' || kind === 'receive')(each)]),
+  );
   const given = own((step) => step.kind === 'receive' && step.from === null);
   const others = devices.filter(({ device }) => device !== dataDevice);
-  if (dataDevice !== undefined) counts.set(dataDevice, (counts.get(dataDevice) ?? 0) + others.reduce((sum, each) => sum + given(each), 0));
+  if (dataDevice !== undefined)
+    counts.set(dataDevice, (counts.get(dataDevice) ?? 0) + others.reduce((sum, each) => sum + given(each), 0));
   return counts;
 }
 
@@ -212,7 +232,10 @@ function passCount(device: DeviceProgram): number {
 
 /** What rounds say beside a prediction. */
 interface Rates {
-  /** How many times as long the device computes, how many times as long what is between stages takes, and how many times as long its AllReduces. */
+  /**
+   * How many times as long the device computes, how many times as long what is between stages takes, and how many times
+   * as long its AllReduces.
+   */
   readonly compute: number;
   readonly links: number;
   readonly reducing: number;
@@ -222,12 +245,17 @@ interface Rates {
 
 function ratesOf(
   rounds: readonly DeviceRound[],
-  { computeMs, handlingMs, reducingMs }: { readonly computeMs: number; readonly handlingMs: number; readonly reducingMs: number },
+  {
+    computeMs,
+    handlingMs,
+    reducingMs,
+  }: { readonly computeMs: number; readonly handlingMs: number; readonly reducingMs: number },
   difference: number,
 ): Rates {
   const wholeMs = computeMs + handlingMs + reducingMs;
   const processMs = known(rounds.map((round) => round.processMs));
-  // Of computing alone nobody knows whether bytes slowed it down: a device that has time to spare sends and receives in it.
+  // Of computing alone nobody knows whether bytes slowed it down: a device that has time to spare sends and receives in
+  // it.
   if (processMs === undefined) {
     const compute = rate(
       rounds.map((round) => round.busyMs),
@@ -244,12 +272,16 @@ function ratesOf(
   const restMs = processMs.map((ms, round) => ms - (linksMs[round] as number));
   const compute = rate(restMs, [computeMs, computeMs], difference);
   // Of a small AllReduce most is not its bytes but its frames and the thread's waking up: it says nothing of bytes.
-  const reducedMs = reducingMs === 0 || reducingMs < handlingMs ? undefined : known(rounds.map((round) => round.reducingMs));
+  const reducedMs =
+    reducingMs === 0 || reducingMs < handlingMs ? undefined : known(rounds.map((round) => round.reducingMs));
   const isUsual = (moreMs: number): boolean => Math.abs(moreMs) <= difference * wholeMs;
   return { compute, ...linkRates({ linksMs, reducedMs }, { handlingMs, reducingMs }, isUsual) };
 }
 
-/** What AllReduces take of the links is told apart, or else is in proportion. `isUsual`: whether rounds differ by so much. */
+/**
+ * What AllReduces take of the links is told apart, or else is in proportion. `isUsual`: whether rounds differ by so
+ * much.
+ */
 function linkRates(
   { linksMs, reducedMs }: { readonly linksMs: readonly number[]; readonly reducedMs: readonly number[] | undefined },
   { handlingMs, reducingMs }: { readonly handlingMs: number; readonly reducingMs: number },
@@ -270,13 +302,19 @@ function linkRates(
   return { reducing: reducingMs === 0 ? rates.links : reducing, ...rates };
 }
 
-/** The thread of the links does more than move bytes between stages: what is beyond the prediction is no fault of theirs. */
+/**
+ * The thread of the links does more than move bytes between stages: what is beyond the prediction is no fault of
+ * theirs.
+ */
 function passRates(toldMs: number, predictedMs: number): Pick<Rates, 'links' | 'besideMs'> {
   if (toldMs >= predictedMs) return { links: 1, besideMs: toldMs - predictedMs };
   return { links: toldMs / predictedMs, besideMs: 0 };
 }
 
-/** What three quarters of the values say of times between these two, by the median; 1 where they do not differ by more than `difference`. */
+/**
+ * What three quarters of the values say of times between these two, by the median; 1 where they do not differ by more
+ * than `difference`.
+ */
 function rate(values: readonly number[], [leastMs, mostMs]: readonly [number, number], difference: number): number {
   const [low, middle, high] = quartiles(values);
   if (low < (1 + difference) * mostMs && high > (1 - difference) * leastMs) return 1;

@@ -1,5 +1,6 @@
-// The promise of synchronous training: however a plan cuts the net and shares out the samples, every loss and the final weights are those of one
-// device, within the rounding of sums in another order. All of it runs for real, but for the network and the processes.
+// The promise of synchronous training: however a plan cuts the net and shares out the samples, every loss and the final
+// weights are those of one device, within the rounding of sums in another order. All of it runs for real, but for the
+// network and the processes.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -64,12 +65,20 @@ async function compareWithOne(run: MemoryRun, tolerance: number, what: string, e
 const adam: TrainingSpec['optimizer'] = { ...sgd, kind: 'adam' };
 const adamw: TrainingSpec['optimizer'] = { ...sgd, kind: 'adamw', weightDecay: 0.05 };
 
-/** Shares of the shapes that must hold: 1, 2 and 3 stages, straight and hybrid, unequal, with a device that only keeps its weights in step. */
+/**
+ * Shares of the shapes that must hold: 1, 2 and 3 stages, straight and hybrid, unequal, with a device that only keeps
+ * its weights in step.
+ */
 const hybrids: readonly (Pick<HandPlan, 'schedule' | 'shares' | 'microBatchCount'> & Partial<TrainingSpec>)[] = [
   { schedule: '1f1b', shares: [[3, 1]], microBatchCount: 2 },
   { schedule: 'gpipe', shares: [[5, 2, 1]], microBatchCount: 1, optimizer: adam },
   { schedule: '1f1b', shares: [[4], [4]], microBatchCount: 4, clipNorm: 0.5 },
-  { schedule: 'gpipe', shares: [[2, 2], [4]], microBatchCount: 2, optimizer: { ...sgd, nesterov: true, weightDecay: 0.01 } },
+  {
+    schedule: 'gpipe',
+    shares: [[2, 2], [4]],
+    microBatchCount: 2,
+    optimizer: { ...sgd, nesterov: true, weightDecay: 0.01 },
+  },
   { schedule: '1f1b', shares: [[4], [1, 3]], microBatchCount: 4 },
   {
     schedule: '1f1b',
@@ -155,7 +164,12 @@ test('frozen layers: what one device gives, bits of frozen weights and statistic
       { cuts: [1, 2], shares: [[1, 3], [4], [4]] },
       2,
     ],
-    [residualNet(), ['stem.weight', 'stem.norm.weight', 'stem.norm.bias'], { cuts: [1, 3], shares: [[3, 1], [2, 2], [4]] }, 1],
+    [
+      residualNet(),
+      ['stem.weight', 'stem.norm.weight', 'stem.norm.bias'],
+      { cuts: [1, 3], shares: [[3, 1], [2, 2], [4]] },
+      1,
+    ],
     [regressionNet(), ['b.weight', 'b.bias'], { cuts: [1, 2], shares: [[4], [1, 3], [4]] }, 0],
   ];
   for (const [net, frozen, plan, count] of cases) {
@@ -172,7 +186,8 @@ test('frozen layers: what one device gives, bits of frozen weights and statistic
     assert.equal(times.includes('a forward'), true);
     assert.equal(times.includes('a backward'), count === 0, net.graph.name);
     const { state } = await runCluster({ ...run, plan: layout });
-    for (const name of frozen) assert.deepEqual(state.parameter.get(name)?.data, run.subject.state.parameter.get(name)?.data, name);
+    for (const name of frozen)
+      assert.deepEqual(state.parameter.get(name)?.data, run.subject.state.parameter.get(name)?.data, name);
     for (const [name, value] of state.buffer) {
       const isFrozen = frozen.includes(name.replace(/running_.*/, 'weight'));
       assert.equal(Buffer.compare(bytes(value), bytes(run.subject.state.buffer.get(name))) === 0, isFrozen, name);
@@ -185,7 +200,9 @@ function bytes(value: Tensor | undefined): Uint8Array {
   return new Uint8Array(buffer as ArrayBuffer, byteOffset, byteLength);
 }
 
-test('a model exported for one batch size trains in micro-batches of that size, straight through', { timeout }, async () => {
+test('a model exported for one batch size trains in micro-batches of that size, straight through', {
+  timeout,
+}, async () => {
   const net = dropoutNet();
   const fix = (shape: readonly (number | string)[]): readonly number[] =>
     shape.map((dimension) => (dimension === 'N' ? 4 : dimension)) as number[];
@@ -200,7 +217,9 @@ test('a model exported for one batch size trains in micro-batches of that size, 
   assert.deepEqual(difference(fixed, open), { loss: 0, weight: 0, worst: 'head.bias' });
 });
 
-test('replicated batch normalization trains on its own shares and averages its statistics by samples', { timeout }, async () => {
+test('replicated batch normalization trains on its own shares and averages its statistics by samples', {
+  timeout,
+}, async () => {
   const net = batchNormNet();
   const plan: HandPlan = { schedule: '1f1b', cuts: [], shares: [[3, 1, 0]], microBatchCount: 1 };
   const run = { ...runOf(net, plan), machine: { endRound: 1, learningRate: () => 0 } };
@@ -211,7 +230,11 @@ test('replicated batch normalization trains on its own shares and averages its s
     const { inputs, labels } = run.batch(0);
     const slice = (value: (typeof inputs)[number]) => {
       const size = value.data.length / 4;
-      return { ...value, shape: [end - first, ...value.shape.slice(1)], data: value.data.slice(first * size, end * size) };
+      return {
+        ...value,
+        shape: [end - first, ...value.shape.slice(1)],
+        data: value.data.slice(first * size, end * size),
+      };
     };
     const batch = () => ({ inputs: inputs.map(slice), labels: slice(labels) });
     const { state } = await runAlone({ subject: part, batch, microBatchSize: end - first, machine: run.machine });
@@ -249,7 +272,11 @@ test('ONNX Runtime: a hybrid pipeline gives what one device gives', { timeout },
           ];
     for (const schedule of ['1f1b', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap']) {
       const run = runOf(net, { schedule, cuts: [2], shares, microBatchCount: 2 }, { seed: 8 });
-      await compareWithOne({ ...run, createEngine: () => createOnnxRuntimeNodeEngine() }, 1e-5, `${net.graph.name} ${schedule}`);
+      await compareWithOne(
+        { ...run, createEngine: () => createOnnxRuntimeNodeEngine() },
+        1e-5,
+        `${net.graph.name} ${schedule}`,
+      );
     }
   }
 });
@@ -284,13 +311,20 @@ const strictPlans: readonly HandPlan[] = [
 const strictEngines = { reference: undefined, 'ONNX Runtime': () => createOnnxRuntimeNodeEngine() };
 
 for (const [engine, createEngine] of Object.entries(strictEngines)) {
-  test(`strict, on ${engine}: the very same bits whatever the plan, in grains of one and of two samples`, { timeout }, async () => {
+  test(`strict, on ${engine}: the very same bits whatever the plan, in grains of one and of two samples`, {
+    timeout,
+  }, async () => {
     for (const net of [residualNet(), transformerNet()]) {
       for (const grain of [1, 2]) {
         const fitting = strictPlans.filter(({ shares }) => shares.flat().every((share) => share % grain === 0));
         for (const plan of fitting) {
           const run = runOf(net, plan, { grain, optimizer: adam });
-          await compareWithOne({ ...run, ...(createEngine && { createEngine }) }, 0, `${net.graph.name} ${JSON.stringify(plan)}`, engine);
+          await compareWithOne(
+            { ...run, ...(createEngine && { createEngine }) },
+            0,
+            `${net.graph.name} ${JSON.stringify(plan)}`,
+            engine,
+          );
         }
       }
     }

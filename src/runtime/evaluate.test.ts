@@ -9,7 +9,10 @@ import { type EvaluateOptions, evaluate } from './evaluate.ts';
 
 const options: EvaluateOptions = { loss: 'cross-entropy', engine: 'reference', threads: 1 };
 
-/** Logits 2x behind what only matters while training: dropout, and batch normalization that takes (x − 1) / √4 by its running statistics. */
+/**
+ * Logits 2x behind what only matters while training: dropout, and batch normalization that takes (x − 1) / √4 by its
+ * running statistics.
+ */
 function net(): Graph {
   const b = new GraphBuilder('net', { seed: 1 });
   const normed = b.batchNorm(b.input('x', 'float32', ['N', 2]), { name: 'norm', epsilon: 0 });
@@ -62,7 +65,10 @@ test('a part of a data set is tested on its own samples', async () => {
 });
 
 test('ONNX Runtime finds the same', async () => {
-  const [a, b] = [await evaluate(net(), data(130), options), await evaluate(net(), data(130), { ...options, engine: 'onnxruntime' })];
+  const [a, b] = [
+    await evaluate(net(), data(130), options),
+    await evaluate(net(), data(130), { ...options, engine: 'onnxruntime' }),
+  ];
   assert.equal(a.accuracy, b.accuracy);
   assert.ok(Math.abs(a.loss - b.loss) < 1e-6);
 });
@@ -100,6 +106,8 @@ test('data that does not fit is the user’s mistake', async () => {
       ),
       options,
     ),
-    (error) => error instanceof InputError && /^x\.npy has the shape \[N, 3\], but the model's input x takes \[N, 2\]/.test(error.message),
+    (error) =>
+      error instanceof InputError &&
+      /^x\.npy has the shape \[N, 3\], but the model's input x takes \[N, 2\]/.test(error.message),
   );
 });

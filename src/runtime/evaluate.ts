@@ -32,7 +32,10 @@ export interface Evaluation {
 /** Samples of one run. */
 const batchSize = 100;
 
-/** Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws InputError where they do not fit. */
+/**
+ * Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws
+ * InputError where they do not fit.
+ */
 export async function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
   const graph = sizedByData(inferenceMode(model), dataset);
   const sequence = layers(options.loss === 'cross-entropy' ? withLogits(graph).graph : graph);
@@ -45,7 +48,12 @@ export async function evaluate(model: Graph, dataset: Dataset, options: Evaluate
   }
 }
 
-async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss: EvaluateOptions['loss']): Promise<Evaluation> {
+async function run(
+  engine: Engine,
+  sequence: LayerSequence,
+  data: Dataset,
+  loss: EvaluateOptions['loss'],
+): Promise<Evaluation> {
   const size = sequence.fixedBatch ?? Math.min(batchSize, data.sampleCount);
   let lossSum = 0;
   let correctCount = 0;
@@ -114,7 +122,9 @@ async function runBatch(
     data.labels,
     Uint32Array.from({ length: count }, (_, index) => first + index),
   );
-  const feeds = Object.fromEntries(data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]));
+  const feeds = Object.fromEntries(
+    data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]),
+  );
   let logits = defined(Object.values(forward.run(feeds))[0], 'the output');
   if (forwardCount > count) logits = engine.upload(ownCopy(sliceSamples(await engine.take(logits), 0, 0, count)));
   const lossFeeds = { logits, labels: engine.upload(labels), scale: engine.upload(scalar('float32', 1)) };

@@ -1,4 +1,5 @@
-// What a run tells the world while it goes on: the terminal, `--json`, events.jsonl and metrics.jsonl all read this one stream.
+// What a run tells the world while it goes on: the terminal, `--json`, events.jsonl and metrics.jsonl all read this one
+// stream.
 
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { Phase } from './coordinator/machine-types.ts';
@@ -35,7 +36,10 @@ export type RunEvent =
       readonly temperatureC?: number;
       readonly oomKillCount?: number;
     }
-  /** The system killed the device's process for want of memory, and it came back: plans count on less of it, with 0 on nothing. */
+  /**
+   * The system killed the device's process for want of memory, and it came back: plans count on less of it, with 0 on
+   * nothing.
+   */
   | {
       readonly kind: 'memory-lowered';
       readonly device: string;
@@ -70,15 +74,24 @@ export type RunEvent =
     }
   /** The new layout stands. */
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
-  /** Devices are ready for the layouts that the loss of any one of them would lead to, so long after their own layout began. */
+  /**
+   * Devices are ready for the layouts that the loss of any one of them would lead to, so long after their own layout
+   * began.
+   */
   | { readonly kind: 'reserve-ready'; readonly seconds: number }
   /**
-   * The first rounds of a layout have checked the profile on its real stages: what a round takes in the simulator with what they say, and what the plan
-   * predicted (0: nothing).
+   * The first rounds of a layout have checked the profile on its real stages: what a round takes in the simulator with
+   * what they say, and what the plan predicted (0: nothing).
    */
   | { readonly kind: 'checked'; readonly roundMs: number; readonly plannedMs: number }
-  /** Devices that compute otherwise than profiled: how many times as long; and links that carry otherwise than measured. */
-  | { readonly kind: 'drift'; readonly factors: Readonly<Record<string, number>>; readonly links: readonly LinkChange[] }
+  /**
+   * Devices that compute otherwise than profiled: how many times as long; and links that carry otherwise than measured.
+   */
+  | {
+      readonly kind: 'drift';
+      readonly factors: Readonly<Record<string, number>>;
+      readonly links: readonly LinkChange[];
+    }
   | { readonly kind: 'repeated'; readonly round: number }
   /** Single-device stages have been copied, as they were after so many rounds. */
   | { readonly kind: 'replicated'; readonly round: number }
@@ -91,7 +104,12 @@ export type RunEvent =
   /** The plan as it runs: with the names of the devices that joined. */
   | { readonly kind: 'deployment'; readonly plan: Plan }
   | { readonly kind: 'deployed'; readonly device: string; readonly valueMiB: number }
-  | { readonly kind: 'training'; readonly firstRound: number; readonly endRound: number; readonly roundsPerEpoch: number }
+  | {
+      readonly kind: 'training';
+      readonly firstRound: number;
+      readonly endRound: number;
+      readonly roundsPerEpoch: number;
+    }
   | {
       readonly kind: 'round';
       readonly metrics: RoundMetrics;

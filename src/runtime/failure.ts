@@ -1,5 +1,5 @@
-// A failure that may come while others wait. Racing every wait against one long-lived promise would leave something behind at each wait
-// (a promise keeps all its reactions until it settles); here a wait that ends well leaves nothing.
+// A failure that may come while others wait. Racing every wait against one long-lived promise would leave something
+// behind at each wait (a promise keeps all its reactions until it settles); here a wait that ends well leaves nothing.
 
 /** Fails at most once; all guarded waits then reject with its reason, and all later ones. */
 export class Failure {

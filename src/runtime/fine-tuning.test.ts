@@ -16,7 +16,12 @@ const all: FineTuning = { loss: 'cross-entropy', freeze: [], freezeAllBut: [] };
 test('--freeze and --freeze-all-but take names and patterns, in the model’s order, each once', () => {
   assert.deepEqual(frozenNames(names, {}), []);
   assert.deepEqual(frozenNames(names, { freeze: ['b.bias', 'a.1.weight'] }), ['a.1.weight', 'b.bias']);
-  assert.deepEqual(frozenNames(names, { freeze: ['a.*', '*.1.*'] }), ['a.1.weight', 'a.1.bias', 'a.2.weight', 'a.2.bias']);
+  assert.deepEqual(frozenNames(names, { freeze: ['a.*', '*.1.*'] }), [
+    'a.1.weight',
+    'a.1.bias',
+    'a.2.weight',
+    'a.2.bias',
+  ]);
   assert.deepEqual(frozenNames(names, { freezeAllBut: ['b.*', '*.2.bias'] }), ['a.1.weight', 'a.1.bias', 'a.2.weight']);
   assert.deepEqual(frozenNames(names, { freeze: ['*.weight'], freezeAllBut: ['b.*'] }), names.slice(0, 5));
 });
@@ -34,9 +39,16 @@ test('a pattern that matches nothing names the closest parameters; a dot is a do
   const closest = (close: string): string => `matches no parameter: the closest of the model’s names are ${close}.`;
   assert.equal(message('aX1.weight'), `--freeze aX1.weight ${closest('a.1.weight, a.2.weight, b.weight, a.1.bias')}`);
   assert.equal(message('a.3.*'), `--freeze a.3.* ${closest('a.1.weight, a.1.bias, a.2.weight, a.2.bias')}`);
-  assert.equal(message('c.*', 'freezeAllBut'), `--freeze-all-but c.* ${closest('a.1.weight, a.1.bias, a.2.weight, a.2.bias')}`);
-  for (const pattern of ['a.1', 'b', '(', '[a-b]*', 'a.1.weight|b.bias']) assert.match(message(pattern), /matches no parameter/, pattern);
-  assert.throws(() => frozenNames(['w'], { freeze: ['v'] }), /^InputError: --freeze v matches no parameter: the model has w\.$/);
+  assert.equal(
+    message('c.*', 'freezeAllBut'),
+    `--freeze-all-but c.* ${closest('a.1.weight, a.1.bias, a.2.weight, a.2.bias')}`,
+  );
+  for (const pattern of ['a.1', 'b', '(', '[a-b]*', 'a.1.weight|b.bias'])
+    assert.match(message(pattern), /matches no parameter/, pattern);
+  assert.throws(
+    () => frozenNames(['w'], { freeze: ['v'] }),
+    /^InputError: --freeze v matches no parameter: the model has w\.$/,
+  );
 });
 
 test('something must be left to train', () => {
@@ -158,7 +170,9 @@ test('a Softmax at the end is left to the loss, and said; mean squared error kee
     sequence.graph.nodes.map(({ operator }) => operator),
     ['Gemm'],
   );
-  assert.deepEqual(notes, ['The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.']);
+  assert.deepEqual(notes, [
+    'The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.',
+  ]);
   const kept = trainedLayers(graph, { ...all, loss: 'mse' });
   assert.deepEqual(
     kept.sequence.graph.nodes.map(({ operator }) => operator),

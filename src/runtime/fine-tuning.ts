@@ -1,4 +1,5 @@
-// What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), and the layers that follow from that.
+// What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), and the layers that
+// follow from that.
 
 import type { Plan } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
@@ -24,8 +25,9 @@ export interface TrainedLayers {
 }
 
 /**
- * The layers of a model in training mode, with what is frozen: batch normalization of frozen layers stays in inference mode, and a Softmax at the end is left to
- * the loss. Throws InputError for a pattern that matches nothing, and where nothing is left to train.
+ * The layers of a model in training mode, with what is frozen: batch normalization of frozen layers stays in inference
+ * mode, and a Softmax at the end is left to the loss. Throws InputError for a pattern that matches nothing, and where
+ * nothing is left to train.
  */
 export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: FineTuning): TrainedLayers {
   const notes: string[] = [];
@@ -39,7 +41,9 @@ export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: Fine
   if (parameters.length > 0 && used.length === parameters.length) throw nothingLeft({ freezeAllBut });
   const forwardOnly = forwardOnlyCount(sequence);
   if (used.length > 0 && forwardOnly > 0)
-    notes.push(`${forwardOnly} of ${sequence.layers.length} layers are frozen before all others: they only run forward, and keep nothing.`);
+    notes.push(
+      `${forwardOnly} of ${sequence.layers.length} layers are frozen before all others: they only run forward, and keep nothing.`,
+    );
   return { sequence, frozen: used, notes };
 }
 
@@ -58,12 +62,15 @@ function nothingLeft({ freezeAllBut }: { readonly freezeAllBut: readonly string[
 }
 
 /**
- * The parameters that match a pattern of `freeze` or none of `freezeAllBut` (`*` stands for any text). Throws InputError for a pattern that
- * matches none, with the names that come closest.
+ * The parameters that match a pattern of `freeze` or none of `freezeAllBut` (`*` stands for any text). Throws
+ * InputError for a pattern that matches none, with the names that come closest.
  */
 export function frozenNames(
   parameters: readonly string[],
-  { freeze = [], freezeAllBut = [] }: { readonly freeze?: readonly string[]; readonly freezeAllBut?: readonly string[] },
+  {
+    freeze = [],
+    freezeAllBut = [],
+  }: { readonly freeze?: readonly string[]; readonly freezeAllBut?: readonly string[] },
 ): string[] {
   const frozen = matching(parameters, freeze, '--freeze');
   const spared = matching(parameters, freezeAllBut, '--freeze-all-but');
@@ -98,14 +105,21 @@ function closest(pattern: string, names: readonly string[]): readonly string[] {
     .map(({ name }) => name);
 }
 
-/** Characters to insert, delete or replace so that the name matches; those that a `*` stands for cost nothing (Levenshtein 1966, row by row). */
+/**
+ * Characters to insert, delete or replace so that the name matches; those that a `*` stands for cost nothing
+ * (Levenshtein 1966, row by row).
+ */
 function patternDistance(pattern: string, name: string): number {
   let row = Array.from({ length: name.length + 1 }, (_, index) => index);
   for (const sign of pattern) {
     const next = [sign === '*' ? (row[0] as number) : (row[0] as number) + 1];
     for (let index = 1; index <= name.length; index++) {
       const [left, above, corner] = [next[index - 1] as number, row[index] as number, row[index - 1] as number];
-      next.push(sign === '*' ? Math.min(left, above) : Math.min(left + 1, above + 1, corner + (sign === name[index - 1] ? 0 : 1)));
+      next.push(
+        sign === '*'
+          ? Math.min(left, above)
+          : Math.min(left + 1, above + 1, corner + (sign === name[index - 1] ? 0 : 1)),
+      );
     }
     row = next;
   }

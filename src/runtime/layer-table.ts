@@ -1,5 +1,6 @@
-// A model's layers as planning sees them, without running anything and without its weights: sizes from shapes, and what is kept for the
-// backward pass from differentiating each layer. Times come from a profile (measured) or from device kinds (cluster/kinds.ts).
+// A model's layers as planning sees them, without running anything and without its weights: sizes from shapes, and what
+// is kept for the backward pass from differentiating each layer. Times come from a profile (measured) or from device
+// kinds (cluster/kinds.ts).
 
 import { defined } from '../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../autodiff/differentiate.ts';
@@ -19,13 +20,18 @@ const probeBatch = 8;
 /** A label is taken for one int64. */
 const labelBytes = 8;
 
-/** The table of `spec`: an .onnx file, or the name of a built-in model, whose weights are not drawn. All of it is trained. Throws InputError. */
+/**
+ * The table of `spec`: an .onnx file, or the name of a built-in model, whose weights are not drawn. All of it is
+ * trained. Throws InputError.
+ */
 export async function modelTable(spec: string): Promise<ModelTable> {
   const graph = isZooSpec(spec) ? buildModel(spec, { initialize: false }).graph : (await loadModel(spec, 0)).graph;
   return layerTable(spec, trainedLayers(graph, { loss: 'cross-entropy', freeze: [], freezeAllBut: [] }).sequence);
 }
 
-/** The table of a model. `savedBytes` holds for layers that are cut apart; fused into one stage they keep less at most. */
+/**
+ * The table of a model. `savedBytes` holds for layers that are cut apart; fused into one stage they keep less at most.
+ */
 export function layerTable(model: string, sequence: LayerSequence): ModelTable {
   const batchSize = sequence.fixedBatch ?? probeBatch;
   const extract = stageExtractor(sequence, batchSize);

@@ -14,7 +14,12 @@ const line = (round: number, loss: number | null, accuracy: number | null = null
 
 test('rounds count as done; tests stand where they were made, the last of each round', () => {
   const metrics = [line(0, 4, 0), line(1, 3, 0.25), line(2, null, 0.5), line(3, 1, 1)];
-  const tested = (round: number, loss: number): Record<string, unknown> => ({ event: 'evaluated', round, loss, accuracy: 0.5 });
+  const tested = (round: number, loss: number): Record<string, unknown> => ({
+    event: 'evaluated',
+    round,
+    loss,
+    accuracy: 0.5,
+  });
   const events = [tested(4, 9), tested(2, 2.5), { event: 'checkpoint', round: 2 }, tested(4, 1.5), tested(8, 1)];
   assert.deepEqual(learningCurve('r', metrics, events), {
     run: 'r',
@@ -64,11 +69,22 @@ test('a folder without metrics is refused', async () => {
   await writeFile(join(folder, 'metrics.jsonl'), `${JSON.stringify(line(0, 2))}\n`);
   assert.deepEqual((await readLearningCurve(folder)).loss.train, [{ x: 1, y: 2 }]);
   await writeFile(join(folder, 'metrics.jsonl'), `${JSON.stringify(line(0, null))}\n`);
-  await assert.rejects(readLearningCurve(folder), /^InputError: .* has no round with a loss that is a number in its metrics\.jsonl/);
+  await assert.rejects(
+    readLearningCurve(folder),
+    /^InputError: .* has no round with a loss that is a number in its metrics\.jsonl/,
+  );
 });
 
 test('what damaged lines say of rounds does not count', () => {
-  const metrics = [line(0, 2), line(-1, 3), line(0.5, 3), line(1e300, 3), { ...line(1, 3), round: null }, line(1, 1e300), line(1, 1)];
+  const metrics = [
+    line(0, 2),
+    line(-1, 3),
+    line(0.5, 3),
+    line(1e300, 3),
+    { ...line(1, 3), round: null },
+    line(1, 1e300),
+    line(1, 1),
+  ];
   const events = [
     { event: 'training', roundsPerEpoch: 0 },
     { event: 'evaluated', round: 1e300, loss: 1 },

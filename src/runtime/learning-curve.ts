@@ -1,4 +1,5 @@
-// The learning curve of a run, from its folder's metrics.jsonl and events.jsonl: losses and accuracies over the epochs, ready to be drawn. Node only (reads files).
+// The learning curve of a run, from its folder's metrics.jsonl and events.jsonl: losses and accuracies over the epochs,
+// ready to be drawn. Node only (reads files).
 
 import { basename, join } from 'node:path';
 import { InputError } from '../errors.ts';
@@ -35,14 +36,21 @@ const stretchCount = 120;
 export async function readLearningCurve(folder: string, disk: Disk = nodeDisk): Promise<LearningCurve> {
   const metrics = (await readLines(join(folder, 'metrics.jsonl'), disk)) ?? [];
   if (metrics.length === 0)
-    throw new InputError(`${folder} holds no metrics.jsonl with rounds in it: name the folder of a run that has begun to train.`);
+    throw new InputError(
+      `${folder} holds no metrics.jsonl with rounds in it: name the folder of a run that has begun to train.`,
+    );
   const curve = learningCurve(basename(folder), metrics, (await readLines(join(folder, 'events.jsonl'), disk)) ?? []);
   if (curve.loss.train.length === 0)
-    throw new InputError(`${folder} has no round with a loss that is a number in its metrics.jsonl: there is nothing to draw.`);
+    throw new InputError(
+      `${folder} has no round with a loss that is a number in its metrics.jsonl: there is nothing to draw.`,
+    );
   return curve;
 }
 
-/** The curve in the lines of both files. Of a round that was tested twice (the run was resumed before it) the last test counts. */
+/**
+ * The curve in the lines of both files. Of a round that was tested twice (the run was resumed before it) the last test
+ * counts.
+ */
 export function learningCurve(
   run: string,
   metrics: readonly Readonly<Record<string, unknown>>[],
@@ -50,12 +58,16 @@ export function learningCurve(
 ): LearningCurve {
   const lastRound = metrics.reduce((last, { round }) => (isRound(round) ? Math.max(last, round) : last), -1);
   const perEpoch = events
-    .flatMap(({ event, roundsPerEpoch }) => (event === 'training' && isRound(roundsPerEpoch) && roundsPerEpoch > 0 ? [roundsPerEpoch] : []))
+    .flatMap(({ event, roundsPerEpoch }) =>
+      event === 'training' && isRound(roundsPerEpoch) && roundsPerEpoch > 0 ? [roundsPerEpoch] : [],
+    )
     .at(-1);
   const inEpochs = perEpoch !== undefined && lastRound + 1 >= perEpoch;
   const scale = inEpochs ? 1 / perEpoch : 1;
   const tests = new Map(
-    events.flatMap((line) => (line['event'] === 'evaluated' && isRound(line['round']) ? [[line['round'], line] as const] : [])),
+    events.flatMap((line) =>
+      line['event'] === 'evaluated' && isRound(line['round']) ? [[line['round'], line] as const] : [],
+    ),
   );
   const tested = [...tests].filter(([round]) => round <= lastRound + 1).sort(([a], [b]) => a - b);
   const curve = (key: 'loss' | 'accuracy'): Curve => ({
@@ -78,7 +90,10 @@ function isRound(value: unknown): value is number {
   return typeof value === 'number' && Number.isInteger(value) && value >= 0 && value <= maxRound;
 }
 
-/** Without those whose value is no number, or none that float32 holds: a loss that was not finite, an accuracy that does not exist. */
+/**
+ * Without those whose value is no number, or none that float32 holds: a loss that was not finite, an accuracy that does
+ * not exist.
+ */
 function points(values: readonly (readonly [x: number, y: unknown])[]): CurvePoint[] {
   return values.flatMap(([x, y]) => (typeof y === 'number' && Number.isFinite(Math.fround(y)) ? [{ x, y }] : []));
 }

@@ -4,12 +4,29 @@ import { systemClock } from '../clock.ts';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { LinkWatch, withLinks } from './link-watch.ts';
 
-const layer = (name: string): Profile['layers'][number] => ({ name, outputBytes: 125_000, weightBytes: 4, savedBytes: 4, flops: 1 });
+const layer = (name: string): Profile['layers'][number] => ({
+  name,
+  outputBytes: 125_000,
+  weightBytes: 4,
+  savedBytes: 4,
+  flops: 1,
+});
 
 /** Two layers, each 5 ms forward and 5 ms backward; 1 Mbit a sample between them. */
 function profileWith(handlingMsPerMiB?: number): Profile {
-  const times = { forwardMs: [[5, 5]], backwardMs: [[5, 5]], ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB }) };
-  return { model: 'two', inputBytes: 4, labelBytes: 4, layers: [layer('one'), layer('two')], batchSizes: [1], devices: { board: times } };
+  const times = {
+    forwardMs: [[5, 5]],
+    backwardMs: [[5, 5]],
+    ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB }),
+  };
+  return {
+    model: 'two',
+    inputBytes: 4,
+    labelBytes: 4,
+    layers: [layer('one'), layer('two')],
+    batchSizes: [1],
+    devices: { board: times },
+  };
 }
 const pairs = [
   { between: ['a', 'b'] as const, bandwidthMbps: 100 },
@@ -33,7 +50,11 @@ const plan: Plan = {
   predicted: { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} },
 };
 
-function watchAt(): { watch: LinkWatch; pass(ms: number): void; report(device: string, peer: string, ...mbps: readonly number[]): void } {
+function watchAt(): {
+  watch: LinkWatch;
+  pass(ms: number): void;
+  report(device: string, peer: string, ...mbps: readonly number[]): void;
+} {
   let nowMs = 0;
   const watch = new LinkWatch({ ...systemClock, now: () => nowMs });
   return {
@@ -93,7 +114,9 @@ test('a slow link that is used tells by itself when it is faster, one that is no
   watch.look(profileWith(), plan, cluster);
   watch.begin();
   report('a', 'b', 40, 40, 45, 40, 40);
-  assert.deepEqual(watch.look(profileWith(), plan, watch.corrected(cluster)), [{ between: ['a', 'b'], beforeMbps: 5, mbps: 40 }]);
+  assert.deepEqual(watch.look(profileWith(), plan, watch.corrected(cluster)), [
+    { between: ['a', 'b'], beforeMbps: 5, mbps: 40 },
+  ]);
   watch.begin();
   report('a', 'b', 300, 300, 300, 300, 300);
   assert.deepEqual(

@@ -1,5 +1,6 @@
-// Whether links carry less than was measured before training, from the rates that rounds report, and whether those that do carry more again. A link that no
-// layout uses any more tells nothing: it is to be measured again now and then, more and more rarely while it stays slow.
+// Whether links carry less than was measured before training, from the rates that rounds report, and whether those that
+// do carry more again. A link that no layout uses any more tells nothing: it is to be measured again now and then, more
+// and more rarely while it stays slow.
 
 import { defined } from '../assert.ts';
 import type { Clock } from '../clock.ts';
@@ -26,7 +27,11 @@ export function withLinks(cluster: Cluster, changes: readonly LinkChange[]): Clu
   const table = links(cluster);
   const pairs = known.map(({ between, mbps }) => {
     const [from, to] = [table.deviceIndex(between[0]), table.deviceIndex(between[1])];
-    return { between, bandwidthMbps: Math.min(mbps, table.bandwidthMbps(from, to)), latencyMs: table.latencyMs(from, to) };
+    return {
+      between,
+      bandwidthMbps: Math.min(mbps, table.bandwidthMbps(from, to)),
+      latencyMs: table.latencyMs(from, to),
+    };
   });
   const others = (cluster.links.pairs ?? []).filter(({ between }) => !last.has(keyOf(between)));
   return { ...cluster, links: { ...cluster.links, pairs: [...others, ...pairs] } };
@@ -96,7 +101,10 @@ export class LinkWatch {
     return { ...cluster, links: { ...cluster.links, pairs } };
   }
 
-  /** Links that carry otherwise than `cluster` (a corrected one) says, by what was reported since `begin`; from now on `corrected` knows. */
+  /**
+   * Links that carry otherwise than `cluster` (a corrected one) says, by what was reported since `begin`; from now on
+   * `corrected` knows.
+   */
   look(profile: Profile, plan: Plan, cluster: Cluster): readonly LinkChange[] {
     const changes: LinkChange[] = [];
     for (const { between } of cluster.links.pairs ?? []) {
@@ -117,9 +125,14 @@ export class LinkWatch {
       .filter(({ length }) => length >= leastReportCount)
       .map(quartiles);
     if (directions.length === 0) return undefined;
-    const [low, median, high] = directions.reduce((a, b) => [Math.min(a[0], b[0]), Math.min(a[1], b[1]), Math.min(a[2], b[2])]);
+    const [low, median, high] = directions.reduce((a, b) => [
+      Math.min(a[0], b[0]),
+      Math.min(a[1], b[1]),
+      Math.min(a[2], b[2]),
+    ]);
     const beforeMbps = bandwidth(cluster, between);
-    if (high < slower * beforeMbps && mibMs(median) >= handlingFactor * handling(profile, cluster, between)) return median;
+    if (high < slower * beforeMbps && mibMs(median) >= handlingFactor * handling(profile, cluster, between))
+      return median;
     const slow = this.#slow.get(keyOf(between));
     return slow !== undefined && low > faster * beforeMbps ? Math.min(slow.measuredMbps, median) : undefined;
   }
@@ -171,7 +184,12 @@ function handling(profile: Profile, cluster: Cluster, between: readonly [string,
 }
 
 /** Whether rounds of the plan are longer with such a link. */
-function isFelt(profile: Profile, plan: Plan, cluster: Cluster, { between, mbps }: Pick<LinkChange, 'between' | 'mbps'>): boolean {
+function isFelt(
+  profile: Profile,
+  plan: Plan,
+  cluster: Cluster,
+  { between, mbps }: Pick<LinkChange, 'between' | 'mbps'>,
+): boolean {
   const pairs = (cluster.links.pairs ?? []).map((pair) =>
     keyOf(pair.between) === keyOf(between) ? { ...pair, bandwidthMbps: mbps } : pair,
   );

@@ -26,17 +26,29 @@ test('the local plan is one device with all layers', () => {
 function scaleNet(): TestNet {
   const b = new GraphBuilder('scale', { seed: 1 });
   const graph = b.build([b.linear(b.input('x', 'float32', ['N', 1]), { name: 'w', outFeatures: 1, bias: false })]);
-  return { graph: { ...graph, initializers: new Map([['w.weight', tensor('float32', [1, 1], [2])]]) }, loss: 'mse', classCount: 0 };
+  return {
+    graph: { ...graph, initializers: new Map([['w.weight', tensor('float32', [1, 1], [2])]]) },
+    loss: 'mse',
+    classCount: 0,
+  };
 }
 
-const batch = () => ({ inputs: [tensor('float32', [4, 1], [1, 2, 3, 4])], labels: tensor('float32', [4, 1], [0, 0, 0, 0]) });
+const batch = () => ({
+  inputs: [tensor('float32', [4, 1], [1, 2, 3, 4])],
+  labels: tensor('float32', [4, 1], [0, 0, 0, 0]),
+});
 
 test('gradient descent by hand: loss, weight and momentum of two rounds, in one micro-batch or four', async () => {
   // loss = mean (wx)² = 7.5 w²; gradient 15 w. Momentum m ← 0.5 m + g; w ← w − 0.01 m.
   // round 0: loss 30, m = 30, w = 2 − 0.3 = 1.7; round 1: loss 21.675, m = 15 + 25.5 = 40.5, w = 1.7 − 0.405 = 1.295
   for (const microBatchSize of [4, 1]) {
     const subject = subjectOf(scaleNet(), 4, { optimizer: { ...sgd, momentum: 0.5 } });
-    const { end, losses, state } = await runAlone({ subject, batch, microBatchSize, machine: { endRound: 2, learningRate: () => 0.01 } });
+    const { end, losses, state } = await runAlone({
+      subject,
+      batch,
+      microBatchSize,
+      machine: { endRound: 2, learningRate: () => 0.01 },
+    });
     assert.deepEqual(end, { round: 2, stopped: false });
     assert.deepEqual(
       losses.map((loss) => loss.toFixed(4)),
@@ -54,7 +66,12 @@ test('clipping scales the gradient to the norm', async () => {
     norms.push(Math.sqrt(squaredNorm));
     return 3 / Math.sqrt(squaredNorm);
   };
-  const { state } = await runAlone({ subject, batch, microBatchSize: 2, machine: { endRound: 1, learningRate: () => 0.1, gradientScale } });
+  const { state } = await runAlone({
+    subject,
+    batch,
+    microBatchSize: 2,
+    machine: { endRound: 1, learningRate: () => 0.1, gradientScale },
+  });
   assert.deepEqual(
     norms.map((norm) => norm.toFixed(3)),
     ['30.000'],
@@ -151,6 +168,10 @@ test('what fails in the data, in a checkpoint or in a hook is the run’s failur
   const broken = (): never => {
     throw new RunError('broken');
   };
-  const hooks: readonly Partial<RunHooks>[] = [{ batch: broken }, { onCommitted: broken }, { onCheckpoint: async () => broken() }];
+  const hooks: readonly Partial<RunHooks>[] = [
+    { batch: broken },
+    { onCommitted: broken },
+    { onCheckpoint: async () => broken() },
+  ];
   for (const each of hooks) await assert.rejects(train(each, new AbortController().signal, 2), /^RunError: broken$/);
 });

@@ -1,5 +1,5 @@
-// Training in this process, without links: the same stage, the same program and the same order of sums as on a worker. The plan has one stage on one
-// device; it is what distributed runs are compared with.
+// Training in this process, without links: the same stage, the same program and the same order of sums as on a worker.
+// The plan has one stage on one device; it is what distributed runs are compared with.
 
 import { defined } from '../assert.ts';
 import type { Clock } from '../clock.ts';
@@ -94,7 +94,9 @@ export async function trainHere(
     if (!result.finite) throw new RunError(`Training ended: ${notFinite(round)}.`);
     if (isClipped) stage.update({ learningRate, gradientScale: config.gradientScale(result.squaredNorm), step });
     stage.dropVersion(round);
-    hooks.onCommitted(round, result.lossSum / config.batchSize, result.correctCount, learningRate, { [localDevice]: result });
+    hooks.onCommitted(round, result.lossSum / config.batchSize, result.correctCount, learningRate, {
+      [localDevice]: result,
+    });
     if (signal.aborted || isBoundary(config, round + 1)) await hooks.onCheckpoint(round + 1, await stateOf(stage));
     if (signal.aborted) return { round: round + 1, stopped: round + 1 < config.endRound };
   }
@@ -112,7 +114,13 @@ async function stateOf(stage: StagePort): Promise<RunState> {
   return state;
 }
 
-function feedRound(mailbox: Mailbox, instructions: readonly Instruction[], hooks: RunHooks, round: number, microBatchSize: number): void {
+function feedRound(
+  mailbox: Mailbox,
+  instructions: readonly Instruction[],
+  hooks: RunHooks,
+  round: number,
+  microBatchSize: number,
+): void {
   const { inputs, labels } = hooks.batch(round);
   for (const instruction of instructions) {
     if (instruction.kind !== 'receive') continue;
@@ -121,6 +129,9 @@ function feedRound(mailbox: Mailbox, instructions: readonly Instruction[], hooks
     const tensors = (payload === 'input' ? inputs : [labels]).map((value) =>
       sliceSamples(value, 0, samples[0] + offset, samples[1] + offset),
     );
-    mailbox.put({ kind: payload, round, microBatch, from: feedName }, { kind: payload, epoch: 0, round, microBatch, tensors });
+    mailbox.put(
+      { kind: payload, round, microBatch, from: feedName },
+      { kind: payload, epoch: 0, round, microBatch, tensors },
+    );
   }
 }

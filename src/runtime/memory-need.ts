@@ -1,5 +1,5 @@
-// What a device's memory has to hold beside eq. 3 (cluster/memory.ts): the process itself, and what the runtime keeps of each layer. Measured with
-// bench/lab.mjs; numbers and dates are in bench/results/2026-11-21-lab.md.
+// What a device's memory has to hold beside eq. 3 (cluster/memory.ts): the process itself, and what the runtime keeps
+// of each layer. Measured with bench/lab.mjs; numbers and dates are in bench/results/2026-11-21-lab.md.
 
 import { defined } from '../assert.ts';
 import type { LayerProfile } from '../cluster/cluster.ts';
@@ -9,14 +9,18 @@ import { byteLength } from '../graph/tensor.ts';
 import { leastFilterBytes } from './device/kept-filters.ts';
 import { optimizerStateCount, type TrainingSpec } from './training-spec.ts';
 
-/** Sessions of a layer's passes and its update, 2^18 bytes; beside an AllReduce the last micro-batch's passes have their own, in pieces. */
+/**
+ * Sessions of a layer's passes and its update, 2^18 bytes; beside an AllReduce the last micro-batch's passes have their
+ * own, in pieces.
+ */
 const sessionBytes = 2 ** 19;
 
 /**
- * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer state, until all devices have committed;
- * a micro-batch's gradients on their way into the sums (the most: each goes when it is added); twice as much that is received for the ring, or let go late where gradients leave
- * the engine for it; its sessions; large filters in the orders of the kernels of the forward and of the backward pass (device/kept-filters.ts). A stage that one
- * device has alone takes about a copy of the weights less.
+ * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer
+ * state, until all devices have committed; a micro-batch's gradients on their way into the sums (the most: each goes
+ * when it is added); twice as much that is received for the ring, or let go late where gradients leave the engine for
+ * it; its sessions; large filters in the orders of the kernels of the forward and of the backward pass
+ * (device/kept-filters.ts). A stage that one device has alone takes about a copy of the weights less.
  */
 export function runtimeBytes(
   layer: Pick<LayerProfile, 'weightBytes' | 'frozenBytes'> & { readonly filterBytes?: number },

@@ -1,5 +1,6 @@
-// The control messages between coordinator and workers: the frame's kind and the schema of its `control` part. What comes from
-// the network is validated here and nowhere else. Tensors ride along in the frame (model bytes, weights, pipeline pieces).
+// The control messages between coordinator and workers: the frame's kind and the schema of its `control` part. What
+// comes from the network is validated here and nowhere else. Tensors ride along in the frame (model bytes, weights,
+// pipeline pieces).
 //
 //   coordinator → worker                              worker → coordinator
 //   model      the graph, as ONNX without weights     ready           the model is understood
@@ -14,13 +15,14 @@
 //   release    older versions and copies may go       replicated      holds a copy of a stage
 //   probe      do you live?                           alive, heartbeat
 //   measure-link  how fast is this one again?         link-measured
-//   reserve    a layout that may come: be ready       reserved        its stage is translated, as far as that is possible
+//   reserve    a layout that may come: be ready       reserved        its stage is translated, as far as that is
+//   possible
 //                                                     lost-peer       a link to a peer ended
 //                                                     leaving         this device wants to go
 //   end        the run is over                        failed          this worker cannot go on
 //
-// Between workers, beside pipeline data: `state` frames, then state-end, of weights and then of the optimizer's state (layers that change their owner);
-// `replica` frames, then replica-end (a copy).
+// Between workers, beside pipeline data: `state` frames, then state-end, of weights and then of the optimizer's state
+// (layers that change their owner); `replica` frames, then replica-end (a copy).
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan, StagePlan } from '../cluster/cluster.ts';
@@ -64,7 +66,10 @@ export interface LinkMeasurement {
   readonly peer: string;
   readonly bandwidthMbps: number;
   readonly latencyMs: number;
-  /** Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its peer. Absent where a device does not know. */
+  /**
+   * Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its
+   * peer. Absent where a device does not know.
+   */
   readonly sendingMsPerMiB?: number;
   readonly receivingMsPerMiB?: number;
 }
@@ -86,7 +91,10 @@ export interface RoundResult {
   readonly lossSum: number;
   /** Right predictions among them. */
   readonly correctCount: number;
-  /** This device's share of ‖gradient‖² (each parameter counted by one device of its group only), or 0 where nothing clips. */
+  /**
+   * This device's share of ‖gradient‖² (each parameter counted by one device of its group only), or 0 where nothing
+   * clips.
+   */
   readonly squaredNorm: number;
   /** True when loss and gradients are finite. */
   readonly finite: boolean;
@@ -94,11 +102,20 @@ export interface RoundResult {
   readonly roundMs: number;
   /** Those spent computing since the round before ended. */
   readonly busyMs: number;
-  /** All that the process did since then, as milliseconds of computing, where its engine could use all of its processor; absent elsewhere. */
+  /**
+   * All that the process did since then, as milliseconds of computing, where its engine could use all of its processor;
+   * absent elsewhere.
+   */
   readonly processMs?: number;
-  /** Of these, what was not computing: what its links and its program did beside the engine. Absent where that is not known. */
+  /**
+   * Of these, what was not computing: what its links and its program did beside the engine. Absent where that is not
+   * known.
+   */
   readonly linksMs?: number;
-  /** Of those again, what the process did in the AllReduce that all passes are over before. Absent without one, and where that is not known. */
+  /**
+   * Of those again, what the process did in the AllReduce that all passes are over before. Absent without one, and
+   * where that is not known.
+   */
   readonly reducingMs?: number;
   /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
   readonly linkMbps?: Readonly<Record<string, number>>;
@@ -143,7 +160,9 @@ const plan: z.ZodType<Plan> = z.object({
 
 const range: z.ZodType<readonly [number, number]> = z.tuple([count, count]);
 
-const moves: z.ZodType<readonly Move[]> = z.array(z.object({ layers: range, from: name.nullable(), to: name })).max(100_000);
+const moves: z.ZodType<readonly Move[]> = z
+  .array(z.object({ layers: range, from: name.nullable(), to: name }))
+  .max(100_000);
 
 const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
 
@@ -197,7 +216,9 @@ export interface ToWorker {
   };
   readonly commit: { readonly round: number; readonly gradientScale: number };
   readonly snapshot: { readonly round: number /** False: statistics only. */; readonly withState: boolean };
-  readonly release: { /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number };
+  readonly release: {
+    /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number;
+  };
   readonly probe: Record<string, never>;
   readonly 'measure-link': { readonly peer: string };
   /** A device left before it was linked to all others: nobody need wait for it. */
@@ -213,7 +234,11 @@ export interface ToCoordinator {
   readonly connected: Record<string, never>;
   readonly measured: { readonly links: readonly LinkMeasurement[] };
   readonly 'profile-progress': { readonly done: number; readonly total: number };
-  readonly profiled: { readonly layers: readonly LayerProfile[]; readonly times: DeviceTimes; readonly cached: boolean };
+  readonly profiled: {
+    readonly layers: readonly LayerProfile[];
+    readonly times: DeviceTimes;
+    readonly cached: boolean;
+  };
   readonly deployed: { readonly valueBytes: number };
   readonly prepared: RoundResult;
   readonly state: { readonly role: StateRole; readonly name: string };
@@ -231,7 +256,11 @@ export interface ToCoordinator {
   };
   readonly leaving: Record<string, never>;
   readonly failed: { readonly message: string };
-  readonly statistics: { readonly eventLoopDelayP99Ms: number; readonly eventLoopDelayMaxMs: number; readonly peakMemoryMiB: number };
+  readonly statistics: {
+    readonly eventLoopDelayP99Ms: number;
+    readonly eventLoopDelayMaxMs: number;
+    readonly peakMemoryMiB: number;
+  };
   readonly trace: { readonly round: number; readonly times: readonly RoundTimes[] };
 }
 
@@ -323,8 +352,15 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
   'lost-peer': z.object({ peer: name, reason: z.string().max(1000), isFault: z.boolean() }),
   leaving: z.object({}),
   failed: z.object({ message: z.string().max(2000) }),
-  statistics: z.object({ eventLoopDelayP99Ms: milliseconds, eventLoopDelayMaxMs: milliseconds, peakMemoryMiB: z.number().min(0) }),
-  trace: z.object({ round: count, times: z.array(z.object({ instruction: count, startMs: milliseconds, endMs: milliseconds })) }),
+  statistics: z.object({
+    eventLoopDelayP99Ms: milliseconds,
+    eventLoopDelayMaxMs: milliseconds,
+    peakMemoryMiB: z.number().min(0),
+  }),
+  trace: z.object({
+    round: count,
+    times: z.array(z.object({ instruction: count, startMs: milliseconds, endMs: milliseconds })),
+  }),
 };
 
 export const toPeerSchemas: Schemas<ToPeer> = {
@@ -341,7 +377,8 @@ export type Message<Messages> = {
 
 /** Validates a control frame. Throws ProtocolError naming the peer and what is wrong. */
 export function parseMessage<Messages>(schemas: Schemas<Messages>, frame: Frame, peer: string): Message<Messages> {
-  if (!Object.hasOwn(schemas, frame.kind)) throw new ProtocolError(`${peer} sent a message of the unknown kind "${frame.kind}".`);
+  if (!Object.hasOwn(schemas, frame.kind))
+    throw new ProtocolError(`${peer} sent a message of the unknown kind "${frame.kind}".`);
   const kind = frame.kind as keyof Messages;
   const parsed = schemas[kind].safeParse(frame.control);
   if (!parsed.success) {

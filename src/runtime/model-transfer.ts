@@ -1,4 +1,5 @@
-// How a model reaches a worker: its graph as ONNX without weights. Weights follow later, to those who compute with them.
+// How a model reaches a worker: its graph as ONNX without weights. Weights follow later, to those who compute with
+// them.
 
 import { ProtocolError, RunError } from '../errors.ts';
 import type { Graph, ValueInfo } from '../graph/graph.ts';
@@ -9,7 +10,11 @@ import type { Frame } from '../transport/link.ts';
 import type { ModelMessage, TensorSpec } from './messages.ts';
 
 /** The graph as ONNX bytes, with parameters and buffers turned into graph inputs. */
-export function encodeModel(graph: Graph): { bytes: Tensor; parameters: readonly TensorSpec[]; buffers: readonly TensorSpec[] } {
+export function encodeModel(graph: Graph): {
+  bytes: Tensor;
+  parameters: readonly TensorSpec[];
+  buffers: readonly TensorSpec[];
+} {
   const specs = (names: readonly string[]): TensorSpec[] =>
     names.map((name) => ({ name, shape: graph.initializers.get(name)?.shape ?? [] }));
   const parameters = specs(graph.parameters);
@@ -24,7 +29,10 @@ export function encodeModel(graph: Graph): { bytes: Tensor; parameters: readonly
   return { bytes: wrap('uint8', [bytes.length], bytes), parameters, buffers };
 }
 
-/** The graph again. Its weights are zeros, which the system backs with memory only where they are touched. Throws ProtocolError or InputError. */
+/**
+ * The graph again. Its weights are zeros, which the system backs with memory only where they are touched. Throws
+ * ProtocolError or InputError.
+ */
 export function decodeModel(message: ModelMessage, frame: Frame): Graph {
   const bytes = frame.tensors?.[0]?.data;
   if (!(bytes instanceof Uint8Array)) throw new ProtocolError('The coordinator sent a model without its graph.');

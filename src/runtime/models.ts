@@ -1,4 +1,5 @@
-// A model as a run needs it: from a file or the zoo, ready to train, and on its way out as ONNX again. Node only (reads files).
+// A model as a run needs it: from a file or the zoo, ready to train, and on its way out as ONNX again. Node only (reads
+// files).
 
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
@@ -30,20 +31,38 @@ export interface LoadModelOptions {
   readonly headClasses?: number;
 }
 
-/** Loads `spec`: an .onnx file, or the name of a built-in model (with options after a colon), whose weights the seed draws. Throws InputError. */
-export async function loadModel(spec: string, seed: number, { headClasses }: LoadModelOptions = {}): Promise<LoadedModel> {
+/**
+ * Loads `spec`: an .onnx file, or the name of a built-in model (with options after a colon), whose weights the seed
+ * draws. Throws InputError.
+ */
+export async function loadModel(
+  spec: string,
+  seed: number,
+  { headClasses }: LoadModelOptions = {},
+): Promise<LoadedModel> {
   if (isZooSpec(spec)) {
     const { graph } = buildModel(spec, { seed });
-    if (headClasses !== undefined) return fromFile(spec, withNewHead(importModel(exportGraph(graph)), headClasses, seed));
-    return { name: spec, graph: trainingMode(graph), notes: [], write: (trained) => exportGraph(inferenceMode(graph), trained) };
+    if (headClasses !== undefined)
+      return fromFile(spec, withNewHead(importModel(exportGraph(graph)), headClasses, seed));
+    return {
+      name: spec,
+      graph: trainingMode(graph),
+      notes: [],
+      write: (trained) => exportGraph(inferenceMode(graph), trained),
+    };
   }
   if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
   const imported = await readModel(spec);
   if (imported.graph.parameters.length === 0) {
-    throw new InputError(`${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`);
+    throw new InputError(
+      `${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`,
+    );
   }
   const name = spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
-  return fromFile(name, headClasses === undefined ? imported : named(spec, () => withNewHead(imported, headClasses, seed)));
+  return fromFile(
+    name,
+    headClasses === undefined ? imported : named(spec, () => withNewHead(imported, headClasses, seed)),
+  );
 }
 
 function fromFile(name: string, imported: ImportedModel): LoadedModel {
@@ -76,17 +95,22 @@ function externalLoader(modelPath: string): ExternalLoader {
     try {
       handle = openSync(path, 'r');
     } catch (error) {
-      throw new InputError(`its weights in ${path} cannot be read (${reason(error)}): copy that file along with the model.`);
+      throw new InputError(
+        `its weights in ${path} cannot be read (${reason(error)}): copy that file along with the model.`,
+      );
     }
     try {
       const size = fstatSync(handle).size;
       const end = length === undefined ? size : offset + length;
       if (offset > size || end > size)
-        throw new InputError(`its weights in ${path} are cut off: the file has ${size} bytes, ${end} are needed; copy it again.`);
+        throw new InputError(
+          `its weights in ${path} are cut off: the file has ${size} bytes, ${end} are needed; copy it again.`,
+        );
       const bytes = new Uint8Array(end - offset);
       for (let filled = 0; filled < bytes.length; ) {
         const count = readSync(handle, bytes, filled, bytes.length - filled, offset + filled);
-        if (count === 0) throw new InputError(`its weights in ${path} were cut off while being read: copy the file again.`);
+        if (count === 0)
+          throw new InputError(`its weights in ${path} were cut off while being read: copy the file again.`);
         filled += count;
       }
       return bytes;

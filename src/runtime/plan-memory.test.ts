@@ -23,14 +23,18 @@ function check(device: string, bytes: number, frozen: readonly string[] = []): v
   checkPlanMemory(plan, { devices, links: { default: { bandwidthMbps: 1 } } }, { sequence, training });
 }
 
-/** Of conv1, which keeps its input and the Relu's result, and of the pooling behind it, which keeps its input too, and the places of the largest. */
+/**
+ * Of conv1, which keeps its input and the Relu's result, and of the pooling behind it, which keeps its input too, and
+ * the places of the largest.
+ */
 const [weightBytes, planes] = [(24 * 9 + 24) * 4, 24 * 28 * 28 * 4];
 const momentum = { optimizer: { ...sgd, momentum: 0.9 } };
 const ownBytes = runtimeBytes({ weightBytes }, momentum) + runtimeBytes({ weightBytes: 0 }, momentum);
 
 test('weights, gradients and momentum, the activations of K_p micro-batches, and the buffers of the runtime have to fit', () => {
   // K_0 = 2(2 − 0) − 1.
-  const needed = (samples: number, pooling: number): number => 3 * weightBytes + ownBytes + 3 * samples * (28 * 28 * 4 + planes + pooling);
+  const needed = (samples: number, pooling: number): number =>
+    3 * weightBytes + ownBytes + 3 * samples * (28 * 28 * 4 + planes + pooling);
   const least = (device: string): number => {
     let [low, high] = [0, 2 ** 26];
     while (high - low > 1) {

@@ -49,7 +49,13 @@ function peakMemoryMiB(plan: Plan, sequence: LayerSequence, training: TrainingSp
     layers,
     devices: Object.fromEntries(names.map((name) => [name, times])),
   };
-  const cluster = { devices: names.map((name) => ({ name, memoryMiB: 1 })), links: { default: { bandwidthMbps: 1000 } } };
-  const { devices } = simulate(program(plan), plan, profile, cluster, { events: false, optimizerState: optimizerStateCount(training) });
+  const cluster = {
+    devices: names.map((name) => ({ name, memoryMiB: 1 })),
+    links: { default: { bandwidthMbps: 1000 } },
+  };
+  const { devices } = simulate(program(plan), plan, profile, cluster, {
+    events: false,
+    optimizerState: optimizerStateCount(training),
+  });
   return new Map(Object.entries(devices).map(([name, device]) => [name, device.peakMemoryMiB]));
 }

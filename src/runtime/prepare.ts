@@ -1,5 +1,5 @@
-// From settings, model and data to a run that can start: everything that can be found wrong before a folder is made or a device is asked is found
-// here, as InputError. Starts nothing and writes nothing.
+// From settings, model and data to a run that can start: everything that can be found wrong before a folder is made or
+// a device is asked is found here, as InputError. Starts nothing and writes nothing.
 
 import { defined } from '../assert.ts';
 import { differentiate } from '../autodiff/differentiate.ts';
@@ -60,7 +60,12 @@ export function prepareRun(input: SessionInput): PreparedRun {
   const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings);
   const dataset = bindToModel(input.train, sequence, settings.loss);
   if (test !== undefined) bindToModel(test, sequence, settings.loss);
-  const order = { sampleCount: dataset.sampleCount, batchSize: settings.batch, seed: settings.seed, shuffle: settings.shuffle };
+  const order = {
+    sampleCount: dataset.sampleCount,
+    batchSize: settings.batch,
+    seed: settings.seed,
+    shuffle: settings.shuffle,
+  };
   const training = trainingSpec(settings, frozen, sequence);
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
@@ -108,7 +113,10 @@ function machineConfig(
 /** Grains of a micro-batch where nobody says how many: shares can differ by a quarter. */
 const grainCount = 4;
 
-/** Samples of a grain. Batch normalization sees a grain alone: where there is any, a grain is the micro-batch unless asked otherwise. */
+/**
+ * Samples of a grain. Batch normalization sees a grain alone: where there is any, a grain is the micro-batch unless
+ * asked otherwise.
+ */
 function grainOf({ grain, microBatch = 1 }: TrainSettings, sequence: LayerSequence): number {
   if (grain !== undefined) return grain;
   if (sequence.fixedBatch !== undefined || sequence.layers.some((layer) => layer.batchDependent)) return microBatch;
@@ -161,14 +169,21 @@ function checkFixedBatch({ fixedBatch }: LayerSequence, { batch, microBatch }: T
   if (fixedBatch === undefined) return;
   const mend = 'or export it with a dynamic batch axis';
   if (microBatch !== undefined && microBatch !== fixedBatch) {
-    throw new InputError(`The model was exported for a batch of exactly ${fixedBatch}: use --micro-batch ${fixedBatch}, ${mend}.`);
+    throw new InputError(
+      `The model was exported for a batch of exactly ${fixedBatch}: use --micro-batch ${fixedBatch}, ${mend}.`,
+    );
   }
   if (batch % fixedBatch !== 0) {
-    throw new InputError(`The model was exported for a batch of exactly ${fixedBatch}: use a --batch that is a multiple of it, ${mend}.`);
+    throw new InputError(
+      `The model was exported for a batch of exactly ${fixedBatch}: use a --batch that is a multiple of it, ${mend}.`,
+    );
   }
 }
 
-/** Differentiates the model whole, so that an operator without a gradient or a size that does not fit is known before any device starts. */
+/**
+ * Differentiates the model whole, so that an operator without a gradient or a size that does not fit is known before
+ * any device starts.
+ */
 function checkTrainable({ sequence, training, label }: RunSubject, { batch, microBatch }: TrainSettings): void {
   const sampleCount = microBatch ?? sequence.fixedBatch ?? batch;
   const stage = extractStage(sequence, 0, sequence.layers.length, sampleCount);
@@ -199,11 +214,17 @@ function checkSchedule(name: string): void {
 }
 
 /** A plan from a file must be for this model, batch and number of devices. */
-export function checkPlanFits(plan: Plan, sequence: LayerSequence, { batch, microBatch, workers, remote }: TrainSettings): void {
+export function checkPlanFits(
+  plan: Plan,
+  sequence: LayerSequence,
+  { batch, microBatch, workers, remote }: TrainSettings,
+): void {
   const layerCount = sequence.layers.length;
   const end = defined(plan.stages.at(-1), 'a stage').layers[1];
   if (end !== layerCount) {
-    throw new InputError(`The plan is for a model of ${end} layers, this model has ${layerCount}: make a plan from this model's profile.`);
+    throw new InputError(
+      `The plan is for a model of ${end} layers, this model has ${layerCount}: make a plan from this model's profile.`,
+    );
   }
   if (plan.batchSize !== batch) {
     throw new InputError(
@@ -218,6 +239,8 @@ export function checkPlanFits(plan: Plan, sequence: LayerSequence, { batch, micr
   }
   const deviceCount = new Set(plan.stages.flatMap((stage) => stage.devices)).size;
   if (deviceCount > workers + remote) {
-    throw new InputError(`The plan needs ${deviceCount} devices, the run has ${workers + remote}: raise --workers or --remote.`);
+    throw new InputError(
+      `The plan needs ${deviceCount} devices, the run has ${workers + remote}: raise --workers or --remote.`,
+    );
   }
 }

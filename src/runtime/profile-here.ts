@@ -32,7 +32,15 @@ const labelBytes = 8;
 
 /** Plain SGD on class numbers: what a run asks for that says nothing else. */
 export function assumedTraining(batchSize: number, frozen: readonly string[]): TrainingSpec {
-  const optimizer = { kind: 'sgd', momentum: 0, nesterov: false, weightDecay: 0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 } as const;
+  const optimizer = {
+    kind: 'sgd',
+    momentum: 0,
+    nesterov: false,
+    weightDecay: 0,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+  } as const;
   return { batchSize, loss: 'cross-entropy', optimizer, clipNorm: null, seed: 0, frozen };
 }
 

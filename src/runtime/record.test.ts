@@ -86,14 +86,17 @@ function slices(text: string | undefined): string[] {
   const { traceEvents } = JSON.parse(text ?? '') as {
     traceEvents: readonly { ph: string; name: string; pid: number; ts: number; dur: number }[];
   };
-  return traceEvents.filter(({ ph }) => ph === 'X').map(({ name, pid, ts, dur }) => `${pid} ${name} ${ts / 1000}–${(ts + dur) / 1000}`);
+  return traceEvents
+    .filter(({ ph }) => ph === 'X')
+    .map(({ name, pid, ts, dur }) => `${pid} ${name} ${ts / 1000}–${(ts + dur) / 1000}`);
 }
 
 test('the trace puts each round behind the one before, with the instructions of the plan', async () => {
   const { folder, files } = createFolder();
   const recorder = recordRun(folder);
   recorder.observe({ kind: 'deployment', plan });
-  // a: receive input, forward, send, receive gradient, backward, update; b: receive label, receive activation, forward, backward, send.
+  // a: receive input, forward, send, receive gradient, backward, update; b: receive label, receive activation, forward,
+  // backward, send.
   const trace = (device: string, round: number, times: readonly (readonly [number, number, number])[]): RunEvent => ({
     kind: 'trace',
     device,
@@ -143,8 +146,12 @@ test('the trace shows pieces on their links, and no waiting', async () => {
   recorder.observe({ kind: 'trace', device: 'a', round: 0, times });
   await recorder.finish();
   assert.deepEqual(slices(files.get('trace.json')), ['0 forward 0 1–3', '0 activation 0 3–4']);
-  const { traceEvents } = JSON.parse(files.get('trace.json') ?? '') as { traceEvents: { ph: string; pid: number; args: object }[] };
-  const rows = traceEvents.filter(({ ph, pid }) => ph === 'M' && pid === 0).map(({ args }) => (args as { name: string }).name);
+  const { traceEvents } = JSON.parse(files.get('trace.json') ?? '') as {
+    traceEvents: { ph: string; pid: number; args: object }[];
+  };
+  const rows = traceEvents
+    .filter(({ ph, pid }) => ph === 'M' && pid === 0)
+    .map(({ args }) => (args as { name: string }).name);
   assert.deepEqual(rows, ['a', 'compute', 'to b']);
 });
 
@@ -180,7 +187,8 @@ test('of a document that is told again the newest stays, even where the one befo
     written.push(model);
   });
   const recorder = recordRun(folder);
-  for (const model of ['first', 'second', 'third']) recorder.observe({ kind: 'profile', profile: { ...profile, model } });
+  for (const model of ['first', 'second', 'third'])
+    recorder.observe({ kind: 'profile', profile: { ...profile, model } });
   await recorder.finish();
   assert.deepEqual(written, ['first', 'third']);
 });

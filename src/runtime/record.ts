@@ -1,4 +1,5 @@
-// Writes a run's events into its folder: metrics.jsonl, events.jsonl, and the documents cluster.json, profile.json, plan.json and trace.json.
+// Writes a run's events into its folder: metrics.jsonl, events.jsonl, and the documents cluster.json, profile.json,
+// plan.json and trace.json.
 
 import type { Plan } from '../cluster/cluster.ts';
 import { program } from '../schedule/generate.ts';
@@ -49,7 +50,8 @@ export function recordRun(folder: RunFolder): Recorder {
           plan = event.plan;
           return write('plan.json', event.plan);
         case 'trace':
-          if (plan !== undefined && (traces.size < tracedRoundCount || traces.has(event.round))) addTrace(traces, plan, event);
+          if (plan !== undefined && (traces.size < tracedRoundCount || traces.has(event.round)))
+            addTrace(traces, plan, event);
           return;
         default: {
           const { kind, ...rest } = event;
@@ -78,7 +80,11 @@ export function recordRun(folder: RunFolder): Recorder {
 }
 
 /** Puts a device's instruction times of one round behind those of the rounds before. */
-function addTrace(traces: Map<number, ProgramEvent[]>, plan: Plan, { device, round, times }: Extract<RunEvent, { kind: 'trace' }>): void {
+function addTrace(
+  traces: Map<number, ProgramEvent[]>,
+  plan: Plan,
+  { device, round, times }: Extract<RunEvent, { kind: 'trace' }>,
+): void {
   const entry = program(plan).devices.find((candidate) => candidate.device === device);
   if (entry === undefined) return;
   const before = [...traces.entries()].filter(([other]) => other < round).flatMap(([, events]) => events);

@@ -1,11 +1,26 @@
-// The promise of fault tolerance: a device may vanish at any moment, and the losses and the final weights are those of a run in which nothing happened.
-// All of it runs for real, but for the network and the processes.
+// The promise of fault tolerance: a device may vanish at any moment, and the losses and the final weights are those of
+// a run in which nothing happened. All of it runs for real, but for the network and the processes.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { type HandPlan, handPlan } from '../testing/hand-plans.ts';
-import { difference, type MemoryCluster, type MemoryRun, type Outcome, runAlone, startCluster } from '../testing/memory-cluster.ts';
-import { batches, dropoutNet, regressionNet, residualNet, subjectOf, type TestNet, transformerNet } from '../testing/training-subjects.ts';
+import {
+  difference,
+  type MemoryCluster,
+  type MemoryRun,
+  type Outcome,
+  runAlone,
+  startCluster,
+} from '../testing/memory-cluster.ts';
+import {
+  batches,
+  dropoutNet,
+  regressionNet,
+  residualNet,
+  subjectOf,
+  type TestNet,
+  transformerNet,
+} from '../testing/training-subjects.ts';
 import { clipScale } from '../training/clipping.ts';
 import type { RunEvent } from './events.ts';
 import type { TrainingSpec } from './training-spec.ts';
@@ -35,9 +50,12 @@ async function expectAsAlone(run: MemoryRun, cluster: MemoryCluster, what: strin
   try {
     outcome = await cluster.outcome();
   } catch (error) {
-    throw new Error(`${what}: ${error instanceof Error ? error.message : error}; ${JSON.stringify(cluster.events.slice(-12))}`, {
-      cause: error,
-    });
+    throw new Error(
+      `${what}: ${error instanceof Error ? error.message : error}; ${JSON.stringify(cluster.events.slice(-12))}`,
+      {
+        cause: error,
+      },
+    );
   }
   assert.equal(outcome.losses.length, endRound, what);
   const { loss, weight, worst } = difference(outcome, single);
@@ -55,12 +73,16 @@ const subjects: readonly (readonly [string, TestNet, Partial<TrainingSpec>])[] =
   ['residual, clipped', residualNet(), { clipNorm: 0.5 }],
 ];
 
-/** Starts a run that loses a device in its third round: when copies of that state have been made, or where the stage has replicas, in the middle of it. */
+/**
+ * Starts a run that loses a device in its third round: when copies of that state have been made, or where the stage has
+ * replicas, in the middle of it.
+ */
 function startAndLose(run: MemoryRun, device: string, isReplicated: boolean): Promise<MemoryCluster> {
   return startCluster({
     ...run,
     observe: (event: RunEvent, cluster: MemoryCluster) => {
-      if (event.kind === 'replicated' && event.round === 2 && cluster.workers.has(device)) queueMicrotask(() => cluster.kill(device));
+      if (event.kind === 'replicated' && event.round === 2 && cluster.workers.has(device))
+        queueMicrotask(() => cluster.kill(device));
       if (isReplicated && event.kind === 'trace' && event.round === 2 && event.device === device) cluster.kill(device);
     },
   });
@@ -77,7 +99,9 @@ for (const [form, plan] of [
 ] as const) {
   for (const [name, net, training] of subjects) {
     for (const device of ['a', 'b', 'c']) {
-      test(`${form} plan, ${name}: ${device} is lost, and nothing shows in losses and weights`, { timeout }, async () => {
+      test(`${form} plan, ${name}: ${device} is lost, and nothing shows in losses and weights`, {
+        timeout,
+      }, async () => {
         const run = runOf(net, plan, training);
         const cluster = await startAndLose(run, device, form === 'replicated');
         await expectAsAlone(run, cluster, `${form}, ${name}, without ${device}`);

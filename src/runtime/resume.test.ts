@@ -49,12 +49,16 @@ function checkGoesOn(whole: Outcome, resumed: Outcome, tolerance: number): void 
   }
 }
 
-test('six rounds are three, a checkpoint, and three more: the very same bits, here and over workers', { timeout }, async () => {
+test('six rounds are three, a checkpoint, and three more: the very same bits, here and over workers', {
+  timeout,
+}, async () => {
   for (const net of [transformerNet(), batchNormNet()]) {
     for (const training of optimizers) {
       for (const train of [runCluster, runAlone]) {
         const whole = await train(runOf(net, straight, training));
-        const resumed = await train(runOf(net, straight, training, defined(whole.checkpoints.get(3), 'the checkpoint')));
+        const resumed = await train(
+          runOf(net, straight, training, defined(whole.checkpoints.get(3), 'the checkpoint')),
+        );
         checkGoesOn(whole, resumed, 0);
       }
     }
@@ -71,15 +75,21 @@ test('a run goes on with another plan, and as one device, within the rounding of
   }
 });
 
-test('a checkpoint holds every parameter, buffer and piece of optimizer state once, in its shape', { timeout }, async () => {
+test('a checkpoint holds every parameter, buffer and piece of optimizer state once, in its shape', {
+  timeout,
+}, async () => {
   const run = runOf(batchNormNet(), hybrid, { optimizer: { ...sgd, kind: 'adam' }, frozen: ['a.weight'] });
   const { state } = await runCluster(run);
   const { graph } = run.subject.sequence;
   assert.deepEqual([...state.parameter.keys()].sort(), [...graph.parameters].sort());
   assert.deepEqual([...state.buffer.keys()].sort(), [...graph.buffers].sort());
   const trained = graph.parameters.filter((name) => name !== 'a.weight');
-  assert.deepEqual([...state.optimizer.keys()].sort(), trained.flatMap((name) => [`${name}/mean`, `${name}/variance`]).sort());
-  for (const [name, { shape }] of [...state.parameter, ...state.buffer]) assert.deepEqual(shape, graph.initializers.get(name)?.shape);
+  assert.deepEqual(
+    [...state.optimizer.keys()].sort(),
+    trained.flatMap((name) => [`${name}/mean`, `${name}/variance`]).sort(),
+  );
+  for (const [name, { shape }] of [...state.parameter, ...state.buffer])
+    assert.deepEqual(shape, graph.initializers.get(name)?.shape);
   assert.deepEqual(state.parameter.get('a.weight')?.data, graph.initializers.get('a.weight')?.data);
 });
 

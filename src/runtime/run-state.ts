@@ -3,7 +3,9 @@
 import type { Tensor } from '../graph/tensor.ts';
 import type { StateRole } from './messages.ts';
 
-/** Parameters, buffers and optimizer state. Optimizer state is named "parameter/kind", such as "conv1.weight/momentum". */
+/**
+ * Parameters, buffers and optimizer state. Optimizer state is named "parameter/kind", such as "conv1.weight/momentum".
+ */
 export type RunState = Readonly<Record<StateRole, ReadonlyMap<string, Tensor>>>;
 
 /** The parameter that an optimizer state's name belongs to. */

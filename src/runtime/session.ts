@@ -1,5 +1,5 @@
-// One training run, prepared (prepare.ts), to its result: what the commands `train`, `quickstart` and `verify` share. It trains here or over workers, tests,
-// and writes checkpoints and the trained model; events go to an observer.
+// One training run, prepared (prepare.ts), to its result: what the commands `train`, `quickstart` and `verify` share.
+// It trains here or over workers, tests, and writes checkpoints and the trained model; events go to an observer.
 
 import type { Clock } from '../clock.ts';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
@@ -57,12 +57,23 @@ export interface SessionResult {
 }
 
 /** Prepares and runs. Without a folder nothing is written. */
-export async function runSession(input: SessionInput, environment: SessionEnvironment, folder?: RunFolder): Promise<SessionResult> {
+export async function runSession(
+  input: SessionInput,
+  environment: SessionEnvironment,
+  folder?: RunFolder,
+): Promise<SessionResult> {
   return runPrepared(prepareRun(input), environment, folder);
 }
 
-/** Trains, tests, and writes into the folder. Throws RunError when the run fails, InputError where the devices or the network do not allow it. */
-export function runPrepared(run: PreparedRun, environment: SessionEnvironment, folder?: RunFolder): Promise<SessionResult> {
+/**
+ * Trains, tests, and writes into the folder. Throws RunError when the run fails, InputError where the devices or the
+ * network do not allow it.
+ */
+export function runPrepared(
+  run: PreparedRun,
+  environment: SessionEnvironment,
+  folder?: RunFolder,
+): Promise<SessionResult> {
   return new Session(run, environment, folder).run();
 }
 
@@ -113,7 +124,15 @@ class Session {
     const bytes = isDone || round > machine.firstRound ? this.#trainedModel() : undefined;
     if (bytes !== undefined) await this.#folder?.write('model.onnx', bytes);
     const evaluation = stopped || bytes === undefined ? undefined : await this.#evaluate(bytes, round);
-    return { rounds: round, stopped, losses: this.#losses, trainSeconds, state: this.#state, evaluation, plan: this.#plan };
+    return {
+      rounds: round,
+      stopped,
+      losses: this.#losses,
+      trainSeconds,
+      state: this.#state,
+      evaluation,
+      plan: this.#plan,
+    };
   }
 
   #observe(event: RunEvent): void {
@@ -124,7 +143,8 @@ class Session {
     const hooks: RunHooks = {
       batch: (round) => gather(this.#prepared.dataset, batchIndices(this.#prepared.order, round)),
       observe: (event) => this.#watch(event),
-      onCommitted: (round, loss, correctCount, rate, results) => this.#committed(round, loss, correctCount, rate, results),
+      onCommitted: (round, loss, correctCount, rate, results) =>
+        this.#committed(round, loss, correctCount, rate, results),
       onCheckpoint: (round, state) => this.#checkpoint(round, state),
     };
     return this.#prepared.machine.workerCount === 0 ? this.#trainHere(hooks) : this.#trainOverWorkers(hooks);
@@ -190,10 +210,14 @@ class Session {
   }
 
   /**
-   * A plan for other devices than those that the run began with: with the same micro-batches, over which batches are normalized, unless nothing fits
-   * with these and devices wait for it.
+   * A plan for other devices than those that the run began with: with the same micro-batches, over which batches are
+   * normalized, unless nothing fits with these and devices wait for it.
    */
-  async #planAgain(profile: Profile, measured: Cluster, { from, isUrgent, isOver }: PlanWish): Promise<Plan | undefined> {
+  async #planAgain(
+    profile: Profile,
+    measured: Cluster,
+    { from, isUrgent, isOver }: PlanWish,
+  ): Promise<Plan | undefined> {
     const given = this.#given(measured);
     const { clock } = this.#environment;
     const cluster = remaining(
@@ -218,7 +242,10 @@ class Session {
     }
   }
 
-  /** The cluster that the user describes, but for what devices and links have shown that they cannot hold and carry; by default the measured one. */
+  /**
+   * The cluster that the user describes, but for what devices and links have shown that they cannot hold and carry; by
+   * default the measured one.
+   */
   #given(measured: Cluster): Cluster {
     const { cluster } = this.#prepared;
     if (cluster === undefined) return measured;
@@ -278,7 +305,8 @@ class Session {
 
   /** Events pass through here on their way out; documents of the run folder are written from them. */
   #watch(event: RunEvent): void {
-    if (event.kind === 'drift') for (const change of event.links) this.#linkChanges.set([...change.between].sort().join(' '), change);
+    if (event.kind === 'drift')
+      for (const change of event.links) this.#linkChanges.set([...change.between].sort().join(' '), change);
     if (event.kind === 'memory-lowered') this.#loweredMiB.set(event.device, event.toMiB);
     if (event.kind === 'phase' && event.phase === 'training' && !this.#isTraining) {
       this.#isTraining = true;
@@ -295,7 +323,13 @@ class Session {
     this.#observe(event);
   }
 
-  #committed(round: number, loss: number, correctCount: number, rate: number, results: Parameters<RunHooks['onCommitted']>[4]): void {
+  #committed(
+    round: number,
+    loss: number,
+    correctCount: number,
+    rate: number,
+    results: Parameters<RunHooks['onCommitted']>[4],
+  ): void {
     const nowMs = this.#environment.clock.now();
     const seconds = Math.max(1e-9, (nowMs - this.#lastCommitMs) / 1000);
     this.#lastCommitMs = nowMs;
@@ -317,7 +351,11 @@ class Session {
     const work = Object.fromEntries(
       told.map(([device, { processMs = 0, linksMs, reducingMs }]) => [
         device,
-        { processMs, ...(linksMs === undefined ? {} : { linksMs }), ...(reducingMs === undefined ? {} : { reducingMs }) },
+        {
+          processMs,
+          ...(linksMs === undefined ? {} : { linksMs }),
+          ...(reducingMs === undefined ? {} : { reducingMs }),
+        },
       ]),
     );
     this.#observe({ kind: 'round', metrics, endRound: machine.endRound, busyFraction, work });
@@ -327,7 +365,11 @@ class Session {
     this.#state = state;
     const isSafe = await this.#save(round, state);
     const { evaluateEvery, endRound } = this.#prepared.machine;
-    const isTested = evaluateEvery !== undefined && round % evaluateEvery === 0 && round < endRound && !this.#environment.signal.aborted;
+    const isTested =
+      evaluateEvery !== undefined &&
+      round % evaluateEvery === 0 &&
+      round < endRound &&
+      !this.#environment.signal.aborted;
     if (isTested) await this.#evaluate(this.#trainedModel(), round);
     this.#lastCommitMs = this.#environment.clock.now();
     return isSafe;
@@ -350,7 +392,10 @@ class Session {
       return true;
     } catch (error) {
       if (!(error instanceof RunError)) throw error;
-      this.#observe({ kind: 'warning', message: `No checkpoint after round ${round}: ${error.message} Training goes on.` });
+      this.#observe({
+        kind: 'warning',
+        message: `No checkpoint after round ${round}: ${error.message} Training goes on.`,
+      });
       return false;
     }
   }

@@ -1,4 +1,5 @@
-// The settings of a training run, as the library takes them; the command line makes them from flags and a config file (cli/settings.ts).
+// The settings of a training run, as the library takes them; the command line makes them from flags and a config file
+// (cli/settings.ts).
 
 import type { CompressMode } from '../planner/compress.ts';
 
@@ -56,10 +57,16 @@ export interface TrainSettings {
   readonly replicateBatchNorm: boolean;
   /** Rounds between two copies of a single-device stage to another device, at least; 0: no copies. */
   readonly replicateEvery?: number;
-  /** The same bits whatever the plan: samples are computed in grains, and gradients added in their order. Needs microBatch. */
+  /**
+   * The same bits whatever the plan: samples are computed in grains, and gradients added in their order. Needs
+   * microBatch.
+   */
   readonly strict: boolean;
   /** Samples of a grain in a strict run; absent: about a quarter of the micro-batch. */
   readonly grain?: number;
-  /** Activations are computed again where keeping them would take too much memory: bytes a device, or what its memory allows. */
+  /**
+   * Activations are computed again where keeping them would take too much memory: bytes a device, or what its memory
+   * allows.
+   */
   readonly recompute: 'auto' | 'none' | number;
 }

@@ -38,7 +38,10 @@ test('what another compiler made is not read', () =>
   withFolder(async (folder) => {
     await createStageFiles({ folder, compiler }).write('a', pieces);
     assert.equal(await createStageFiles({ folder, compiler: () => Promise.resolve('two') }).read('a'), undefined);
-    assert.equal(await createStageFiles({ folder, compiler: () => Promise.reject(new Error('not known')) }).read('a'), undefined);
+    assert.equal(
+      await createStageFiles({ folder, compiler: () => Promise.reject(new Error('not known')) }).read('a'),
+      undefined,
+    );
     assert.notEqual(await createStageFiles({ folder, compiler }).read('a'), undefined);
   }));
 
@@ -96,7 +99,10 @@ test('what a writer that died left is removed when it is old; other files stay',
     await utimes(other, 1, 1);
     await files.write('b', pieces);
     const names = new Set(await readdir(folder));
-    assert.deepEqual([names.has('.x.stage.0.tmp'), names.has('.y.stage.0.tmp'), names.has('notes.txt')], [false, true, true]);
+    assert.deepEqual(
+      [names.has('.x.stage.0.tmp'), names.has('.y.stage.0.tmp'), names.has('notes.txt')],
+      [false, true, true],
+    );
     assert.equal(names.size, 4);
   }));
 

@@ -1,5 +1,5 @@
-// Compiled stages in the user's cache folder, bounded in size: each a file named by what it was made of, which begins with a hash of the rest. A file
-// that is damaged, or made by another version of the compiler, is as good as none.
+// Compiled stages in the user's cache folder, bounded in size: each a file named by what it was made of, which begins
+// with a hash of the rest. A file that is damaged, or made by another version of the compiler, is as good as none.
 
 import { createHash } from 'node:crypto';
 import { readdir, readFile, rm, stat, utimes } from 'node:fs/promises';
@@ -27,7 +27,12 @@ const abandonedMs = 3_600_000;
 
 /** The store over files. */
 export function createStageFiles(options: StageFilesOptions = {}): StageStore {
-  const { folder = join(cacheFolder(), 'stages'), maxBytes = 2 ** 29, compiler = hashOfCode, onWarning = () => {} } = options;
+  const {
+    folder = join(cacheFolder(), 'stages'),
+    maxBytes = 2 ** 29,
+    compiler = hashOfCode,
+    onWarning = () => {},
+  } = options;
   const version = compiler(); // of the code that is loaded: files may be replaced later
   version.catch(() => {}); // seen where it is used
   const pathOf = async (key: string): Promise<string> => {

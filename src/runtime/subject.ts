@@ -9,7 +9,10 @@ import { isFloat } from '../graph/tensor.ts';
 import { bindDataset } from '../training/data/bind.ts';
 import { checkLabels, type Dataset } from '../training/data/dataset.ts';
 
-/** The graph with sizes that it leaves open (an image's height, a sentence's length) as the data have them: by name where all inputs' names agree, else by position. */
+/**
+ * The graph with sizes that it leaves open (an image's height, a sentence's length) as the data have them: by name
+ * where all inputs' names agree, else by position.
+ */
 export function sizedByData(graph: Graph, { inputs }: Dataset): Graph {
   const isNamed = graph.inputs.every(({ name }) => inputs.some((field) => field.name === name));
   const sizes: Record<string, number> = {};
@@ -23,7 +26,10 @@ export function sizedByData(graph: Graph, { inputs }: Dataset): Graph {
   return bindDimensions(graph, sizes);
 }
 
-/** The data set with one field for each input of the model and labels that the loss takes; labels are checked against the output's classes. */
+/**
+ * The data set with one field for each input of the model and labels that the loss takes; labels are checked against
+ * the output's classes.
+ */
 export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cross-entropy' | 'mse'): Dataset {
   const outputCut = defined(defined(sequence.layers.at(-1), 'a layer').outputs[0], 'the output');
   for (const input of sequence.inputs) checkBatchFirst(input, 'input');
@@ -45,7 +51,10 @@ function checkBatchFirst({ name, shape, batchAxis }: CutTensor, what: 'input' | 
   );
 }
 
-/** The number of classes: axis 1 of [N, C] and [N, C, d…], the last axis where the labels are [N, T] and the output [N, T, C]. Axis 1 wins where both fit, as in PyTorch. */
+/**
+ * The number of classes: axis 1 of [N, C] and [N, C, d…], the last axis where the labels are [N, T] and the output [N,
+ * T, C]. Axis 1 wins where both fit, as in PyTorch.
+ */
 function classCount(output: readonly (number | 'N')[], dataset: Dataset): number {
   const { values, source } = dataset.labels;
   const perSample = values.shape.slice(1);

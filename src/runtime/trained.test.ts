@@ -13,5 +13,8 @@ test('the settings of a run name its model; damaged ones are one sentence', () =
     () => modelSettings('model: [digits\n', '/r/config.yaml'),
     /^InputError: \/r\/config\.yaml: line \d+, column \d+ is neither JSON nor YAML/,
   );
-  assert.throws(() => modelSettings('- model\n', '/r/config.yaml'), /^InputError: \/r\/config\.yaml does not name the model of the run\.$/);
+  assert.throws(
+    () => modelSettings('- model\n', '/r/config.yaml'),
+    /^InputError: \/r\/config\.yaml does not name the model of the run\.$/,
+  );
 });

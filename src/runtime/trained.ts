@@ -1,4 +1,5 @@
-// The trained model of a run, from its folder: its settings name the model, its last whole checkpoint holds the weights.
+// The trained model of a run, from its folder: its settings name the model, its last whole checkpoint holds the
+// weights.
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -15,7 +16,8 @@ export async function modelOfRun(
   const { model, seed, ...head } = await readSettings(folder);
   const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'));
   warnings.forEach(onWarning);
-  if (checkpoint === undefined) throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
+  if (checkpoint === undefined)
+    throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
   const loaded = await loadModel(model, seed, head);
   return { bytes: loaded.write(new Map([...checkpoint.parameters, ...checkpoint.buffers])), round: checkpoint.round };
 }
@@ -42,10 +44,18 @@ async function readSettings(folder: string): Promise<ModelSettings> {
 /** The model in the text of a run's config.yaml, which lies at `path`. Throws InputError. */
 export function modelSettings(text: string, path: string): ModelSettings {
   const settings = readDocument(text, path);
-  if (typeof settings !== 'object' || settings === null || !('model' in settings) || typeof settings.model !== 'string') {
+  if (
+    typeof settings !== 'object' ||
+    settings === null ||
+    !('model' in settings) ||
+    typeof settings.model !== 'string'
+  ) {
     throw new InputError(`${path} does not name the model of the run.`);
   }
   const seed = 'seed' in settings && typeof settings.seed === 'number' ? settings.seed : 0;
-  const head = 'head-classes' in settings && typeof settings['head-classes'] === 'number' ? { headClasses: settings['head-classes'] } : {};
+  const head =
+    'head-classes' in settings && typeof settings['head-classes'] === 'number'
+      ? { headClasses: settings['head-classes'] }
+      : {};
   return { model: settings.model, seed, ...head };
 }

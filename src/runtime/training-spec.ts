@@ -1,4 +1,5 @@
-// What a run trains, in plain data that travels to every device: loss, optimizer, clipping, seed. Validated wherever it is read.
+// What a run trains, in plain data that travels to every device: loss, optimizer, clipping, seed. Validated wherever it
+// is read.
 
 import { z } from 'zod';
 
@@ -28,8 +29,8 @@ export interface TrainingSpec {
   /** Bytes that the activations kept on each device may take, 'auto' for what its memory allows; absent: no limit. */
   readonly recompute?: 'auto' | number | undefined;
   /**
-   * Strict: samples are computed in blocks of so many, and gradients added in their order, so that plans with the same micro-batches give the same bits. Shares are
-   * multiples of it. Absent: not strict.
+   * Strict: samples are computed in blocks of so many, and gradients added in their order, so that plans with the same
+   * micro-batches give the same bits. Shares are multiples of it. Absent: not strict.
    */
   readonly grain?: number | undefined;
 }

@@ -1,4 +1,5 @@
-// Is a distributed run the same as training on one device? Runs both from the same weights and data and compares every loss and the final state.
+// Is a distributed run the same as training on one device? Runs both from the same weights and data and compares every
+// loss and the final state.
 
 import { defined } from '../assert.ts';
 import { elementCount, type Tensor } from '../graph/tensor.ts';
@@ -18,7 +19,10 @@ export interface Comparison {
   readonly distributed: SessionResult;
 }
 
-/** Runs the session as it is, then again in this process with the same micro-batches, and compares. Undefined where it was stopped before its end. */
+/**
+ * Runs the session as it is, then again in this process with the same micro-batches, and compares. Undefined where it
+ * was stopped before its end.
+ */
 export async function verifyRun(
   input: SessionInput,
   environment: SessionEnvironment,
@@ -45,7 +49,10 @@ export function compare(distributed: SessionResult, single: SessionResult): Comp
       if (difference >= weightDifference) [weightDifference, worstWeight] = [difference, name];
     }
   }
-  const lossDifference = losses.reduce((most, [a, b]) => Math.max(most, Math.abs(a - b) / Math.max(Math.abs(b), 1e-12)), 0);
+  const lossDifference = losses.reduce(
+    (most, [a, b]) => Math.max(most, Math.abs(a - b) / Math.max(Math.abs(b), 1e-12)),
+    0,
+  );
   return { losses, lossDifference, weightDifference, worstWeight, distributed };
 }
 

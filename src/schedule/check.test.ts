@@ -21,7 +21,10 @@ test('every generated program passes, with and without a feed', () => {
 
 /** The program with the instructions of one device replaced. */
 function withInstructions(of: Program, index: number, instructions: readonly Instruction[]): Program {
-  return { ...of, devices: of.devices.map((device, place) => (place === index ? { ...device, instructions } : device)) };
+  return {
+    ...of,
+    devices: of.devices.map((device, place) => (place === index ? { ...device, instructions } : device)),
+  };
 }
 
 test('a program that lost any instruction is caught, and one that has any twice', () => {
@@ -49,7 +52,9 @@ test('a receive after the computation that needs it, and a send before the one t
       const whole = program(plan);
       const index = choice % whole.devices.length;
       const instructions = [...(whole.devices[index] as DeviceProgram).instructions];
-      const computing = instructions.flatMap((step, position) => (step.kind === 'forward' || step.kind === 'backward' ? [position] : []));
+      const computing = instructions.flatMap((step, position) =>
+        step.kind === 'forward' || step.kind === 'backward' ? [position] : [],
+      );
       const position = computing[choice % Math.max(1, computing.length)] ?? -1;
       const [before, step, after] = [instructions[position - 1], instructions[position], instructions[position + 1]];
       if (before?.kind === 'receive') instructions.splice(position - 1, 2, step as Instruction, before);
@@ -97,7 +102,9 @@ const mistakes: readonly (readonly [title: string, broken: Program, message: Reg
   [
     'samples that the sender does not own',
     changed(2, (steps) =>
-      steps.map((step) => (step.kind === 'receive' && step.from === 'a' ? { ...step, samples: [0, 3] as const } : step)),
+      steps.map((step) =>
+        step.kind === 'receive' && step.from === 'a' ? { ...step, samples: [0, 3] as const } : step,
+      ),
     ),
     /"c" \(stage 1\) exchanges activation from "a" for samples \[0, 3\), which one end does not own/,
   ],
@@ -111,13 +118,23 @@ const mistakes: readonly (readonly [title: string, broken: Program, message: Reg
     changed(1, (steps) => steps.map((step) => (step.kind === 'all-reduce' ? { ...step, group: ['b'] } : step))),
     /"b" \(stage 0\) reduces over another group than its stage/,
   ],
-  ['an update before the end', changed(2, (steps) => [{ kind: 'update' }, ...steps]), /"c" \(stage 1\) has an update before its end/],
-  ['a missing device', { ...program(plan), devices: program(plan).devices.slice(1) }, /stage 0 has other devices than the plan/],
+  [
+    'an update before the end',
+    changed(2, (steps) => [{ kind: 'update' }, ...steps]),
+    /"c" \(stage 1\) has an update before its end/,
+  ],
+  [
+    'a missing device',
+    { ...program(plan), devices: program(plan).devices.slice(1) },
+    /stage 0 has other devices than the plan/,
+  ],
   [
     'overlapping shares',
     {
       ...program(plan),
-      devices: program(plan).devices.map((device) => (device.device === 'b' ? { ...device, samples: [1, 4] as const } : device)),
+      devices: program(plan).devices.map((device) =>
+        device.device === 'b' ? { ...device, samples: [1, 4] as const } : device,
+      ),
     },
     /the samples of stage 0 do not cover a micro-batch exactly once/,
   ],
@@ -125,7 +142,9 @@ const mistakes: readonly (readonly [title: string, broken: Program, message: Reg
     'other layers',
     {
       ...program(plan),
-      devices: program(plan).devices.map((device) => (device.device === 'c' ? { ...device, layers: [2, 3] as const } : device)),
+      devices: program(plan).devices.map((device) =>
+        device.device === 'c' ? { ...device, layers: [2, 3] as const } : device,
+      ),
     },
     /"c" \(stage 1\) holds layers \[2, 3\) and its stage \[1, 3\)/,
   ],
@@ -147,8 +166,10 @@ function rebucketed(index: number, change: (steps: Instruction[]) => readonly In
   return withInstructions(whole, index, change([...(whole.devices[index] as DeviceProgram).instructions]));
 }
 
-const isReduction = (step: Instruction, first: number): boolean => step.kind === 'all-reduce' && step.layers?.[0] === first;
-const isPiece = (step: Instruction, first: number): boolean => step.kind === 'backward-weight' && step.layers?.[0] === first;
+const isReduction = (step: Instruction, first: number): boolean =>
+  step.kind === 'all-reduce' && step.layers?.[0] === first;
+const isPiece = (step: Instruction, first: number): boolean =>
+  step.kind === 'backward-weight' && step.layers?.[0] === first;
 
 const bucketMistakes: readonly (readonly [title: string, broken: Program, message: RegExp])[] = [
   [
@@ -214,12 +235,20 @@ for (const [title, broken, message] of mistakes) {
 }
 
 test('a cycle of waits is caught although every piece has its partner', () => {
-  // The second stage wants both forwards before its first backward, the first stage wants the first gradient before its second forward.
+  // The second stage wants both forwards before its first backward, the first stage wants the first gradient before its
+  // second forward.
   const stages = [
     { layers: [0, 1] as const, devices: ['a'], samples: [1], inFlight: 1 },
     { layers: [1, 2] as const, devices: ['b'], samples: [1], inFlight: 2 },
   ];
-  const impossible: PlanLayout = { planner: 'test', schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages };
+  const impossible: PlanLayout = {
+    planner: 'test',
+    schedule: '1f1b',
+    batchSize: 2,
+    microBatchSize: 1,
+    microBatchCount: 2,
+    stages,
+  };
   const early = program({ ...impossible, stages: stages.map((stage) => ({ ...stage, inFlight: 1 })) }, { feed: false });
   const late = program({ ...impossible, schedule: 'gpipe' }, { feed: false });
   const mixed: Program = { ...early, devices: [early.devices[0] as DeviceProgram, late.devices[1] as DeviceProgram] };
@@ -237,10 +266,14 @@ test('a backward in two halves passes', () => {
       const next = steps[position + 1];
       const owed = step.kind === 'backward' || step.kind === 'send' ? step.microBatch : -1;
       const backward = step.kind === 'backward' || (step.kind === 'send' && step.payload === 'gradient');
-      if (backward && !(next?.kind === 'send' && next.payload === 'gradient')) result.push({ kind: 'backward-weight', microBatch: owed });
+      if (backward && !(next?.kind === 'send' && next.payload === 'gradient'))
+        result.push({ kind: 'backward-weight', microBatch: owed });
     }
     return result;
   };
   const whole = program(plan);
-  checkProgram({ ...whole, devices: whole.devices.map((device) => ({ ...device, instructions: split(device.instructions) })) }, plan);
+  checkProgram(
+    { ...whole, devices: whole.devices.map((device) => ({ ...device, instructions: split(device.instructions) })) },
+    plan,
+  );
 });

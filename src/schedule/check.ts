@@ -1,7 +1,8 @@
-// Proves a Program before anything runs: every layer once, every sample forward and backward once in each stage (in two halves, in pieces: all of
-// them), weight gradients in the order of the micro-batches and reduced when they are final, every send with its receive, no cycle of waits, never
-// more than K_p micro-batches kept. A violation is a mistake of whoever made the Program, and is
-// thrown as such (assert.ts) with the device, the micro-batch and the rule. Not checked: memory (the planner's) and time.
+// Proves a Program before anything runs: every layer once, every sample forward and backward once in each stage (in two
+// halves, in pieces: all of them), weight gradients in the order of the micro-batches and reduced when they are final,
+// every send with its receive, no cycle of waits, never more than K_p micro-batches kept. A violation is a mistake of
+// whoever made the Program, and is thrown as such (assert.ts) with the device, the micro-batch and the rule. Not
+// checked: memory (the planner's) and time.
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
@@ -17,10 +18,15 @@ import {
   type SampleRange,
 } from './program.ts';
 
-/** Throws an Error naming the first violation of `program`, which claims to be a round of `plan`. Time and memory linear in its instructions. */
+/**
+ * Throws an Error naming the first violation of `program`, which claims to be a round of `plan`. Time and memory linear
+ * in its instructions.
+ */
 export function checkProgram(program: Program, plan: PlanLayout): void {
   checkLayout(program, plan);
-  const feed = program.devices.some((device) => device.instructions.some((step) => step.kind === 'receive' && step.from === null));
+  const feed = program.devices.some((device) =>
+    device.instructions.some((step) => step.kind === 'receive' && step.from === null),
+  );
   const owners = new Map(program.devices.map((device) => [device.device, device]));
   const groups = plan.stages.map((stage) => stage.devices);
   for (const device of program.devices) {
@@ -36,7 +42,10 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
 
 /** Stages hold the plan's layers, each exactly once and in order, and their devices' samples tile the micro-batch. */
 function checkLayout(program: Program, plan: PlanLayout): void {
-  assert(program.stageCount === plan.stages.length, `the program has ${program.stageCount} stages and the plan ${plan.stages.length}`);
+  assert(
+    program.stageCount === plan.stages.length,
+    `the program has ${program.stageCount} stages and the plan ${plan.stages.length}`,
+  );
   assert(
     program.microBatchCount === plan.microBatchCount,
     `the program has ${program.microBatchCount} micro-batches and the plan ${plan.microBatchCount}`,
@@ -68,13 +77,23 @@ function checkLayout(program: Program, plan: PlanLayout): void {
       seen.add(device.device);
     }
     const shares = devices.map((device) => device.samples);
-    assert(tile(shares, [0, program.microBatchSize]), `the samples of stage ${index} do not cover a micro-batch exactly once`);
+    assert(
+      tile(shares, [0, program.microBatchSize]),
+      `the samples of stage ${index} do not cover a micro-batch exactly once`,
+    );
   }
   assert(seen.size === program.devices.length, 'a device stands in a stage that the plan does not have');
 }
 
-/** Each micro-batch forward once, then backward once (or its two halves; never where nothing is trained), and at most `limit` between the two. */
-function checkOrder(device: DeviceProgram, program: Program, { limit, forwardOnly }: { limit: number; forwardOnly: boolean }): void {
+/**
+ * Each micro-batch forward once, then backward once (or its two halves; never where nothing is trained), and at most
+ * `limit` between the two.
+ */
+function checkOrder(
+  device: DeviceProgram,
+  program: Program,
+  { limit, forwardOnly }: { limit: number; forwardOnly: boolean },
+): void {
   const done = new Set<string>();
   const pieces = new PieceOrder(device);
   let [alive, next] = [0, 0];
@@ -86,7 +105,10 @@ function checkOrder(device: DeviceProgram, program: Program, { limit, forwardOnl
     if (step.kind === 'forward') alive++;
     if (step.kind === 'backward' || step.kind === 'backward-weight') {
       alive--;
-      assert(step.microBatch === next++, `${title(device)} adds the weight gradients of micro-batch ${step.microBatch} out of order`);
+      assert(
+        step.microBatch === next++,
+        `${title(device)} adds the weight gradients of micro-batch ${step.microBatch} out of order`,
+      );
     }
     assert(
       alive <= limit,
@@ -98,9 +120,15 @@ function checkOrder(device: DeviceProgram, program: Program, { limit, forwardOnl
     const forward = done.has(`forward ${at}`);
     const backward = done.has(`backward ${at}`) || done.has(`backward-weight ${at}`);
     const name = title(device);
-    assert(forward === expected > 0, `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the forward of micro-batch ${at}`);
+    assert(
+      forward === expected > 0,
+      `${name} ${expected > 0 ? 'never runs' : 'has no samples but runs'} the forward of micro-batch ${at}`,
+    );
     const why = isIdle(device) ? 'has no samples but runs' : 'has nothing to train but runs';
-    assert(backward === (expected > 0 && !forwardOnly), `${name} ${backward ? why : 'never runs'} the backward of micro-batch ${at}`);
+    assert(
+      backward === (expected > 0 && !forwardOnly),
+      `${name} ${backward ? why : 'never runs'} the backward of micro-batch ${at}`,
+    );
   }
 }
 
@@ -118,7 +146,10 @@ function checkComputation(device: DeviceProgram, program: Program, step: Pass, d
     (step.kind.startsWith('backward-') && has('backward')) ||
     (step.kind === 'backward' && (has('backward-input') || has('backward-weight')));
   assert(!twice, `${name} runs the ${step.kind} of micro-batch ${at} twice`);
-  assert(step.kind === 'forward' || has('forward'), `${name} runs the ${step.kind} of micro-batch ${at} before its forward`);
+  assert(
+    step.kind === 'forward' || has('forward'),
+    `${name} runs the ${step.kind} of micro-batch ${at} before its forward`,
+  );
   assert(
     step.kind !== 'backward-weight' || has('backward-input'),
     `${name} runs the backward-weight of micro-batch ${at} before its backward-input`,
@@ -146,7 +177,10 @@ class PieceOrder {
       return true;
     }
     const { layer } = this.#open ?? { layer: layers[1] };
-    assert(this.#open === undefined || this.#open.pass === pass, `${name} runs the ${pass} inside the ${this.#open?.pass}`);
+    assert(
+      this.#open === undefined || this.#open.pass === pass,
+      `${name} runs the ${pass} inside the ${this.#open?.pass}`,
+    );
     assert(
       range[1] === layer && range[0] < layer && range[0] >= layers[0],
       `${name} runs layers [${range.join(', ')}) of the ${pass}, not those below ${layer}`,
@@ -156,11 +190,18 @@ class PieceOrder {
   }
 }
 
-/** Before each computation its pieces arrive, after it its results leave: each piece owned by both ends, together exactly this device's samples. */
+/**
+ * Before each computation its pieces arrive, after it its results leave: each piece owned by both ends, together
+ * exactly this device's samples.
+ */
 function checkPieces(
   device: DeviceProgram,
   program: Program,
-  { owners, feed, sendsGradients }: { owners: ReadonlyMap<string, DeviceProgram>; feed: boolean; sendsGradients: boolean },
+  {
+    owners,
+    feed,
+    sendsGradients,
+  }: { owners: ReadonlyMap<string, DeviceProgram>; feed: boolean; sendsGradients: boolean },
 ): void {
   const arrived = new Map<string, SampleRange[]>();
   const sent = new Map<string, SampleRange[]>();
@@ -169,11 +210,20 @@ function checkPieces(
     if (step.kind === 'receive') {
       checkReceive(device, step, program, owners);
       const late = done.has(`${step.payload === 'gradient' ? 'backward' : 'forward'} ${step.microBatch}`);
-      assert(!late, `${title(device)} waits for the ${step.payload} of micro-batch ${step.microBatch} after it was needed`);
+      assert(
+        !late,
+        `${title(device)} waits for the ${step.payload} of micro-batch ${step.microBatch} after it was needed`,
+      );
     }
     if (step.kind === 'send') {
-      const cause = step.payload === 'activation' ? done.has(`forward ${step.microBatch}`) : done.has(`backward ${step.microBatch}`);
-      assert(cause, `${title(device)} sends the ${step.payload} of micro-batch ${step.microBatch} before it is computed`);
+      const cause =
+        step.payload === 'activation'
+          ? done.has(`forward ${step.microBatch}`)
+          : done.has(`backward ${step.microBatch}`);
+      assert(
+        cause,
+        `${title(device)} sends the ${step.payload} of micro-batch ${step.microBatch} before it is computed`,
+      );
       checkOwners(
         device,
         owners.get(step.to),
@@ -193,7 +243,10 @@ function checkPieces(
     if (isWhole) done.add(`${step.kind === 'backward-input' ? 'backward' : step.kind} ${step.microBatch}`);
     for (const payload of expectedBefore(device, program, step, feed)) {
       const whole = tile(arrived.get(`${payload} ${step.microBatch}`) ?? [], device.samples);
-      assert(whole, `${title(device)} runs the ${step.kind} of micro-batch ${step.microBatch} without exactly its ${payload} pieces`);
+      assert(
+        whole,
+        `${title(device)} runs the ${step.kind} of micro-batch ${step.microBatch} without exactly its ${payload} pieces`,
+      );
     }
   }
   if (isIdle(device)) return;
@@ -208,7 +261,10 @@ function checkPieces(
         assert(pieces.length === 0, `${title(device)} sends the gradient of micro-batch ${at}, which nobody wants`);
         continue;
       }
-      assert(tile(pieces, device.samples), `${title(device)} does not send the ${payload} of micro-batch ${at} exactly once`);
+      assert(
+        tile(pieces, device.samples),
+        `${title(device)} does not send the ${payload} of micro-batch ${at} exactly once`,
+      );
     }
   }
 }
@@ -240,7 +296,13 @@ function checkReceive(
   }
 }
 
-function checkOwners(device: DeviceProgram, other: DeviceProgram | undefined, samples: SampleRange, stage: number, what: string): void {
+function checkOwners(
+  device: DeviceProgram,
+  other: DeviceProgram | undefined,
+  samples: SampleRange,
+  stage: number,
+  what: string,
+): void {
   assert(other !== undefined, `${title(device)} exchanges ${what}, which has no program`);
   assert(other.stage === stage, `${title(device)} exchanges ${what}, which is not in stage ${stage}`);
   const owned = [device, other].every((end) => samples[0] >= end.samples[0] && samples[1] <= end.samples[1]);
@@ -248,8 +310,8 @@ function checkOwners(device: DeviceProgram, other: DeviceProgram | undefined, sa
 }
 
 /**
- * Last of all one update. Before it, where there is a group, its AllReduce: of all layers at the end, or in parts that have each layer once, each after
- * the last weight gradient of its layers.
+ * Last of all one update. Before it, where there is a group, its AllReduce: of all layers at the end, or in parts that
+ * have each layer once, each after the last weight gradient of its layers.
  */
 function checkEnd(device: DeviceProgram, group: readonly string[], microBatchCount: number): void {
   const name = title(device);
@@ -269,19 +331,28 @@ function checkEnd(device: DeviceProgram, group: readonly string[], microBatchCou
     assert(step.layers !== undefined || index === instructions.length - 2, `${name} has an all-reduce before its end`);
     reductions.push(layers);
   }
-  if (group.length > 1) assert(tile(reductions, device.layers), `${name} does not reduce the gradients of each layer exactly once`);
+  if (group.length > 1)
+    assert(tile(reductions, device.layers), `${name} does not reduce the gradients of each layer exactly once`);
 }
 
-/** The members of a group reduce the same layers in the same order and encoding: each AllReduce waits for all, and for the one before. */
+/**
+ * The members of a group reduce the same layers in the same order and encoding: each AllReduce waits for all, and for
+ * the one before.
+ */
 function checkReductions(program: Program): void {
   const orders = new Map<number, { readonly device: DeviceProgram; readonly order: string }>();
   for (const device of program.devices) {
     const order = JSON.stringify(
-      device.instructions.flatMap((step) => (step.kind === 'all-reduce' ? [step.layers ?? device.layers, step.encoding ?? ''] : [])),
+      device.instructions.flatMap((step) =>
+        step.kind === 'all-reduce' ? [step.layers ?? device.layers, step.encoding ?? ''] : [],
+      ),
     );
     const known = orders.get(device.stage) ?? { device, order };
     orders.set(device.stage, known);
-    assert(known.order === order, `${title(device)} reduces other layers than ${title(known.device)}, or in another order`);
+    assert(
+      known.order === order,
+      `${title(device)} reduces other layers than ${title(known.device)}, or in another order`,
+    );
   }
 }
 
@@ -341,13 +412,20 @@ function checkProgress(program: Program): void {
   };
   for (let device = runnable.pop(); device !== undefined; device = runnable.pop()) {
     let position = positions.get(device.device) ?? 0;
-    for (let step = device.instructions[position]; step !== undefined && passes(step, device); step = device.instructions[position])
+    for (
+      let step = device.instructions[position];
+      step !== undefined && passes(step, device);
+      step = device.instructions[position]
+    )
       position++;
     positions.set(device.device, position);
   }
   for (const device of program.devices) {
     const step = device.instructions[positions.get(device.device) ?? 0];
-    assert(step === undefined, `${title(device)} waits for ever at ${JSON.stringify(step)}: the program has a cycle of waits`);
+    assert(
+      step === undefined,
+      `${title(device)} waits for ever at ${JSON.stringify(step)}: the program has a cycle of waits`,
+    );
   }
 }
 

@@ -5,15 +5,25 @@ import type { ProgramEvent } from './program.ts';
 
 const events: readonly ProgramEvent[] = [
   { device: 'a', kind: 'forward', stage: 0, microBatch: 0, startMs: 0, endMs: 40 },
-  { device: 'a', kind: 'transfer', stage: 0, microBatch: 0, payload: 'activation', to: 'b', bytes: 4096, startMs: 40, endMs: 60 },
+  {
+    device: 'a',
+    kind: 'transfer',
+    stage: 0,
+    microBatch: 0,
+    payload: 'activation',
+    to: 'b',
+    bytes: 4096,
+    startMs: 40,
+    endMs: 60,
+  },
   { device: 'b', kind: 'forward', stage: 1, microBatch: 0, startMs: 60, endMs: 100 },
 ];
 
 test('a row for each device and link; a bar stands where its time is; wide bars carry their micro-batch', () => {
   const svg = ganttSvg(events, ['b', 'a', 'idle'], { widthPx: 1170, title: 'a & b' });
   // 1170 − 150 − 20 = 1000 px for 100 ms.
-  const bars = [...svg.matchAll(/<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="(22|8)" fill="(#\w+)"/g)].map((match) =>
-    match.slice(1),
+  const bars = [...svg.matchAll(/<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="(22|8)" fill="(#\w+)"/g)].map(
+    (match) => match.slice(1),
   );
   assert.deepEqual(bars, [
     ['750', '48', '400', '22', '#4c8bd6'],

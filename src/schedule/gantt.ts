@@ -1,5 +1,6 @@
-// Events of a round as a Gantt chart in SVG: a row for each device's computing, a thin one for AllReduces beside it and one for each link that
-// it sends on, time to the right. What is too narrow to be seen is joined with its neighbours of the same kind, so that a long round stays a small file.
+// Events of a round as a Gantt chart in SVG: a row for each device's computing, a thin one for AllReduces beside it and
+// one for each link that it sends on, time to the right. What is too narrow to be seen is joined with its neighbours of
+// the same kind, so that a long round stays a small file.
 
 import { svgDocument, svgElement, svgText } from '../svg.ts';
 import { isBesideComputing, type ProgramEvent } from './program.ts';
@@ -45,7 +46,11 @@ interface Bar {
 }
 
 /** The chart as SVG text. Devices come in the given order, then those that only events name. */
-export function ganttSvg(events: readonly ProgramEvent[], deviceNames: readonly string[], options: GanttOptions = {}): string {
+export function ganttSvg(
+  events: readonly ProgramEvent[],
+  deviceNames: readonly string[],
+  options: GanttOptions = {},
+): string {
   const { widthPx = 1200, title = '' } = options;
   const rows = rowsOf(events, deviceNames);
   const endMs = events.reduce((latest, event) => Math.max(latest, event.endMs), 0);
@@ -66,7 +71,11 @@ function rowsOf(events: readonly ProgramEvent[], deviceNames: readonly string[])
   return names.flatMap((name) => {
     const own = events.filter((event) => event.device === name);
     const targets = [...new Set(own.flatMap((event) => event.to ?? []))].sort();
-    const computing: Row = { name, heightPx: rowPx, events: own.filter((event) => event.to === undefined && !isBesideComputing(event)) };
+    const computing: Row = {
+      name,
+      heightPx: rowPx,
+      events: own.filter((event) => event.to === undefined && !isBesideComputing(event)),
+    };
     const beside: Row = { name: 'all-reduce', heightPx: linkPx, events: own.filter(isBesideComputing) };
     return [
       computing,
@@ -104,7 +113,12 @@ function joined(events: readonly ProgramEvent[], narrowMs: number): Bar[] {
   return bars;
 }
 
-function drawBar({ colourOf, startMs, endMs, count, event }: Bar, y: number, heightPx: number, pxPerMs: number): string[] {
+function drawBar(
+  { colourOf, startMs, endMs, count, event }: Bar,
+  y: number,
+  heightPx: number,
+  pxPerMs: number,
+): string[] {
   const width = Math.max((endMs - startMs) * pxPerMs, 0.3);
   const x = labelPx + startMs * pxPerMs;
   const batch = event.microBatch === undefined ? '' : ` ${event.microBatch}`;
@@ -112,14 +126,26 @@ function drawBar({ colourOf, startMs, endMs, count, event }: Bar, y: number, hei
   const tip = `${about}: ${startMs.toFixed(3)} to ${endMs.toFixed(3)} ms${event.bytes === undefined ? '' : `, ${event.bytes} bytes each`}`;
   const bar = svgElement(
     'rect',
-    { x, y, width, height: heightPx, fill: colours[colourOf] ?? '#bbb', stroke: '#fff', 'stroke-width': width > 3 ? 0.5 : 0 },
+    {
+      x,
+      y,
+      width,
+      height: heightPx,
+      fill: colours[colourOf] ?? '#bbb',
+      stroke: '#fff',
+      'stroke-width': width > 3 ? 0.5 : 0,
+    },
     svgElement('title', {}, svgText(tip)),
   );
   const number = batch.trim();
   if (count > 1 || number === '' || heightPx < rowPx || width < 7 * number.length + 4) return [bar];
   return [
     bar,
-    svgElement('text', { x: x + width / 2, y: y + heightPx / 2 + 4, 'text-anchor': 'middle', 'font-size': 10, fill: '#fff' }, number),
+    svgElement(
+      'text',
+      { x: x + width / 2, y: y + heightPx / 2 + 4, 'text-anchor': 'middle', 'font-size': 10, fill: '#fff' },
+      number,
+    ),
   ];
 }
 
@@ -145,7 +171,11 @@ function axis(endMs: number, pxPerMs: number, top: number, bottom: number): stri
     const x = labelPx + ms * pxPerMs;
     return [
       svgElement('line', { x1: x, x2: x, y1: top, y2: bottom + 4, stroke: '#ddd' }),
-      svgElement('text', { x, y: bottom + 18, 'text-anchor': 'middle', 'font-size': 11 }, `${Number(ms.toPrecision(6))} ms`),
+      svgElement(
+        'text',
+        { x, y: bottom + 18, 'text-anchor': 'middle', 'font-size': 11 },
+        `${Number(ms.toPrecision(6))} ms`,
+      ),
     ];
   });
 }

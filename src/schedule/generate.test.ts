@@ -26,14 +26,21 @@ const drawn: Readonly<Record<string, readonly [letter: string, ticks: number]>> 
   'backward-weight': ['W', 1],
 };
 
-/** Draws a program with forwards and half backwards of one tick, whole ones of two, and transfers that take no time; one line a device. */
+/**
+ * Draws a program with forwards and half backwards of one tick, whole ones of two, and transfers that take no time; one
+ * line a device.
+ */
 function drawTimeline(of: Program): string[] {
   const states = of.devices.map((device) => ({ device, row: '', position: 0, freeAt: 0 }));
   const sent = new Set<string>();
   const key = (step: { payload: string; microBatch: number }, from: string, to: string): string =>
     `${step.payload} ${step.microBatch} ${from} ${to}`;
   const exchange = (state: (typeof states)[number]): void => {
-    for (let step = state.device.instructions[state.position]; step !== undefined; step = state.device.instructions[state.position]) {
+    for (
+      let step = state.device.instructions[state.position];
+      step !== undefined;
+      step = state.device.instructions[state.position]
+    ) {
       if (step.kind in drawn) return;
       if (step.kind === 'receive' && step.from !== null && !sent.has(key(step, step.from, state.device.device))) return;
       if (step.kind === 'send') sent.add(key(step, state.device.device, step.to));
@@ -64,7 +71,9 @@ test('stages of layers that are not trained only run forward, and the first one 
     'c | .  .  F0 B0 B0 F1 B1 B1 F2 B2 B2',
   ]);
   const kinds = (device: number): string[] =>
-    (program(plan).devices[device]?.instructions ?? []).map((step) => `${step.kind}${'payload' in step ? ` ${step.payload}` : ''}`);
+    (program(plan).devices[device]?.instructions ?? []).map(
+      (step) => `${step.kind}${'payload' in step ? ` ${step.payload}` : ''}`,
+    );
   assert.deepEqual(new Set(kinds(0)), new Set(['receive input', 'forward', 'send activation', 'update']));
   assert.ok(kinds(1).includes('receive gradient') && !kinds(1).includes('send gradient'));
   assert.ok(kinds(2).includes('send gradient'));
@@ -74,14 +83,17 @@ test('stages of layers that are not trained only run forward, and the first one 
     ({ instructions }) => instructions.filter(({ kind }) => kind === 'backward').length,
   );
   assert.deepEqual(inside, [0, 3, 3]);
-  for (const forwardOnlyLayers of [0, 1, 2, 3, 4, 5]) checkProgram(program({ ...plan, forwardOnlyLayers }), { ...plan, forwardOnlyLayers });
+  for (const forwardOnlyLayers of [0, 1, 2, 3, 4, 5])
+    checkProgram(program({ ...plan, forwardOnlyLayers }), { ...plan, forwardOnlyLayers });
   assert.throws(
     () => checkProgram(program({ ...plan, forwardOnlyLayers: 0 }), plan),
     /"a" \(stage 0\) has nothing to train but runs the backward of micro-batch 0/,
   );
   const grouped: PlanLayout = {
     ...plan,
-    stages: plan.stages.map((stage, index) => (index === 0 ? { ...stage, devices: ['a', 'x'], samples: [1, 1] } : stage)),
+    stages: plan.stages.map((stage, index) =>
+      index === 0 ? { ...stage, devices: ['a', 'x'], samples: [1, 1] } : stage,
+    ),
   };
   checkProgram(program(grouped), grouped);
   assert.equal(
@@ -256,7 +268,8 @@ const shares: PlanLayout = {
 
 /** One line an instruction: "receive activation 0 [1, 2) from b". */
 function written(step: Instruction): string {
-  if (step.kind === 'receive') return `receive ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) from ${step.from ?? 'feed'}`;
+  if (step.kind === 'receive')
+    return `receive ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) from ${step.from ?? 'feed'}`;
   if (step.kind === 'send') return `send ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) to ${step.to}`;
   const part = 'layers' in step && step.layers !== undefined ? ` of ${step.layers.join(' to ')}` : '';
   if (step.kind === 'all-reduce') return `all-reduce ${step.group.join(' ')}${part}`;
@@ -264,7 +277,9 @@ function written(step: Instruction): string {
 }
 
 test('between unequal shares the overlap travels, and a device without samples only reduces and updates', () => {
-  const lines = Object.fromEntries(program(shares).devices.map((device) => [device.device, device.instructions.map(written)]));
+  const lines = Object.fromEntries(
+    program(shares).devices.map((device) => [device.device, device.instructions.map(written)]),
+  );
   assert.deepEqual(lines, {
     a: [
       'receive input 0 [0, 1) from feed',
@@ -369,7 +384,10 @@ test('what waits for a slow device is bounded: nobody is ever more than K_p micr
         if (step.kind === 'send' && step.payload === 'activation') {
           const count = (unanswered.get(step.to) ?? 0) + 1;
           unanswered.set(step.to, count);
-          assert.ok(count <= limit, `seed ${seed}: ${device.device} has sent ${count} micro-batches to ${step.to}, K_p is ${limit}`);
+          assert.ok(
+            count <= limit,
+            `seed ${seed}: ${device.device} has sent ${count} micro-batches to ${step.to}, K_p is ${limit}`,
+          );
         }
         if (step.kind === 'receive' && step.payload === 'gradient' && step.from !== null)
           unanswered.set(step.from, (unanswered.get(step.from) ?? 0) - 1);

@@ -1,20 +1,21 @@
-// Plan -> Program for the schedules in the table below. Pure. A new schedule is a new row in `schedules`; check.ts proves what comes out.
+// Plan -> Program for the schedules in the table below. Pure. A new schedule is a new row in `schedules`; check.ts
+// proves what comes out.
 //
 //   1f1b, 2 stages, 4 micro-batches          gpipe, the same
 //   0 | F0 F1 F2 B0 F3 B1 B2 B3              0 | F0 F1 F2 F3 B0 B1 B2 B3
 //   1 | F0 B0 F1 B1 F2 B2 F3 B3              1 | F0 F1 F2 F3 B0 B1 B2 B3
 //
-// zb-h1 (Qi et al., "Zero Bubble Pipeline Parallelism", ZB-H1) is 1f1b with the backward cut in two: I gives the input gradient, which goes on
-// at once, W the weight gradient, which can wait. Each stage puts its W off for as long as it keeps no more micro-batches than stage 0 does
-// under 1f1b, so that the last I, and with it the way back through the pipeline, comes earlier, and W fills what was idle. The first stage, which
-// owes nobody a gradient, runs both as one.
+// zb-h1 (Qi et al., "Zero Bubble Pipeline Parallelism", ZB-H1) is 1f1b with the backward cut in two: I gives the input
+// gradient, which goes on at once, W the weight gradient, which can wait. Each stage puts its W off for as long as it
+// keeps no more micro-batches than stage 0 does under 1f1b, so that the last I, and with it the way back through the
+// pipeline, comes earlier, and W fills what was idle. The first stage, which owes nobody a gradient, runs both as one.
 //
 //   zb-h1, 2 stages, 4 micro-batches, K = 3, 3
 //   0 | F0 F1 F2 B0 F3 B1 B2 B3
 //   1 | F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
 //
-// The schedules NAME-overlap are NAME with the last micro-batch's weight gradients computed in buckets of layers, the deepest first, each reduced
-// over its group beside what is computed next.
+// The schedules NAME-overlap are NAME with the last micro-batch's weight gradients computed in buckets of layers, the
+// deepest first, each reduced over its group beside what is computed next.
 //
 // All run the backwards in the order of the micro-batches, so that gradients are always summed in the same order.
 
@@ -58,7 +59,11 @@ const oneForwardOneBackward: Schedule = {
 const all: StageCount = (_stage, _stageCount, microBatchCount) => microBatchCount;
 
 // ZB-H1: all stages keep as many micro-batches as the first.
-const zeroBubble: Schedule = { ...oneForwardOneBackward, inFlight: (_stage, stageCount) => 2 * stageCount - 1, splits: true };
+const zeroBubble: Schedule = {
+  ...oneForwardOneBackward,
+  inFlight: (_stage, stageCount) => 2 * stageCount - 1,
+  splits: true,
+};
 
 const schedules: Readonly<Record<string, Schedule>> = {
   '1f1b': oneForwardOneBackward,
@@ -87,14 +92,18 @@ export function overlapsAllReduce(schedule: string): boolean {
 }
 
 /**
- * The K_p that a schedule gives stage `stage` of `stageCount`, never more than M: 2(P − p) − 1 for 1f1b, M for gpipe; for zb-h1 the 2P − 1 of stage 0,
- * of which a plan may give less, down to `forwardsAhead`. InputError for an unknown schedule.
+ * The K_p that a schedule gives stage `stage` of `stageCount`, never more than M: 2(P − p) − 1 for 1f1b, M for gpipe;
+ * for zb-h1 the 2P − 1 of stage 0, of which a plan may give less, down to `forwardsAhead`. InputError for an unknown
+ * schedule.
  */
 export function inFlight(schedule: string, stage: number, stageCount: number, microBatchCount: number): number {
   return Math.min(microBatchCount, scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount));
 }
 
-/** Forwards before the first backward where memory does not matter: what a schedule needs to keep at least. InputError for an unknown schedule. */
+/**
+ * Forwards before the first backward where memory does not matter: what a schedule needs to keep at least. InputError
+ * for an unknown schedule.
+ */
 export function forwardsAhead(schedule: string, stage: number, stageCount: number, microBatchCount: number): number {
   return Math.min(microBatchCount, scheduleOf(schedule).ahead(stage, stageCount, microBatchCount));
 }
@@ -132,15 +141,19 @@ export function paceOf(plan: PlanLayout, stage: number): Pace {
   return { ahead, delay: isGradientWanted(plan, stage) ? kept - ahead : undefined };
 }
 
-/** The most micro-batches that a plan's stage really keeps: what the plan says, capped by M; always M for gpipe, and for a stage that has no backward to wait for. */
+/**
+ * The most micro-batches that a plan's stage really keeps: what the plan says, capped by M; always M for gpipe, and for
+ * a stage that has no backward to wait for.
+ */
 export function effectiveInFlight(plan: PlanLayout, stage: number): number {
   const { ahead, delay = 0 } = paceOf(plan, stage);
   return ahead + delay;
 }
 
 /**
- * `ahead` forwards, then one backward and one forward in turn, then the backwards that remain; with `ahead` = M this is gpipe. With a delay d, a backward
- * is its input gradient and, before the next forward, the weight gradient of d micro-batches ago.
+ * `ahead` forwards, then one backward and one forward in turn, then the backwards that remain; with `ahead` = M this is
+ * gpipe. With a delay d, a backward is its input gradient and, before the next forward, the weight gradient of d
+ * micro-batches ago.
  */
 export function computations(microBatchCount: number, { ahead: wanted, delay }: Pace): Computation[] {
   const order: Computation[] = [];
@@ -148,7 +161,8 @@ export function computations(microBatchCount: number, { ahead: wanted, delay }: 
   for (let microBatch = 0; microBatch < ahead; microBatch++) order.push({ kind: 'forward', microBatch });
   for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
     order.push({ kind: delay === undefined ? 'backward' : 'backward-input', microBatch });
-    if (delay !== undefined && microBatch >= delay) order.push({ kind: 'backward-weight', microBatch: microBatch - delay });
+    if (delay !== undefined && microBatch >= delay)
+      order.push({ kind: 'backward-weight', microBatch: microBatch - delay });
     if (microBatch + ahead < microBatchCount) order.push({ kind: 'forward', microBatch: microBatch + ahead });
   }
   for (let microBatch = Math.max(0, microBatchCount - (delay ?? 0)); microBatch < microBatchCount; microBatch++)
@@ -159,14 +173,21 @@ export function computations(microBatchCount: number, { ahead: wanted, delay }: 
 /** Buckets of a stage whose plan does not name them: so many at most, of about as many layers each. */
 const bucketLimit = 4;
 
-/** The layers of a stage in the buckets in which their gradients are reduced, the deepest first; one where the schedule does not overlap, or there is no group. */
+/**
+ * The layers of a stage in the buckets in which their gradients are reduced, the deepest first; one where the schedule
+ * does not overlap, or there is no group.
+ */
 export function bucketsOf(plan: PlanLayout, stage: number): readonly LayerRange[] {
   const found = plan.stages[stage];
   if (found === undefined) return [];
   const [first, end] = found.layers;
-  if (!overlapsAllReduce(plan.schedule) || found.devices.length < 2 || isForwardOnly(plan, stage)) return [[first, end]];
+  if (!overlapsAllReduce(plan.schedule) || found.devices.length < 2 || isForwardOnly(plan, stage))
+    return [[first, end]];
   const count = Math.min(bucketLimit, end - first);
-  const even = Array.from({ length: count - 1 }, (_, index) => first + Math.round(((index + 1) * (end - first)) / count));
+  const even = Array.from(
+    { length: count - 1 },
+    (_, index) => first + Math.round(((index + 1) * (end - first)) / count),
+  );
   const borders = [first, ...(found.buckets ?? even), end];
   return borders
     .slice(1)
@@ -176,8 +197,9 @@ export function bucketsOf(plan: PlanLayout, stage: number): readonly LayerRange[
 
 export interface ProgramOptions {
   /**
-   * Whether inputs and labels arrive as pieces from the data feed (`from: null`). False: every device has its samples already.
-   * In the simulator a feed without a `dataDevice` in the cluster costs nothing, so true is right everywhere. Default true.
+   * Whether inputs and labels arrive as pieces from the data feed (`from: null`). False: every device has its samples
+   * already. In the simulator a feed without a `dataDevice` in the cluster costs nothing, so true is right everywhere.
+   * Default true.
    */
   readonly feed?: boolean;
 }
@@ -189,11 +211,11 @@ interface Member {
 }
 
 /**
- * One round of a plan as instructions for each device, in the plan's order of stages and devices. Samples of a micro-batch are owned in
- * the order of each stage's devices; between neighbouring stages the overlap of two ranges travels. Inputs are received before the forward
- * of the first stage, labels before the forward of the last (which computes the loss). InputError for an unknown schedule, and for a plan
- * in which a stage runs more forwards ahead than the one before: that would wait for a gradient which the later one withholds until it has
- * seen more micro-batches.
+ * One round of a plan as instructions for each device, in the plan's order of stages and devices. Samples of a
+ * micro-batch are owned in the order of each stage's devices; between neighbouring stages the overlap of two ranges
+ * travels. Inputs are received before the forward of the first stage, labels before the forward of the last (which
+ * computes the loss). InputError for an unknown schedule, and for a plan in which a stage runs more forwards ahead than
+ * the one before: that would wait for a gradient which the later one withholds until it has seen more micro-batches.
  */
 export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}): Program {
   const stages = plan.stages.map(members);
@@ -222,8 +244,11 @@ export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}):
         const whole = buckets === undefined ? order : order.slice(0, -1);
         for (const computation of whole) pushComputation(instructions, computation, member, borders);
         const last = order.at(-1);
-        if (buckets !== undefined && last !== undefined) pushInBuckets(instructions, last, member, borders, { group, buckets, reduction });
-      } else for (const bucket of buckets ?? []) instructions.push({ kind: 'all-reduce', group, layers: bucket, ...reduction });
+        if (buckets !== undefined && last !== undefined)
+          pushInBuckets(instructions, last, member, borders, { group, buckets, reduction });
+      } else
+        for (const bucket of buckets ?? [])
+          instructions.push({ kind: 'all-reduce', group, layers: bucket, ...reduction });
       if (isReduced && buckets === undefined) instructions.push({ kind: 'all-reduce', group, ...reduction });
       instructions.push({ kind: 'update' });
       const savedBytes = plan.stages[stage]?.savedBytes?.[index];
@@ -293,7 +318,11 @@ function pushInBuckets(
     group,
     buckets,
     reduction,
-  }: { readonly group: readonly string[]; readonly buckets: readonly LayerRange[]; readonly reduction: Encoded<Encoding> },
+  }: {
+    readonly group: readonly string[];
+    readonly buckets: readonly LayerRange[];
+    readonly reduction: Encoded<Encoding>;
+  },
 ): void {
   const { kind } = computation;
   assert(kind === 'backward' || kind === 'backward-weight', `the round ends with a ${kind}`);
@@ -305,7 +334,12 @@ function pushInBuckets(
   }
 }
 
-function pushReceives(into: Instruction[], { kind, microBatch }: Computation, { samples }: Member, borders: Borders): void {
+function pushReceives(
+  into: Instruction[],
+  { kind, microBatch }: Computation,
+  { samples }: Member,
+  borders: Borders,
+): void {
   if (kind === 'backward-weight') return;
   const { before, after, input, label } = borders;
   const forward = kind === 'forward';
@@ -313,7 +347,14 @@ function pushReceives(into: Instruction[], { kind, microBatch }: Computation, { 
   if (forward && label) into.push({ kind: 'receive', payload: 'label', microBatch, from: null, samples });
   const payload = forward ? 'activation' : 'gradient';
   for (const piece of forward ? before : after)
-    into.push({ kind: 'receive', payload, microBatch, from: piece.device, samples: piece.samples, ...borders[payload] });
+    into.push({
+      kind: 'receive',
+      payload,
+      microBatch,
+      from: piece.device,
+      samples: piece.samples,
+      ...borders[payload],
+    });
 }
 
 function pushSends(into: Instruction[], { kind, microBatch }: Computation, borders: Borders): void {

@@ -1,5 +1,5 @@
-// A Program: for each device, an ordered list of instructions. One Program, two executors: the simulator on a virtual clock, the runtime on
-// the engine and the links. Plain data; a new schedule is a new generator and nothing else.
+// A Program: for each device, an ordered list of instructions. One Program, two executors: the simulator on a virtual
+// clock, the runtime on the engine and the links. Plain data; a new schedule is a new generator and nothing else.
 
 import type { Encoding } from '../cluster/compression.ts';
 
@@ -9,7 +9,9 @@ export type SampleRange = readonly [first: number, end: number];
 /** Layers [first, end) of the model. */
 export type LayerRange = readonly [first: number, end: number];
 
-/** What travels between devices: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward. */
+/**
+ * What travels between devices: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward.
+ */
 export type Payload = 'input' | 'label' | 'activation' | 'gradient';
 
 export type Instruction =
@@ -33,20 +35,32 @@ export type Instruction =
       readonly encoding?: 'float16';
     }
   | { readonly kind: 'forward'; readonly microBatch: number }
-  /** Input and weight gradients together. With `layers`, one piece of it, whose weight gradients are then final; pieces come deepest layers first. */
+  /**
+   * Input and weight gradients together. With `layers`, one piece of it, whose weight gradients are then final; pieces
+   * come deepest layers first.
+   */
   | { readonly kind: 'backward'; readonly microBatch: number; readonly layers?: LayerRange }
   | { readonly kind: 'backward-input'; readonly microBatch: number }
   /** With `layers`, one piece of it, as above. */
   | { readonly kind: 'backward-weight'; readonly microBatch: number; readonly layers?: LayerRange }
   /**
-   * Sum the gradients over `group` (device names in ring order, this device among them). With `layers`, only theirs, beside what follows: the update
-   * waits for it. A group's AllReduces run one after the other. With `encoding`, its pieces travel so.
+   * Sum the gradients over `group` (device names in ring order, this device among them). With `layers`, only theirs,
+   * beside what follows: the update waits for it. A group's AllReduces run one after the other. With `encoding`, its
+   * pieces travel so.
    */
-  | { readonly kind: 'all-reduce'; readonly group: readonly string[]; readonly layers?: LayerRange; readonly encoding?: Encoding }
+  | {
+      readonly kind: 'all-reduce';
+      readonly group: readonly string[];
+      readonly layers?: LayerRange;
+      readonly encoding?: Encoding;
+    }
   /** Apply the round's update, when every AllReduce is done and the round is known to commit. */
   | { readonly kind: 'update' };
 
-/** What one device does in one round. With no samples it computes and moves nothing, and only takes part in its group's AllReduce and update. */
+/**
+ * What one device does in one round. With no samples it computes and moves nothing, and only takes part in its group's
+ * AllReduce and update.
+ */
 export interface DeviceProgram {
   readonly device: string;
   readonly stage: number;
@@ -60,10 +74,18 @@ export interface DeviceProgram {
 }
 
 /** What a device computes of a micro-batch. */
-export type Pass = Extract<Instruction, { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' }>;
+export type Pass = Extract<
+  Instruction,
+  { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' }
+>;
 
 export function isPass(step: Instruction): step is Pass {
-  return step.kind === 'forward' || step.kind === 'backward' || step.kind === 'backward-input' || step.kind === 'backward-weight';
+  return (
+    step.kind === 'forward' ||
+    step.kind === 'backward' ||
+    step.kind === 'backward-input' ||
+    step.kind === 'backward-weight'
+  );
 }
 
 /** Whether it is all of a pass, or the piece of the deepest layers: the first. */
@@ -95,7 +117,9 @@ export interface BucketReduction {
 
 /** Undefined where a device does not reduce in buckets. */
 export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduction | undefined {
-  const buckets = instructions.flatMap((step) => (step.kind === 'all-reduce' && step.layers !== undefined ? [step.layers] : []));
+  const buckets = instructions.flatMap((step) =>
+    step.kind === 'all-reduce' && step.layers !== undefined ? [step.layers] : [],
+  );
   if (buckets.length === 0) return undefined;
   for (const step of instructions) {
     if ((step.kind === 'backward' || step.kind === 'backward-weight') && step.layers !== undefined)
@@ -104,7 +128,10 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
   return { buckets };
 }
 
-/** True where one backward pass on this device makes all of the gradients that its update takes: one micro-batch, and nobody to sum with. */
+/**
+ * True where one backward pass on this device makes all of the gradients that its update takes: one micro-batch, and
+ * nobody to sum with.
+ */
 export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
   const isBackward = ({ kind }: Instruction): boolean => kind === 'backward' || kind === 'backward-weight';
   return instructions.filter(isBackward).length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');

@@ -29,7 +29,16 @@ test('a process for each device, a row for computing and one for each link it se
       { name: 'process_name', ph: 'M', pid: 1, tid: 0, args: { name: 'a' } },
       { name: 'thread_name', ph: 'M', pid: 1, tid: 0, args: { name: 'compute' } },
       { name: 'thread_name', ph: 'M', pid: 1, tid: 1, args: { name: 'to b' } },
-      { name: 'forward 0', ph: 'X', ts: 0, dur: 1500, pid: 1, tid: 0, cat: 'forward', args: { stage: 0, microBatch: 0 } },
+      {
+        name: 'forward 0',
+        ph: 'X',
+        ts: 0,
+        dur: 1500,
+        pid: 1,
+        tid: 0,
+        cat: 'forward',
+        args: { stage: 0, microBatch: 0 },
+      },
       {
         name: 'activation 0',
         ph: 'X',
@@ -47,12 +56,24 @@ test('a process for each device, a row for computing and one for each link it se
 
 test('a device that only sends data gets a process too', () => {
   const json = traceJson(
-    [{ device: 'holder', kind: 'transfer', stage: 0, microBatch: 3, payload: 'input', to: 'a', bytes: 1, startMs: 0, endMs: 1 }],
+    [
+      {
+        device: 'holder',
+        kind: 'transfer',
+        stage: 0,
+        microBatch: 3,
+        payload: 'input',
+        to: 'a',
+        bytes: 1,
+        startMs: 0,
+        endMs: 1,
+      },
+    ],
     ['a'],
   );
-  const names = (JSON.parse(json) as { traceEvents: { ph: string; pid: number; args: { name?: string } }[] }).traceEvents.filter(
-    (event) => event.ph === 'M',
-  );
+  const names = (
+    JSON.parse(json) as { traceEvents: { ph: string; pid: number; args: { name?: string } }[] }
+  ).traceEvents.filter((event) => event.ph === 'M');
   assert.deepEqual(
     names.map((event) => `${event.pid} ${event.args.name}`),
     ['0 a', '0 compute', '1 holder', '1 compute', '1 to a'],

@@ -1,4 +1,5 @@
-// Programs of random plans, all schedules, held against a hash taken on 2026-11-28. Whoever changes it changes what runs, and says so in the commit.
+// Programs of random plans, all schedules, held against a hash taken on 2026-11-28. Whoever changes it changes what
+// runs, and says so in the commit.
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';

@@ -1,5 +1,5 @@
-// What will happen when, on a virtual clock: a binary heap in flat arrays. The earliest comes first; at one time, first those of the early
-// class and then those of the late one, each in the order in which they were added.
+// What will happen when, on a virtual clock: a binary heap in flat arrays. The earliest comes first; at one time, first
+// those of the early class and then those of the late one, each in the order in which they were added.
 
 /** Puts an entry behind all early ones of its time; orders within a class stay below it. */
 const lateClass = 2 ** 50;

@@ -1,6 +1,6 @@
-// A Program in flat arrays, with all that the rules say of its durations and sizes worked out once, so that the clock (simulate.ts) only
-// adds and compares. Times are put on a grid of 2^-30 ms, on which sums are exact: two pieces that are ready at the same time by the
-// rules tie here too, whatever order their additions took.
+// A Program in flat arrays, with all that the rules say of its durations and sizes worked out once, so that the clock
+// (simulate.ts) only adds and compares. Times are put on a grid of 2^-30 ms, on which sums are exact: two pieces that
+// are ready at the same time by the rules tie here too, whatever order their additions took.
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
@@ -8,7 +8,15 @@ import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
 import { againFraction, againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
-import { deviceTimes, handlingMs, type LayerTimes, layerTimes, type RangeTimes, rangeTimes, reducingMs } from '../cluster/times.ts';
+import {
+  deviceTimes,
+  handlingMs,
+  type LayerTimes,
+  layerTimes,
+  type RangeTimes,
+  rangeTimes,
+  reducingMs,
+} from '../cluster/times.ts';
 import { effectiveInFlight, overlapsAllReduce } from '../schedule/generate.ts';
 import {
   type DeviceProgram,
@@ -97,7 +105,10 @@ export interface Runner {
   readonly durations: Float64Array;
   /** Part of a backward's duration: of its first piece, where it is cut. */
   readonly againMs: number;
-  /** What a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its forward passes. */
+  /**
+   * What a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its
+   * forward passes.
+   */
   readonly passed: Readonly<Record<'forward' | 'backward', { readonly received: Passed; readonly sent: Passed }>>;
   /** What its AllReduces beside the computing cost. */
   besideMs: number;
@@ -109,7 +120,10 @@ export interface Runner {
   readonly feeds: number[];
 }
 
-/** Pieces of one payload between two devices, one for each micro-batch. Piece m of flow f has the number f · microBatchCount + m. */
+/**
+ * Pieces of one payload between two devices, one for each micro-batch. Piece m of flow f has the number f ·
+ * microBatchCount + m.
+ */
 export interface Flow {
   readonly payload: Payload;
   /** Rule 4's order among pieces that are ready at the same time and belong to the same micro-batch. */
@@ -135,7 +149,10 @@ export interface Group {
   readonly size: number;
   /** Eq. 5's time plus 2(|G| − 1) latencies. */
   readonly durationMs: number;
-  /** Where it runs beside the computing: the row of AllReduces that run one after the other, below `groups.length`. −1: its members wait for it. */
+  /**
+   * Where it runs beside the computing: the row of AllReduces that run one after the other, below `groups.length`. −1:
+   * its members wait for it.
+   */
   readonly row: number;
   /** Whose gradients it reduces. */
   readonly layers: readonly [number, number];
@@ -272,12 +289,18 @@ class Compiler {
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
     const nothing = (): Passed => ({ bytes: 0, frames: 0 });
-    const passed = { forward: { received: nothing(), sent: nothing() }, backward: { received: nothing(), sent: nothing() } };
+    const passed = {
+      forward: { received: nothing(), sent: nothing() },
+      backward: { received: nothing(), sent: nothing() },
+    };
     return { program, place, times, durations, againMs, passed, besideMs: 0, trainedFrom, inFlight, feeds: [] };
   }
 
   /** What the flows and AllReduces cost those who send and receive. */
-  #addHandling(firstInstruction: Int32Array, { receivingMs, sendingMs }: Pick<Compiled, 'receivingMs' | 'sendingMs'>): void {
+  #addHandling(
+    firstInstruction: Int32Array,
+    { receivingMs, sendingMs }: Pick<Compiled, 'receivingMs' | 'sendingMs'>,
+  ): void {
     const sender = new Map(this.#runners.map((runner) => [runner.place, runner]));
     const add = (passed: Passed, bytes: number): void => {
       passed.bytes += bytes;
@@ -290,18 +313,25 @@ class Compiler {
       if (from !== undefined) add(from.passed[kind].sent, bytes);
     }
     for (const { row, members, costsMs } of this.#groups)
-      if (row >= 0) for (const [index, member] of members.entries()) (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
+      if (row >= 0)
+        for (const [index, member] of members.entries())
+          (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
     for (const [index, { place, passed, program }] of this.#runners.entries()) {
       const frameMs = onGrid(this.#ground.frameMs(place));
-      const cost = ({ bytes, frames }: Passed): number => onGrid(this.#ground.handlingMs(place, bytes)) + frames * frameMs;
+      const cost = ({ bytes, frames }: Passed): number =>
+        onGrid(this.#ground.handlingMs(place, bytes)) + frames * frameMs;
       const passMs = onGrid(this.#ground.passMs(place));
-      const costs = (kind: 'forward' | 'backward') => ({ received: cost(passed[kind].received), sent: cost(passed[kind].sent) + passMs });
+      const costs = (kind: 'forward' | 'backward') => ({
+        received: cost(passed[kind].received),
+        sent: cost(passed[kind].sent) + passMs,
+      });
       const [forward, backward, weight] = [costs('forward'), costs('backward'), { received: 0, sent: passMs }];
       if (Math.max(forward.received, forward.sent, backward.received, backward.sent) === 0) continue;
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
         if (!isPass(step)) continue;
-        const { received, sent } = step.kind === 'forward' ? forward : step.kind === 'backward-weight' ? weight : backward;
+        const { received, sent } =
+          step.kind === 'forward' ? forward : step.kind === 'backward-weight' ? weight : backward;
         if (isFirstPiece(step, program)) receivingMs[start + offset] = received;
         if (isLastPiece(step, program)) sendingMs[start + offset] = sent;
       }
@@ -312,7 +342,9 @@ class Compiler {
   #againMs({ layers, samples, savedBytes }: DeviceProgram, place: number, trainedFrom: number): number {
     if (savedBytes === undefined) return 0;
     const fraction = againFraction(this.#ground.kept, trainedFrom, layers[1], savedBytes);
-    return fraction === 0 ? 0 : onGrid(fraction * this.#ground.againMs(place)(trainedFrom, layers[1], samples[1] - samples[0]));
+    return fraction === 0
+      ? 0
+      : onGrid(fraction * this.#ground.againMs(place)(trainedFrom, layers[1], samples[1] - samples[0]));
   }
 
   #argument(step: Instruction, runner: Runner, index: number): number {
@@ -332,7 +364,12 @@ class Compiler {
     return step.kind === 'update' ? 0 : step.microBatch;
   }
 
-  #piece(step: Extract<Instruction, { kind: 'send' | 'receive' }>, from: number, receiver: number, isFeed: boolean): number {
+  #piece(
+    step: Extract<Instruction, { kind: 'send' | 'receive' }>,
+    from: number,
+    receiver: number,
+    isFeed: boolean,
+  ): number {
     const rank = payloadRank[step.payload];
     const { microBatchSize, microBatchCount } = this.#program;
     const key = (((from + 1) * this.#runners.length + receiver) * 4 + rank) * (microBatchSize + 1) + step.samples[0];
@@ -345,7 +382,11 @@ class Compiler {
     return flow * microBatchCount + step.microBatch;
   }
 
-  #createFlow({ payload, samples, encoding }: Extract<Instruction, { kind: 'send' | 'receive' }>, from: number, receiver: number): Flow {
+  #createFlow(
+    { payload, samples, encoding }: Extract<Instruction, { kind: 'send' | 'receive' }>,
+    from: number,
+    receiver: number,
+  ): Flow {
     const { program, place: to } = this.#runners[receiver] as Runner;
     const plainBytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
     const bytes = plainBytes * encodedFraction(encoding);
@@ -389,10 +430,14 @@ class Compiler {
     return number;
   }
 
-  /** The part of a group's AllReduce that is for these layers. The parts of a group are in one row, which has the group's number. */
+  /**
+   * The part of a group's AllReduce that is for these layers. The parts of a group are in one row, which has the
+   * group's number.
+   */
   #bucket(group: number, { group: names, encoding }: Reduction, layers: readonly [number, number]): number {
     const key = `${group} ${layers[0]}`;
-    const known = this.#bucketNumbers.get(key) ?? this.#groups.push(this.#createGroup(names, layers, { row: group, encoding })) - 1;
+    const known =
+      this.#bucketNumbers.get(key) ?? this.#groups.push(this.#createGroup(names, layers, { row: group, encoding })) - 1;
     this.#bucketNumbers.set(key, known);
     return known;
   }
@@ -423,7 +468,8 @@ class Compiler {
 
 /** Rule 1, for the layers of a piece of a backward pass too. */
 function durationOf(step: Instruction, { program, times, durations, againMs }: Runner): number {
-  if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce') return durations[opcodes[step.kind]] as number;
+  if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce')
+    return durations[opcodes[step.kind]] as number;
   const [first, end] = step.layers;
   const samples = program.samples[1] - program.samples[0];
   if (step.kind === 'backward-weight') return onGrid(times.backwardWeightMs(first, end, samples));

@@ -1,5 +1,5 @@
-// A second simulator, slow and obvious, straight from the plan and the rules of the simulated world (planner.md), sharing no code with the
-// first: it has no Program, no heap and no prefix sums. Both must agree on random plans.
+// A second simulator, slow and obvious, straight from the plan and the rules of the simulated world (planner.md),
+// sharing no code with the first: it has no Program, no heap and no prefix sums. Both must agree on random plans.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -7,7 +7,13 @@ import type { Cluster, DeviceTimes, Plan, PlanLayout, Profile } from '../cluster
 import { plan } from '../planner/plan.ts';
 import { plannerNames } from '../planner/planners.ts';
 import { program } from '../schedule/generate.ts';
-import { randomCluster, randomInstance, randomPlan, randomProfile, withRandomCompression } from '../testing/random-plans.ts';
+import {
+  randomCluster,
+  randomInstance,
+  randomPlan,
+  randomProfile,
+  withRandomCompression,
+} from '../testing/random-plans.ts';
 import { simulate } from './simulate.ts';
 
 interface Piece {
@@ -146,7 +152,10 @@ function slowRound(
     });
   });
   const arrival = new Map<string, number>();
-  const queues = new Map<string, { from: string; to: string; pieces: Piece[]; free: number; bytes: number; busy: number }>();
+  const queues = new Map<
+    string,
+    { from: string; to: string; pieces: Piece[]; free: number; bytes: number; busy: number }
+  >();
   const send = (from: string | undefined, to: string, piece: Piece): void => {
     if (from === undefined || from === to) arrival.set(piece.id, piece.ready);
     else {
@@ -189,7 +198,8 @@ function slowRound(
   };
   const { dataDevice } = cluster;
   const fedBytes = (node: Node): number =>
-    (node.end - node.from) * ((node.stage === 0 ? profile.inputBytes : 0) + (node.stage === last ? profile.labelBytes : 0));
+    (node.end - node.from) *
+    ((node.stage === 0 ? profile.inputBytes : 0) + (node.stage === last ? profile.labelBytes : 0));
   const halved = { F: plan.compression?.activation, B: plan.compression?.gradient };
   const receivedBytes = (node: Node, kind: 'F' | 'B'): number => {
     const own = borderBytes(node, kind === 'F' ? -1 : 1) * (halved[kind] === undefined ? 1 : 0.5);
@@ -220,9 +230,13 @@ function slowRound(
     if (kind === 'W') return { receiving: 0, sending: part === undefined || part[0] === own[0] ? passMs : 0 };
     return {
       receiving:
-        part === undefined || part[1] === own[1] ? cost(receivedBytes(node, direction)) + receivedFrames(node, direction) * frameMs : 0,
+        part === undefined || part[1] === own[1]
+          ? cost(receivedBytes(node, direction)) + receivedFrames(node, direction) * frameMs
+          : 0,
       sending:
-        part === undefined || part[0] === own[0] ? cost(sentBytes(node, direction)) + sentFrames(node, direction) * frameMs + passMs : 0,
+        part === undefined || part[0] === own[0]
+          ? cost(sentBytes(node, direction)) + sentFrames(node, direction) * frameMs + passMs
+          : 0,
     };
   };
 
@@ -233,7 +247,8 @@ function slowRound(
     const neighbour = node.stage + (kind === 'F' ? -1 : 1);
     const direction = kind === 'F' ? 'F' : 'B';
     for (const other of kind === 'W' ? [] : nodes)
-      if (other.stage === neighbour && overlap(node, other) > 0) ids.push(`${direction} ${microBatch} ${other.name}->${node.name}`);
+      if (other.stage === neighbour && overlap(node, other) > 0)
+        ids.push(`${direction} ${microBatch} ${other.name}->${node.name}`);
     return ids;
   };
   const startOf = (node: Node): number => {
@@ -247,7 +262,8 @@ function slowRound(
     let now = Number.POSITIVE_INFINITY;
     for (const node of nodes) now = Math.min(now, startOf(node));
     let linkNow = Number.POSITIVE_INFINITY;
-    for (const link of queues.values()) for (const piece of link.pieces) linkNow = Math.min(linkNow, Math.max(link.free, piece.ready));
+    for (const link of queues.values())
+      for (const piece of link.pieces) linkNow = Math.min(linkNow, Math.max(link.free, piece.ready));
     if (now === Number.POSITIVE_INFINITY && linkNow === Number.POSITIVE_INFINITY) break;
     if (now <= linkNow) {
       const node = nodes.find((each) => startOf(each) === now) as Node;
@@ -287,7 +303,9 @@ function slowRound(
       }
       if (kind === 'B' || kind === 'W') feed(node, microBatch + (K[node.stage] ?? 0), node.free);
     } else {
-      const link = [...queues.values()].find((each) => each.pieces.some((piece) => Math.max(each.free, piece.ready) === linkNow));
+      const link = [...queues.values()].find((each) =>
+        each.pieces.some((piece) => Math.max(each.free, piece.ready) === linkNow),
+      );
       assert.ok(link);
       link.pieces.sort((a, b) => a.ready - b.ready || a.microBatch - b.microBatch || a.rank - b.rank);
       const piece = link.pieces.shift() as Piece;
@@ -322,7 +340,8 @@ function slowRound(
       end += 2 * (devices.length - 1) * Math.max(...speeds.map((speed) => speed.latency));
     };
     if (devices.length > 1 && isOverlapped)
-      for (const bucket of bucketsOf(index).reverse()) reduce(Math.max(...group.map((node) => node.final.get(bucket[0]) ?? 0)), bucket);
+      for (const bucket of bucketsOf(index).reverse())
+        reduce(Math.max(...group.map((node) => node.final.get(bucket[0]) ?? 0)), bucket);
     else if (devices.length > 1) reduce(Math.max(...group.map((node) => node.free)), layers);
     for (const node of nodes.filter((each) => each.stage === index)) {
       const kind = cluster.devices.find((device) => device.name === node.name)?.kind ?? '';
@@ -364,14 +383,24 @@ test('and on the plans of every planner for 60 problems with real-valued times, 
     for (const planner of plannerNames.filter((name) => name !== 'hetpipe' && name !== 'exhaustive')) {
       let found: Plan;
       try {
-        found = plan({ profile, cluster, batchSize: 24, microBatchSize: [2, 3, 4, 24][seed % 4] ?? 1, optimizerState: 0, planner });
+        found = plan({
+          profile,
+          cluster,
+          batchSize: 24,
+          microBatchSize: [2, 3, 4, 24][seed % 4] ?? 1,
+          optimizerState: 0,
+          planner,
+        });
       } catch (error) {
         assert.match(String(error), /fits nowhere|does not look at memory/);
         continue;
       }
       const slow = slowRound(found, profile, cluster);
       const fastMs = found.predicted.roundMs;
-      assert.ok(Math.abs(fastMs - slow.round) < 1e-6 * slow.round, `seed ${seed}, ${planner}: ${fastMs} ms, the slow one ${slow.round} ms`);
+      assert.ok(
+        Math.abs(fastMs - slow.round) < 1e-6 * slow.round,
+        `seed ${seed}, ${planner}: ${fastMs} ms, the slow one ${slow.round} ms`,
+      );
     }
   }
 });

@@ -9,7 +9,9 @@ import { createSimulator, type Simulation, simulate } from './simulate.ts';
 
 const mib = 1024 * 1024;
 
-/** Three layers on two kinds of board; one sample costs 1 + 2 ms in layer 0, and so on; 1000 bytes take 1 ms at 8 Mbps. */
+/**
+ * Three layers on two kinds of board; one sample costs 1 + 2 ms in layer 0, and so on; 1000 bytes take 1 ms at 8 Mbps.
+ */
 const profile: Profile = {
   model: 'three',
   inputBytes: 500,
@@ -66,7 +68,10 @@ test('one device alternates forward and backward and waits for nothing', () => {
 });
 
 test('a device that the plan leaves out needs no times in the profile', () => {
-  const stranger: Cluster = { devices: [...devices, { name: 'stranger', memoryMiB: 1 }], links: { default: { bandwidthMbps: 8 } } };
+  const stranger: Cluster = {
+    devices: [...devices, { name: 'stranger', memoryMiB: 1 }],
+    links: { default: { bandwidthMbps: 8 } },
+  };
   const layout = {
     schedule: '1f1b',
     batchSize: 1,
@@ -89,7 +94,8 @@ test('two stages: activations and gradients cross the link, one latency later, b
   //  b    |     F0 2.5-7.5, B0 7.5-17.5 wait: F = 2+3, B = 4+6; F1 17.5-22.5, B1 22.5-32.5
   //  b->a | 17.5-18.5 (there 19), 32.5-33.5 (there 34)
   const lines = result.events.map(
-    ({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
+    ({ device, kind, payload, microBatch, startMs, endMs }) =>
+      `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
   );
   assert.deepEqual(lines, [
     'a forward 0 0-1',
@@ -122,9 +128,14 @@ test('who waits pays for bytes meanwhile; who does not, before the next pass', (
     ...profile,
     devices: { board: { ...(profile.devices['board'] as DeviceTimes), handlingMsPerMiB: mib / 2000 } },
   };
-  const result = run({ schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster, costly);
+  const result = run(
+    { schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages },
+    cluster,
+    costly,
+  );
   const lines = result.events.map(
-    ({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
+    ({ device, kind, payload, microBatch, startMs, endMs }) =>
+      `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
   );
   assert.deepEqual(lines, [
     'a forward 0 0-1',
@@ -154,7 +165,8 @@ test('the data device feeds K micro-batches at once and the next after a backwar
   });
   // Input 0.5 ms, then label 0.25 ms on the same link, one latency later both are there at 1.75; F = 6, B = 12.
   const lines = result.events.map(
-    ({ device, kind, payload, microBatch, startMs, endMs }) => `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
+    ({ device, kind, payload, microBatch, startMs, endMs }) =>
+      `${device} ${payload ?? kind} ${microBatch} ${startMs}-${endMs}`,
   );
   assert.deepEqual(lines, [
     'c input 0 0-0.5',
@@ -172,7 +184,10 @@ test('the data device feeds K micro-batches at once and the next after a backwar
 test('the data device computes its own pieces without waiting', () => {
   const stages = [{ layers: [0, 3] as const, devices: ['a'], samples: [1], inFlight: 1 }];
   const cluster: Cluster = { devices, dataDevice: 'a', links: { default: { bandwidthMbps: 8, latencyMs: 1 } } };
-  assert.equal(run({ schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster).roundMs, 36);
+  assert.equal(
+    run({ schedule: '1f1b', batchSize: 2, microBatchSize: 1, microBatchCount: 2, stages }, cluster).roundMs,
+    36,
+  );
 });
 
 test('a group reduces when its last member is done: eq. 5 over the slowest pair, and 2(|G| − 1) of the longest latency', () => {
@@ -181,10 +196,13 @@ test('a group reduces when its last member is done: eq. 5 over the slowest pair,
   const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 8, latencyMs: 1 }, pairs } };
   const timed: Profile = {
     ...profile,
-    devices: { board: { ...(profile.devices.board as { forwardMs: number[][]; backwardMs: number[][] }), updateMs: [1, 1, 2] } },
+    devices: {
+      board: { ...(profile.devices.board as { forwardMs: number[][]; backwardMs: number[][] }), updateMs: [1, 1, 2] },
+    },
   };
   const result = run({ schedule: '1f1b', batchSize: 3, microBatchSize: 3, microBatchCount: 1, stages }, cluster, timed);
-  // a is done at 36, b at 18, c at once; 2·2/3 · 7 MiB at 4 Mbps = 500 bytes a millisecond; 4 latencies of 2 ms; the update takes 4.
+  // a is done at 36, b at 18, c at once; 2·2/3 · 7 MiB at 4 Mbps = 500 bytes a millisecond; 4 latencies of 2 ms; the
+  // update takes 4.
   const reduceMs = ((4 / 3) * 7 * mib) / 500 + 8;
   assert.ok(Math.abs(result.roundMs - (36 + reduceMs + 4)) < 1e-6, `${result.roundMs}`);
   assert.deepEqual(
@@ -235,8 +253,16 @@ test('labels and activations share a link in the order in which they became read
   const onLink = result.events
     .filter((event) => event.kind === 'transfer' && event.device === 'a')
     .map(({ payload, microBatch, startMs }) => `${payload} ${microBatch} at ${startMs}`);
-  // All labels are ready at 0, one millisecond each; the activations at 1, 2 and 3 queue behind those that were ready before them.
-  assert.deepEqual(onLink, ['label 0 at 0', 'label 1 at 1', 'label 2 at 2', 'activation 0 at 3', 'activation 1 at 4', 'activation 2 at 5']);
+  // All labels are ready at 0, one millisecond each; the activations at 1, 2 and 3 queue behind those that were ready
+  // before them.
+  assert.deepEqual(onLink, [
+    'label 0 at 0',
+    'label 1 at 1',
+    'label 2 at 2',
+    'activation 0 at 3',
+    'activation 1 at 4',
+    'activation 2 at 5',
+  ]);
 });
 
 test('pieces that are ready together leave by micro-batch, then input before label', () => {
@@ -257,11 +283,21 @@ test('a program that waits for ever is reported, not silently ended', () => {
     { layers: [0, 1] as const, devices: ['a'], samples: [1], inFlight: 1 },
     { layers: [1, 3] as const, devices: ['b'], samples: [1], inFlight: 1 },
   ];
-  const plan: PlanLayout = { planner: 'test', schedule: '1f1b', batchSize: 1, microBatchSize: 1, microBatchCount: 1, stages };
+  const plan: PlanLayout = {
+    planner: 'test',
+    schedule: '1f1b',
+    batchSize: 1,
+    microBatchSize: 1,
+    microBatchCount: 1,
+    stages,
+  };
   const whole = program(plan);
   const broken: Program = {
     ...whole,
-    devices: whole.devices.map((device) => ({ ...device, instructions: device.instructions.filter((step) => step.kind !== 'send') })),
+    devices: whole.devices.map((device) => ({
+      ...device,
+      instructions: device.instructions.filter((step) => step.kind !== 'send'),
+    })),
   };
   assert.throws(
     () => simulate(broken, plan, profile, { devices, links: { default: { bandwidthMbps: 8 } } }),
@@ -279,11 +315,18 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
     for (const [stage, { devices: group, samples }] of plan.stages.entries()) {
       for (const [place, device] of group.entries()) {
         const split = plan.schedule.startsWith('zb-h1') && stage > 0;
-        for (const kind of split ? (['forward', 'backward-input', 'backward-weight'] as const) : (['forward', 'backward'] as const)) {
-          const computed = events.filter((event) => event.device === device && event.kind === kind && event.stage === stage);
-          const expected = samples[place] === 0 ? [] : Array.from({ length: plan.microBatchCount }, (_, microBatch) => microBatch);
+        for (const kind of split
+          ? (['forward', 'backward-input', 'backward-weight'] as const)
+          : (['forward', 'backward'] as const)) {
+          const computed = events.filter(
+            (event) => event.device === device && event.kind === kind && event.stage === stage,
+          );
+          const expected =
+            samples[place] === 0 ? [] : Array.from({ length: plan.microBatchCount }, (_, microBatch) => microBatch);
           // Of a pass in pieces, the last begins at the stage's first layer.
-          const passes = computed.filter(({ layers }) => layers === undefined || layers[0] === plan.stages[stage]?.layers[0]);
+          const passes = computed.filter(
+            ({ layers }) => layers === undefined || layers[0] === plan.stages[stage]?.layers[0],
+          );
           assert.deepEqual(
             passes.map((event) => event.microBatch),
             expected,
@@ -295,8 +338,13 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
     for (const [name, device] of Object.entries(used)) {
       const beside = events.filter((event) => event.device === name && isBesideComputing(event));
       for (const [index, event] of beside.entries())
-        assert.ok(event.startMs >= (beside[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} reduces two buckets at once`);
-      const own = events.filter((event) => event.device === name && event.kind !== 'transfer' && !isBesideComputing(event));
+        assert.ok(
+          event.startMs >= (beside[index - 1]?.endMs ?? 0),
+          `seed ${seed}: ${name} reduces two buckets at once`,
+        );
+      const own = events.filter(
+        (event) => event.device === name && event.kind !== 'transfer' && !isBesideComputing(event),
+      );
       for (const [index, event] of own.entries())
         assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} does two things at once`);
       assert.equal(
@@ -313,21 +361,36 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
         assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} carries two at once`);
       assert.equal(link.bytes, sum(own.map((event) => event.bytes ?? 0)), `seed ${seed}: bytes of ${name}`);
     }
-    const crossing = sum(plan.stages.slice(1).map((stage) => 2 * plan.batchSize * (of.layers[stage.layers[0] - 1]?.outputBytes ?? 0)));
+    const crossing = sum(
+      plan.stages.slice(1).map((stage) => 2 * plan.batchSize * (of.layers[stage.layers[0] - 1]?.outputBytes ?? 0)),
+    );
     const pipelined = events.filter((event) => event.payload === 'activation' || event.payload === 'gradient');
-    assert.equal(sum(pipelined.map((event) => event.bytes ?? 0)), crossing, `seed ${seed}: every sample crosses every border twice`);
+    assert.equal(
+      sum(pipelined.map((event) => event.bytes ?? 0)),
+      crossing,
+      `seed ${seed}: every sample crosses every border twice`,
+    );
   }
 });
 
 test('buckets are reduced one after the other beside the backward pass, and the update waits for all of them', () => {
-  // Layers of 1, 2 and 3 ms backward a sample and 1000, 2000 and 4000 bytes: 1, 2 and 4 ms at 8 Mbps between two devices.
+  // Layers of 1, 2 and 3 ms backward a sample and 1000, 2000 and 4000 bytes: 1, 2 and 4 ms at 8 Mbps between two
+  // devices.
   const threeLayers: Profile = {
     model: 'three',
     inputBytes: 0,
     labelBytes: 0,
-    layers: [1000, 2000, 4000].map((weightBytes, index) => ({ name: `l${index}`, outputBytes: 0, weightBytes, savedBytes: 0, flops: 0 })),
+    layers: [1000, 2000, 4000].map((weightBytes, index) => ({
+      name: `l${index}`,
+      outputBytes: 0,
+      weightBytes,
+      savedBytes: 0,
+      flops: 0,
+    })),
     batchSizes: [1],
-    devices: { board: { forwardMs: [[1, 1, 1]], backwardMs: [[1, 2, 3]], backwardInputMs: [[0.5, 1, 2]], updateMs: [1, 1, 1] } },
+    devices: {
+      board: { forwardMs: [[1, 1, 1]], backwardMs: [[1, 2, 3]], backwardInputMs: [[0.5, 1, 2]], updateMs: [1, 1, 1] },
+    },
   };
   const pair: Cluster = {
     devices: ['a', 'b', 'c'].map((name) => ({ name, kind: 'board', memoryMiB: 64 })),
@@ -346,8 +409,12 @@ test('buckets are reduced one after the other beside the backward pass, and the 
   const times = (device: string): string[] =>
     events
       .filter((event) => event.device === device)
-      .map(({ kind, layers, startMs, endMs }) => `${kind}${layers === undefined ? '' : ` [${layers.join(', ')})`} ${startMs} to ${endMs}`);
-  // a: 6 ms forward, then layers 2, 1, 0 in 6, 4 and 2 ms; b half of that, so that each bucket waits for a and for the one before.
+      .map(
+        ({ kind, layers, startMs, endMs }) =>
+          `${kind}${layers === undefined ? '' : ` [${layers.join(', ')})`} ${startMs} to ${endMs}`,
+      );
+  // a: 6 ms forward, then layers 2, 1, 0 in 6, 4 and 2 ms; b half of that, so that each bucket waits for a and for the
+  // one before.
   assert.deepEqual(times('a'), [
     'forward 0 to 6',
     'backward [2, 3) 6 to 12',
@@ -360,7 +427,11 @@ test('buckets are reduced one after the other beside the backward pass, and the 
   ]);
   assert.equal(roundMs, 22);
   const plain = { ...plan, schedule: '1f1b' };
-  assert.equal(simulate(program(plain), plain, threeLayers, pair).roundMs, 18 + 7 + 3, 'after the backward pass all 7 ms are in the open');
+  assert.equal(
+    simulate(program(plain), plain, threeLayers, pair).roundMs,
+    18 + 7 + 3,
+    'after the backward pass all 7 ms are in the open',
+  );
 });
 
 test('energy is power over computing time, where the cluster gives the power', () => {
@@ -418,7 +489,13 @@ test('a million instructions take less than two seconds', () => {
   const times = [Array.from({ length: stageCount }, (_, layer) => 3 + (layer % 3))];
   const deep: Profile = {
     ...profile,
-    layers: stages.map((_, layer) => ({ name: `l${layer}`, outputBytes: 4000, weightBytes: 0, savedBytes: 0, flops: 1 })),
+    layers: stages.map((_, layer) => ({
+      name: `l${layer}`,
+      outputBytes: 4000,
+      weightBytes: 0,
+      savedBytes: 0,
+      flops: 1,
+    })),
     devices: { board: { forwardMs: times, backwardMs: times } },
     batchSizes: [4],
   };

@@ -1,13 +1,18 @@
-// Runs a Program on a virtual clock with a profile's times, by the rules of the simulated world (planner.md, "The simulated world", cited
-// here as rule 1 to rule 6). Pure and deterministic; O(E log E) for E instructions, with a heap as small as what is under way at once.
-// What it settles where the rules are silent:
+// Runs a Program on a virtual clock with a profile's times, by the rules of the simulated world (planner.md, "The
+// simulated world", cited here as rule 1 to rule 6). Pure and deterministic; O(E log E) for E instructions, with a heap
+// as small as what is under way at once. What it settles where the rules are silent:
 // - labels are pieces of the last stage's forward, which computes the loss;
-// - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no link's traffic either;
-// - the buckets of a group's AllReduce (schedules that overlap) are reduced one after the other, each for rule 5's time of its own bytes, from when
+// - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no
+//   link's traffic either;
+// - the buckets of a group's AllReduce (schedules that overlap) are reduced one after the other, each for rule 5's time
+//   of its own bytes, from when
 //   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them;
-// - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends (`handlingMs`). A device pays from the end of a pass
-//   on for what that handed on, and then for what the next one is given, which begins when that is paid and its pieces have arrived: who waits pays while it
-//   waits. What a frame costs besides (`frameMs`) goes with its bytes, what a pass does (`passMs`) with what it handed on. What AllReduces beside the computing
+// - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends
+//   (`handlingMs`). A device pays from the end of a pass
+//   on for what that handed on, and then for what the next one is given, which begins when that is paid and its pieces
+//   have arrived: who waits pays while it
+//   waits. What a frame costs besides (`frameMs`) goes with its bytes, what a pass does (`passMs`) with what it handed
+//   on. What AllReduces beside the computing
 //   cost puts off the update likewise.
 
 import { assert, defined } from '../assert.ts';
@@ -15,7 +20,16 @@ import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { bytesInMiB, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
 import type { Instruction, Program, ProgramEvent } from '../schedule/program.ts';
 import { Agenda } from './agenda.ts';
-import { type Compiled, compile, type Flow, type Ground, instructionKinds, opcodes, prepareGround, type Runner } from './compile.ts';
+import {
+  type Compiled,
+  compile,
+  type Flow,
+  type Ground,
+  instructionKinds,
+  opcodes,
+  prepareGround,
+  type Runner,
+} from './compile.ts';
 
 export interface SimulatedDevice {
   /** Time spent computing, and on what its passes sent and received. */
@@ -60,8 +74,8 @@ export interface SimulateOptions {
 export type Simulator = (program: Program, plan: PlanLayout, options?: SimulateOptions) => Simulation;
 
 /**
- * Simulates one round. `program` is one of `plan` (checkProgram has passed), and `plan`, `profile` and `cluster` agree (checkTogether has
- * passed). Throws an Error when the program waits for ever.
+ * Simulates one round. `program` is one of `plan` (checkProgram has passed), and `plan`, `profile` and `cluster` agree
+ * (checkTogether has passed). Throws an Error when the program waits for ever.
  */
 export function simulate(
   program: Program,
@@ -83,8 +97,9 @@ export function createSimulator(profile: Profile, cluster: Cluster): Simulator {
   };
 }
 
-// An agenda entry is 4 · number + kind: a runner's instruction ends, a piece arrives, a channel sends its next piece, a group has reduced its bucket. What
-// departs comes after all else of its time, so that a link sees every piece that is ready.
+// An agenda entry is 4 · number + kind: a runner's instruction ends, a piece arrives, a channel sends its next piece, a
+// group has reduced its bucket. What departs comes after all else of its time, so that a link sees every piece that is
+// ready.
 const kinds = { end: 0, arrive: 1, depart: 2, reduced: 3 } as const;
 
 class World {
@@ -158,7 +173,8 @@ class World {
     for (const runner of runners) {
       for (const flow of runner.feeds) {
         const ahead = Math.min(runner.inFlight, microBatchCount);
-        for (let microBatch = 0; microBatch < ahead; microBatch++) this.#release(flow * microBatchCount + microBatch, flow, 0);
+        for (let microBatch = 0; microBatch < ahead; microBatch++)
+          this.#release(flow * microBatchCount + microBatch, flow, 0);
       }
     }
     for (let runner = 0; runner < runners.length; runner++) this.#advance(runner, 0);
@@ -256,7 +272,10 @@ class World {
     const durationMs = this.#compiled.durationMs[position] as number;
     const receivingMs = this.#compiled.receivingMs[position] as number;
     const sendingMs = this.#compiled.sendingMs[position] as number;
-    const startMs = Math.max(nowMs, (this.#computedMs[index] as number) + (this.#owedMs[index] as number) + receivingMs);
+    const startMs = Math.max(
+      nowMs,
+      (this.#computedMs[index] as number) + (this.#owedMs[index] as number) + receivingMs,
+    );
     const endMs = startMs + durationMs;
     this.#computedMs[index] = endMs;
     this.#owedMs[index] = sendingMs;
@@ -266,14 +285,18 @@ class World {
     this.#agenda.add(4 * index + kinds.end, endMs, false);
   }
 
-  /** All gradients are there; what the AllReduces beside the computing cost may not all have been paid while they ran. */
+  /**
+   * All gradients are there; what the AllReduces beside the computing cost may not all have been paid while they ran.
+   */
   #update(index: number, position: number, nowMs: number): void {
     this.#isHeld[index] = 0;
     this.#owedMs[index] = (this.#owedMs[index] as number) + (this.#compiled.runners[index] as Runner).besideMs;
     this.#compute(index, position, nowMs);
   }
 
-  /** Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next. */
+  /**
+   * Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next.
+   */
   #join(index: number, number: number, nowMs: number): boolean {
     const joined = this.#joined[number] as number[];
     const { size, durationMs, row, members, costsMs } = defined(this.#compiled.groups[number], 'a group');
@@ -312,7 +335,8 @@ class World {
     if (code === opcodes.backward || code === opcodes['backward-weight']) {
       const { feeds, inFlight } = runners[index] as Runner;
       const microBatch = (argument[position] as number) + inFlight;
-      if (microBatch < microBatchCount) for (const flow of feeds) this.#release(flow * microBatchCount + microBatch, flow, nowMs);
+      if (microBatch < microBatchCount)
+        for (const flow of feeds) this.#release(flow * microBatchCount + microBatch, flow, nowMs);
     }
     this.#advance(index, nowMs);
   }
@@ -391,7 +415,13 @@ class World {
     this.#events.push({ device, kind: 'all-reduce', stage, ...(row >= 0 ? { layers } : {}), startMs, endMs });
   }
 
-  #recordTransfer(channel: number, { senderStage, payload, bytes }: Flow, microBatch: number, startMs: number, endMs: number): void {
+  #recordTransfer(
+    channel: number,
+    { senderStage, payload, bytes }: Flow,
+    microBatch: number,
+    startMs: number,
+    endMs: number,
+  ): void {
     const { from, to } = defined(this.#compiled.channels[channel], 'a channel');
     const { devices } = this.#ground.cluster;
     this.#events.push({

@@ -8,7 +8,13 @@ import { randomCluster, randomPlan, randomProfile } from '../testing/random-plan
 import { createSimulator } from './simulate.ts';
 import { steadyRoundMs } from './steady.ts';
 
-const layer = (name: string): Profile['layers'][number] => ({ name, outputBytes: 0, weightBytes: 0, savedBytes: 0, flops: 1 });
+const layer = (name: string): Profile['layers'][number] => ({
+  name,
+  outputBytes: 0,
+  weightBytes: 0,
+  savedBytes: 0,
+  flops: 1,
+});
 const profile: Profile = {
   model: 'two layers',
   inputBytes: 0,
@@ -40,14 +46,18 @@ function plan(stages: readonly (readonly string[])[], microBatchCount: number): 
 
 const both = (layout: PlanLayout): readonly number[] => {
   const simulator = createSimulator(profile, cluster);
-  return [simulator(program(layout), layout, { events: false }).roundMs, steadyRoundMs(simulator, program(layout), layout)];
+  return [
+    simulator(program(layout), layout, { events: false }).roundMs,
+    steadyRoundMs(simulator, program(layout), layout),
+  ];
 };
 
 test('by hand: one device has nothing to overlap; a pipeline waits for its first stage; an AllReduce runs while the next round fills the pipeline', () => {
   assert.deepEqual(both(plan([['a']], 3)), [30, 30]);
   // a: F0 0–1, F1 1–2; b: F0 1–3, B0 3–7, F1 7–9, B1 9–13; a: B1 13–16, and the next round's F0 then.
   assert.deepEqual(both(plan([['a'], ['b']], 2)), [16, 16]);
-  // 125,000 bytes at 10 Mbps: 100 ms, after 13; the next round's first forward pass is there at 17, long before they are over.
+  // 125,000 bytes at 10 Mbps: 100 ms, after 13; the next round's first forward pass is there at 17, long before they
+  // are over.
   assert.deepEqual(both(plan([['a'], ['b', 'c']], 2)), [113, 112]);
 });
 

@@ -1,12 +1,17 @@
-// Rounds that follow each other, as in a run: a device begins the next one when it has its own update, while others are still at work on this one.
+// Rounds that follow each other, as in a run: a device begins the next one when it has its own update, while others are
+// still at work on this one.
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import type { DeviceProgram, Instruction, Program } from '../schedule/program.ts';
 import type { Simulator } from './simulate.ts';
 
-/** The time from the end of a round to the end of the next. Shorter than one round alone where its end, such as a late AllReduce, runs beside the next one's beginning. */
+/**
+ * The time from the end of a round to the end of the next. Shorter than one round alone where its end, such as a late
+ * AllReduce, runs beside the next one's beginning.
+ */
 export function steadyRoundMs(simulator: Simulator, program: Program, plan: PlanLayout): number {
-  const endMs = (count: number): number => simulator(repeated(program, count), repeatedPlan(plan, count), { events: false }).roundMs;
+  const endMs = (count: number): number =>
+    simulator(repeated(program, count), repeatedPlan(plan, count), { events: false }).roundMs;
   return endMs(3) - endMs(2);
 }
 
@@ -14,14 +19,23 @@ export function steadyRoundMs(simulator: Simulator, program: Program, plan: Plan
 function repeated({ devices, ...rest }: Program, count: number): Program {
   return {
     ...rest,
-    devices: devices.map((device) => ({ ...device, instructions: repeatedInstructions(device, rest.microBatchCount, count) })),
+    devices: devices.map((device) => ({
+      ...device,
+      instructions: repeatedInstructions(device, rest.microBatchCount, count),
+    })),
     microBatchCount: count * rest.microBatchCount,
   };
 }
 
-function repeatedInstructions({ instructions }: DeviceProgram, microBatchCount: number, count: number): readonly Instruction[] {
+function repeatedInstructions(
+  { instructions }: DeviceProgram,
+  microBatchCount: number,
+  count: number,
+): readonly Instruction[] {
   return Array.from({ length: count }, (_, round) =>
-    instructions.map((step) => ('microBatch' in step ? { ...step, microBatch: step.microBatch + round * microBatchCount } : step)),
+    instructions.map((step) =>
+      'microBatch' in step ? { ...step, microBatch: step.microBatch + round * microBatchCount } : step,
+    ),
   ).flat();
 }
 

@@ -25,7 +25,9 @@ test('the pieces replace the file; nothing else is left', async () => {
 
 test('a crash at any operation leaves the old or the new file; after success it is the new one', async () => {
   const whole = await withOld();
-  const operationCount = await writeFileAtomically('/d/f', [bytes('ne'), bytes('w')], whole).then(() => whole.operationCount());
+  const operationCount = await writeFileAtomically('/d/f', [bytes('ne'), bytes('w')], whole).then(() =>
+    whole.operationCount(),
+  );
   assert.equal(operationCount, 7); // create, write, write, sync, close, rename, syncFolder
   const found = new Set<string>();
   for (let crash = 1; crash <= operationCount + 1; crash++) {
@@ -44,7 +46,17 @@ test('a crash at any operation leaves the old or the new file; after success it 
     }
   }
   // Up to the rename it is the old one; from then on the journal decides, until the folder is synced.
-  assert.deepEqual([...found].sort(), ['1 old', '2 old', '3 old', '4 old', '5 old', '6 old', '7 new', '7 old', '8 new']);
+  assert.deepEqual([...found].sort(), [
+    '1 old',
+    '2 old',
+    '3 old',
+    '4 old',
+    '5 old',
+    '6 old',
+    '7 new',
+    '7 old',
+    '8 new',
+  ]);
 });
 
 test('the test above would notice a missing sync', async () => {
@@ -109,11 +121,14 @@ test('folders are made with those they lie in, and survive a crash', async () =>
   await writeFileAtomically('/a/f', [], disk);
   await assert.rejects(
     makeFolders('/a/f/x', disk),
-    new RunError('/a/f/x cannot be written: a part of the path is a file, not a folder; make room or choose another folder.'),
+    new RunError(
+      '/a/f/x cannot be written: a part of the path is a file, not a folder; make room or choose another folder.',
+    ),
   );
   const stubborn: Disk = {
     ...disk,
-    makeFolder: async (path) => Promise.reject(Object.assign(new Error('raw'), { code: path === '/proc' ? 'EEXIST' : 'ENOENT' })),
+    makeFolder: async (path) =>
+      Promise.reject(Object.assign(new Error('raw'), { code: path === '/proc' ? 'EEXIST' : 'ENOENT' })),
   };
   await assert.rejects(makeFolders('/proc/x', stubborn), RunError);
 });

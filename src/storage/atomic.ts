@@ -1,5 +1,5 @@
-// Writes a file so that a reader, and a machine that loses power at any moment, finds the old contents or the new, whole: a temporary file
-// beside it, its sync, a rename, a sync of the folder. Part of storage/ (Node only).
+// Writes a file so that a reader, and a machine that loses power at any moment, finds the old contents or the new,
+// whole: a temporary file beside it, its sync, a rename, a sync of the folder. Part of storage/ (Node only).
 
 import { basename, dirname, join } from 'node:path';
 import { RunError } from '../errors.ts';
@@ -19,7 +19,11 @@ export function isTemporary(name: string): boolean {
  * Writes the pieces in order as the file `path`. When it resolves, the file survives a power cut. Throws RunError; the
  * old file stands then, unless only the last sync failed.
  */
-export async function writeFileAtomically(path: string, pieces: Iterable<Uint8Array>, disk: Disk = nodeDisk): Promise<void> {
+export async function writeFileAtomically(
+  path: string,
+  pieces: Iterable<Uint8Array>,
+  disk: Disk = nodeDisk,
+): Promise<void> {
   let temporaryPath: string | undefined;
   try {
     const created = await createTemporary(path, disk);

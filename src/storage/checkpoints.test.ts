@@ -1,5 +1,5 @@
-// faults.md: "checkpoint cut at any point, flipped, missing, other version: the previous good one, and it says so"; "crash at each point of
-// writing a checkpoint: the old or the new, never neither; every point, 20 times".
+// faults.md: "checkpoint cut at any point, flipped, missing, other version: the previous good one, and it says so";
+// "crash at each point of writing a checkpoint: the old or the new, never neither; every point, 20 times".
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -30,13 +30,23 @@ function checkpoint(round: number): Checkpoint {
       ['momentum/conv.weight', tensor('float32', [2, 2], [1, 2, 3, round])],
       ['step', tensor('int64', [], [round])],
     ]),
-    state: { seed: 7, epoch: round / 10, losses: [1, 0.25, round], settings: { model: 'résnet "x"', lr: 1e-3, none: null } },
+    state: {
+      seed: 7,
+      epoch: round / 10,
+      losses: [1, 0.25, round],
+      settings: { model: 'résnet "x"', lr: 1e-3, none: null },
+    },
   };
 }
 
-async function diskWith(rounds: readonly number[], options: MemoryDiskOptions = {}, keepCount?: number): Promise<MemoryDisk> {
+async function diskWith(
+  rounds: readonly number[],
+  options: MemoryDiskOptions = {},
+  keepCount?: number,
+): Promise<MemoryDisk> {
   const disk = createMemoryDisk({}, ['/run']);
-  for (const round of rounds) await saveCheckpoint(folder, checkpoint(round), { disk, ...(keepCount === undefined ? {} : { keepCount }) });
+  for (const round of rounds)
+    await saveCheckpoint(folder, checkpoint(round), { disk, ...(keepCount === undefined ? {} : { keepCount }) });
   if (rounds.length > 0) await disk.syncFolder(folder);
   return disk.restart(createRandom(0), options);
 }
@@ -50,7 +60,8 @@ function withFile(disk: Disk, path: string, contents: Uint8Array | undefined): D
       if (contents === undefined) throw Object.assign(new Error('raw'), { code: 'ENOENT' });
       return contents;
     },
-    list: async (asked) => (await disk.list(asked)).filter((name) => contents !== undefined || join(asked, name) !== path),
+    list: async (asked) =>
+      (await disk.list(asked)).filter((name) => contents !== undefined || join(asked, name) !== path),
   };
 }
 
@@ -83,8 +94,10 @@ test('an empty folder, or none, holds no checkpoint', async () => {
 });
 
 test('the newest three are kept, or as many as are asked for; both files of each', async () => {
-  const rounds = async (disk: Disk): Promise<string[]> => (await disk.list(folder)).map((name) => name.replace(/-[0-9a-f]{8}\.s/, '.s'));
-  const names = (kept: number[]): string[] => kept.flatMap((round) => [`round-0000000${round}.safetensors`, `round-0000000${round}.json`]);
+  const rounds = async (disk: Disk): Promise<string[]> =>
+    (await disk.list(folder)).map((name) => name.replace(/-[0-9a-f]{8}\.s/, '.s'));
+  const names = (kept: number[]): string[] =>
+    kept.flatMap((round) => [`round-0000000${round}.safetensors`, `round-0000000${round}.json`]);
   assert.deepEqual(await rounds(await diskWith([1, 2, 3, 4, 5])), names([3, 4, 5]));
   assert.deepEqual(await rounds(await diskWith([1, 2, 3], {}, 1)), names([3]));
 });
@@ -117,7 +130,11 @@ test('a crash at every operation, 20 times each: the old or the new checkpoint; 
     assert.ok(measured.operationCount() > 12);
     for (let crash = 1; crash <= measured.operationCount() + 1; crash++) {
       for (let seed = 0; seed < 20; seed++) {
-        const disk = await diskWith(earlier, { fault: ({ number }) => (number === crash ? 'crash' : undefined) }, keepCount);
+        const disk = await diskWith(
+          earlier,
+          { fault: ({ number }) => (number === crash ? 'crash' : undefined) },
+          keepCount,
+        );
         const saved = await saveCheckpoint(folder, checkpoint(latest + 1), { disk, keepCount }).then(
           () => true,
           () => false,
@@ -129,7 +146,11 @@ test('a crash at every operation, 20 times each: the old or the new checkpoint; 
         assert.ok(round === latest + 1 || (!saved && round === latest), where);
         assert.deepEqual(found.checkpoint, checkpoint(round), where);
         await saveCheckpoint(folder, checkpoint(latest + 2), { disk: after, keepCount });
-        assert.deepEqual((await loadLatestCheckpoint(folder, { disk: after })).checkpoint, checkpoint(latest + 2), where);
+        assert.deepEqual(
+          (await loadLatestCheckpoint(folder, { disk: after })).checkpoint,
+          checkpoint(latest + 2),
+          where,
+        );
         assert.ok(!(await after.list(folder)).some((name) => name.endsWith('.tmp')), where);
       }
     }
@@ -157,7 +178,10 @@ test('cut at any length, the newest is passed over by name and the previous one 
       const found = await loadLatestCheckpoint(folder, { disk: withFile(disk, path, whole.slice(0, length)) });
       assert.equal(found.checkpoint?.round, 1, `${path} cut to ${length}`);
       assert.equal(found.warnings.length, 1);
-      assert.ok(found.warnings[0]?.startsWith(`The checkpoint ${files.state} is passed over: ${path} `), found.warnings[0]);
+      assert.ok(
+        found.warnings[0]?.startsWith(`The checkpoint ${files.state} is passed over: ${path} `),
+        found.warnings[0],
+      );
     }
   }
 });
@@ -186,7 +210,9 @@ test('with either file missing, the newest is passed over and it says so', async
   ]);
   const withoutState = await loadLatestCheckpoint(folder, { disk: withFile(disk, state, undefined) });
   assert.equal(withoutState.checkpoint?.round, 1);
-  assert.deepEqual(withoutState.warnings, ['The checkpoint of round 2 in /run/checkpoints is passed over: its JSON file is missing.']);
+  assert.deepEqual(withoutState.warnings, [
+    'The checkpoint of round 2 in /run/checkpoints is passed over: its JSON file is missing.',
+  ]);
 });
 
 /** The file with other text in its state and a right hash. */
@@ -243,13 +269,17 @@ test('a disk that fails for another reason ends the search: an older round must 
   }
   const denied = await diskWith([1], { fault: ({ kind }) => (kind === 'list' ? 'EACCES' : undefined) });
   await assert.rejects(loadLatestCheckpoint(folder, { disk: denied }), RunError);
-  const worn = await diskWith([1, 2], { fault: ({ number, kind }) => (kind === 'read' && number < 3 ? 'EIO' : undefined) });
+  const worn = await diskWith([1, 2], {
+    fault: ({ number, kind }) => (kind === 'read' && number < 3 ? 'EIO' : undefined),
+  });
   assert.equal((await loadLatestCheckpoint(folder, { disk: worn })).checkpoint?.round, 1);
 });
 
 test('a full or read-only disk is a RunError; the earlier checkpoint stands', async () => {
   for (const code of ['ENOSPC', 'EROFS']) {
-    const disk = await diskWith([1], { fault: ({ kind }) => (kind === 'create' || kind === 'write' ? code : undefined) });
+    const disk = await diskWith([1], {
+      fault: ({ kind }) => (kind === 'create' || kind === 'write' ? code : undefined),
+    });
     await assert.rejects(saveCheckpoint(folder, checkpoint(2), { disk }), RunError);
     assert.deepEqual(await loadLatestCheckpoint(folder, { disk }), {
       checkpoint: checkpoint(1),
@@ -262,7 +292,9 @@ test('a full or read-only disk is a RunError; the earlier checkpoint stands', as
 test('old checkpoints that cannot be removed cost nothing', async () => {
   for (const failing of ['remove', 'list', 'read']) {
     let saving = true;
-    const disk = await diskWith([1, 2, 3], { fault: ({ kind }) => (saving && kind === failing ? 'EACCES' : undefined) });
+    const disk = await diskWith([1, 2, 3], {
+      fault: ({ kind }) => (saving && kind === failing ? 'EACCES' : undefined),
+    });
     await saveCheckpoint(folder, checkpoint(4), { disk });
     saving = false;
     assert.equal((await loadLatestCheckpoint(folder, { disk })).checkpoint?.round, 4);

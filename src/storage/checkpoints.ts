@@ -1,8 +1,9 @@
-// Checkpoints on disk: a safetensors file with all tensors and, committing it, a JSON file with the rest and the tensors' SHA-256. A crash
-// at any point leaves the old ones or the new one; a damaged one is found out, named and passed over. One writer a folder. Part of storage/
-// (Node only; imports training and below).
+// Checkpoints on disk: a safetensors file with all tensors and, committing it, a JSON file with the rest and the
+// tensors' SHA-256. A crash at any point leaves the old ones or the new one; a damaged one is found out, named and
+// passed over. One writer a folder. Part of storage/ (Node only; imports training and below).
 //
-//   round-00000012-1f0c9a7b.safetensors   parameters/…, buffers/…, optimizer/…; never overwritten: its name holds its hash
+//   round-00000012-1f0c9a7b.safetensors   parameters/…, buffers/…, optimizer/…; never overwritten: its name holds its
+//   hash
 //   round-00000012.json                   line 1 {"sha256": of the rest of the file, line 2 … the state: written last
 
 import { createHash } from 'node:crypto';
@@ -55,11 +56,15 @@ const firstLine = /^\{"sha256":"([0-9a-f]{64})",$/;
 const prefixes = { parameters: 'parameters/', buffers: 'buffers/', optimizerState: 'optimizer/' } as const;
 
 /**
- * Saves a checkpoint and removes those beyond `keepCount`, and any of a later round: they belong to a future that a resumed run has left.
- * When it resolves, the checkpoint survives a power cut. Returns the path of the JSON file. Throws RunError (disk full, read-only): then
- * the earlier checkpoints stand.
+ * Saves a checkpoint and removes those beyond `keepCount`, and any of a later round: they belong to a future that a
+ * resumed run has left. When it resolves, the checkpoint survives a power cut. Returns the path of the JSON file.
+ * Throws RunError (disk full, read-only): then the earlier checkpoints stand.
  */
-export async function saveCheckpoint(folder: string, checkpoint: Checkpoint, options: CheckpointOptions = {}): Promise<string> {
+export async function saveCheckpoint(
+  folder: string,
+  checkpoint: Checkpoint,
+  options: CheckpointOptions = {},
+): Promise<string> {
   const { keepCount = 3, disk = nodeDisk } = options;
   assert(keepCount >= 1, 'no checkpoint would be kept');
   assert(
@@ -77,14 +82,18 @@ export async function saveCheckpoint(folder: string, checkpoint: Checkpoint, opt
   };
   await writeFileAtomically(join(folder, tensors.file), pieces, disk);
   const path = join(folder, `${stem}.json`);
-  await writeFileAtomically(path, [encodeState({ version, round: checkpoint.round, tensors, state: checkpoint.state })], disk);
+  await writeFileAtomically(
+    path,
+    [encodeState({ version, round: checkpoint.round, tensors, state: checkpoint.state })],
+    disk,
+  );
   await prune(folder, checkpoint.round, { keepCount, disk });
   return path;
 }
 
 /**
- * Loads the newest checkpoint that is whole. A damaged one (cut, changed, incomplete, of another version) is passed over with a warning.
- * Throws RunError when the disk itself fails: falling back then could lose good rounds.
+ * Loads the newest checkpoint that is whole. A damaged one (cut, changed, incomplete, of another version) is passed
+ * over with a warning. Throws RunError when the disk itself fails: falling back then could lose good rounds.
  */
 export async function loadLatestCheckpoint(folder: string, options: CheckpointOptions = {}): Promise<FoundCheckpoint> {
   const { disk = nodeDisk } = options;
@@ -122,7 +131,9 @@ export async function loadCheckpoint(path: string, options: CheckpointOptions = 
     throw new InputError(`${tensorsPath} was changed after it was written: its SHA-256 differs.`);
   const all = readSafetensors({ name: tensorsPath, bytes }).tensors;
   const part = (prefix: string): Map<string, Tensor> =>
-    new Map([...all].filter(([name]) => name.startsWith(prefix)).map(([name, tensor]) => [name.slice(prefix.length), tensor]));
+    new Map(
+      [...all].filter(([name]) => name.startsWith(prefix)).map(([name, tensor]) => [name.slice(prefix.length), tensor]),
+    );
   return {
     round,
     parameters: part(prefixes.parameters),
@@ -190,15 +201,24 @@ function decodeState(path: string, bytes: Uint8Array): StateFile {
   const lineEnd = bytes.indexOf(10);
   const line = new TextDecoder().decode(bytes.subarray(0, Math.max(0, Math.min(lineEnd, 100))));
   const hash = firstLine.exec(line)?.[1];
-  if (hash === undefined) throw new InputError(`${path} does not begin with its SHA-256; it is not a whole checkpoint.`);
+  if (hash === undefined)
+    throw new InputError(`${path} does not begin with its SHA-256; it is not a whole checkpoint.`);
   const rest = bytes.subarray(lineEnd + 1);
-  if (textHash(rest) !== hash) throw new InputError(`${path} was cut or changed after it was written: its SHA-256 differs.`);
+  if (textHash(rest) !== hash)
+    throw new InputError(`${path} was cut or changed after it was written: its SHA-256 differs.`);
   const file = parseState(rest);
   // The hash is right, so this is what some version of Asteroid wrote; a person's own work must still not crash us.
   if (file?.version !== version)
-    throw new InputError(`${path} is a checkpoint of version ${String(file?.version)}, and this program reads version ${version}.`);
+    throw new InputError(
+      `${path} is a checkpoint of version ${String(file?.version)}, and this program reads version ${version}.`,
+    );
   const { round, tensors, state } = file;
-  if (round !== roundOf(basename(path)) || !tensorsName.test(String(tensors?.file)) || tensors === undefined || state === undefined) {
+  if (
+    round !== roundOf(basename(path)) ||
+    !tensorsName.test(String(tensors?.file)) ||
+    tensors === undefined ||
+    state === undefined
+  ) {
     throw new InputError(`${path} is not the checkpoint that its name says.`);
   }
   return { version, round, tensors, state };
@@ -222,7 +242,9 @@ function byRound(a: string, b: string): number {
 
 function orphanWarnings(folder: string, rounds: ReadonlySet<number>, newerThan: number): string[] {
   const newer = [...rounds].filter((round) => round > newerThan).sort((a, b) => b - a);
-  return newer.map((round) => `The checkpoint of round ${round} in ${folder} is passed over: its JSON file is missing.`);
+  return newer.map(
+    (round) => `The checkpoint of round ${round} in ${folder} is passed over: its JSON file is missing.`,
+  );
 }
 
 async function list(folder: string, disk: Disk): Promise<string[]> {
@@ -249,8 +271,8 @@ function diskFailure(error: unknown, path: string): RunError {
 }
 
 /**
- * Removes what `saveCheckpoint` promises to. The new checkpoint is safe already, so a problem here fails nothing: whatever stays is tried
- * again at the next one.
+ * Removes what `saveCheckpoint` promises to. The new checkpoint is safe already, so a problem here fails nothing:
+ * whatever stays is tried again at the next one.
  */
 async function prune(folder: string, round: number, options: Required<CheckpointOptions>): Promise<void> {
   const { keepCount, disk } = options;

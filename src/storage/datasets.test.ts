@@ -48,7 +48,9 @@ test('idx: both parts, gzipped or not; grey images get a channel', () =>
     await rm(join(folder, 't10k-labels-idx1-ubyte.gz'));
     await assert.rejects(
       loadDataset(`idx:${folder}`),
-      new InputError(`${folder} holds no t10k-labels-idx1-ubyte (nor t10k-labels-idx1-ubyte.gz); name the folder of the idx files.`),
+      new InputError(
+        `${folder} holds no t10k-labels-idx1-ubyte (nor t10k-labels-idx1-ubyte.gz); name the folder of the idx files.`,
+      ),
     );
     await rm(join(folder, 't10k-images-idx3-ubyte'));
     assert.equal((await loadDataset(`idx:${folder}`)).test, undefined);
@@ -86,13 +88,21 @@ test('npy, npz, csv and tokens', () =>
     await writeFile(join(folder, 'x.npy'), writeNpy(tensor('float64', [2, 2], [1, 2, 3, 4])));
     await writeFile(join(folder, 'y.npy'), writeNpy(tensor('int32', [2], [5, 6])));
     assert.deepEqual(sample((await loadDataset(`npy:${folder}/x.npy,${folder}/y.npy`)).train, 1), [[2], [3, 4], [6]]);
-    assert.deepEqual(sample((await loadDataset(`npz:${fixtureFolder('npy')}/deflated.npz`)).test, 1), [[4], [104, 105, 106, 107], [2]]);
+    assert.deepEqual(sample((await loadDataset(`npz:${fixtureFolder('npy')}/deflated.npz`)).test, 1), [
+      [4],
+      [104, 105, 106, 107],
+      [2],
+    ]);
     await writeFile(join(folder, 't.csv'), 'kind,a\n1,0.5\n0,0.25\n');
     assert.deepEqual(sample((await loadDataset(`csv:${folder}/t.csv,kind`)).train, 0), [[1], [0.5], [1]]);
     await writeFile(join(folder, 't.csv.gz'), gzipSync('0.5,1\n'));
     assert.deepEqual(sample((await loadDataset(`csv:${folder}/t.csv.gz`)).train, 0), [[1], [0.5], [1]]);
     await writeFile(join(folder, 't.txt'), 'abcdefghij');
-    assert.deepEqual(sample((await loadDataset(`tokens:${folder}/t.txt,3`)).train, 1), [[3], [100, 101, 102], [101, 102, 103]]);
+    assert.deepEqual(sample((await loadDataset(`tokens:${folder}/t.txt,3`)).train, 1), [
+      [3],
+      [100, 101, 102],
+      [101, 102, 103],
+    ]);
   }));
 
 test('test data are set apart where asked for and where there are none', () =>
@@ -138,7 +148,10 @@ test('a missing or damaged file, a folder, and images are one clear error each',
       await message(`images:${folder}`),
       `InputError: images:${folder} is not supported yet; convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.`,
     );
-    assert.match(await message('mnst'), /^InputError: The data spec "mnst" cannot be read: its kind is unknown; valid are mnist, /);
+    assert.match(
+      await message('mnst'),
+      /^InputError: The data spec "mnst" cannot be read: its kind is unknown; valid are mnist, /,
+    );
   }));
 
 test('mnist: 8,500 and 1,500 real digits, each digit in proportion; cached as idx, the same from there, by two at once', () =>
@@ -150,7 +163,10 @@ test('mnist: 8,500 and 1,500 real digits, each digit in proportion; cached as id
     assert.deepEqual(train.inputs[0]?.values.shape, [8500, 1, 28, 28]);
     checkLabels(train, 10);
     const countsOf = (dataset: Dataset): number[] =>
-      Array.from({ length: 10 }, (_, digit) => toNumbers(dataset.labels.values).filter((label) => label === digit).length);
+      Array.from(
+        { length: 10 },
+        (_, digit) => toNumbers(dataset.labels.values).filter((label) => label === digit).length,
+      );
     assert.deepEqual(countsOf(held), [150, 169, 149, 155, 147, 129, 152, 160, 142, 147]);
     countsOf(train).forEach((count, digit) => {
       const share = (countsOf(held)[digit] ?? 0) / (count + (countsOf(held)[digit] ?? 0));
@@ -181,10 +197,16 @@ test('mnist without a cache that can be written works and warns; without the pac
   inTemporaryFolder(async (folder) => {
     await writeFile(join(folder, 'file'), '');
     const warnings: string[] = [];
-    const { train } = await loadDataset('mnist', { cache: join(folder, 'file'), onWarning: (warning) => warnings.push(warning) });
+    const { train } = await loadDataset('mnist', {
+      cache: join(folder, 'file'),
+      onWarning: (warning) => warnings.push(warning),
+    });
     assert.equal(train.sampleCount, 8500);
     assert.equal(warnings.length, 1);
-    assert.match(warnings[0] ?? '', /^The digits are not cached: .*mnist-digits-1 cannot be written: a part of the path is a file/);
+    assert.match(
+      warnings[0] ?? '',
+      /^The digits are not cached: .*mnist-digits-1 cannot be written: a part of the path is a file/,
+    );
     await assert.rejects(
       loadDataset('mnist', { cache: join(folder, 'c'), digits: join(folder, 'none') }),
       /^InputError: .*0.json cannot be read/,

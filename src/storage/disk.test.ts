@@ -106,16 +106,25 @@ test('a link to a file is that file', { skip: process.platform === 'win32' }, as
 
 test('errors name the path, the cause and the mend', () => {
   const error = Object.assign(new Error('raw'), { code: 'ENOSPC' });
-  assert.equal(writeError(error, '/a/b').message, '/a/b cannot be written: the disk is full; make room or choose another folder.');
+  assert.equal(
+    writeError(error, '/a/b').message,
+    '/a/b cannot be written: the disk is full; make room or choose another folder.',
+  );
   assert.equal(
     readError(Object.assign(new Error('raw'), { code: 'ENOENT' }), 'x').message,
     'x cannot be read: there is no such file or folder; check the path and its permissions.',
   );
-  assert.equal(writeError(new Error('strange'), 'x').message, 'x cannot be written: strange; make room or choose another folder.');
+  assert.equal(
+    writeError(new Error('strange'), 'x').message,
+    'x cannot be written: strange; make room or choose another folder.',
+  );
 });
 
 /** What may be found after the power was cut, over many seeds. */
-async function outcomes(prepare: (disk: Disk) => Promise<void>, look: (disk: Disk) => Promise<string>): Promise<string[]> {
+async function outcomes(
+  prepare: (disk: Disk) => Promise<void>,
+  look: (disk: Disk) => Promise<string>,
+): Promise<string[]> {
   const found = new Set<string>();
   for (let seed = 0; seed < 200; seed++) {
     const disk = createMemoryDisk({}, ['/d']);

@@ -1,6 +1,6 @@
-// The few file operations that storage/ needs, as a parameter: the real disk here, one in memory that can crash in memory-disk.ts. Both
-// report a problem as Node does: an Error with a `code` such as ENOENT. Part of storage/: files on disk, Node only; it may import training
-// and below (leaf, graph, training <- storage <- runtime).
+// The few file operations that storage/ needs, as a parameter: the real disk here, one in memory that can crash in
+// memory-disk.ts. Both report a problem as Node does: an Error with a `code` such as ENOENT. Part of storage/: files on
+// disk, Node only; it may import training and below (leaf, graph, training <- storage <- runtime).
 
 import { constants } from 'node:fs';
 import { type FileHandle, mkdir, open, readdir, rename, rm } from 'node:fs/promises';
@@ -100,12 +100,16 @@ function causeOf(error: unknown): string {
 
 /** For a file that the user named and that cannot be read. */
 export function readError(error: unknown, path: string): InputError {
-  return new InputError(`${path} cannot be read: ${causeOf(error)}; check the path and its permissions.`, { cause: error });
+  return new InputError(`${path} cannot be read: ${causeOf(error)}; check the path and its permissions.`, {
+    cause: error,
+  });
 }
 
 /** For a file of the run that cannot be written. */
 export function writeError(error: unknown, path: string): RunError {
-  return new RunError(`${path} cannot be written: ${causeOf(error)}; make room or choose another folder.`, { cause: error });
+  return new RunError(`${path} cannot be written: ${causeOf(error)}; make room or choose another folder.`, {
+    cause: error,
+  });
 }
 
 async function readAll(handle: FileHandle): Promise<Uint8Array> {

@@ -1,5 +1,5 @@
-// Decompression by node:zlib, for the parsers of training/data. Part of storage/: Node only; it may import training and below, and
-// runtime, cli import it.
+// Decompression by node:zlib, for the parsers of training/data. Part of storage/: Node only; it may import training and
+// below, and runtime, cli import it.
 
 import { gunzipSync, inflateRawSync } from 'node:zlib';
 import type { Inflate } from '../training/data/source.ts';

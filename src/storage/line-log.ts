@@ -1,5 +1,5 @@
-// A file of JSON lines that grows while training runs. Appending never waits for the disk; lines reach it in order and whole: what a full
-// disk or a killed process cut off is removed before the next line. Part of storage/ (Node only).
+// A file of JSON lines that grows while training runs. Appending never waits for the disk; lines reach it in order and
+// whole: what a full disk or a killed process cut off is removed before the next line. Part of storage/ (Node only).
 
 import { assert } from '../assert.ts';
 import { RunError } from '../errors.ts';
@@ -8,7 +8,10 @@ import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './dis
 
 export interface LineLogOptions {
   readonly disk?: Disk;
-  /** Given: a disk that is full or read-only costs lines, not the run, and is told once per outage. Absent: it is an error. */
+  /**
+   * Given: a disk that is full or read-only costs lines, not the run, and is told once per outage. Absent: it is an
+   * error.
+   */
   readonly onWarning?: (warning: string) => void;
 }
 
@@ -141,7 +144,8 @@ class LineWriter implements LineLog {
       this.#waitingBytes = 0;
       return;
     }
-    if (this.#lostCount === undefined) this.#onWarning(`${failure.message} Training goes on; lines are lost until then.`);
+    if (this.#lostCount === undefined)
+      this.#onWarning(`${failure.message} Training goes on; lines are lost until then.`);
     this.#lostCount = (this.#lostCount ?? 0) + lineCount;
   }
 
@@ -153,8 +157,8 @@ class LineWriter implements LineLog {
 }
 
 /**
- * Rewrites a log with only the records for which `keep` is true; lines that are no JSON object are dropped. For a run that goes on from
- * an earlier round. A file that is absent stays so. Throws RunError.
+ * Rewrites a log with only the records for which `keep` is true; lines that are no JSON object are dropped. For a run
+ * that goes on from an earlier round. A file that is absent stays so. Throws RunError.
  */
 export async function keepLines(
   path: string,
@@ -187,7 +191,9 @@ export async function readLines(path: string, disk: Disk = nodeDisk): Promise<Re
 function parseObject(line: string): Record<string, unknown> | undefined {
   try {
     const value: unknown = JSON.parse(line);
-    return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : undefined;
+    return typeof value === 'object' && value !== null && !Array.isArray(value)
+      ? (value as Record<string, unknown>)
+      : undefined;
   } catch {
     return undefined;
   }

@@ -1,6 +1,6 @@
-// A disk in memory that can lose power. It keeps apart what was written and what was synced, as a journalling file system does: after a
-// power cut an unsynced file has any part of its new bytes, and of a folder's unsynced changes any first few have happened. For tests and
-// the rehearsal. Part of storage/, without node:fs.
+// A disk in memory that can lose power. It keeps apart what was written and what was synced, as a journalling file
+// system does: after a power cut an unsynced file has any part of its new bytes, and of a folder's unsynced changes any
+// first few have happened. For tests and the rehearsal. Part of storage/, without node:fs.
 
 import { posix } from 'node:path';
 import { assert } from '../assert.ts';
@@ -19,8 +19,8 @@ export interface DiskOperation {
 
 export interface MemoryDiskOptions {
   /**
-   * Asked before each operation: undefined lets it happen, 'crash' cuts the power (a write may be half done; nothing works any more), any
-   * other text is the `code` of the error to throw ('ENOSPC': half of a write is done).
+   * Asked before each operation: undefined lets it happen, 'crash' cuts the power (a write may be half done; nothing
+   * works any more), any other text is the `code` of the error to throw ('ENOSPC': half of a write is done).
    */
   readonly fault?: (operation: DiskOperation) => string | undefined;
 }
@@ -149,7 +149,8 @@ function overTree(root: Folder, options: MemoryDiskOptions): MemoryDisk {
     },
     async append(path) {
       step('append', path);
-      if (!folderAt(dirname(path)).entries.has(basename(path))) add(path, { bytes: new Uint8Array(0), synced: new Uint8Array(0) });
+      if (!folderAt(dirname(path)).entries.has(basename(path)))
+        add(path, { bytes: new Uint8Array(0), synced: new Uint8Array(0) });
       return fileOf(path, inodeAt(path));
     },
     async rename(from, to) {

@@ -120,31 +120,43 @@ test('only a run can be resumed', () =>
         `${folder} is not the folder of a run (it has no checkpoints); name the folder that --out or the run's last lines named.`,
       ),
     );
-    await assert.rejects(resumeRunFolder(join(folder, 'none'), 0), /^InputError: .*none cannot be read: there is no such file or folder/);
+    await assert.rejects(
+      resumeRunFolder(join(folder, 'none'), 0),
+      /^InputError: .*none cannot be read: there is no such file or folder/,
+    );
   }));
 
 test('a disk that refuses is a RunError with the path', async () => {
   const readOnly = createMemoryDisk({ fault: ({ kind }) => (kind === 'makeFolder' ? 'EROFS' : undefined) }, ['/runs']);
   await assert.rejects(createRunFolder({ date, parent: '/runs' }, { disk: readOnly }), RunError);
   let failing = false;
-  const filling = createMemoryDisk({ fault: ({ kind }) => (failing && kind === 'write' ? 'ENOSPC' : undefined) }, ['/runs']);
+  const filling = createMemoryDisk({ fault: ({ kind }) => (failing && kind === 'write' ? 'ENOSPC' : undefined) }, [
+    '/runs',
+  ]);
   const run = await createRunFolder({ date, parent: '/runs' }, { disk: filling });
   failing = true;
   await assert.rejects(
     run.write('trace.json', '[]'),
-    new RunError('/runs/2026-11-05-1/trace.json cannot be written: the disk is full; make room or choose another folder.'),
+    new RunError(
+      '/runs/2026-11-05-1/trace.json cannot be written: the disk is full; make room or choose another folder.',
+    ),
   );
   run.metrics.append(line(0));
   await assert.rejects(
     run.close(),
-    new RunError('/runs/2026-11-05-1/metrics.jsonl cannot be written: the disk is full; make room or choose another folder.'),
+    new RunError(
+      '/runs/2026-11-05-1/metrics.jsonl cannot be written: the disk is full; make room or choose another folder.',
+    ),
   );
 });
 
 test('with warnings, logs on a full disk do not stop the run', async () => {
   const warnings: string[] = [];
   const disk: Disk = createMemoryDisk({ fault: ({ kind }) => (kind === 'write' ? 'ENOSPC' : undefined) }, ['/runs']);
-  const run = await createRunFolder({ date, parent: '/runs' }, { disk, onWarning: (warning) => warnings.push(warning) });
+  const run = await createRunFolder(
+    { date, parent: '/runs' },
+    { disk, onWarning: (warning) => warnings.push(warning) },
+  );
   for (const round of [0, 1]) run.metrics.append(line(round));
   run.events.append({ kind: 'x' });
   await run.close();

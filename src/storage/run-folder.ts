@@ -1,5 +1,6 @@
-// The folder of one run (product.md, "The run folder"): made so that two runs never share one, its documents written whole or not at all,
-// its logs growing line by line. What the documents mean is their writers' business. Part of storage/ (Node only).
+// The folder of one run (product.md, "The run folder"): made so that two runs never share one, its documents written
+// whole or not at all, its logs growing line by line. What the documents mean is their writers' business. Part of
+// storage/ (Node only).
 
 import { join } from 'node:path';
 import { InputError } from '../errors.ts';
@@ -23,7 +24,9 @@ export interface MetricsLine {
 
 export interface RunFolderOptions {
   readonly disk?: Disk;
-  /** Given: logs that cannot be written cost lines, not the run (line-log.ts). Documents and checkpoints always throw. */
+  /**
+   * Given: logs that cannot be written cost lines, not the run (line-log.ts). Documents and checkpoints always throw.
+   */
   readonly onWarning?: (warning: string) => void;
 }
 
@@ -58,12 +61,22 @@ const maxRunsADay = 100_000;
 /** Makes the folder of a new run. Throws InputError when `out` is in use, RunError when the disk refuses. */
 export async function createRunFolder(run: NewRun, options: RunFolderOptions = {}): Promise<RunFolder> {
   const { disk = nodeDisk } = options;
-  const path = run.out === undefined ? await makeNumbered(run.parent ?? 'runs', dateName(run.date), disk) : await claimOut(run.out, disk);
+  const path =
+    run.out === undefined
+      ? await makeNumbered(run.parent ?? 'runs', dateName(run.date), disk)
+      : await claimOut(run.out, disk);
   return openFolder(path, options);
 }
 
-/** Opens the folder of a run to go on with it; metrics of rounds from `completedRounds` on are dropped, for they will come again. Throws InputError when it is no run's. */
-export async function resumeRunFolder(path: string, completedRounds: number, options: RunFolderOptions = {}): Promise<RunFolder> {
+/**
+ * Opens the folder of a run to go on with it; metrics of rounds from `completedRounds` on are dropped, for they will
+ * come again. Throws InputError when it is no run's.
+ */
+export async function resumeRunFolder(
+  path: string,
+  completedRounds: number,
+  options: RunFolderOptions = {},
+): Promise<RunFolder> {
   const { disk = nodeDisk } = options;
   const names = await listFolder(path, disk);
   if (!isRun(names))
@@ -74,7 +87,11 @@ export async function resumeRunFolder(path: string, completedRounds: number, opt
     // Left by a writer that died; a second try comes with the next resume.
     if (isTemporary(name)) await disk.remove(join(path, name)).catch(() => undefined);
   }
-  await keepLines(join(path, 'metrics.jsonl'), (line) => typeof line.round === 'number' && line.round < completedRounds, disk);
+  await keepLines(
+    join(path, 'metrics.jsonl'),
+    (line) => typeof line.round === 'number' && line.round < completedRounds,
+    disk,
+  );
   return openFolder(path, options);
 }
 
@@ -109,7 +126,10 @@ function dateName(date: Date): string {
   return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())}`;
 }
 
-/** parent/date-n with the first n after all that exist: making a folder is atomic, so of two runs one tries the next number. */
+/**
+ * parent/date-n with the first n after all that exist: making a folder is atomic, so of two runs one tries the next
+ * number.
+ */
 async function makeNumbered(parent: string, date: string, disk: Disk): Promise<string> {
   await makeFolders(parent, disk);
   const numbers = (await listFolder(parent, disk))
@@ -130,9 +150,11 @@ async function makeNumbered(parent: string, date: string, disk: Disk): Promise<s
 async function claimOut(out: string, disk: Disk): Promise<string> {
   await makeFolders(out, disk);
   const names = await listFolder(out, disk);
-  if (isRun(names)) throw new InputError(`${out} holds a run already; go on with it by --resume ${out}, or choose another --out.`);
+  if (isRun(names))
+    throw new InputError(`${out} holds a run already; go on with it by --resume ${out}, or choose another --out.`);
   if (names.length > 0) throw new InputError(`${out} is not empty (it holds ${names[0]}); choose another --out.`);
-  if (!(await makeNew(join(out, 'checkpoints'), disk))) throw new InputError(`${out} was just taken by another run; choose another --out.`);
+  if (!(await makeNew(join(out, 'checkpoints'), disk)))
+    throw new InputError(`${out} was just taken by another run; choose another --out.`);
   await syncFolders([out], disk);
   return out;
 }

@@ -1,8 +1,18 @@
-// The import directions hold over all of src/, the check notices each kind of breach, and the linter is told the same table.
+// The import directions hold over all of src/, the check notices each kind of breach, and the linter is told the same
+// table.
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import {
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join, sep } from 'node:path';
 import test from 'node:test';
@@ -17,7 +27,10 @@ function sourcesOf(folder: string): Map<string, string> {
   return new Map(paths.map((path) => [path.split(sep).join('/'), readFileSync(join(folder, path), 'utf8')]));
 }
 
-/** Lints `files` (path to text) under this repository's biome.json in a folder of their own; returns the rules broken in each file. */
+/**
+ * Lints `files` (path to text) under this repository's biome.json in a folder of their own; returns the rules broken in
+ * each file.
+ */
 function lint(files: Record<string, string>): Record<string, string[]> {
   const folder = mkdtempSync(join(tmpdir(), 'asteroid-lint-'));
   try {
@@ -28,9 +41,14 @@ function lint(files: Record<string, string>): Record<string, string[]> {
       mkdirSync(dirname(join(folder, path)), { recursive: true });
       writeFileSync(join(folder, path), source);
     }
-    const result = spawnSync(process.execPath, [biome, 'lint', '--reporter=json', '.'], { cwd: folder, encoding: 'utf8' });
+    const result = spawnSync(process.execPath, [biome, 'lint', '--reporter=json', '.'], {
+      cwd: folder,
+      encoding: 'utf8',
+    });
     assert.equal(result.error, undefined);
-    const report = JSON.parse(result.stdout) as { diagnostics: { category: string; location: { path: string | { file: string } } }[] };
+    const report = JSON.parse(result.stdout) as {
+      diagnostics: { category: string; location: { path: string | { file: string } } }[];
+    };
     const broken: Record<string, string[]> = Object.fromEntries(Object.keys(files).map((path) => [path, []]));
     for (const { category, location } of report.diagnostics) {
       const path = typeof location.path === 'string' ? location.path : location.path.file;
@@ -54,13 +72,25 @@ test('the table is the one of the design', () => {
   assert.deepEqual([...reachable('storage')].sort(), ['graph', 'leaf', 'storage', 'training']);
   assert.deepEqual([...reachable('transport')].sort(), ['leaf', 'transport']);
   const pure = Object.keys(folders).filter((name) => folders[name]?.kind === 'pure');
-  assert.deepEqual(pure.sort(), ['autodiff', 'cluster', 'graph', 'lowering', 'planner', 'schedule', 'simulator', 'training']);
+  assert.deepEqual(pure.sort(), [
+    'autodiff',
+    'cluster',
+    'graph',
+    'lowering',
+    'planner',
+    'schedule',
+    'simulator',
+    'training',
+  ]);
 });
 
 test('each kind of breach is noticed', () => {
   const breachesOf = (files: Record<string, string>): string[] => violations(new Map(Object.entries(files)));
   const leaf = { 'errors.ts': '' };
-  assert.deepEqual(breachesOf({ ...leaf, 'graph/a.ts': "import { x } from '../errors.ts';\nimport './b.ts';", 'graph/b.ts': '' }), []);
+  assert.deepEqual(
+    breachesOf({ ...leaf, 'graph/a.ts': "import { x } from '../errors.ts';\nimport './b.ts';", 'graph/b.ts': '' }),
+    [],
+  );
   assert.deepEqual(breachesOf({ 'graph/a.ts': "import type {\n  X,\n} from '../runtime/b.ts';", 'runtime/b.ts': '' }), [
     'graph/a.ts imports runtime/b.ts: graph builds on leaf',
   ]);
@@ -85,10 +115,17 @@ test('each kind of breach is noticed', () => {
     'graph/a.ts uses Math.random: graph is pure',
     'graph/a.ts uses Date: graph is pure',
   ]);
-  assert.deepEqual(breachesOf({ 'graph/a.ts': "import './b.ts';", 'graph/b.ts': "import './c.ts';", 'graph/c.ts': "import './b.ts';" }), [
-    'imports run in a circle: graph/b.ts -> graph/c.ts -> graph/b.ts',
+  assert.deepEqual(
+    breachesOf({
+      'graph/a.ts': "import './b.ts';",
+      'graph/b.ts': "import './c.ts';",
+      'graph/c.ts': "import './b.ts';",
+    }),
+    ['imports run in a circle: graph/b.ts -> graph/c.ts -> graph/b.ts'],
+  );
+  assert.deepEqual(breachesOf({ 'utils/a.ts': '' }), [
+    'utils/a.ts: the folder utils is not in the table of testing/architecture.ts',
   ]);
-  assert.deepEqual(breachesOf({ 'utils/a.ts': '' }), ['utils/a.ts: the folder utils is not in the table of testing/architecture.ts']);
   assert.deepEqual(breachesOf({ 'graph/a.test.ts': "import 'node:fs';" }), []);
 });
 
@@ -96,11 +133,19 @@ test('the linter is told the same table', () => {
   const file = join(root, 'biome.imports.json');
   const expected = `${JSON.stringify({ overrides: lintOverrides() }, null, 2)}\n`;
   if (process.env['UPDATE'] === '1') writeFileSync(file, expected);
-  assert.equal(readFileSync(file, 'utf8'), expected, 'after a change of the table: UPDATE=1 npm test -- testing/architecture');
-  assert.deepEqual((JSON.parse(readFileSync(join(root, 'biome.json'), 'utf8')) as { extends: unknown }).extends, ['./biome.imports.json']);
+  assert.equal(
+    readFileSync(file, 'utf8'),
+    expected,
+    'after a change of the table: UPDATE=1 npm test -- testing/architecture',
+  );
+  assert.deepEqual((JSON.parse(readFileSync(join(root, 'biome.json'), 'utf8')) as { extends: unknown }).extends, [
+    './biome.imports.json',
+  ]);
 });
 
-test('the linter objects to wrong code, folder by folder', { skip: existsSync(biome) ? false : 'Biome is not installed here' }, () => {
+test('the linter objects to wrong code, folder by folder', {
+  skip: existsSync(biome) ? false : 'Biome is not installed here',
+}, () => {
   const use = (path: string): string => `import { x } from '${path}';\nexport const y: number = x;\n`;
   const broken = lint({
     'src/graph/tensor.ts': 'export const x = 1;\n',

@@ -1,5 +1,6 @@
-// The table of which folder builds on which, and the checks over it. It is the single source of the import directions: the checks run
-// as a test over all of src/, and the linter reads biome.imports.json, which is derived from it here. docs/architecture.md explains it.
+// The table of which folder builds on which, and the checks over it. It is the single source of the import directions:
+// the checks run as a test over all of src/, and the linter reads biome.imports.json, which is derived from it here.
+// docs/architecture.md explains it.
 
 /** What a folder of src/ may use. */
 export interface FolderRule {
@@ -7,11 +8,16 @@ export interface FolderRule {
   readonly on: readonly string[];
   /** Single files of other folders, relative to src/, that it may import besides. */
   readonly files?: readonly string[];
-  /** 'pure': values in, values out; no `node:*`, clock, timer, console or ambient randomness. 'portable': no `node:*`. */
+  /**
+   * 'pure': values in, values out; no `node:*`, clock, timer, console or ambient randomness. 'portable': no `node:*`.
+   */
   readonly kind: 'pure' | 'portable' | 'host';
 }
 
-/** 'leaf' stands for the files directly in src/, but for index.ts, node.ts and browser.ts: these are 'entry', and nothing imports them. */
+/**
+ * 'leaf' stands for the files directly in src/, but for index.ts, node.ts and browser.ts: these are 'entry', and
+ * nothing imports them.
+ */
 export const folders: Readonly<Record<string, FolderRule>> = {
   leaf: { on: [], kind: 'portable' },
   graph: { on: ['leaf'], kind: 'pure' },
@@ -38,7 +44,18 @@ export const folders: Readonly<Record<string, FolderRule>> = {
 
 const entryFiles: readonly string[] = ['index.ts', 'node.ts', 'browser.ts'];
 const ambientNames: readonly string[] = [
-  ...['Buffer', 'Date', 'clearInterval', 'clearTimeout', 'console', 'crypto', 'fetch', 'performance', 'process', 'queueMicrotask'],
+  ...[
+    'Buffer',
+    'Date',
+    'clearInterval',
+    'clearTimeout',
+    'console',
+    'crypto',
+    'fetch',
+    'performance',
+    'process',
+    'queueMicrotask',
+  ],
   ...['setImmediate', 'setInterval', 'setTimeout'],
 ];
 
@@ -56,7 +73,10 @@ export function reachable(folder: string): ReadonlySet<string> {
   return found;
 }
 
-/** One sentence for each broken rule. `sources` maps paths relative to src/, such as 'graph/graph.ts', to their text; tests are exempt. */
+/**
+ * One sentence for each broken rule. `sources` maps paths relative to src/, such as 'graph/graph.ts', to their text;
+ * tests are exempt.
+ */
 export function violations(sources: ReadonlyMap<string, string>): string[] {
   const edges = new Map<string, string[]>();
   const found: string[] = [];
@@ -69,15 +89,20 @@ export function violations(sources: ReadonlyMap<string, string>): string[] {
       continue;
     }
     const specifiers = importsOf(source);
-    const targets = specifiers.filter((specifier) => specifier.startsWith('.')).map((specifier) => resolve(path, specifier));
+    const targets = specifiers
+      .filter((specifier) => specifier.startsWith('.'))
+      .map((specifier) => resolve(path, specifier));
     edges.set(path, targets);
     for (const target of targets) {
       const allowed = reachable(folder).has(folderOf(target)) || rule.files?.includes(target);
       if (!allowed) found.push(`${path} imports ${target}: ${folder} builds on ${rule.on.join(', ') || 'nothing'}`);
     }
     if (rule.kind !== 'host')
-      found.push(...specifiers.filter(isNodeModule).map((name) => `${path} imports ${name}: ${folder} is ${rule.kind}`));
-    if (rule.kind === 'pure') found.push(...ambientUses(source).map((name) => `${path} uses ${name}: ${folder} is pure`));
+      found.push(
+        ...specifiers.filter(isNodeModule).map((name) => `${path} imports ${name}: ${folder} is ${rule.kind}`),
+      );
+    if (rule.kind === 'pure')
+      found.push(...ambientUses(source).map((name) => `${path} uses ${name}: ${folder} is pure`));
   }
   return [...found, ...cycles(edges)];
 }
@@ -85,8 +110,12 @@ export function violations(sources: ReadonlyMap<string, string>): string[] {
 /** The overrides of biome.imports.json: the same table, told to the linter. */
 export function lintOverrides(): unknown[] {
   const pure = Object.keys(folders).filter((folder) => folders[folder]?.kind === 'pure');
-  const deniedGlobals = Object.fromEntries(ambientNames.map((name) => [name, 'This folder is pure: take it as a parameter.']));
-  const ambient = override(pure.flatMap(globsOf), { noRestrictedGlobals: { level: 'error', options: { deniedGlobals } } });
+  const deniedGlobals = Object.fromEntries(
+    ambientNames.map((name) => [name, 'This folder is pure: take it as a parameter.']),
+  );
+  const ambient = override(pure.flatMap(globsOf), {
+    noRestrictedGlobals: { level: 'error', options: { deniedGlobals } },
+  });
   const imports = Object.entries(folders).map(([folder, rule]) => {
     const reach = reachable(folder);
     const others = Object.keys(folders).filter((other) => !reach.has(other) && other !== 'leaf' && other !== 'entry');
@@ -94,7 +123,9 @@ export function lintOverrides(): unknown[] {
     if (folder !== 'testing') group.push(...entryFiles.map((file) => `**/${file}`), '!**/operators/index.ts');
     if (rule.kind !== 'host') group.push('node:*', 'node:*/**');
     const message = `${folder} is ${rule.kind} and builds on ${rule.on.join(', ') || 'nothing'}: see src/testing/architecture.ts.`;
-    return override(globsOf(folder), { noRestrictedImports: { level: 'error', options: { patterns: [{ group, message }] } } });
+    return override(globsOf(folder), {
+      noRestrictedImports: { level: 'error', options: { patterns: [{ group, message }] } },
+    });
   });
   return [ambient, ...imports];
 }
@@ -111,7 +142,8 @@ function globsOf(folder: string): string[] {
 /** Module specifiers of static and dynamic imports and re-exports, type-only ones too. */
 function importsOf(source: string): string[] {
   const code = source.replace(/^\s*(\/\/.*|\/?\*.*)$/gm, '');
-  const statement = /^\s*(?:import|export)\s(?:[^;'"]*?\sfrom\s)?\s*['"]([^'"]+)['"]|\bimport\(\s*['"]([^'"]+)['"]\s*\)/gm;
+  const statement =
+    /^\s*(?:import|export)\s(?:[^;'"]*?\sfrom\s)?\s*['"]([^'"]+)['"]|\bimport\(\s*['"]([^'"]+)['"]\s*\)/gm;
   return [...code.matchAll(statement)].map((match) => match[1] ?? match[2] ?? '');
 }
 

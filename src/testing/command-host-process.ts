@@ -1,4 +1,5 @@
-// The process of command-host.ts: for each message it runs a command and answers with what was printed. It ends when its parent is gone.
+// The process of command-host.ts: for each message it runs a command and answers with what was printed. It ends when
+// its parent is gone.
 
 import { runCommandLine } from '../cli/command-line.ts';
 import type { HostedCommand, HostedEnd } from './command-host.ts';

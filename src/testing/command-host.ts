@@ -1,5 +1,5 @@
-// A process that runs one command after the other, so that not each has to load the program anew. What a command leaves open there goes unnoticed: of each kind,
-// one should run in a process of its own (command.ts).
+// A process that runs one command after the other, so that not each has to load the program anew. What a command leaves
+// open there goes unnoticed: of each kind, one should run in a process of its own (command.ts).
 
 import { fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -16,7 +16,9 @@ export interface HostedCommand {
 export type HostedEnd = Omit<CommandEnd, 'signal'>;
 
 export interface CommandHost {
-  /** Runs `asteroid ...args` in a folder, after those that were asked for before. Rejects when the process has ended. */
+  /**
+   * Runs `asteroid ...args` in a folder, after those that were asked for before. Rejects when the process has ended.
+   */
   run(command: HostedCommand): Promise<HostedEnd>;
   /** Ends the process. */
   close(): Promise<void>;
@@ -26,7 +28,9 @@ export interface CommandHost {
 export function startCommandHost(folder: string, environment: Readonly<Record<string, string>> = {}): CommandHost {
   const env = { ...commandEnvironment(folder), ...environment };
   const child = fork(fileURLToPath(new URL('command-host-process.js', import.meta.url)), { env });
-  const ended = new Promise<never>((_, reject) => child.once('exit', () => reject(new Error('The process that runs commands has ended.'))));
+  const ended = new Promise<never>((_, reject) =>
+    child.once('exit', () => reject(new Error('The process that runs commands has ended.'))),
+  );
   ended.catch(() => {}); // whoever runs a command is told
   let last: Promise<unknown> = Promise.resolve();
   const runNow = async (command: HostedCommand): Promise<HostedEnd> => {

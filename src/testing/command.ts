@@ -25,7 +25,9 @@ export interface CommandEnd {
 export interface RunningCommand {
   readonly process: ChildProcess;
   readonly end: Promise<CommandEnd>;
-  /** The first line of stdout so far or to come that `accepts`; rejects with all output when the command ends before. */
+  /**
+   * The first line of stdout so far or to come that `accepts`; rejects with all output when the command ends before.
+   */
   line(accepts: (line: string) => boolean): Promise<string>;
   /** The first JSON event of a kind. */
   event(kind: string, accepts?: (event: CommandEvent) => boolean): Promise<CommandEvent>;
@@ -47,7 +49,10 @@ export interface CommandOptions {
   readonly through?: readonly string[];
 }
 
-/** The environment of a command: this process's, with a cache and a state folder of the tests' own, and such that the command computes in its own process (compute-process.ts). */
+/**
+ * The environment of a command: this process's, with a cache and a state folder of the tests' own, and such that the
+ * command computes in its own process (compute-process.ts).
+ */
 export function commandEnvironment(folder: string): NodeJS.ProcessEnv {
   const { NODE_TEST_CONTEXT: _, ...own } = process.env;
   return {
@@ -109,7 +114,8 @@ export function startCommand(args: readonly string[], options: CommandOptions): 
     };
     return JSON.parse(await line(fits)) as CommandEvent;
   };
-  const lastLines = (): string => [...lines.slice(-lastLineCount), unfinished, ...stderr.split('\n').slice(-lastLineCount)].join('\n');
+  const lastLines = (): string =>
+    [...lines.slice(-lastLineCount), unfinished, ...stderr.split('\n').slice(-lastLineCount)].join('\n');
   return { process: child, end, line, event, events, lastLines };
 }
 

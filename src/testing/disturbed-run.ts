@@ -1,5 +1,5 @@
-// Training over four real worker processes that are to be disturbed, and the run that nobody disturbs, with which it is compared. Used by tests and by
-// bench/faults.mjs.
+// Training over four real worker processes that are to be disturbed, and the run that nobody disturbs, with which it is
+// compared. Used by tests and by bench/faults.mjs.
 
 import assert from 'node:assert/strict';
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
@@ -18,7 +18,12 @@ function planOf(microBatchSize: number): object {
     microBatchCount: 2,
     stages: [
       { layers: [0, 2], devices: ['worker-1'], samples: [microBatchSize], inFlight: 3 },
-      { layers: [2, 5], devices: ['worker-2', 'worker-3'], samples: [microBatchSize / 2, microBatchSize / 2], inFlight: 2 },
+      {
+        layers: [2, 5],
+        devices: ['worker-2', 'worker-3'],
+        samples: [microBatchSize / 2, microBatchSize / 2],
+        inFlight: 2,
+      },
       { layers: [5, 6], devices: ['worker-4'], samples: [microBatchSize], inFlight: 1 },
     ],
   };
@@ -30,8 +35,27 @@ const defaultMicroBatch = 8;
 
 /** Those that a run has in common with the one that it is compared with. */
 function settingsOf({ microBatch = defaultMicroBatch, strict = false }: RunOptions): string[] {
-  const subject = ['--model', 'digits', '--data', 'mnist', '--batch', String(2 * microBatch), '--micro-batch', String(microBatch)];
-  return [...subject, '--lr', '0.01', '--momentum', '0.5', '--eval-every', '0', '--json', ...(strict ? ['--strict'] : [])];
+  const subject = [
+    '--model',
+    'digits',
+    '--data',
+    'mnist',
+    '--batch',
+    String(2 * microBatch),
+    '--micro-batch',
+    String(microBatch),
+  ];
+  return [
+    ...subject,
+    '--lr',
+    '0.01',
+    '--momentum',
+    '0.5',
+    '--eval-every',
+    '0',
+    '--json',
+    ...(strict ? ['--strict'] : []),
+  ];
 }
 
 /** More rounds than anybody waits for: a run is disturbed for as long as that takes, then stopped and compared. */
@@ -82,7 +106,10 @@ export async function startRun(options: RunOptions): Promise<RunningCommand> {
   return startCommand(['train', ...settingsOf(options), ...over, ...more], { cwd, environment, detached: true });
 }
 
-/** Starts training and four workers that join it by themselves, each when the one before has been asked about: where it finds the coordinator that listens at `url`, and how it is started. */
+/**
+ * Starts training and four workers that join it by themselves, each when the one before has been asked about: where it
+ * finds the coordinator that listens at `url`, and how it is started.
+ */
 export async function startJoinedRun(
   options: RunOptions,
   howOf: (name: string, url: string) => Promise<WorkerOptions> = async () => ({}),
@@ -125,10 +152,13 @@ export async function stopRun(run: RunningCommand): Promise<number> {
 }
 
 /**
- * A stopped run's losses and weights are those of training on one device that nobody disturbed: every round committed once and in order, and nothing differs by
- * more than 1e-5 of its size. Returns the largest differences.
+ * A stopped run's losses and weights are those of training on one device that nobody disturbed: every round committed
+ * once and in order, and nothing differs by more than 1e-5 of its size. Returns the largest differences.
  */
-export async function checkUndisturbed(options: RunOptions, rounds: number): Promise<{ readonly loss: number; readonly weight: number }> {
+export async function checkUndisturbed(
+  options: RunOptions,
+  rounds: number,
+): Promise<{ readonly loss: number; readonly weight: number }> {
   const { cwd, out } = options;
   const alone = `alone-${basename(out)}`;
   const until = ['--steps', String(rounds), '--checkpoint-every', String(rounds), '--out', join(cwd, alone)];

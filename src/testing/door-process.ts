@@ -1,5 +1,6 @@
-// A coordinator's door in a process of its own, for tests that measure its memory: `node --expose-gc door-process.js STATE_FOLDER`. Prints its URL and code,
-// and for each line on stdin the bytes of memory that the process has without its garbage.
+// A coordinator's door in a process of its own, for tests that measure its memory: `node --expose-gc door-process.js
+// STATE_FOLDER`. Prints its URL and code, and for each line on stdin the bytes of memory that the process has without
+// its garbage.
 
 import { createInterface } from 'node:readline';
 import { systemClock } from '../clock.ts';

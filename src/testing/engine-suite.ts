@@ -1,4 +1,5 @@
-// The acceptance suite that every engine runs: what the rest of Asteroid may rely on. Values are compared with the operators' definitions.
+// The acceptance suite that every engine runs: what the rest of Asteroid may rely on. Values are compared with the
+// operators' definitions.
 
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
@@ -8,7 +9,17 @@ import { InputError, RunError } from '../errors.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { evaluateGraph } from '../graph/evaluate.ts';
 import type { Graph } from '../graph/graph.ts';
-import { type ElementType, elementTypes, int64s, scalar, type Tensor, tensor, tensorBytes, toNumbers, wrap } from '../graph/tensor.ts';
+import {
+  type ElementType,
+  elementTypes,
+  int64s,
+  scalar,
+  type Tensor,
+  tensor,
+  tensorBytes,
+  toNumbers,
+  wrap,
+} from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import { randomGraph } from './random-graph.ts';
 
@@ -20,7 +31,11 @@ export interface EngineSuiteOptions {
 const randomGraphCount = 60;
 
 /** Registers the suite for the engines that `createEngine` makes. */
-export function engineSuite(name: string, createEngine: () => Promise<Engine>, { isThreaded }: EngineSuiteOptions): void {
+export function engineSuite(
+  name: string,
+  createEngine: () => Promise<Engine>,
+  { isThreaded }: EngineSuiteOptions,
+): void {
   const withEngine = async (use: (engine: Engine) => Promise<void>): Promise<void> => {
     const engine = await createEngine();
     try {
@@ -45,7 +60,14 @@ type WithEngine = (use: (engine: Engine) => Promise<void>) => Promise<void>;
 function addGraph(step: number, size = 2): Graph {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [size]);
-  emitter.append({ operator: 'Add', domain: '', name: 'add', inputs: [x, emitter.scalarLike(x, step)], outputs: ['y'], attributes: {} });
+  emitter.append({
+    operator: 'Add',
+    domain: '',
+    name: 'add',
+    inputs: [x, emitter.scalarLike(x, step)],
+    outputs: ['y'],
+    attributes: {},
+  });
   return emitter.build('add', ['y']);
 }
 
@@ -69,11 +91,17 @@ function assertClose(actual: Tensor, expected: Tensor, what: string): void {
 }
 
 /** All outputs of one run; nothing stays in the engine. */
-async function computed(engine: Engine, source: Graph | Translation, inputs: ReadonlyMap<string, Tensor>): Promise<readonly unknown[]> {
+async function computed(
+  engine: Engine,
+  source: Graph | Translation,
+  inputs: ReadonlyMap<string, Tensor>,
+): Promise<readonly unknown[]> {
   const executable = await engine.compile(source);
   const values = Object.fromEntries(Array.from(inputs, ([name, value]) => [name, engine.upload(copyOf(value))]));
   const outputs = executable.run(values);
-  const results = await Promise.all(Object.entries(outputs).map(async ([name, value]) => [name, await engine.take(value)]));
+  const results = await Promise.all(
+    Object.entries(outputs).map(async ([name, value]) => [name, await engine.take(value)]),
+  );
   for (const value of Object.values(values)) engine.release(value);
   executable.release();
   return results;
@@ -110,7 +138,8 @@ function valueTests(createEngine: () => Promise<Engine>): void {
       assert.deepEqual(executable.outputs, [...expected.keys()]);
       const feeds = Object.fromEntries(Array.from(inputs, ([key, value]) => [key, engine.upload(copyOf(value))]));
       const results = executable.run(feeds);
-      for (const [key, value] of expected) assertClose(await engine.take(defined(results[key], key)), value, `seed ${seed}, ${key}`);
+      for (const [key, value] of expected)
+        assertClose(await engine.take(defined(results[key], key)), value, `seed ${seed}, ${key}`);
       for (const [key, value] of inputs)
         assert.deepEqual(await engine.take(defined(feeds[key], key)), value, `seed ${seed}: input ${key} changed`);
       executable.release();
@@ -133,7 +162,14 @@ function valueTests(createEngine: () => Promise<Engine>): void {
   }
 
   test('float values keep every bit: infinities, NaN, negative zero, the smallest and the largest', async () => {
-    const values = [Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY, Number.NaN, -0, 2 ** -149, 3.4028234663852886e38];
+    const values = [
+      Number.POSITIVE_INFINITY,
+      Number.NEGATIVE_INFINITY,
+      Number.NaN,
+      -0,
+      2 ** -149,
+      3.4028234663852886e38,
+    ];
     const value = tensor('float32', [6], values);
     const executable = await engine.compile(identityGraph('float32', [6]));
     const taken = await engine.take(defined(executable.run({ x: engine.upload(copyOf(value)) })['y'], 'y'));
@@ -159,7 +195,10 @@ function valueTests(createEngine: () => Promise<Engine>): void {
       moments.toSorted((a, b) => a - b),
       moments,
     );
-    assert.ok(startMs < (moments[0] as number) && (moments[2] as number) <= endMs, `${moments} within ${startMs}–${endMs}`);
+    assert.ok(
+      startMs < (moments[0] as number) && (moments[2] as number) <= endMs,
+      `${moments} within ${startMs}–${endMs}`,
+    );
     executable.release();
   });
 
@@ -226,7 +265,8 @@ function orderTests(withEngine: WithEngine): void {
       const x = engine.upload(tensor('float32', [2], [5, 6]));
       const broken = pick.run({ x, index: engine.upload(int64s([7])) });
       const fine = increment.run({ x });
-      const isAboutPick = (error: unknown): boolean => error instanceof RunError && error.name === 'RunError' && /pick/.test(error.message);
+      const isAboutPick = (error: unknown): boolean =>
+        error instanceof RunError && error.name === 'RunError' && /pick/.test(error.message);
       await assert.rejects(engine.download(defined(broken['picked'], 'picked')), isAboutPick);
       await assert.rejects(engine.take(defined(broken['picked'], 'picked')), isAboutPick);
       assert.deepEqual(toNumbers(await engine.take(defined(fine['y'], 'y'))), [6, 7]);
@@ -294,7 +334,12 @@ function ownershipTests(withEngine: WithEngine): void {
       for (let round = 0; round < 2; round++) {
         const results = executable.run({ x: input });
         assert.equal(engine.valueBytes(), 5 * 8);
-        for (const [name, expected] of Object.entries({ [x]: [1, 2], [constant]: [7, 8], [row]: [1, 2], [same]: [7, 8] })) {
+        for (const [name, expected] of Object.entries({
+          [x]: [1, 2],
+          [constant]: [7, 8],
+          [row]: [1, 2],
+          [same]: [7, 8],
+        })) {
           const { data } = await engine.take(defined(results[name], name));
           assert.deepEqual([...data], expected);
           (data as Float32Array).fill(-1);
@@ -332,24 +377,30 @@ function ownershipTests(withEngine: WithEngine): void {
           alive.push({ value: engine.upload(tensor('float32', [2], [number, -number])), expected: [number, -number] });
         };
         upload(seed);
-        const removed = (): (typeof alive)[number] => defined(alive.splice(random.integer(alive.length), 1)[0], 'a value');
+        const removed = (): (typeof alive)[number] =>
+          defined(alive.splice(random.integer(alive.length), 1)[0], 'a value');
         const taken: Promise<void>[] = [];
         for (let step = 0; step < 60; step++) {
           const action = alive.length < 2 ? 0 : random.integer(5);
           if (action < 2) {
             const { value, expected } = defined(alive[random.integer(alive.length)], 'a value');
-            alive.push({ value: defined(increment.run({ x: value })['y'], 'y'), expected: expected.map((number) => number + 1) });
+            alive.push({
+              value: defined(increment.run({ x: value })['y'], 'y'),
+              expected: expected.map((number) => number + 1),
+            });
           } else if (action === 2) upload(100 * step);
           else if (action === 3) engine.release(removed().value);
           else {
             const { value, expected } = removed();
-            const check = async (): Promise<void> => assert.deepEqual(toNumbers(await engine.take(value)), expected, `seed ${seed}`);
+            const check = async (): Promise<void> =>
+              assert.deepEqual(toNumbers(await engine.take(value)), expected, `seed ${seed}`);
             taken.push(check());
           }
           if (random.integer(10) === 0) await engine.settled();
         }
         await Promise.all(taken);
-        for (const { value, expected } of alive) assert.deepEqual(toNumbers(await engine.take(value)), expected, `seed ${seed}`);
+        for (const { value, expected } of alive)
+          assert.deepEqual(toNumbers(await engine.take(value)), expected, `seed ${seed}`);
         if (seed % 5 === 4) engine.trim();
       }
     }));
@@ -362,10 +413,15 @@ function ownershipTests(withEngine: WithEngine): void {
       const table = emitter.input('table', 'float32', [4, 2]);
       const added = emitter.emit('Add', [sum, more]);
       const reduction = { reduction: { type: 'string', value: 'add' } } as const;
-      const scattered = emitter.emit('ScatterND', [table, rows, emitter.input('updates', 'float32', [3, 2])], reduction);
+      const scattered = emitter.emit(
+        'ScatterND',
+        [table, rows, emitter.input('updates', 'float32', [3, 2])],
+        reduction,
+      );
       const twice = emitter.emit('Add', [more, more]);
       const executable = await engine.compile(emitter.build('summing', [added, scattered, twice]));
-      const upload = (shape: readonly number[], values: readonly number[]): Value => engine.upload(tensor('float32', shape, values));
+      const upload = (shape: readonly number[], values: readonly number[]): Value =>
+        engine.upload(tensor('float32', shape, values));
       const given = {
         more: upload([2, 3], [1, 2, 3, 4, 5, 6]),
         rows: engine.upload({ ...int64s([0, 3, 0]), shape: [3, 1] }),
@@ -374,7 +430,10 @@ function ownershipTests(withEngine: WithEngine): void {
       let [sums, tables] = [upload([2, 3], [10, 20, 30, 40, 50, 60]), upload([4, 2], [0, 0, 1, 1, 2, 2, 3, 3])];
       for (let run = 0; run < 3; run++) {
         const before = [sums, tables];
-        const results = executable.run({ ...given, sum: sums, table: tables }, undefined, { [added]: 'sum', [scattered]: 'table' });
+        const results = executable.run({ ...given, sum: sums, table: tables }, undefined, {
+          [added]: 'sum',
+          [scattered]: 'table',
+        });
         for (const value of before) assert.throws(() => engine.release(value), /was released/);
         [sums, tables] = [defined(results[added], added), defined(results[scattered], scattered)];
         assert.deepEqual(toNumbers(await engine.take(defined(results[twice], twice))), [2, 4, 6, 8, 10, 12]);
@@ -426,7 +485,10 @@ function mistakeTests(withEngine: WithEngine): void {
     withEngine(async (engine) => {
       const graph = addGraph(1);
       const nodes = graph.nodes.map((node) => ({ ...node, operator: 'Frobnicate' }));
-      await assert.rejects(engine.compile({ ...graph, nodes }), (error) => error instanceof InputError && /Frobnicate/.test(error.message));
+      await assert.rejects(
+        engine.compile({ ...graph, nodes }),
+        (error) => error instanceof InputError && /Frobnicate/.test(error.message),
+      );
     }));
 
   test('a second release, a released value, a missing name, a wrong shape or type throw at the call', () =>
@@ -492,14 +554,18 @@ function closeTests(createEngine: () => Promise<Engine>): void {
   });
 }
 
-/** While a run of at least `leastMs` computes, this thread's timers go on firing: the longest pause is far shorter than the run. */
+/**
+ * While a run of at least `leastMs` computes, this thread's timers go on firing: the longest pause is far shorter than
+ * the run.
+ */
 async function callerIsFree(engine: Engine): Promise<void> {
   const leastMs = 250;
   for (let depth = 16; ; ) {
     const emitter = new Emitter();
     const weights = emitter.input('weights', 'float32', [128, 128]);
     let value = weights;
-    for (let index = 0; index < depth; index++) value = emitter.emit('Tanh', [emitter.emit('MatMul', [value, weights])]);
+    for (let index = 0; index < depth; index++)
+      value = emitter.emit('Tanh', [emitter.emit('MatMul', [value, weights])]);
     const executable = await engine.compile(emitter.build('deep', [value]));
     const data = Float32Array.from({ length: 128 * 128 }, (_, index) => Math.sin(index));
     const input = engine.upload(wrap('float32', [128, 128], data));

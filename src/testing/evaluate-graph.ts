@@ -6,7 +6,10 @@ import type { Graph, Node } from '../graph/graph.ts';
 import { isOperator, operators } from '../graph/operators/index.ts';
 import type { Tensor } from '../graph/tensor.ts';
 
-/** The values of the graph's outputs. `feeds` must hold its inputs, and may hold other values for its parameters and buffers. */
+/**
+ * The values of the graph's outputs. `feeds` must hold its inputs, and may hold other values for its parameters and
+ * buffers.
+ */
 export function evaluateGraph(graph: Graph, feeds: ReadonlyMap<string, Tensor>): Map<string, Tensor> {
   const values = new Map(graph.initializers);
   for (const { name } of graph.inputs) values.set(name, defined(feeds.get(name), `input "${name}" of ${graph.name}`));
@@ -31,5 +34,7 @@ export function evaluateGraph(graph: Graph, feeds: ReadonlyMap<string, Tensor>):
     });
   };
   graph.nodes.forEach(evaluate);
-  return new Map(graph.outputs.map(({ name }) => [name, defined(values.get(name), `output "${name}" of ${graph.name}`)]));
+  return new Map(
+    graph.outputs.map(({ name }) => [name, defined(values.get(name), `output "${name}" of ${graph.name}`)]),
+  );
 }

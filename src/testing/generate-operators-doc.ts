@@ -1,4 +1,5 @@
-// Writes docs/operators.md. Run it after a change to the operators: npm run build && node dist/testing/generate-operators-doc.js
+// Writes docs/operators.md. Run it after a change to the operators: npm run build && node
+// dist/testing/generate-operators-doc.js
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';

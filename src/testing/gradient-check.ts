@@ -1,5 +1,5 @@
-// Holds gradients against central differences of the reference kernels in float64, and the two halves of a backward pass against the
-// whole. Cases are one node (gradient-cases/) or any static graph.
+// Holds gradients against central differences of the reference kernels in float64, and the two halves of a backward
+// pass against the whole. Cases are one node (gradient-cases/) or any static graph.
 
 import assert from 'node:assert/strict';
 import { differentiate, outputGradientName, type StageGraphs } from '../autodiff/differentiate.ts';
@@ -35,7 +35,10 @@ export interface GraphCase {
   readonly evaluate?: (feeds: ReadonlyMap<string, Tensor>) => Map<string, Tensor>;
 }
 
-/** The largest difference that is accepted, relative to the largest gradient of the same value (or to 1 where that is smaller). */
+/**
+ * The largest difference that is accepted, relative to the largest gradient of the same value (or to 1 where that is
+ * smaller).
+ */
 const tolerance = 1e-6;
 /** Half the distance of a central difference: its error is about step² + 1e-16/step. */
 const step = 1e-5;
@@ -46,7 +49,13 @@ export function checkNode(gradientCase: GradientCase, random: Random): void {
 }
 
 /** A graph of one node. The first differentiable input is a graph input, the others are parameters. */
-export function stageOfNode({ node, inputs, constants = [], differentiable, seeded = node.outputs.slice(0, 1) }: GradientCase): GraphCase {
+export function stageOfNode({
+  node,
+  inputs,
+  constants = [],
+  differentiable,
+  seeded = node.outputs.slice(0, 1),
+}: GradientCase): GraphCase {
   const parameters = differentiable.slice(1);
   const emitter = new Emitter();
   for (const [name, value] of Object.entries(inputs)) {
@@ -61,15 +70,25 @@ export function stageOfNode({ node, inputs, constants = [], differentiable, seed
   const graph: Graph = {
     ...built,
     inputs: built.inputs.filter(({ name }) => !parameters.includes(name)),
-    initializers: new Map([...built.initializers, ...parameters.map((name) => [name, inputs[name] as Tensor] as const)]),
+    initializers: new Map([
+      ...built.initializers,
+      ...parameters.map((name) => [name, inputs[name] as Tensor] as const),
+    ]),
     parameters,
   };
   const names = [...Object.keys(inputs), ...node.outputs].filter((name) => name !== '' && emitter.has(name));
   const types = new Map(names.map((name) => [name, emitter.type(name)]));
-  return { stage: { graph, types }, feeds: new Map(Object.entries(inputs)), inputs: differentiable.slice(0, 1), outputs: seeded };
+  return {
+    stage: { graph, types },
+    feeds: new Map(Object.entries(inputs)),
+    inputs: differentiable.slice(0, 1),
+    outputs: seeded,
+  };
 }
 
-/** Checks the gradients of a graph's inputs and parameters, the halves of its backward pass, and what it says it saves. */
+/**
+ * Checks the gradients of a graph's inputs and parameters, the halves of its backward pass, and what it says it saves.
+ */
 export function checkGraph(
   { stage, feeds, inputs, outputs, evaluate = (values) => evaluateGraph(stage.graph, values) }: GraphCase,
   random: Random,
@@ -81,7 +100,12 @@ export function checkGraph(
   const gradients = runBackward(graphs, values, seeds);
   for (const of of ['backward', 'backward-weight'] as const) {
     const parameters = inGroups(stage.graph.parameters);
-    checkPieces(differentiate(stage, { inputs, ...(outputs ? { outputs } : {}), pieces: { of, parameters } }), values, seeds, gradients);
+    checkPieces(
+      differentiate(stage, { inputs, ...(outputs ? { outputs } : {}), pieces: { of, parameters } }),
+      values,
+      seeds,
+      gradients,
+    );
   }
   const loss = (changed: ReadonlyMap<string, Tensor>): number => {
     const results = evaluate(changed);
@@ -129,13 +153,19 @@ export function runBackward(
   return whole;
 }
 
-/** The last of the names first, in up to three groups, of which the second is empty where there are enough to see what that does. */
+/**
+ * The last of the names first, in up to three groups, of which the second is empty where there are enough to see what
+ * that does.
+ */
 function inGroups(names: readonly string[]): readonly (readonly string[])[] {
   const middle = Math.ceil(names.length / 2);
   return names.length < 2 ? [names] : [names.slice(middle), ...(names.length > 3 ? [[]] : []), names.slice(0, middle)];
 }
 
-/** The pieces of a backward pass give the very gradients of the whole, and read nothing but what is saved and what pieces before them carry. */
+/**
+ * The pieces of a backward pass give the very gradients of the whole, and read nothing but what is saved and what
+ * pieces before them carry.
+ */
 function checkPieces(
   graphs: StageGraphs,
   values: ReadonlyMap<string, Tensor>,
@@ -175,17 +205,28 @@ function centralDifferences(
     data[index] = (data[index] as number) + delta;
     return loss(new Map(values).set(name, { ...original, data }));
   };
-  return Float64Array.from({ length: original.data.length }, (_, index) => (lossAt(index, step) - lossAt(index, -step)) / (2 * step));
+  return Float64Array.from(
+    { length: original.data.length },
+    (_, index) => (lossAt(index, step) - lossAt(index, -step)) / (2 * step),
+  );
 }
 
 /** Fails where two lists of numbers differ by more than the tolerance. */
-export function assertClose(found: ArrayLike<number>, expected: ArrayLike<number>, what: string, allowed: number = tolerance): void {
+export function assertClose(
+  found: ArrayLike<number>,
+  expected: ArrayLike<number>,
+  what: string,
+  allowed: number = tolerance,
+): void {
   assert.equal(found.length, expected.length, `${what}: the count of elements`);
   let scale = 1;
   for (let index = 0; index < expected.length; index++) scale = Math.max(scale, Math.abs(expected[index] as number));
   for (let index = 0; index < expected.length; index++) {
     const difference = Math.abs((found[index] as number) - (expected[index] as number));
-    assert.ok(difference <= allowed * scale, `${what}[${index}] is ${found[index]} where ${expected[index]} is expected`);
+    assert.ok(
+      difference <= allowed * scale,
+      `${what}[${index}] is ${found[index]} where ${expected[index]} is expected`,
+    );
   }
 }
 

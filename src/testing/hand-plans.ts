@@ -34,7 +34,9 @@ export function handPlan({ schedule, cuts, shares, microBatchCount }: HandPlan, 
   };
 }
 
-/** A random plan for a batch of `batchSize`: up to three stages of up to three devices, some of them without samples. */
+/**
+ * A random plan for a batch of `batchSize`: up to three stages of up to three devices, some of them without samples.
+ */
 export function randomHandPlan(seed: number, layerCount: number, batchSize: number): HandPlan {
   const random = createRandom(seed, 0x91a4);
   const stageCount = 1 + random.integer(Math.min(3, layerCount));
@@ -45,7 +47,9 @@ export function randomHandPlan(seed: number, layerCount: number, batchSize: numb
   return {
     schedule: scheduleNames[random.integer(scheduleNames.length)] as string,
     cuts: [...borders].sort((a, b) => a - b),
-    shares: Array.from({ length: stageCount }, () => randomShares(batchSize / microBatchCount, 1 + random.integer(3), random)),
+    shares: Array.from({ length: stageCount }, () =>
+      randomShares(batchSize / microBatchCount, 1 + random.integer(3), random),
+    ),
     microBatchCount,
   };
 }

@@ -1,5 +1,5 @@
-// The acceptance suite that every adapter of Link runs: what the rest of Asteroid may rely on. Time passes by frames going back and forth,
-// never by sleeping.
+// The acceptance suite that every adapter of Link runs: what the rest of Asteroid may rely on. Time passes by frames
+// going back and forth, never by sleeping.
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -54,7 +54,9 @@ function collect(link: Link): { readonly frames: Frame[]; until(count: number): 
     new Promise((resolve, reject) => {
       check = () => frames.length >= count && resolve(frames);
       check();
-      void link.ended.then(({ reason }) => reject(new Error(`the link ended after ${frames.length} of ${count} frames: ${reason}`)));
+      void link.ended.then(({ reason }) =>
+        reject(new Error(`the link ended after ${frames.length} of ${count} frames: ${reason}`)),
+      );
     });
   return { frames, until };
 }
@@ -96,7 +98,8 @@ export function linkSuite(name: string, makePair: MakeLinkPair): void {
       await Promise.all([pair.a.ended, pair.b.ended]);
       assert.equal(timerCount, 0, 'timers are left');
       // Handles are let go a few turns of the event loop after their events.
-      for (let turn = 0; turn < 1000 && openResourceCount() > resourceCount; turn++) await new Promise((resolve) => setImmediate(resolve));
+      for (let turn = 0; turn < 1000 && openResourceCount() > resourceCount; turn++)
+        await new Promise((resolve) => setImmediate(resolve));
       assert.ok(openResourceCount() <= resourceCount, 'handles are left');
     });
   };
@@ -184,7 +187,8 @@ export function linkSuite(name: string, makePair: MakeLinkPair): void {
         [4, 'control', 0],
         [5, 'control', 10],
       ];
-      for (const [index, priority, byteCount] of lanes) void a.send(numbered(index, [randomBytes(byteCount, 1)]), priority);
+      for (const [index, priority, byteCount] of lanes)
+        void a.send(numbered(index, [randomBytes(byteCount, 1)]), priority);
       await received.until(6);
       assert.deepEqual(
         received.frames.map(({ microBatch }) => microBatch),
@@ -274,7 +278,10 @@ export function linkSuite(name: string, makePair: MakeLinkPair): void {
       const waiting = [a.send(numbered(0, [randomBytes(32 * mebibyte, 1)])), a.send(numbered(1))];
       await b.close('b leaves');
       for (const sending of waiting)
-        await assert.rejects(sending, (error) => error instanceof RunError && /link to b has ended: b leaves/.test(error.message));
+        await assert.rejects(
+          sending,
+          (error) => error instanceof RunError && /link to b has ended: b leaves/.test(error.message),
+        );
       await a.ended;
       await assert.rejects(a.send(numbered(2)), RunError);
       await assert.rejects(b.send(numbered(2)), RunError);

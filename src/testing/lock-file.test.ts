@@ -9,7 +9,11 @@ test('package-lock.json holds every optional package that it names, and no addre
   const file = join(fixtureFolder('pytorch'), '..', '..', '..', 'package-lock.json');
   const read = (): LockFile => JSON.parse(readFileSync(file, 'utf8')) as LockFile;
   if (process.env['UPDATE'] === '1') writeFileSync(file, completed(read()));
-  assert.deepEqual(Object.keys(missingOptional(read())), [], 'npm ci would refuse it; run: UPDATE=1 npm test -- testing/lock-file');
+  assert.deepEqual(
+    Object.keys(missingOptional(read())),
+    [],
+    'npm ci would refuse it; run: UPDATE=1 npm test -- testing/lock-file',
+  );
   assert.deepEqual(addressed(read()), []);
 });
 
@@ -24,7 +28,14 @@ test('a missing package for another system gets the entry that npm writes for it
     packages: { '': {}, 'node_modules/@a/b': owner, 'node_modules/c': { version: '1.0.0', resolved: 'somewhere' } },
   };
   assert.deepEqual(missingOptional(lock), {
-    'node_modules/@a/b-darwin-arm64': { version: '1.2.3', cpu: ['arm64'], os: ['darwin'], dev: true, license: 'MIT', optional: true },
+    'node_modules/@a/b-darwin-arm64': {
+      version: '1.2.3',
+      cpu: ['arm64'],
+      os: ['darwin'],
+      dev: true,
+      license: 'MIT',
+      optional: true,
+    },
     'node_modules/@a/b-linux-x64-musl': {
       version: '1.2.3',
       cpu: ['x64'],

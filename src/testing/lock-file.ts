@@ -1,5 +1,6 @@
-// Checks package-lock.json: `npm ci` refuses a lock file that lacks an optional package named by another one, and npm leaves those out
-// that the registry it was asked did not have (packages for other systems, mostly). Addresses of a registry are not kept in it.
+// Checks package-lock.json: `npm ci` refuses a lock file that lacks an optional package named by another one, and npm
+// leaves those out that the registry it was asked did not have (packages for other systems, mostly). Addresses of a
+// registry are not kept in it.
 
 interface LockEntry {
   readonly version?: string;
@@ -11,7 +12,9 @@ interface LockEntry {
   readonly optionalDependencies?: Readonly<Record<string, string>>;
 }
 
-/** The part of package-lock.json (version 3) that is looked at. Keys of `packages` are folders, '' the project itself. */
+/**
+ * The part of package-lock.json (version 3) that is looked at. Keys of `packages` are folders, '' the project itself.
+ */
 export interface LockFile {
   readonly packages: Readonly<Record<string, LockEntry>>;
 }
@@ -53,7 +56,18 @@ function platformOf(name: string): Record<'os' | 'cpu' | 'libc', string[] | unde
     return found.length > 0 ? found : undefined;
   };
   const libc = among(['musl', 'gnu'])?.map((word) => (word === 'gnu' ? 'glibc' : word));
-  const os = among(['aix', 'android', 'darwin', 'freebsd', 'linux', 'netbsd', 'openbsd', 'openharmony', 'sunos', 'win32']);
+  const os = among([
+    'aix',
+    'android',
+    'darwin',
+    'freebsd',
+    'linux',
+    'netbsd',
+    'openbsd',
+    'openharmony',
+    'sunos',
+    'win32',
+  ]);
   const cpu = among(['arm', 'arm64', 'ia32', 'loong64', 'mips64el', 'ppc64', 'riscv64', 's390x', 'wasm32', 'x64']);
   return { os, cpu, libc: os?.includes('linux') ? libc : undefined };
 }

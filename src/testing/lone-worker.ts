@@ -1,4 +1,5 @@
-// A worker alone with a coordinator that the test plays, and the frames that an honest one sends: two micro-batches of two samples, on a small net.
+// A worker alone with a coordinator that the test plays, and the frames that an honest one sends: two micro-batches of
+// two samples, on a small net.
 
 import { type Clock, systemClock } from '../clock.ts';
 import type { Plan } from '../cluster/cluster.ts';
@@ -18,7 +19,9 @@ import { peerToken } from './memory-cluster.ts';
 import { batches, regressionNet, subjectOf, type TestNet } from './training-subjects.ts';
 
 export const timeout = 20_000;
-/** Seconds of waiting for a peer take a moment; those for the coordinator's word, which is going to come, take longer. */
+/**
+ * Seconds of waiting for a peer take a moment; those for the coordinator's word, which is going to come, take longer.
+ */
 export const hasty: Clock = {
   now: systemClock.now,
   after: (delayMs, callback) => clearLater(setTimeout(callback, delayMs > 20_000 ? delayMs : Math.min(delayMs, 3))),
@@ -39,12 +42,31 @@ export const model: ToWorker['model'] = {
 };
 export const predicted: Plan['predicted'] = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };
 /** One device, two micro-batches of two samples. */
-export const plan: Plan = { ...handPlan({ schedule: '1f1b', cuts: [], shares: [[2]], microBatchCount: 2 }, 4), predicted };
-export const pair: Plan = { ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[2], [2]], microBatchCount: 2 }, 4), predicted };
+export const plan: Plan = {
+  ...handPlan({ schedule: '1f1b', cuts: [], shares: [[2]], microBatchCount: 2 }, 4),
+  predicted,
+};
+export const pair: Plan = {
+  ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[2], [2]], microBatchCount: 2 }, 4),
+  predicted,
+};
 const batch = batches(net, subject)(0);
 
-export function frame(kind: string, control?: unknown, tensors: readonly Tensor[] = [], place: Partial<Frame> = {}): Frame {
-  return { kind, epoch: 0, round: -1, microBatch: -1, ...(control === undefined ? {} : { control }), tensors, ...place };
+export function frame(
+  kind: string,
+  control?: unknown,
+  tensors: readonly Tensor[] = [],
+  place: Partial<Frame> = {},
+): Frame {
+  return {
+    kind,
+    epoch: 0,
+    round: -1,
+    microBatch: -1,
+    ...(control === undefined ? {} : { control }),
+    tensors,
+    ...place,
+  };
 }
 
 export const vector: (length: number) => Tensor = (length) => tensor('float32', [length], new Array(length).fill(0));
@@ -62,12 +84,21 @@ export const peers: readonly PeerAddress[] = [
 const fromCheckpoint = (end: number): ToWorker['deploy']['moves'] => [{ layers: [0, end], from: null, to: 'a' }];
 export const deploy: ToWorker['deploy'] = { plan, round: 0, moves: fromCheckpoint(4), stateCount: state.length, peers };
 export const deployFrame: Frame = frame('deploy', deploy, [], { epoch: 1 });
-export const deployPair: Frame = frame('deploy', { ...deploy, plan: pair, moves: fromCheckpoint(2), stateCount: 4 }, [], { epoch: 1 });
+export const deployPair: Frame = frame(
+  'deploy',
+  { ...deploy, plan: pair, moves: fromCheckpoint(2), stateCount: 4 },
+  [],
+  { epoch: 1 },
+);
 export const roundFrame: Frame = frame('round', { round: 0, learningRate: 0.1, replicate: false }, [], { epoch: 1 });
 
 function part(value: Tensor, microBatch: number): Tensor {
   const size = value.data.length / 2;
-  return { ...value, shape: [2, ...value.shape.slice(1)], data: value.data.slice(microBatch * size, (microBatch + 1) * size) } as Tensor;
+  return {
+    ...value,
+    shape: [2, ...value.shape.slice(1)],
+    data: value.data.slice(microBatch * size, (microBatch + 1) * size),
+  } as Tensor;
 }
 
 export function feed(kind: 'input' | 'label', microBatch: number, place: Partial<Frame> = {}): Frame {

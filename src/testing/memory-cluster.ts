@@ -1,5 +1,6 @@
-// A whole run in one process: the real coordinator and real workers over memory links, with engines and a clock of the test's choosing. Also the same
-// run on a single device, to compare with. Every link can be cut, and frames of one's own can be sent from either end of it.
+// A whole run in one process: the real coordinator and real workers over memory links, with engines and a clock of the
+// test's choosing. Also the same run on a single device, to compare with. Every link can be cut, and frames of one's
+// own can be sent from either end of it.
 
 import { defined } from '../assert.ts';
 import { type Clock, systemClock } from '../clock.ts';
@@ -9,7 +10,14 @@ import { createReferenceEngine } from '../engine/reference.ts';
 import { RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
-import type { Batch, CoordinatorEnd, CoordinatorOptions, DeviceFacts, RunHooks, RunSubject } from '../runtime/coordinator/options.ts';
+import type {
+  Batch,
+  CoordinatorEnd,
+  CoordinatorOptions,
+  DeviceFacts,
+  RunHooks,
+  RunSubject,
+} from '../runtime/coordinator/options.ts';
 import type { ProfileCache } from '../runtime/device/profiler.ts';
 import type { RunEvent } from '../runtime/events.ts';
 import { localPlan, trainHere } from '../runtime/local.ts';
@@ -114,7 +122,10 @@ export function cut(...ends: readonly Link[]): void {
 }
 
 /** The settings of a run with a plan, where the test does not say otherwise. */
-export function machineConfig(run: Pick<MemoryRun, 'plan' | 'machine' | 'subject'>, workerCount: number): MachineConfig {
+export function machineConfig(
+  run: Pick<MemoryRun, 'plan' | 'machine' | 'subject'>,
+  workerCount: number,
+): MachineConfig {
   return {
     workerCount,
     firstRound: 0,
@@ -163,7 +174,10 @@ export async function runAlone(run: MemoryRun & { readonly microBatchSize: numbe
 }
 
 /** The largest relative difference of losses, and of weights and buffers, as `asteroid verify` measures it. */
-export function difference(a: Outcome, b: Outcome): { readonly loss: number; readonly weight: number; readonly worst: string } {
+export function difference(
+  a: Outcome,
+  b: Outcome,
+): { readonly loss: number; readonly weight: number; readonly worst: string } {
   const plan = localPlan(1, 1, 1);
   const result = ({ end, losses, state }: Outcome) => ({
     rounds: end.round,
@@ -300,7 +314,8 @@ class ClusterInMemory implements MemoryCluster {
   #connect(a: string, b: string): [Link, Link] {
     const links = this.#run.linkBetween?.(a, b) ?? this.#run.links ?? {};
     const isSilent = (): boolean => this.#silent.has(a) || this.#silent.has(b);
-    const tamper: MemoryLinkOptions['tamper'] = (message, from) => (isSilent() ? [] : (links.tamper?.(message, from) ?? [message]));
+    const tamper: MemoryLinkOptions['tamper'] = (message, from) =>
+      isSilent() ? [] : (links.tamper?.(message, from) ?? [message]);
     // A prototype: bandwidth and latency may be changed during the run.
     return createMemoryLinks(a, b, Object.assign(Object.create(links) as MemoryLinkOptions, { tamper }));
   }
@@ -315,7 +330,9 @@ class ClusterInMemory implements MemoryCluster {
 
   async workersEnd(): Promise<ReadonlyMap<string, WorkerEnd>> {
     const ends = new Map<string, WorkerEnd>();
-    const results = await Promise.allSettled([...this.workers].map(async ([name, worker]) => ends.set(name, await worker.end)));
+    const results = await Promise.allSettled(
+      [...this.workers].map(async ([name, worker]) => ends.set(name, await worker.end)),
+    );
     await Promise.all([...this.workers.values()].map(({ engine }) => engine.close()));
     const failed = results.find((result) => result.status === 'rejected');
     if (failed !== undefined) throw failed.reason;

@@ -7,5 +7,9 @@ import { fixtureFolder } from './pytorch-fixtures.ts';
 
 test('docs/models.md is what the zoo says', () => {
   const path = join(fixtureFolder('zoo'), '..', '..', '..', 'docs', 'models.md');
-  assert.equal(readFileSync(path, 'utf8'), modelsDocument(), 'run: npm run build && node dist/testing/generate-models-doc.js');
+  assert.equal(
+    readFileSync(path, 'utf8'),
+    modelsDocument(),
+    'run: npm run build && node dist/testing/generate-models-doc.js',
+  );
 });

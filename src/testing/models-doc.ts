@@ -11,7 +11,10 @@ export function modelsDocument(): string {
 
 function row({ name, summary, defaults }: (typeof zoo)[number]): string {
   const { graph } = buildModel(name, { initialize: false });
-  const count = graph.parameters.reduce((sum, parameter) => sum + elementCount((graph.initializers.get(parameter) as Tensor).shape), 0);
+  const count = graph.parameters.reduce(
+    (sum, parameter) => sum + elementCount((graph.initializers.get(parameter) as Tensor).shape),
+    0,
+  );
   const options = Object.entries(defaults).map(([option, value]) => `${option}=${value}`);
   return `| \`${name}\` | ${summary} | ${count.toLocaleString('en')} | ${layers(graph).layers.length} | ${options.join(' ')} |`;
 }

@@ -19,14 +19,20 @@ const nastyIntegers: readonly bigint[] = [
   0xffffffffffffffffn,
 ];
 
-/** `original` with one to four changes: a flipped bit, a random or nasty number, a cut, a repeated, removed or moved stretch. */
+/**
+ * `original` with one to four changes: a flipped bit, a random or nasty number, a cut, a repeated, removed or moved
+ * stretch.
+ */
 export function mutate(original: Uint8Array, random: Random): Uint8Array {
   let bytes = new Uint8Array(original);
   for (let change = random.integer(4); change >= 0; change--) bytes = mutateOnce(bytes, random);
   return bytes;
 }
 
-/** Runs `parse` on `count` mutations of each original. It may succeed or throw InputError; anything else fails with the seed. */
+/**
+ * Runs `parse` on `count` mutations of each original. It may succeed or throw InputError; anything else fails with the
+ * seed.
+ */
 export function fuzz(
   originals: readonly Uint8Array[],
   count: number,
@@ -38,7 +44,8 @@ export function fuzz(
       try {
         parse(mutate(original, createRandom(which, seed)));
       } catch (error) {
-        if (!(error instanceof InputError)) assert.fail(`mutation ${seed} of original ${which}: ${(error as Error).stack}`);
+        if (!(error instanceof InputError))
+          assert.fail(`mutation ${seed} of original ${which}: ${(error as Error).stack}`);
         refusedCount++;
       }
     }

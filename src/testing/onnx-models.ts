@@ -32,7 +32,14 @@ export function onnxModel({ opset, inputs, nodes, outputs, initializers = {}, co
         attributes: { value: { type: 'tensor', value } },
       }),
     ),
-    ...nodes.map((node, index) => ({ domain: '', name: `node${index}`, inputs: [], outputs: [], attributes: {}, ...node })),
+    ...nodes.map((node, index) => ({
+      domain: '',
+      name: `node${index}`,
+      inputs: [],
+      outputs: [],
+      attributes: {},
+      ...node,
+    })),
   ];
   const graph: Graph = {
     name: 'model',

@@ -1,6 +1,7 @@
-// ONNX's own backend tests for single operators ("node tests"): a model, inputs and expected outputs for each, as Debian's package
-// libonnx-testdata installs them. Reads them, says which ones Asteroid claims to pass, and prepares them for an engine.
-// What is not claimed is listed here with its reason; docs/operators.md is generated from these lists.
+// ONNX's own backend tests for single operators ("node tests"): a model, inputs and expected outputs for each, as
+// Debian's package libonnx-testdata installs them. Reads them, says which ones Asteroid claims to pass, and prepares
+// them for an engine. What is not claimed is listed here with its reason; docs/operators.md is generated from these
+// lists.
 
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -39,7 +40,11 @@ export const nodeTestVersion = '1.12.0';
 export const nodeTestCounts = {
   all: 932,
   claimed: 809,
-  notClaimed: { 'an operator that is not in the list': 67, 'values that are no tensors of numbers': 42, 'excluded by name': 14 },
+  notClaimed: {
+    'an operator that is not in the list': 67,
+    'values that are no tensors of numbers': 42,
+    'excluded by name': 14,
+  },
 } as const;
 
 type Reason = keyof typeof nodeTestCounts.notClaimed;
@@ -54,8 +59,10 @@ export const excludedTests: Readonly<Record<string, string>> = {
   test_bernoulli_seed_expanded: 'expects the random numbers of one generator',
   test_gridsample_bicubic: 'its mode is not supported',
   test_gridsample_reflection_padding: 'its padding is not supported',
-  test_resize_downsample_scales_cubic_align_corners: 'expects a fraction of an element as the length; runtimes and PyTorch round it',
-  test_resize_downsample_scales_linear_align_corners: 'expects a fraction of an element as the length; runtimes and PyTorch round it',
+  test_resize_downsample_scales_cubic_align_corners:
+    'expects a fraction of an element as the length; runtimes and PyTorch round it',
+  test_resize_downsample_scales_linear_align_corners:
+    'expects a fraction of an element as the length; runtimes and PyTorch round it',
   test_training_dropout: 'expects the random mask of one generator',
   test_training_dropout_default: 'expects the random mask of one generator',
   test_training_dropout_default_mask: 'expects the random mask of one generator',
@@ -73,7 +80,10 @@ export const looseTests: ReadonlySet<string> = new Set([
   'test_hannwindow_symmetric_expanded',
 ]);
 
-/** Claimed tests that ONNX Runtime has no CPU kernel for ("Could not find an implementation"); the reference kernels pass them. */
+/**
+ * Claimed tests that ONNX Runtime has no CPU kernel for ("Could not find an implementation"); the reference kernels
+ * pass them.
+ */
 export const notInOnnxRuntime: readonly string[] = [
   'test_bitshift_left_uint16',
   'test_bitshift_right_uint16',
@@ -97,14 +107,18 @@ export interface NodeTest {
 }
 
 /** A test as it was found. */
-export type FoundTest = { readonly name: string; readonly test: NodeTest } | { readonly name: string; readonly reason: Reason };
+export type FoundTest =
+  | { readonly name: string; readonly test: NodeTest }
+  | { readonly name: string; readonly reason: Reason };
 
 /** Why the tests cannot run here, or undefined where they can. */
 export function nodeTestsMissing(): string | undefined {
   return existsSync(nodeTestFolder) ? undefined : `${nodeTestFolder} is missing: install the package libonnx-testdata`;
 }
 
-/** All tests in the folder, in the order of their names. Throws where a test that should be claimed cannot be imported. */
+/**
+ * All tests in the folder, in the order of their names. Throws where a test that should be claimed cannot be imported.
+ */
 export function findNodeTests(): readonly FoundTest[] {
   return readdirSync(nodeTestFolder)
     .sort()
@@ -119,19 +133,23 @@ function find(name: string): FoundTest {
   if (!holdsOnlyNumbers(file)) return { name, reason: 'values that are no tensors of numbers' };
   const read = (kind: 'input' | 'output', index: number): TensorProto =>
     fromBinary(TensorProtoSchema, readFileSync(join(folder, 'test_data_set_0', `${kind}_${index}.pb`)));
-  const inputProtos = new Map(file.input.map((input, index) => [input.name, { ...read('input', index), name: input.name }]));
+  const inputProtos = new Map(
+    file.input.map((input, index) => [input.name, { ...read('input', index), name: input.name }]),
+  );
   giveBeforeRunning(file, inputProtos);
   const imported = importNodeTest(name, proto);
   if (imported === undefined) return { name, reason: 'an operator that is not in the list' };
   const { graph, notes } = imported;
-  const inputs = graph.inputs.map((input) => decodeTensor(defined(inputProtos.get(input.name), input.name), `${name}: ${input.name}`));
+  const inputs = graph.inputs.map((input) =>
+    decodeTensor(defined(inputProtos.get(input.name), input.name), `${name}: ${input.name}`),
+  );
   const outputs = graph.outputs.map((output, index) => decodeTensor(read('output', index), `${name}: ${output.name}`));
   return { name, test: { name, graph, inputs, outputs, half: notes.some((note) => note.includes('half precision')) } };
 }
 
 /**
- * Makes initializers of the inputs that decide about shapes: node tests feed them at run time, Asteroid wants them before. The others
- * stay inputs, so that an engine has something to compute.
+ * Makes initializers of the inputs that decide about shapes: node tests feed them at run time, Asteroid wants them
+ * before. The others stay inputs, so that an engine has something to compute.
  */
 function giveBeforeRunning(file: GraphProto, values: ReadonlyMap<string, TensorProto>): void {
   const decisive = new Set<string>();
@@ -149,13 +167,16 @@ function giveBeforeRunning(file: GraphProto, values: ReadonlyMap<string, TensorP
 
 /** The imported model; undefined where it needs an operator that is not in the list. */
 function importNodeTest(name: string, proto: ModelProto): ReturnType<typeof importModel> | undefined {
-  // A test declares the opset at which its operator last changed; the importer reads those from 9 on, and the meaning is the same there.
+  // A test declares the opset at which its operator last changed; the importer reads those from 9 on, and the meaning
+  // is the same there.
   for (const entry of proto.opsetImport) if (entry.domain === '' && entry.version < 9n) entry.version = 9n;
   try {
     const imported = importModel(toBinary(ModelProtoSchema, proto));
     return imported.graph.nodes.every(isKnown) ? imported : undefined;
   } catch (error) {
-    const unknown = proto.graph?.node.some((node) => !isKnown({ ...noNode, operator: node.opType, domain: node.domain }));
+    const unknown = proto.graph?.node.some(
+      (node) => !isKnown({ ...noNode, operator: node.opType, domain: node.domain }),
+    );
     if (unknown && error instanceof InputError) return undefined;
     throw new Error(`${name} cannot be imported: ${String(error)}`, { cause: error });
   }
@@ -168,7 +189,9 @@ function holdsOnlyNumbers({ input, output }: GraphProto): boolean {
     TensorProto_DataType.COMPLEX64,
     TensorProto_DataType.COMPLEX128,
   ];
-  return [...input, ...output].every(({ type }) => type?.value.case === 'tensorType' && !exotic.includes(type.value.value.elemType));
+  return [...input, ...output].every(
+    ({ type }) => type?.value.case === 'tensorType' && !exotic.includes(type.value.value.elemType),
+  );
 }
 
 /** The test's inputs by name. */
@@ -186,7 +209,8 @@ export function staticTestGraph({ graph, inputs }: NodeTest): Graph {
 export function difference(actual: Tensor | undefined, expected: Tensor, { name, half }: NodeTest): string | undefined {
   if (actual === undefined) return 'is missing';
   const describe = ({ type, shape }: Tensor): string => `${type}[${shape.join(', ')}]`;
-  if (actual.type !== expected.type || !sameShape(actual.shape, expected.shape)) return `is ${describe(actual)}, not ${describe(expected)}`;
+  if (actual.type !== expected.type || !sameShape(actual.shape, expected.shape))
+    return `is ${describe(actual)}, not ${describe(expected)}`;
   const relative = half || looseTests.has(name) ? 1e-3 : 1e-5;
   const absolute = looseTests.has(name) ? 1e-5 : 1e-6;
   const [a, b] = [toNumbers(actual), toNumbers(expected)];

@@ -1,4 +1,5 @@
-// Holds the graphs that differentiation writes against ONNX Runtime: they must load, and give in float32 what the reference gives.
+// Holds the graphs that differentiation writes against ONNX Runtime: they must load, and give in float32 what the
+// reference gives.
 
 import { differentiate, outputGradientName } from '../autodiff/differentiate.ts';
 import { tangentGraph, tangentName } from '../autodiff/forward-mode.ts';
@@ -10,7 +11,10 @@ import type { Random } from '../random.ts';
 import { evaluateGraph } from './evaluate-graph.ts';
 import { assertClose, type GradientCase, type GraphCase, randomTensor, stageOfNode } from './gradient-check.ts';
 
-/** The largest difference that is accepted, relative to the largest element of the same value (or to 1 where that is smaller). */
+/**
+ * The largest difference that is accepted, relative to the largest element of the same value (or to 1 where that is
+ * smaller).
+ */
 const tolerance = 1e-4;
 
 /** Runs a node's forward and backward graphs on the engine and compares every output with the reference. */
@@ -19,14 +23,19 @@ export async function checkNodeOnEngine(engine: Engine, gradientCase: GradientCa
 }
 
 /** Runs a graph's forward and backward graphs on the engine and compares every output with the reference. */
-export async function checkGraphOnEngine(engine: Engine, { stage, feeds, inputs, outputs }: GraphCase, random: Random): Promise<void> {
+export async function checkGraphOnEngine(
+  engine: Engine,
+  { stage, feeds, inputs, outputs }: GraphCase,
+  random: Random,
+): Promise<void> {
   const graphs = differentiate(stage, { inputs, ...(outputs ? { outputs } : {}) });
   const values = new Map([...stage.graph.initializers, ...feeds]);
   for (const [name, value] of await compare(engine, graphs.forward, values)) values.set(name, value);
   for (const { name, type, shape } of outputs
     ? stage.graph.outputs.filter((output) => outputs.includes(output.name))
     : stage.graph.outputs) {
-    if (isFloat(type)) values.set(outputGradientName(name), randomTensor(random, { type, shape: shape as readonly number[] }));
+    if (isFloat(type))
+      values.set(outputGradientName(name), randomTensor(random, { type, shape: shape as readonly number[] }));
   }
   for (const graph of [graphs.backward, graphs.backwardInput, graphs.backwardWeight]) {
     if (graph.outputs.length === 0) continue;
@@ -35,12 +44,23 @@ export async function checkGraphOnEngine(engine: Engine, { stage, feeds, inputs,
 }
 
 /** Runs the graph of a node's tangents on the engine and compares every output with the reference. */
-export async function checkNodeTangentsOnEngine(engine: Engine, gradientCase: GradientCase, random: Random): Promise<void> {
+export async function checkNodeTangentsOnEngine(
+  engine: Engine,
+  gradientCase: GradientCase,
+  random: Random,
+): Promise<void> {
   await checkTangentsOnEngine(engine, stageOfNode(inSinglePrecision(gradientCase)), random);
 }
 
-/** Runs the graph of a graph's outputs and their tangents on the engine, plain and lowered to its kernels, and compares every output with the reference. */
-export async function checkTangentsOnEngine(engine: Engine, { stage, feeds, inputs, outputs }: GraphCase, random: Random): Promise<void> {
+/**
+ * Runs the graph of a graph's outputs and their tangents on the engine, plain and lowered to its kernels, and compares
+ * every output with the reference.
+ */
+export async function checkTangentsOnEngine(
+  engine: Engine,
+  { stage, feeds, inputs, outputs }: GraphCase,
+  random: Random,
+): Promise<void> {
   const options = { inputs, ...(outputs ? { outputs } : {}) };
   const { graph, tangentInputs, tangentParameters } = tangentGraph(stage, options);
   const values = new Map([...stage.graph.initializers, ...feeds]);
@@ -58,17 +78,30 @@ export async function checkTangentsOnEngine(engine: Engine, { stage, feeds, inpu
 }
 
 /** The reference's outputs, after comparing the engine's with them. */
-async function compare(engine: Engine, graph: Graph, values: ReadonlyMap<string, Tensor>): Promise<ReadonlyMap<string, Tensor>> {
+async function compare(
+  engine: Engine,
+  graph: Graph,
+  values: ReadonlyMap<string, Tensor>,
+): Promise<ReadonlyMap<string, Tensor>> {
   const expected = evaluateGraph(graph, values);
   const found = await runOnEngine(engine, graph, values);
   for (const [name, value] of expected) {
-    assertClose(numbersOf(found.get(name)), numbersOf(value), `"${name}" of ${graph.name} on ${engine.name}`, tolerance);
+    assertClose(
+      numbersOf(found.get(name)),
+      numbersOf(value),
+      `"${name}" of ${graph.name} on ${engine.name}`,
+      tolerance,
+    );
   }
   return expected;
 }
 
 /** A graph's outputs as an engine computes them. */
-export async function runOnEngine(engine: Engine, graph: Graph, values: ReadonlyMap<string, Tensor>): Promise<Map<string, Tensor>> {
+export async function runOnEngine(
+  engine: Engine,
+  graph: Graph,
+  values: ReadonlyMap<string, Tensor>,
+): Promise<Map<string, Tensor>> {
   const executable = await engine.compile(graph);
   const copies = graph.inputs.map(({ name }) => [name, values.get(name) as Tensor] as const);
   const feeds = Object.fromEntries(
@@ -89,7 +122,8 @@ function numbersOf(value: Tensor | undefined): Float64Array {
 
 /** The case in float32, the type that engines are fast in. */
 function inSinglePrecision(gradientCase: GradientCase): GradientCase {
-  const node: Node = gradientCase.node.operator === 'Cast' ? { ...gradientCase.node, attributes: { to: int(1) } } : gradientCase.node;
+  const node: Node =
+    gradientCase.node.operator === 'Cast' ? { ...gradientCase.node, attributes: { to: int(1) } } : gradientCase.node;
   const inputs = Object.fromEntries(
     Object.entries(gradientCase.inputs).map(([name, value]) => [
       name,

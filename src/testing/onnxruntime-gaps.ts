@@ -1,5 +1,6 @@
-// What ONNX Runtime's CPU provider cannot run although ONNX allows it: element types without a kernel, by operator. Checked against the
-// installed version on random cases; whoever makes graphs for it (autodiff, lowering) must keep out of these.
+// What ONNX Runtime's CPU provider cannot run although ONNX allows it: element types without a kernel, by operator.
+// Checked against the installed version on random cases; whoever makes graphs for it (autodiff, lowering) must keep out
+// of these.
 
 import type { OperatorName } from '../graph/operators/names.ts';
 import type { ElementType } from '../graph/tensor.ts';
@@ -7,7 +8,9 @@ import type { ElementType } from '../graph/tensor.ts';
 /** The version for which the table holds. */
 export const gapsVersion = '1.30.0';
 
-/** The element types that the table speaks about: those of training, and of shapes and masks. float32 has all kernels. */
+/**
+ * The element types that the table speaks about: those of training, and of shapes and masks. float32 has all kernels.
+ */
 export const gapTypes: readonly ElementType[] = ['float32', 'float64', 'int32', 'int64', 'bool'];
 
 /** Element types that the operator takes by ONNX's word and for which the runtime has no kernel. */

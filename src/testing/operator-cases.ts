@@ -1,9 +1,26 @@
 // Random valid applications of every operator: the shared material of property tests (types, ONNX Runtime, gradients).
 // One seed is one case, for ever; a new operator does not compile until it has its generator here.
 
-import { type Attribute, type Attributes, float, int, ints, type Node, string, tensorAttribute } from '../graph/graph.ts';
+import {
+  type Attribute,
+  type Attributes,
+  float,
+  int,
+  ints,
+  type Node,
+  string,
+  tensorAttribute,
+} from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
-import { anyType, arithmeticTypes, floatTypes, integerTypes, numericTypes, signedTypes, unsignedTypes } from '../graph/operators/define.ts';
+import {
+  anyType,
+  arithmeticTypes,
+  floatTypes,
+  integerTypes,
+  numericTypes,
+  signedTypes,
+  unsignedTypes,
+} from '../graph/operators/define.ts';
 import type { OperatorName } from '../graph/operators/names.ts';
 import { numberToHalf } from '../graph/operators/numbers.ts';
 import { type ElementType, elementCount, int64s, isFloat, scalar, type Tensor, tensor } from '../graph/tensor.ts';
@@ -33,7 +50,9 @@ export function operatorCase(operator: OperatorName, seed: number, options: Case
     name: `case ${seed}`,
     inputs: inputs.map((input, index) => (input === undefined ? '' : `input${index}`)),
     outputs: Array.from({ length: outputCount }, (_, index) => `output${index}`),
-    attributes: Object.fromEntries(Object.entries(attributes).filter((entry): entry is [string, Attribute] => entry[1] !== undefined)),
+    attributes: Object.fromEntries(
+      Object.entries(attributes).filter((entry): entry is [string, Attribute] => entry[1] !== undefined),
+    ),
   };
   return { node, inputs };
 }
@@ -162,11 +181,18 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
         draw.tensor(type, channels),
         draw.positive(type, channels),
       ],
-      attributes: { training_mode: training ? int(1) : undefined, epsilon: draw.maybe(float(0.01)), momentum: draw.maybe(float(0.75)) },
+      attributes: {
+        training_mode: training ? int(1) : undefined,
+        epsilon: draw.maybe(float(0.01)),
+        momentum: draw.maybe(float(0.75)),
+      },
       outputCount: training ? 3 : 1,
     };
   },
-  Bernoulli: (draw) => ({ inputs: [draw.positive(draw.type(floatTypes), draw.shape())], attributes: { dtype: draw.maybe(int(1)) } }),
+  Bernoulli: (draw) => ({
+    inputs: [draw.positive(draw.type(floatTypes), draw.shape())],
+    attributes: { dtype: draw.maybe(int(1)) },
+  }),
   BitShift(draw) {
     const type = draw.type(unsignedTypes);
     const shape = draw.shape();
@@ -183,18 +209,24 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     inputs: [draw.positive(draw.type(numericTypes), draw.shape())],
     attributes: { to: int(dataTypeCode(draw.type(anyType))) },
   }),
-  CastLike: (draw) => ({ inputs: [draw.positive(draw.type(numericTypes), draw.shape()), draw.tensor(draw.type(anyType), draw.shape())] }),
+  CastLike: (draw) => ({
+    inputs: [draw.positive(draw.type(numericTypes), draw.shape()), draw.tensor(draw.type(anyType), draw.shape())],
+  }),
   Ceil: unary(),
   Celu: unary(['float32'], { alpha: float(1.5) }),
   Clip(draw) {
     const type = draw.type(numericTypes);
-    return { inputs: [draw.tensor(type, draw.shape()), draw.maybe(draw.tensor(type, [])), draw.maybe(draw.tensor(type, []))] };
+    return {
+      inputs: [draw.tensor(type, draw.shape()), draw.maybe(draw.tensor(type, [])), draw.maybe(draw.tensor(type, []))],
+    };
   },
   Concat(draw) {
     const type = draw.type(anyType);
     const shape = draw.shape(1);
     const axis = draw.axis(shape.length);
-    const inputs = Array.from({ length: draw.integer(1, 3) }, () => draw.tensor(type, shape.with(axis, draw.integer(0, 3))));
+    const inputs = Array.from({ length: draw.integer(1, 3) }, () =>
+      draw.tensor(type, shape.with(axis, draw.integer(0, 3))),
+    );
     return { inputs, attributes: { axis: int(axis) } };
   },
   Constant: (draw) => ({
@@ -215,7 +247,8 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const [perGroup, channels] = [draw.integer(1, 2), groups * draw.integer(1, 2)];
     const dilations = draw.integers(kernel.length, 1, 2);
     const size = spatial.map(
-      (extra, axis) => ((kernel[axis] as number) - 1) * (autoPad === undefined ? (dilations[axis] as number) : 1) + extra,
+      (extra, axis) =>
+        ((kernel[axis] as number) - 1) * (autoPad === undefined ? (dilations[axis] as number) : 1) + extra,
     );
     return {
       inputs: [
@@ -234,10 +267,16 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const weights = draw.tensor(type, [channels, perGroup, ...kernel]);
     const outputPadding = strides.map((stride) => draw.integer(0, stride - 1));
     const covered = size.map((count, axis) => (count - 1) * (strides[axis] as number) + (kernel[axis] as number));
-    const outputShape = covered.map((length, axis) => Math.max(1, length + draw.integer(-1, (strides[axis] as number) - 1)));
+    const outputShape = covered.map((length, axis) =>
+      Math.max(1, length + draw.integer(-1, (strides[axis] as number) - 1)),
+    );
     const stated = draw.integer(0, 3) === 0 ? ints(outputShape) : undefined;
     return {
-      inputs: [draw.tensor(type, [draw.integer(1, 2), channels, ...size]), weights, draw.maybe(draw.tensor(type, [perGroup * groups]))],
+      inputs: [
+        draw.tensor(type, [draw.integer(1, 2), channels, ...size]),
+        weights,
+        draw.maybe(draw.tensor(type, [perGroup * groups])),
+      ],
       attributes: stated
         ? { ...attributes, pads: undefined, output_shape: stated }
         : { ...attributes, output_padding: autoPad === undefined ? draw.maybe(ints(outputPadding)) : undefined },
@@ -276,7 +315,9 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   Exp: unary(),
   Expand(draw) {
     const shape = draw.shape();
-    return { inputs: [draw.tensor(draw.type(anyType), draw.broadcastable(shape)), int64s(shape.map((dimension) => dimension))] };
+    return {
+      inputs: [draw.tensor(draw.type(anyType), draw.broadcastable(shape)), int64s(shape.map((dimension) => dimension))],
+    };
   },
   EyeLike: (draw) => ({
     inputs: [draw.tensor(draw.type(anyType), draw.shape(2, 2))],
@@ -287,7 +328,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   }),
   Flatten(draw) {
     const shape = draw.shape();
-    return { inputs: [draw.tensor(draw.type(anyType), shape)], attributes: { axis: int(draw.integer(-shape.length, shape.length)) } };
+    return {
+      inputs: [draw.tensor(draw.type(anyType), shape)],
+      attributes: { axis: int(draw.integer(-shape.length, shape.length)) },
+    };
   },
   Floor: unary(),
   Gather(draw) {
@@ -433,9 +477,16 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const shape = draw.integers(draw.integer(1, 4), 2, 4);
     const mode = draw.pick(['constant', 'reflect', 'edge', 'wrap']);
     const axes = draw.maybe(draw.axes(shape.length, 1));
-    const pads = draw.integers(2 * (axes?.length ?? shape.length), mode === 'constant' ? -1 : 0, mode === 'constant' ? 3 : 1);
+    const pads = draw.integers(
+      2 * (axes?.length ?? shape.length),
+      mode === 'constant' ? -1 : 0,
+      mode === 'constant' ? 3 : 1,
+    );
     const value = mode === 'constant' ? draw.maybe(draw.tensor(type, [])) : undefined;
-    return { inputs: [draw.tensor(type, shape), int64s(pads), value, axes && int64s(axes)], attributes: { mode: string(mode) } };
+    return {
+      inputs: [draw.tensor(type, shape), int64s(pads), value, axes && int64s(axes)],
+      attributes: { mode: string(mode) },
+    };
   },
   Pow(draw) {
     const shape = draw.shape();
@@ -485,7 +536,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const target = draw.order(shape.length).map((axis) => shape[axis] as number);
     if (draw.flag()) target.splice(draw.integer(0, target.length), 0, 1);
     if (draw.flag()) target[draw.integer(0, target.length - 1)] = -1;
-    return { inputs: [draw.tensor(draw.type(anyType), shape), int64s(target)], attributes: { allowzero: draw.maybe(int(1)) } };
+    return {
+      inputs: [draw.tensor(draw.type(anyType), shape), int64s(target)],
+      attributes: { allowzero: draw.maybe(int(1)) },
+    };
   },
   Resize: resize,
   Round: unary(),
@@ -527,7 +581,15 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const axes = draw.axes(shape.length, 1);
     const list = (low: number, high: number): number[] => draw.integers(axes.length, low, high);
     const steps = list(1, 3).map((step) => (draw.flag() ? step : -step));
-    return { inputs: [draw.tensor(draw.type(anyType), shape), int64s(list(-5, 5)), int64s(list(-5, 5)), int64s(axes), int64s(steps)] };
+    return {
+      inputs: [
+        draw.tensor(draw.type(anyType), shape),
+        int64s(list(-5, 5)),
+        int64s(list(-5, 5)),
+        int64s(axes),
+        int64s(steps),
+      ],
+    };
   },
   Softmax: alongAxis,
   Softplus: unary(),
@@ -535,7 +597,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   SpaceToDepth(draw) {
     const block = draw.integer(1, 3);
     const [n, c, h, w] = draw.integers(4, 1, 3) as [number, number, number, number];
-    return { inputs: [draw.tensor(draw.type(floatTypes), [n, c, h * block, w * block])], attributes: { blocksize: int(block) } };
+    return {
+      inputs: [draw.tensor(draw.type(floatTypes), [n, c, h * block, w * block])],
+      attributes: { blocksize: int(block) },
+    };
   },
   Split(draw) {
     const sizes = draw.integers(draw.integer(1, 3), 1, 3);
@@ -544,7 +609,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const total = sizes.reduce((sum, size) => sum + size, 0);
     const stated = draw.flag();
     // Without sizes the parts are equal but for the last one: always possible for a length from count² on.
-    const x = draw.tensor(draw.type(anyType), shape.with(axis, stated ? total : draw.integer(sizes.length ** 2, sizes.length ** 2 + 3)));
+    const x = draw.tensor(
+      draw.type(anyType),
+      shape.with(axis, stated ? total : draw.integer(sizes.length ** 2, sizes.length ** 2 + 3)),
+    );
     return {
       inputs: [x, stated ? int64s(sizes) : undefined],
       attributes: { axis: int(axis), num_outputs: stated ? undefined : int(sizes.length) },
@@ -554,7 +622,9 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   Sqrt: unary(),
   Squeeze(draw) {
     const shape = draw.shape().map((dimension) => (draw.flag() ? dimension : 1));
-    const axes = shape.flatMap((dimension, axis) => (dimension === 1 && draw.flag() ? [draw.flag() ? axis : axis - shape.length] : []));
+    const axes = shape.flatMap((dimension, axis) =>
+      dimension === 1 && draw.flag() ? [draw.flag() ? axis : axis - shape.length] : [],
+    );
     return { inputs: [draw.tensor(draw.type(anyType), shape), axes.length > 0 ? draw.maybe(int64s(axes)) : undefined] };
   },
   Sub: binary(numericTypes),
@@ -578,7 +648,10 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
   },
   Transpose(draw) {
     const shape = draw.shape();
-    return { inputs: [draw.tensor(draw.type(anyType), shape)], attributes: { perm: draw.maybe(ints(draw.order(shape.length))) } };
+    return {
+      inputs: [draw.tensor(draw.type(anyType), shape)],
+      attributes: { perm: draw.maybe(ints(draw.order(shape.length))) },
+    };
   },
   Trilu: (draw) => ({
     inputs: [draw.tensor(draw.type(anyType), draw.shape(2)), draw.maybe(scalar('int64', draw.integer(-3, 3)))],
@@ -594,7 +667,11 @@ const generators: Readonly<Record<OperatorName, Generator>> = {
     const shape = draw.shape();
     const type = draw.type(anyType);
     return {
-      inputs: [draw.tensor('bool', draw.broadcastable(shape)), draw.tensor(type, shape), draw.tensor(type, draw.broadcastable(shape))],
+      inputs: [
+        draw.tensor('bool', draw.broadcastable(shape)),
+        draw.tensor(type, shape),
+        draw.tensor(type, draw.broadcastable(shape)),
+      ],
     };
   },
   Xor: binary(['bool']),
@@ -627,7 +704,10 @@ function variadic(types: readonly ElementType[]): Generator {
 
 function alongAxis(draw: Draw): Drawn {
   const shape = draw.shape(1);
-  return { inputs: [draw.tensor(draw.type(floatTypes), shape)], attributes: { axis: draw.maybe(int(draw.axis(shape.length))) } };
+  return {
+    inputs: [draw.tensor(draw.type(floatTypes), shape)],
+    attributes: { axis: draw.maybe(int(draw.axis(shape.length))) },
+  };
 }
 
 function argument(draw: Draw): Drawn {
@@ -646,7 +726,10 @@ function reduction(positive = false): Generator {
     const type = draw.type(['float32', 'float64', 'float16', 'int32', 'int64']);
     const axes = draw.maybe(int64s(draw.axes(shape.length)));
     const x = positive ? draw.positive(type, shape) : draw.tensor(type, shape);
-    return { inputs: [x, axes], attributes: { keepdims: draw.maybe(int(0)), noop_with_empty_axes: draw.maybe(int(1)) } };
+    return {
+      inputs: [x, axes],
+      attributes: { keepdims: draw.maybe(int(0)), noop_with_empty_axes: draw.maybe(int(1)) },
+    };
   };
 }
 
@@ -670,8 +753,11 @@ function resize(draw: Draw): Drawn {
     attributes: {
       mode: string(mode),
       axes: listed ? ints([2, 3]) : undefined,
-      coordinate_transformation_mode: draw.maybe(string(draw.pick(['half_pixel', 'pytorch_half_pixel', 'align_corners', 'asymmetric']))),
-      nearest_mode: mode === 'nearest' ? draw.maybe(string(draw.pick(['round_prefer_ceil', 'floor', 'ceil']))) : undefined,
+      coordinate_transformation_mode: draw.maybe(
+        string(draw.pick(['half_pixel', 'pytorch_half_pixel', 'align_corners', 'asymmetric'])),
+      ),
+      nearest_mode:
+        mode === 'nearest' ? draw.maybe(string(draw.pick(['round_prefer_ceil', 'floor', 'ceil']))) : undefined,
       cubic_coeff_a: mode === 'cubic' ? draw.maybe(float(-0.5)) : undefined,
       exclude_outside: mode === 'cubic' ? draw.maybe(int(1)) : undefined,
     },
@@ -686,7 +772,9 @@ function elementIndices(draw: Draw): { readonly shape: number[]; readonly axis: 
   const shape = draw.shape(1);
   const axis = draw.axis(shape.length);
   const positive = axis < 0 ? axis + shape.length : axis;
-  const indexShape = shape.map((dimension, other) => (other === positive ? draw.integer(1, 4) : draw.integer(1, dimension)));
+  const indexShape = shape.map((dimension, other) =>
+    other === positive ? draw.integer(1, 4) : draw.integer(1, dimension),
+  );
   return { shape, axis, indices: draw.indices(draw.pick(['int32', 'int64']), indexShape, shape[positive] as number) };
 }
 

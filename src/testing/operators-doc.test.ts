@@ -7,5 +7,9 @@ import { fixtureFolder } from './pytorch-fixtures.ts';
 
 test('docs/operators.md is what the tables say', () => {
   const path = join(fixtureFolder('pytorch'), '..', '..', '..', 'docs', 'operators.md');
-  assert.equal(readFileSync(path, 'utf8'), operatorsDocument(), 'run: npm run build && node dist/testing/generate-operators-doc.js');
+  assert.equal(
+    readFileSync(path, 'utf8'),
+    operatorsDocument(),
+    'run: npm run build && node dist/testing/generate-operators-doc.js',
+  );
 });

@@ -1,4 +1,5 @@
-// docs/operators.md as text, from the tables that the code itself uses. generate-operators-doc.ts writes it; a test compares.
+// docs/operators.md as text, from the tables that the code itself uses. generate-operators-doc.ts writes it; a test
+// compares.
 
 import { gradientRules } from '../autodiff/rules.ts';
 import { composites } from '../graph/composites/expand.ts';

@@ -1,15 +1,22 @@
-// The networks of test/fixtures/pytorch with PyTorch's own losses (made by make_fixtures.py there, and by families/make_families.py). One entry for each ONNX file: nets that
-// were exported in several ways appear once a way, with the same losses. Used by tests only.
+// The networks of test/fixtures/pytorch with PyTorch's own losses (made by make_fixtures.py there, and by
+// families/make_families.py). One entry for each ONNX file: nets that were exported in several ways appear once a way,
+// with the same losses. Used by tests only.
 
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 
-/** Sums over one parameter after the last step, in PyTorch's layout. A sum may be near 0: compare it against √(elements · sumOfSquares). */
+/**
+ * Sums over one parameter after the last step, in PyTorch's layout. A sum may be near 0: compare it against √(elements
+ * · sumOfSquares).
+ */
 export interface WeightMoments {
   readonly shape: readonly number[];
   readonly sum: number;
   readonly sumOfSquares: number;
-  /** The tensor of the ONNX file that holds this parameter, and whether the exporter transposed it (which changes neither sum). */
+  /**
+   * The tensor of the ONNX file that holds this parameter, and whether the exporter transposed it (which changes
+   * neither sum).
+   */
   readonly initializer: string;
   readonly transposed: boolean;
 }
@@ -27,7 +34,10 @@ export interface PytorchFixture {
   readonly modelPath: string;
   /** npy: 96 samples, or 64 of a family; numbers or tokens. */
   readonly inputsPath: string;
-  /** npy, integers: one a sample, or [samples, T] for a net that labels every token, [samples, H, W] for one that labels every pixel. */
+  /**
+   * npy, integers: one a sample, or [samples, T] for a net that labels every token, [samples, H, W] for one that labels
+   * every pixel.
+   */
   readonly labelsPath: string;
   readonly learningRate: number;
   readonly momentum: number;
@@ -110,7 +120,10 @@ function fixturesOf(root: string, net: string): PytorchFixture[] {
     hasBatchNorm: shared.hasBatchNorm,
     tiedWeights: shared.tiedWeights,
     finalWeights: Object.fromEntries(
-      Object.entries(finalWeights).map(([name, moments]) => [name, { initializer: name, transposed: false, ...moments, ...renamed[name] }]),
+      Object.entries(finalWeights).map(([name, moments]) => [
+        name,
+        { initializer: name, transposed: false, ...moments, ...renamed[name] },
+      ]),
     ),
   }));
 }

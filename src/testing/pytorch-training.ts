@@ -1,4 +1,5 @@
-// How tests train the models of test/fixtures/pytorch and hold the result against PyTorch's: the flags of the run, its losses, its weights.
+// How tests train the models of test/fixtures/pytorch and hold the result against PyTorch's: the flags of the run, its
+// losses, its weights.
 
 import assert from 'node:assert/strict';
 import { writeFile } from 'node:fs/promises';
@@ -32,8 +33,13 @@ export function flagsOf(fixture: PytorchFixture): Readonly<Record<string, string
   };
 }
 
-/** Trains a fixture in this process by the path of `asteroid train`: the losses of its steps, and the file that comes out. */
-export async function trainInProcess(fixture: PytorchFixture): Promise<{ readonly losses: readonly number[]; readonly file: Uint8Array }> {
+/**
+ * Trains a fixture in this process by the path of `asteroid train`: the losses of its steps, and the file that comes
+ * out.
+ */
+export async function trainInProcess(
+  fixture: PytorchFixture,
+): Promise<{ readonly losses: readonly number[]; readonly file: Uint8Array }> {
   const settings = resolveSettings({ shuffle: false }, { ...flagsOf(fixture) }, 'the flags');
   const model = await loadModel(settings.model, settings.seed);
   const { train } = await loadDataset(settings.data);
@@ -42,8 +48,15 @@ export async function trainInProcess(fixture: PytorchFixture): Promise<{ readonl
   return { losses, file: model.write(new Map([...state.parameter, ...state.buffer])) };
 }
 
-/** Writes a file into `folder` with the plan of a fixture's layers in equal stages, by their shares of a batch. Resolves with its path. */
-export async function writePlan(fixture: PytorchFixture, shares: readonly (readonly number[])[], folder: string): Promise<string> {
+/**
+ * Writes a file into `folder` with the plan of a fixture's layers in equal stages, by their shares of a batch. Resolves
+ * with its path.
+ */
+export async function writePlan(
+  fixture: PytorchFixture,
+  shares: readonly (readonly number[])[],
+  folder: string,
+): Promise<string> {
   const { graph } = await loadModel(fixture.modelPath, 0);
   const { train } = await loadDataset(`npy:${fixture.inputsPath},${fixture.labelsPath}`);
   const layerCount = layers(sizedByData(graph, train)).layers.length;
@@ -53,20 +66,34 @@ export async function writePlan(fixture: PytorchFixture, shares: readonly (reado
   return path;
 }
 
-/** Fails where a step's loss is further than `tolerance`, relative, from PyTorch's. Returns the largest relative difference. */
-export function checkLosses(found: readonly unknown[], { name, losses }: PytorchFixture, { how, tolerance }: Comparison): number {
+/**
+ * Fails where a step's loss is further than `tolerance`, relative, from PyTorch's. Returns the largest relative
+ * difference.
+ */
+export function checkLosses(
+  found: readonly unknown[],
+  { name, losses }: PytorchFixture,
+  { how, tolerance }: Comparison,
+): number {
   assert.equal(found.length, losses.length, `${name} ${how}`);
   let largest = 0;
   losses.forEach((expected, step) => {
     const difference = Math.abs(Number(found[step]) - expected) / expected;
-    assert.ok(difference < tolerance, `${name} ${how}: the loss of step ${step} is ${found[step]}, PyTorch's ${expected}`);
+    assert.ok(
+      difference < tolerance,
+      `${name} ${how}: the loss of step ${step} is ${found[step]}, PyTorch's ${expected}`,
+    );
     largest = Math.max(largest, difference);
   });
   return largest;
 }
 
 /** Fails where the sums over a trained tensor of the file `bytes` are not those of PyTorch's parameter. */
-export function checkWeights(bytes: Uint8Array, { name, finalWeights }: PytorchFixture, { how, tolerance }: Comparison): void {
+export function checkWeights(
+  bytes: Uint8Array,
+  { name, finalWeights }: PytorchFixture,
+  { how, tolerance }: Comparison,
+): void {
   const tensors: ReadonlyMap<string, Tensor> = decodeModel(parseModel(bytes)).initializers;
   for (const [parameter, { initializer, sum, sumOfSquares, shape }] of Object.entries(finalWeights)) {
     const { data } = defined(tensors.get(initializer), `${initializer} of ${name}`);
@@ -81,7 +108,10 @@ export function checkWeights(bytes: Uint8Array, { name, finalWeights }: PytorchF
     const isClose = Math.abs(squares - sumOfSquares) < tolerance * sumOfSquares;
     assert.ok(isClose, `${what}: squares sum to ${squares}, PyTorch's to ${sumOfSquares}`);
     // A sum may be near 0: its scale is that of the elements.
-    assert.ok(Math.abs(total - sum) < tolerance * Math.sqrt(elementCount * sumOfSquares), `${what}: sums to ${total}, PyTorch's to ${sum}`);
+    assert.ok(
+      Math.abs(total - sum) < tolerance * Math.sqrt(elementCount * sumOfSquares),
+      `${what}: sums to ${total}, PyTorch's to ${sum}`,
+    );
   }
 }
 

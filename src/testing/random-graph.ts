@@ -1,5 +1,6 @@
-// Random small graphs with values for their inputs: the material for comparing engines and passes with the operators' definitions.
-// One seed is one graph, for ever. Values stay small and functions continuous, so that rounding is the only difference to expect.
+// Random small graphs with values for their inputs: the material for comparing engines and passes with the operators'
+// definitions. One seed is one graph, for ever. Values stay small and functions continuous, so that rounding is the
+// only difference to expect.
 
 import { Emitter } from '../graph/emitter.ts';
 import type { Graph } from '../graph/graph.ts';
@@ -101,15 +102,22 @@ const binary: Step = ({ random, emitter, pick }, value) => {
   const operator = choose(random, ['Add', 'Div', 'Max', 'Min', 'Mul', 'Sub', 'Where']);
   if (operator === 'Where')
     return [emitter.emit('Where', [emitter.emit('Less', ['scalar', emitter.scalarLike('scalar', 0)]), value, right])];
-  if (operator !== 'Div') return [emitter.emit(operator, [operator === 'Mul' ? emitter.emit('Tanh', [value]) : value, right])];
-  return [emitter.emit('Div', [value, emitter.emit('Add', [emitter.emit('Abs', [right]), emitter.scalarLike(value, 1)])])];
+  if (operator !== 'Div')
+    return [emitter.emit(operator, [operator === 'Mul' ? emitter.emit('Tanh', [value]) : value, right])];
+  return [
+    emitter.emit('Div', [value, emitter.emit('Add', [emitter.emit('Abs', [right]), emitter.scalarLike(value, 1)])]),
+  ];
 };
 
 const reduce: Step = ({ random, emitter }, value) => {
   const rank = emitter.shape(value).length;
   const axes = Array.from({ length: rank }, (_, axis) => axis).filter(() => random.integer(2) === 0);
   const operator = choose(random, ['ReduceL2', 'ReduceLogSumExp', 'ReduceMax', 'ReduceMean', 'ReduceMin', 'ReduceSum']);
-  return [emitter.emit(operator, axes.length === 0 ? [value] : [value, emitter.int64s(axes)], { keepdims: int(random.integer(2)) })];
+  return [
+    emitter.emit(operator, axes.length === 0 ? [value] : [value, emitter.int64s(axes)], {
+      keepdims: int(random.integer(2)),
+    }),
+  ];
 };
 
 const move: Step = ({ random, emitter, pick }, value) => {
@@ -125,15 +133,36 @@ const move: Step = ({ random, emitter, pick }, value) => {
     case 1:
       return [emitter.emit('Reshape', [value, emitter.int64s([size === 0 ? 0 : -1])])];
     case 2:
-      return [emitter.emit('Concat', [value, emitter.shape(other).join() === shape.join() ? other : value], { axis: int(axis) })];
+      return [
+        emitter.emit('Concat', [value, emitter.shape(other).join() === shape.join() ? other : value], {
+          axis: int(axis),
+        }),
+      ];
     case 3:
-      return [emitter.emit('Slice', [value, emitter.int64s([random.integer(size)]), emitter.int64s([size]), emitter.int64s([axis])])];
+      return [
+        emitter.emit('Slice', [
+          value,
+          emitter.int64s([random.integer(size)]),
+          emitter.int64s([size]),
+          emitter.int64s([axis]),
+        ]),
+      ];
     case 4:
       return [emitter.emit('Gather', [value, emitter.int64s([size - 1, 0])], { axis: int(axis) })];
     case 5:
-      return [emitter.emit('Pad', [value, emitter.int64s([...shape.map(() => 0), ...shape.map((_, index) => (index === axis ? 2 : 0))])])];
+      return [
+        emitter.emit('Pad', [
+          value,
+          emitter.int64s([...shape.map(() => 0), ...shape.map((_, index) => (index === axis ? 2 : 0))]),
+        ]),
+      ];
     default:
-      return [emitter.emit('Expand', [emitter.emit('Unsqueeze', [value, emitter.int64s([0])]), emitter.int64s([2, ...shape])])];
+      return [
+        emitter.emit('Expand', [
+          emitter.emit('Unsqueeze', [value, emitter.int64s([0])]),
+          emitter.int64s([2, ...shape]),
+        ]),
+      ];
   }
 };
 
@@ -151,11 +180,16 @@ const normalize: Step = ({ random, emitter }, value) => {
   if (shape.length === 4 && random.integer(2) === 0) {
     const channels = shape[1] as number;
     const inputs = [value, ...Array.from({ length: 4 }, () => vector(channels))];
-    return emitter.emitAll('BatchNormalization', inputs, 3, { training_mode: int(1), momentum: float(0.875), epsilon: float(0.01) });
+    return emitter.emitAll('BatchNormalization', inputs, 3, {
+      training_mode: int(1),
+      momentum: float(0.875),
+      epsilon: float(0.01),
+    });
   }
   const last = vector(shape.at(-1) as number);
   const choice = random.integer(3);
-  if (choice === 0) return [emitter.emit('LayerNormalization', [value, last, last], { axis: int(-1), epsilon: float(0.01) })];
+  if (choice === 0)
+    return [emitter.emit('LayerNormalization', [value, last, last], { axis: int(-1), epsilon: float(0.01) })];
   return [emitter.emit(choice === 1 ? 'Softmax' : 'LogSoftmax', [value], { axis: int(-1) })];
 };
 
@@ -181,10 +215,19 @@ const pool: Step = ({ random, emitter }, value) => {
       .some((size) => size < 2)
   )
     return [emitter.emit('GlobalAveragePool', [value])];
-  return [emitter.emit(choose(random, ['AveragePool', 'MaxPool']), [value], { kernel_shape: ints([2, 2]), strides: ints([1, 2]) })];
+  return [
+    emitter.emit(choose(random, ['AveragePool', 'MaxPool']), [value], {
+      kernel_shape: ints([2, 2]),
+      strides: ints([1, 2]),
+    }),
+  ];
 };
 
 const multiply: Step = ({ random, emitter }, value) => {
   const inner = emitter.shape(value).at(-1) as number;
-  return [emitter.emit('Tanh', [emitter.emit('MatMul', [value, emitter.constant(randomTensor(random, 'float32', [inner, 3]))])])];
+  return [
+    emitter.emit('Tanh', [
+      emitter.emit('MatMul', [value, emitter.constant(randomTensor(random, 'float32', [inner, 3]))]),
+    ]),
+  ];
 };

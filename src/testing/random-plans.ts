@@ -1,11 +1,15 @@
-// Random but valid plans, profiles and clusters for property tests, all from one seed. Times and sizes are such that every duration of
-// computing and of transfers is a multiple of 2^-10 ms, so that simulators which add in different orders agree exactly.
+// Random but valid plans, profiles and clusters for property tests, all from one seed. Times and sizes are such that
+// every duration of computing and of transfers is a multiple of 2^-10 ms, so that simulators which add in different
+// orders agree exactly.
 
 import type { Cluster, DeviceTimes, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { createRandom, permutation, type Random } from '../random.ts';
 import { forwardsAhead, scheduleNames } from '../schedule/generate.ts';
 
-/** A plan on devices d0, d1, … with up to `stageLimit` stages; some devices may have no samples, and K_p never grows along the stages. */
+/**
+ * A plan on devices d0, d1, … with up to `stageLimit` stages; some devices may have no samples, and K_p never grows
+ * along the stages.
+ */
 export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
   const random = createRandom(seed, 1);
   const stageCount = 1 + random.integer(stageLimit);
@@ -37,7 +41,14 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
     });
     layer = end;
   }
-  return { planner: 'random', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+  return {
+    planner: 'random',
+    schedule,
+    batchSize: microBatchSize * microBatchCount,
+    microBatchSize,
+    microBatchCount,
+    stages,
+  };
 }
 
 /** The plan with some of what travels in fewer bits. */
@@ -45,7 +56,10 @@ export function withRandomCompression(plan: PlanLayout, seed: number): PlanLayou
   const random = createRandom(seed, 4);
   const half = (): boolean => random.uniform() < 0.5;
   const allReduce = ([undefined, 'float16', 'int8'] as const)[random.integer(3)];
-  const [activation, gradient] = [half() && { activation: 'float16' as const }, half() && { gradient: 'float16' as const }];
+  const [activation, gradient] = [
+    half() && { activation: 'float16' as const },
+    half() && { gradient: 'float16' as const },
+  ];
   return { ...plan, compression: { ...activation, ...gradient, ...(allReduce && { allReduce }) } };
 }
 
@@ -73,7 +87,9 @@ export function randomCluster(seed: number, plan: PlanLayout): Cluster {
     names
       .slice(index + 1)
       .flatMap((b) =>
-        random.uniform() < 0.3 ? [{ between: (random.uniform() < 0.5 ? [a, b] : [b, a]) as [string, string], ...speed() }] : [],
+        random.uniform() < 0.3
+          ? [{ between: (random.uniform() < 0.5 ? [a, b] : [b, a]) as [string, string], ...speed() }]
+          : [],
       ),
   );
   const holder = names[random.integer(names.length)] as string;
@@ -98,11 +114,15 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
     }
     return rows;
   };
-  /** Sometimes with input gradients of their own, a third or so of the whole, and then sometimes with weight gradients that take more or less than the rest. */
+  /**
+   * Sometimes with input gradients of their own, a third or so of the whole, and then sometimes with weight gradients
+   * that take more or less than the rest.
+   */
   const backward = (): Pick<DeviceTimes, 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs'> => {
     const backwardMs = table();
     if (random.uniform() < 0.5) return { backwardMs };
-    const part = (numerator: number): number[][] => backwardMs.map((row) => row.map((ms) => Math.floor((8 * ms * numerator) / 5) / 8));
+    const part = (numerator: number): number[][] =>
+      backwardMs.map((row) => row.map((ms) => Math.floor((8 * ms * numerator) / 5) / 8));
     const backwardInputMs = part(2);
     return random.uniform() < 0.5
       ? { backwardMs, backwardInputMs }
@@ -135,7 +155,10 @@ export function randomProfile(seed: number, plan: PlanLayout, cluster: Cluster):
   };
 }
 
-/** A planning instance with real-valued times: devices of up to three kinds with set-up costs, unequal links, sometimes tight memory. */
+/**
+ * A planning instance with real-valued times: devices of up to three kinds with set-up costs, unequal links, sometimes
+ * tight memory.
+ */
 export function randomInstance(
   seed: number,
   { deviceCount, layerCount }: { readonly deviceCount: number; readonly layerCount: number },
@@ -177,8 +200,14 @@ export function randomInstance(
   }));
   const speed = () => ({ bandwidthMbps: between(20, 1000), latencyMs: between(0, 1) });
   const pairs = specs.flatMap((a, index) =>
-    specs.slice(index + 1).flatMap((b) => (random.uniform() < 0.5 ? [{ between: [a.name, b.name] as [string, string], ...speed() }] : [])),
+    specs
+      .slice(index + 1)
+      .flatMap((b) => (random.uniform() < 0.5 ? [{ between: [a.name, b.name] as [string, string], ...speed() }] : [])),
   );
-  const cluster: Cluster = { devices: specs, links: { default: speed(), pairs }, ...(random.uniform() < 0.5 ? { dataDevice: 'd0' } : {}) };
+  const cluster: Cluster = {
+    devices: specs,
+    links: { default: speed(), pairs },
+    ...(random.uniform() < 0.5 ? { dataDevice: 'd0' } : {}),
+  };
   return { profile: { model: 'random', inputBytes: 2000, labelBytes: 4, layers, batchSizes, devices }, cluster };
 }

@@ -20,10 +20,15 @@ export function randomProblem(seed: number, profile: Profile, cluster: Cluster):
   });
 }
 
-/** The profile with up to all of its leading layers frozen, though with backward times, as of a profile that was made before. */
+/**
+ * The profile with up to all of its leading layers frozen, though with backward times, as of a profile that was made
+ * before.
+ */
 export function withFrozenPrefix(seed: number, profile: Profile): Profile {
   const count = createRandom(seed, 13).integer(profile.layers.length + 1);
-  const layers = profile.layers.map((layer, index) => (index < count ? { ...layer, frozenBytes: layer.weightBytes } : layer));
+  const layers = profile.layers.map((layer, index) =>
+    index < count ? { ...layer, frozenBytes: layer.weightBytes } : layer,
+  );
   return { ...profile, layers };
 }
 
@@ -35,7 +40,10 @@ export function withRecomputed(seed: number, profile: Profile): Profile {
       ? layer
       : {
           ...layer,
-          recomputed: { savedBytes: Math.floor(random.uniform() * 0.7 * layer.savedBytes), flops: random.uniform() * layer.flops },
+          recomputed: {
+            savedBytes: Math.floor(random.uniform() * 0.7 * layer.savedBytes),
+            flops: random.uniform() * layer.flops,
+          },
         },
   );
   return { ...profile, layers };

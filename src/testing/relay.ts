@@ -1,5 +1,6 @@
-// A bad network between two ends: a TCP relay whose delay, bandwidth and faults are set while it runs, the same for the same seed. It understands
-// WebSocket framing (of plain links), so that whole frames can be damaged, lost, doubled or swapped. Used by tests only.
+// A bad network between two ends: a TCP relay whose delay, bandwidth and faults are set while it runs, the same for the
+// same seed. It understands WebSocket framing (of plain links), so that whole frames can be damaged, lost, doubled or
+// swapped. Used by tests only.
 
 import { once } from 'node:events';
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net';
@@ -24,8 +25,8 @@ export interface Conditions {
 }
 
 /**
- * What may happen to a WebSocket frame: a flipped bit (anywhere, its header included; or in the middle of a message, where it is sure to be noticed: most bits
- * of a ping mean nothing), a shorter one, one twice, two swapped, none.
+ * What may happen to a WebSocket frame: a flipped bit (anywhere, its header included; or in the middle of a message,
+ * where it is sure to be noticed: most bits of a ping mean nothing), a shorter one, one twice, two swapped, none.
  */
 export type FrameFault = 'flip' | 'flip-middle' | 'cut' | 'double' | 'swap' | 'lose';
 
@@ -41,7 +42,10 @@ export interface RelayOptions {
 export interface Relay {
   readonly port: number;
   readonly conditions: Readonly<Record<Direction, Conditions>>;
-  /** Damages the frame in this direction that comes after `frameCount` others (default 0), counted from now over all connections. */
+  /**
+   * Damages the frame in this direction that comes after `frameCount` others (default 0), counted from now over all
+   * connections.
+   */
   damage(direction: Direction, fault: FrameFault, frameCount?: number): void;
   /** Faults that have happened. */
   damagedCount(): number;
@@ -118,7 +122,11 @@ class TcpRelay implements Relay {
     this.#sockets.add(from);
     const conditions = this.conditions[direction];
     const { clock = systemClock } = this.#options;
-    const line = new SlowLine(to, conditions, { clock, random: this.#random, onLength: (bytes) => bytes < bufferBytes && from.resume() });
+    const line = new SlowLine(to, conditions, {
+      clock,
+      random: this.#random,
+      onLength: (bytes) => bytes < bufferBytes && from.resume(),
+    });
     const frames = new FrameSplitter();
     from.on('error', () => {});
     from.on('end', () => line.end());
@@ -196,7 +204,8 @@ function headerOf(bytes: Buffer): FrameHeader | undefined {
   const lengthBytes = code === 126 ? 2 : code === 127 ? 8 : 0;
   const headerBytes = 2 + lengthBytes + ((bytes[1] as number) & 0x80 ? 4 : 0);
   if (bytes.length < headerBytes) return undefined;
-  const payloadBytes = lengthBytes === 2 ? bytes.readUInt16BE(2) : lengthBytes === 8 ? Number(bytes.readBigUInt64BE(2)) : code;
+  const payloadBytes =
+    lengthBytes === 2 ? bytes.readUInt16BE(2) : lengthBytes === 8 ? Number(bytes.readBigUInt64BE(2)) : code;
   return { headerBytes, payloadBytes };
 }
 
@@ -246,7 +255,11 @@ class SlowLine {
   constructor(
     to: Socket,
     conditions: Conditions,
-    { clock, random, onLength }: { readonly clock: Clock; readonly random: Random; readonly onLength: (byteCount: number) => void },
+    {
+      clock,
+      random,
+      onLength,
+    }: { readonly clock: Clock; readonly random: Random; readonly onLength: (byteCount: number) => void },
   ) {
     this.#to = to;
     this.#conditions = conditions;
@@ -295,7 +308,8 @@ class SlowLine {
       if (this.#waiting[0] !== next || this.#to.destroyed) break;
       this.#waiting.shift();
       this.length -= next.bytes.length;
-      if (!this.#to.write(next.bytes)) await Promise.race([once(this.#to, 'drain'), once(this.#to, 'close')]).catch(() => {}); // an error: 'close' follows
+      if (!this.#to.write(next.bytes))
+        await Promise.race([once(this.#to, 'drain'), once(this.#to, 'close')]).catch(() => {}); // an error: 'close' follows
       this.#onLength(this.length);
     }
     this.#isRunning = false;

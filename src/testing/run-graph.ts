@@ -6,7 +6,11 @@ import type { Graph } from '../graph/graph.ts';
 import type { ElementArray, Tensor } from '../graph/tensor.ts';
 
 /** The graph's outputs for these inputs, which stay the caller's. */
-export async function runGraph(engine: Engine, graph: Graph, inputs: Readonly<Record<string, Tensor>>): Promise<Record<string, Tensor>> {
+export async function runGraph(
+  engine: Engine,
+  graph: Graph,
+  inputs: Readonly<Record<string, Tensor>>,
+): Promise<Record<string, Tensor>> {
   const executable = await engine.compile(graph);
   const feeds = executable.inputs.map((name) => {
     const value = defined(inputs[name], `input "${name}"`);

@@ -1,5 +1,6 @@
-// Runs the compiled tests with node's own runner: `npm test`, or `npm test -- graph planner/cost` for the files whose path contains one of
-// the words. Node 20's --test takes no globs, so the files are found here. The exit code is the runner's.
+// Runs the compiled tests with node's own runner: `npm test`, or `npm test -- graph planner/cost` for the files whose
+// path contains one of the words. Node 20's --test takes no globs, so the files are found here. The exit code is the
+// runner's.
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
@@ -14,7 +15,10 @@ const concurrency = 2;
 /** Files whose tests measure what processes of their own take or get, with both cores: one at a time. */
 const alone = /\/(?:cli\/quickstart|lab\/\w+)\.test\.js$/;
 
-/** The compiled test files below `folder` whose path contains one of `words`, or all. A file whose source is gone is left out: a stale build. */
+/**
+ * The compiled test files below `folder` whose path contains one of `words`, or all. A file whose source is gone is
+ * left out: a stale build.
+ */
 function testFiles(folder: string, words: readonly string[]): string[] {
   const sources = join(folder, '..', 'src');
   return readdirSync(folder, { recursive: true, encoding: 'utf8' })
@@ -28,7 +32,11 @@ function testFiles(folder: string, words: readonly string[]): string[] {
 const words = process.argv.slice(2);
 const files = testFiles(join(import.meta.dirname, '..'), words);
 if (files.length === 0) {
-  console.error(words.length === 0 ? 'There are no tests: run `npm run build` first.' : `No test file matches ${words.join(' or ')}.`);
+  console.error(
+    words.length === 0
+      ? 'There are no tests: run `npm run build` first.'
+      : `No test file matches ${words.join(' or ')}.`,
+  );
   process.exit(1);
 }
 // What a device has measured and compiled once, all tests' commands may use.

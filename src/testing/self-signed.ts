@@ -1,4 +1,5 @@
-// A self-signed certificate for localhost and 127.0.0.1, written by hand in DER (X.509, RFC 5280): TLS tests need one and no package for it.
+// A self-signed certificate for localhost and 127.0.0.1, written by hand in DER (X.509, RFC 5280): TLS tests need one
+// and no package for it.
 
 import { generateKeyPairSync, sign } from 'node:crypto';
 
@@ -12,7 +13,12 @@ const oids = {
 /** One DER value: tag, length, contents. */
 function der(tag: number, ...contents: readonly Uint8Array[]): Buffer {
   const body = Buffer.concat(contents);
-  const length = body.length < 128 ? [body.length] : body.length < 256 ? [0x81, body.length] : [0x82, body.length >> 8, body.length & 255];
+  const length =
+    body.length < 128
+      ? [body.length]
+      : body.length < 256
+        ? [0x81, body.length]
+        : [0x82, body.length >> 8, body.length & 255];
   return Buffer.concat([Uint8Array.of(tag, ...length), body]);
 }
 

@@ -7,7 +7,9 @@ import { elementTypes, isFloat, tensor } from '../graph/tensor.ts';
 import type { Random } from '../random.ts';
 import type { OperatorCase } from './operator-cases.ts';
 
-/** The case with one thing changed: an input's shape, type, values or presence, an attribute, or the number of outputs. */
+/**
+ * The case with one thing changed: an input's shape, type, values or presence, an attribute, or the number of outputs.
+ */
 export function spoil({ node, inputs }: OperatorCase, random: Random): OperatorCase {
   const position = random.integer(Math.max(1, inputs.length));
   const input = inputs[position];
@@ -23,18 +25,30 @@ export function spoil({ node, inputs }: OperatorCase, random: Random): OperatorC
     case 2:
       if (name === undefined) break;
       return {
-        node: { ...node, attributes: { ...node.attributes, [name]: spoiltAttribute(defined(node.attributes[name], name), small) } },
+        node: {
+          ...node,
+          attributes: { ...node.attributes, [name]: spoiltAttribute(defined(node.attributes[name], name), small) },
+        },
         inputs,
       };
     case 3:
       if (input === undefined) break;
       return {
         node,
-        inputs: inputs.with(position, zeros(defined(elementTypes[random.integer(elementTypes.length)], 'a type'), input.shape)),
+        inputs: inputs.with(
+          position,
+          zeros(defined(elementTypes[random.integer(elementTypes.length)], 'a type'), input.shape),
+        ),
       };
     case 4:
       if (input === undefined || isFloat(input.type)) break;
-      return { node, inputs: inputs.with(position, tensor(input.type, input.shape, Array.from({ length: input.data.length }, small))) };
+      return {
+        node,
+        inputs: inputs.with(
+          position,
+          tensor(input.type, input.shape, Array.from({ length: input.data.length }, small)),
+        ),
+      };
     default:
       if (input === undefined) break;
       return { node, inputs: inputs.with(position, zeros(input.type, spoiltShape(input.shape, random))) };

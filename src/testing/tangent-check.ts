@@ -1,5 +1,5 @@
-// Holds tangents against central differences of the reference kernels in float64, and against reverse mode: ⟨J·v, u⟩ = ⟨v, Jᵀ·u⟩ for the
-// tangents of all sources together and of each alone. The cases are gradient-check's.
+// Holds tangents against central differences of the reference kernels in float64, and against reverse mode: ⟨J·v, u⟩ =
+// ⟨v, Jᵀ·u⟩ for the tangents of all sources together and of each alone. The cases are gradient-check's.
 
 import assert from 'node:assert/strict';
 import { differentiate } from '../autodiff/differentiate.ts';
@@ -8,7 +8,15 @@ import { gradientName } from '../graph/gradient-name.ts';
 import { isFloat, type Tensor, type ValueType } from '../graph/tensor.ts';
 import type { Random } from '../random.ts';
 import { evaluateGraph } from './evaluate-graph.ts';
-import { assertClose, dot, type GradientCase, type GraphCase, randomTensor, runBackward, stageOfNode } from './gradient-check.ts';
+import {
+  assertClose,
+  dot,
+  type GradientCase,
+  type GraphCase,
+  randomTensor,
+  runBackward,
+  stageOfNode,
+} from './gradient-check.ts';
 
 /** Half the distance of a central difference along a direction. */
 const step = 1e-5;
@@ -32,11 +40,22 @@ export function checkTangents(
   const tangents = runTangents(tangentGraph(stage, { inputs, outputs: asked }), values, directions);
 
   const moved = (distance: number): ReadonlyMap<string, Tensor> =>
-    evaluate(new Map([...values, ...sources.map((name) => [name, along(values.get(name), directions.get(name), distance)] as const)]));
+    evaluate(
+      new Map([
+        ...values,
+        ...sources.map((name) => [name, along(values.get(name), directions.get(name), distance)] as const),
+      ]),
+    );
   const [before, after] = [moved(-step), moved(step)];
   for (const name of asked) {
-    const numeric = numbers(after.get(name)).map((value, index) => (value - (numbers(before.get(name))[index] as number)) / (2 * step));
-    assertClose(tangents.has(name) ? numbers(tangents.get(name)) : numeric.map(() => 0), numeric, `the tangent of "${name}"`);
+    const numeric = numbers(after.get(name)).map(
+      (value, index) => (value - (numbers(before.get(name))[index] as number)) / (2 * step),
+    );
+    assertClose(
+      tangents.has(name) ? numbers(tangents.get(name)) : numeric.map(() => 0),
+      numeric,
+      `the tangent of "${name}"`,
+    );
   }
 
   const graphs = differentiate(stage, { inputs, outputs: asked });
@@ -54,7 +73,11 @@ export function checkTangents(
       parameters: stage.graph.parameters.filter((name) => name === source),
       outputs: asked,
     });
-    assertClose([against(runTangents(alone, values, directions), seeds)], [expected[index] as number], `⟨J·v, u⟩ along "${source}"`);
+    assertClose(
+      [against(runTangents(alone, values, directions), seeds)],
+      [expected[index] as number],
+      `⟨J·v, u⟩ along "${source}"`,
+    );
   });
 }
 
@@ -65,7 +88,8 @@ export function runTangents(
   directions: ReadonlyMap<string, Tensor>,
 ): ReadonlyMap<string, Tensor> {
   const feeds = new Map(values);
-  for (const name of [...tangentInputs, ...tangentParameters]) feeds.set(tangentName(name), directions.get(name) as Tensor);
+  for (const name of [...tangentInputs, ...tangentParameters])
+    feeds.set(tangentName(name), directions.get(name) as Tensor);
   const results = evaluateGraph(graph, feeds);
   for (const name of withoutTangent) assert.ok(!results.has(tangentName(name)));
   return new Map(tangentOutputs.map((name) => [name, results.get(tangentName(name)) as Tensor]));

@@ -1,5 +1,5 @@
-// Small nets with seeded data, ready to be trained over workers and on one device: what the tests of runtime/ train. Each has what real nets have that
-// may go wrong when a net is cut, replicated or fed in pieces.
+// Small nets with seeded data, ready to be trained over workers and on one device: what the tests of runtime/ train.
+// Each has what real nets have that may go wrong when a net is cut, replicated or fed in pieces.
 
 import { GraphBuilder } from '../graph/builder.ts';
 import { freezeBatchNormalization } from '../graph/freeze.ts';
@@ -18,22 +18,33 @@ export interface TestNet {
   readonly classCount: number;
 }
 
-/** Two residual blocks with instance and group normalization, the second with a projection: cuts inside a block carry two tensors. */
+/**
+ * Two residual blocks with instance and group normalization, the second with a projection: cuts inside a block carry
+ * two tensors.
+ */
 export function residualNet(): TestNet {
   const b = new GraphBuilder('residual', { seed: 1 });
   const conv = (x: string, name: string, outChannels: number, kernel: number, groups: number): string =>
-    b.groupNorm(b.conv2d(x, { name, outChannels, kernel, padding: (kernel - 1) / 2, bias: false }), { name: `${name}.norm`, groups });
+    b.groupNorm(b.conv2d(x, { name, outChannels, kernel, padding: (kernel - 1) / 2, bias: false }), {
+      name: `${name}.norm`,
+      groups,
+    });
   let x = b.relu(conv(b.input('x', 'float32', ['N', 2, 5, 5]), 'stem', 3, 3, 3));
   x = b.add(x, conv(b.relu(conv(x, 'block1.0', 3, 3, 3)), 'block1.1', 3, 3, 1));
   x = b.add(conv(x, 'block2.shortcut', 4, 1, 2), conv(b.relu(conv(x, 'block2.0', 4, 3, 2)), 'block2.1', 4, 3, 4));
   return {
-    graph: b.build([b.linear(b.flatten(b.averagePool2d(x, { kernel: 2, stride: 1 })), { name: 'head', outFeatures: 3 })]),
+    graph: b.build([
+      b.linear(b.flatten(b.averagePool2d(x, { kernel: 2, stride: 1 })), { name: 'head', outFeatures: 3 }),
+    ]),
     loss: 'cross-entropy',
     classCount: 3,
   };
 }
 
-/** A transformer block over int64 tokens [N, 4] and a float mask that crosses cuts without a gradient; dropout on the attention and behind the perceptron. */
+/**
+ * A transformer block over int64 tokens [N, 4] and a float mask that crosses cuts without a gradient; dropout on the
+ * attention and behind the perceptron.
+ */
 export function transformerNet(): TestNet {
   const [tokens, width, heads] = [4, 6, 2];
   const b = new GraphBuilder('transformer', { seed: 2 });
@@ -42,7 +53,10 @@ export function transformerNet(): TestNet {
   const bias = b.node('Unsqueeze', [b.mul(mask, b.scalarLike(mask, 0.5)), b.constant(int64s([1, 2]))]);
   const normed = b.layerNorm(x, { name: 'norm1' });
   const split = (name: string): string =>
-    b.transpose(b.reshape(b.linear(normed, { name, outFeatures: width, bias: false }), ['N', tokens, heads, width / heads]), [0, 2, 1, 3]);
+    b.transpose(
+      b.reshape(b.linear(normed, { name, outFeatures: width, bias: false }), ['N', tokens, heads, width / heads]),
+      [0, 2, 1, 3],
+    );
   const key = b.transpose(split('key'), [0, 1, 3, 2]);
   const scores = b.softmax(b.add(b.mul(b.matMul(split('query'), key), b.scalarLike(key, 0.6)), bias));
   const mixed = b.matMul(b.dropout(scores, 0.25), split('value'));
@@ -62,7 +76,10 @@ export function dropoutNet(): TestNet {
   return { graph: b.build([b.linear(x, { name: 'head', outFeatures: 4 })]), loss: 'cross-entropy', classCount: 4 };
 }
 
-/** Works on [4, N, 5] inside, with dropout there; four positions, so that a batch of 1, 2 or 4 could be taken for the positions. */
+/**
+ * Works on [4, N, 5] inside, with dropout there; four positions, so that a batch of 1, 2 or 4 could be taken for the
+ * positions.
+ */
 export function sequenceFirstNet(): TestNet {
   const b = new GraphBuilder('sequence-first', { seed: 4 });
   let x = b.transpose(b.input('x', 'float32', ['N', 4, 5]), [1, 0, 2]);
@@ -140,7 +157,10 @@ export const sgd: TrainingSpec['optimizer'] = {
 };
 
 /** Seeded data: another batch for every round. */
-export function batches(net: TestNet, { sequence, label, training: { batchSize } }: RunSubject): (round: number) => Batch {
+export function batches(
+  net: TestNet,
+  { sequence, label, training: { batchSize } }: RunSubject,
+): (round: number) => Batch {
   return (round) => {
     const draw = (cut: CutTensor, index: number): Tensor => {
       const random = createRandom(11, round, index);

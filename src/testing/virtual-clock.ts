@@ -1,4 +1,5 @@
-// Time that passes only when nothing else can happen: hours of waiting take no time, and whatever waits for ever is found out.
+// Time that passes only when nothing else can happen: hours of waiting take no time, and whatever waits for ever is
+// found out.
 
 import type { Clock } from '../clock.ts';
 

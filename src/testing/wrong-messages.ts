@@ -26,7 +26,8 @@ const nastyValues: readonly unknown[] = [
 
 /** A copy of `value` with one part of it, anywhere inside, replaced, removed, doubled or renamed. */
 export function mutateJson(value: unknown, random: Random): unknown {
-  if (typeof value !== 'object' || value === null || random.integer(8) === 0) return nastyValues[random.integer(nastyValues.length)];
+  if (typeof value !== 'object' || value === null || random.integer(8) === 0)
+    return nastyValues[random.integer(nastyValues.length)];
   if (Array.isArray(value)) return mutateArray(value, random);
   const entries = Object.entries(value);
   if (entries.length === 0) return { extra: nastyValues[random.integer(nastyValues.length)] };

@@ -1,5 +1,6 @@
-// The built-in models, or small configurations of the same code, beside the outputs and gradients of torchvision's and transformers' models with the
-// same weights (test/fixtures/zoo, whose script has the same formula for weights, inputs and labels). Used by tests only.
+// The built-in models, or small configurations of the same code, beside the outputs and gradients of torchvision's and
+// transformers' models with the same weights (test/fixtures/zoo, whose script has the same formula for weights, inputs
+// and labels). Used by tests only.
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -23,7 +24,10 @@ export interface ExpectedTraining {
   readonly loss: number;
   /** Sums of the running means after one step, by buffer. */
   readonly runningMeanSums: Readonly<Record<string, number>>;
-  /** For each parameter the norm of its gradient and its product with `uniform('direction NAME')`. Absent for deep nets at random weights, which amplify rounding to 1%. */
+  /**
+   * For each parameter the norm of its gradient and its product with `uniform('direction NAME')`. Absent for deep nets
+   * at random weights, which amplify rounding to 1%.
+   */
   readonly gradients?: Readonly<Record<string, readonly [norm: number, product: number]>>;
 }
 
@@ -57,7 +61,10 @@ interface ExpectedFile {
 const classes = 10;
 const dropout = 0;
 
-/** Small configurations, by the names of the cases. The first takes token numbers from 1 to 49 (0 is padding to PyTorch, without a gradient). */
+/**
+ * Small configurations, by the names of the cases. The first takes token numbers from 1 to 49 (0 is padding to PyTorch,
+ * without a gradient).
+ */
 const reduced: Readonly<Record<string, (b: GraphBuilder, x: string) => string>> = {
   'bert, reduced': (b, x) =>
     bert(b, x, {
@@ -65,7 +72,8 @@ const reduced: Readonly<Record<string, (b: GraphBuilder, x: string) => string>> 
       classes,
       dropout,
     }),
-  'vit, reduced': (b, x) => vit(b, x, { config: { layerCount: 2, width: 48, headCount: 3, patch: 8 }, classes, dropout }),
+  'vit, reduced': (b, x) =>
+    vit(b, x, { config: { layerCount: 2, width: 48, headCount: 3, patch: 8 }, classes, dropout }),
   'mobilenet-v2, reduced': (b, x) =>
     mobileNetV2(b, x, {
       config: {
@@ -89,7 +97,8 @@ const reduced: Readonly<Record<string, (b: GraphBuilder, x: string) => string>> 
       dropout,
     }),
   'resnet, basic, reduced': (b, x) => resNet(b, x, { config: { block: 'basic', counts: [1, 2, 1, 1] }, classes }),
-  'resnet, bottleneck, reduced': (b, x) => resNet(b, x, { config: { block: 'bottleneck', counts: [1, 2, 1, 1] }, classes }),
+  'resnet, bottleneck, reduced': (b, x) =>
+    resNet(b, x, { config: { block: 'bottleneck', counts: [1, 2, 1, 1] }, classes }),
 };
 const tokenCount = 50;
 

@@ -18,12 +18,18 @@ interface LossCase {
   readonly kind: LossKind;
   readonly labelSmoothing: number;
   readonly logits: { readonly shape: readonly number[]; readonly values: readonly number[] };
-  readonly labels: { readonly type: ElementType; readonly shape: readonly number[]; readonly values: readonly number[] };
+  readonly labels: {
+    readonly type: ElementType;
+    readonly shape: readonly number[];
+    readonly values: readonly number[];
+  };
   readonly lossSum: number;
   readonly gradient: readonly number[];
 }
 
-const cases = JSON.parse(readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'losses.json'), 'utf8')) as readonly LossCase[];
+const cases = JSON.parse(
+  readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'losses.json'), 'utf8'),
+) as readonly LossCase[];
 
 interface LossResult {
   readonly loss: number;
@@ -32,7 +38,13 @@ interface LossResult {
 }
 
 /** The loss by the operators' definitions. */
-function evaluate(kind: LossKind, logits: Tensor, labels: Tensor, scale: number, options: LossOptions = {}): LossResult {
+function evaluate(
+  kind: LossKind,
+  logits: Tensor,
+  labels: Tensor,
+  scale: number,
+  options: LossOptions = {},
+): LossResult {
   const feeds = new Map([
     ['logits', logits],
     ['labels', labels],
@@ -104,9 +116,17 @@ describe('gradients equal central differences', () => {
     tensor(
       type,
       shape,
-      Array.from({ length: elementCount(shape) }, (_, index) => (index === 0 ? 0 : index === 1 ? count - 1 : random.integer(count))),
+      Array.from({ length: elementCount(shape) }, (_, index) =>
+        index === 0 ? 0 : index === 1 ? count - 1 : random.integer(count),
+      ),
     );
-  const material: readonly (readonly [name: string, kind: LossKind, logits: Tensor, labels: Tensor, options?: LossOptions])[] = [
+  const material: readonly (readonly [
+    name: string,
+    kind: LossKind,
+    logits: Tensor,
+    labels: Tensor,
+    options?: LossOptions,
+  ])[] = [
     ['classes', 'cross-entropy', normal([3, 4]), classes('int64', [3], 4)],
     ['classes as bytes', 'cross-entropy', normal([3, 4]), classes('uint8', [3], 4)],
     ['classes as int32, smoothed', 'cross-entropy', normal([3, 4]), classes('int32', [3], 4), { labelSmoothing: 0.3 }],
@@ -114,7 +134,13 @@ describe('gradients equal central differences', () => {
     ['positions after the classes', 'cross-entropy', normal([2, 3, 2, 2]), classes('int64', [2, 2, 2], 3)],
     ['positions before the classes', 'cross-entropy', normal([2, 4, 3]), classes('int64', [2, 4], 3)],
     ['distributions', 'cross-entropy', normal([2, 3]), normal([2, 3])],
-    ['distributions at positions, smoothed', 'cross-entropy', normal([2, 3, 2]), normal([2, 3, 2]), { labelSmoothing: 0.1 }],
+    [
+      'distributions at positions, smoothed',
+      'cross-entropy',
+      normal([2, 3, 2]),
+      normal([2, 3, 2]),
+      { labelSmoothing: 0.1 },
+    ],
     ['squares', 'mse', normal([3, 2, 2]), normal([3, 2, 2])],
     ['squares of counts', 'mse', normal([3, 2]), classes('int64', [3, 2], 5)],
   ];
@@ -132,13 +158,21 @@ describe('gradients equal central differences', () => {
         return (scale * (lossAt(step) - lossAt(-step))) / (2 * step);
       });
       for (const [index, value] of toNumbers(gradient).entries()) {
-        assert.ok(Math.abs(value - (numeric[index] as number)) < 1e-8, `element ${index}: ${value} instead of ${numeric[index]}`);
+        assert.ok(
+          Math.abs(value - (numeric[index] as number)) < 1e-8,
+          `element ${index}: ${value} instead of ${numeric[index]}`,
+        );
       }
     });
   }
 
   test('far-off logits give a large finite loss and a gradient that points back', () => {
-    const { loss, gradient } = evaluate('cross-entropy', tensor('float32', [1, 3], [1e4, 0, -1e4]), tensor('int64', [1], [2]), 1);
+    const { loss, gradient } = evaluate(
+      'cross-entropy',
+      tensor('float32', [1, 3], [1e4, 0, -1e4]),
+      tensor('int64', [1], [2]),
+      1,
+    );
     assert.equal(loss, 2e4);
     assert.deepEqual(toNumbers(gradient), [1, 0, -1]);
   });
@@ -172,13 +206,19 @@ test('shares of a batch sum to the whole batch', () => {
 test('right predictions are counted; of equal logits the first is the prediction', () => {
   const logits = tensor('float32', [4, 2], [3, 1, 0, 2, 5, 5, 5, 5]);
   assert.equal(evaluate('cross-entropy', logits, tensor('int64', [4], [0, 1, 0, 1]), 1).correct, 3);
-  assert.equal(evaluate('cross-entropy', logits, tensor('float32', [4, 2], [0.9, 0.1, 0.2, 0.8, 1, 0, 0, 1]), 1).correct, 3);
+  assert.equal(
+    evaluate('cross-entropy', logits, tensor('float32', [4, 2], [0.9, 0.1, 0.2, 0.8, 1, 0, 0, 1]), 1).correct,
+    3,
+  );
   assert.equal(evaluate('mse', logits, logits, 1).correct, undefined);
 });
 
 test('a sample with several positions counts by the fraction that is right', () => {
   const logits = tensor('float32', [2, 4, 2], [1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 1]);
-  assert.equal(evaluate('cross-entropy', logits, tensor('int64', [2, 4], [0, 0, 0, 1, 1, 0, 0, 0]), 1).correct, 0.75 + 0.25);
+  assert.equal(
+    evaluate('cross-entropy', logits, tensor('int64', [2, 4], [0, 0, 0, 1, 1, 0, 0, 0]), 1).correct,
+    0.75 + 0.25,
+  );
 });
 
 test('trailing dimensions of 1 may be missing on either side', () => {
@@ -196,7 +236,12 @@ test('trailing dimensions of 1 may be missing on either side', () => {
       [2, 1, 1],
     ],
   ] as const) {
-    const { loss, gradient } = evaluate('cross-entropy', tensor('float64', logits, values), tensor('int64', label, labels), 0.5);
+    const { loss, gradient } = evaluate(
+      'cross-entropy',
+      tensor('float64', logits, values),
+      tensor('int64', label, labels),
+      0.5,
+    );
     assert.equal(loss, expected.loss);
     assert.deepEqual(gradient.shape, logits);
     assert.deepEqual(gradient.data, expected.gradient.data);
@@ -213,7 +258,10 @@ test('halves are computed in float32 and get a gradient in halves', async () => 
   const { loss, gradient } = await runGraph(engine, lossGraph('cross-entropy', logits, feeds.labels), feeds);
   assert.equal(loss?.type, 'float32');
   assert.ok(Math.abs((toNumbers(loss as Tensor)[0] as number) - Math.LN2) < 1e-6);
-  assert.deepEqual([gradient?.type, ...toNumbers(gradient as Tensor)], ['float16', numberToHalf(0.5), numberToHalf(-0.5)]);
+  assert.deepEqual(
+    [gradient?.type, ...toNumbers(gradient as Tensor)],
+    ['float16', numberToHalf(0.5), numberToHalf(-0.5)],
+  );
   await engine.close();
 });
 

@@ -1,6 +1,7 @@
-// The losses as graphs: value, right predictions and the gradient in one run, for a device's share of a round's samples. The sums over shares,
-// micro-batches and replicas are those of the whole batch; per sample they are PyTorch's CrossEntropyLoss and MSELoss with reduction='mean'.
-// Labels are checked against the number of classes where data is read, not here; there is no ignore_index.
+// The losses as graphs: value, right predictions and the gradient in one run, for a device's share of a round's
+// samples. The sums over shares, micro-batches and replicas are those of the whole batch; per sample they are PyTorch's
+// CrossEntropyLoss and MSELoss with reduction='mean'. Labels are checked against the number of classes where data is
+// read, not here; there is no ignore_index.
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -21,14 +22,16 @@ export interface LossOptions {
  *
  * Inputs: `logits`, `labels`, and `scale`, a float32 scalar: 1 / the batch size of the round.
  * Outputs:
- * - `loss`: scalar, the sum of the samples' losses. A sample with several label positions counts with their mean. float32; float64 for such logits.
- * - `correct`: cross-entropy only, scalar of the same type: how many samples are predicted right; one with several positions counts by the right
+ * - `loss`: scalar, the sum of the samples' losses. A sample with several label positions counts with their mean.
+ *   float32; float64 for such logits.
+ * - `correct`: cross-entropy only, scalar of the same type: how many samples are predicted right; one with several
+ *   positions counts by the right
  *   fraction.
  * - `gradient`: of loss · scale, with the type and shape of the logits.
  *
- * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, where that does not fit, [n, d…, C]; or a distribution of the
- * logits' own shape, classes on axis 1. Trailing dimensions of 1 may be missing on either side. Throws InputError where the shapes do not fit, and for an
- * output that is no float.
+ * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, where that does not fit, [n, d…, C];
+ * or a distribution of the logits' own shape, classes on axis 1. Trailing dimensions of 1 may be missing on either
+ * side. Throws InputError where the shapes do not fit, and for an output that is no float.
  */
 export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, options: LossOptions = {}): Graph {
   const { labelSmoothing = 0 } = options;
@@ -72,7 +75,8 @@ class LossWriter {
   meanSquaredError(): Graph {
     const e = this.#emitter;
     const { shape } = this.#logits;
-    if (!sameShape(squeezed(shape), squeezed(this.#labels.shape))) this.#refuse('mse', 'it needs one target for each output');
+    if (!sameShape(squeezed(shape), squeezed(this.#labels.shape)))
+      this.#refuse('mse', 'it needs one target for each output');
     const labels = e.emit('Reshape', [this.#cast('labels', this.#type), e.int64s(shape)]);
     const difference = e.emit('Sub', [this.#cast('logits', this.#type), labels]);
     const perSample = Math.max(1, elementCount(shape.slice(1)));
@@ -81,13 +85,20 @@ class LossWriter {
     return e.build('mse', ['loss', 'gradient']);
   }
 
-  /** Cross-entropy, q being the label's distribution: loss = Σ_n mean_positions −Σ_c q_c log p_c with p = softmax(x). */
+  /**
+   * Cross-entropy, q being the label's distribution: loss = Σ_n mean_positions −Σ_c q_c log p_c with p = softmax(x).
+   */
   crossEntropy(labelSmoothing: number): Graph {
     const e = this.#emitter;
     const isSoft = isFloat(this.#labels.type);
-    const layout = isSoft ? softLayout(this.#logits.shape, this.#labels.shape) : classLayout(this.#logits.shape, this.#labels.shape);
+    const layout = isSoft
+      ? softLayout(this.#logits.shape, this.#labels.shape)
+      : classLayout(this.#logits.shape, this.#labels.shape);
     if (layout === undefined) {
-      return this.#refuse('cross-entropy', 'it needs one class for each position that is not the class axis, or a distribution for each');
+      return this.#refuse(
+        'cross-entropy',
+        'it needs one class for each position that is not the class axis, or a distribution for each',
+      );
     }
     const matrix = this.#toMatrix('logits', layout);
     const logSoftmax = e.emit('LogSoftmax', [matrix], { axis: int(-1) });
@@ -103,13 +114,19 @@ class LossWriter {
     return e.build('cross-entropy', ['loss', 'correct', 'gradient']);
   }
 
-  /** Labels y as class numbers, smoothed by s: loss = −(1 − s) log p_y − s/C Σ_c log p_c; gradient = p − s/C, less 1 − s at y. Returns the gradient. */
+  /**
+   * Labels y as class numbers, smoothed by s: loss = −(1 − s) log p_y − s/C Σ_c log p_c; gradient = p − s/C, less 1 − s
+   * at y. Returns the gradient.
+   */
   #classes(logSoftmax: string, labels: string, smoothing: number, perSample: number): string {
     const e = this.#emitter;
     const share = smoothing / (e.shape(logSoftmax)[1] as number);
-    const picked = e.emit('ReduceSum', [e.emit('GatherElements', [logSoftmax, labels], { axis: int(1) })], { keepdims: int(0) });
+    const picked = e.emit('ReduceSum', [e.emit('GatherElements', [logSoftmax, labels], { axis: int(1) })], {
+      keepdims: int(0),
+    });
     const kept = e.emit('Mul', [picked, e.scalarLike(picked, 1 - smoothing)]);
-    const spread = (): string => e.emit('Mul', [e.emit('ReduceSum', [logSoftmax], { keepdims: int(0) }), e.scalarLike(logSoftmax, share)]);
+    const spread = (): string =>
+      e.emit('Mul', [e.emit('ReduceSum', [logSoftmax], { keepdims: int(0) }), e.scalarLike(logSoftmax, share)]);
     this.#scalar('loss', smoothing === 0 ? picked : e.emit('Add', [kept, spread()]), -1 / perSample);
     const softmax = e.emit('Exp', [logSoftmax]);
     const p = smoothing === 0 ? softmax : e.emit('Sub', [softmax, e.scalarLike(softmax, share)]);
@@ -118,7 +135,10 @@ class LossWriter {
     return e.emit('ScatterElements', [scaled, labels, atLabel], { axis: int(1), reduction: string('add') });
   }
 
-  /** Labels as distributions: q = (1 − s) labels + s/C; loss = −Σ_c q_c log p_c; gradient = p Σ_c q_c − q. Returns the gradient. */
+  /**
+   * Labels as distributions: q = (1 − s) labels + s/C; loss = −Σ_c q_c log p_c; gradient = p Σ_c q_c − q. Returns the
+   * gradient.
+   */
   #distributions(logSoftmax: string, labels: string, smoothing: number, perSample: number): string {
     const e = this.#emitter;
     const q = smoothing === 0 ? labels : this.#smooth(labels, smoothing, e.shape(labels)[1] as number);
@@ -130,7 +150,9 @@ class LossWriter {
 
   #refuse(kind: LossKind, need: string): never {
     const [logits, labels] = [this.#logits.shape.join(', '), this.#labels.shape.join(', ')];
-    throw new InputError(`The loss ${kind} cannot compare an output of shape [${logits}] with labels of shape [${labels}]: ${need}.`);
+    throw new InputError(
+      `The loss ${kind} cannot compare an output of shape [${logits}] with labels of shape [${labels}]: ${need}.`,
+    );
   }
 
   #toMatrix(name: string, { positions, classCount, isClassFirst }: Layout): string {
@@ -146,7 +168,10 @@ class LossWriter {
   #fromMatrix(matrix: string, { positions, classCount, isClassFirst }: Layout): string {
     const e = this.#emitter;
     if (!isClassFirst || positions.length === 0) return matrix;
-    const flat = e.emit('Reshape', [matrix, e.int64s([this.#logits.shape[0] as number, elementCount(positions), classCount])]);
+    const flat = e.emit('Reshape', [
+      matrix,
+      e.int64s([this.#logits.shape[0] as number, elementCount(positions), classCount]),
+    ]);
     return e.emit('Transpose', [flat], { perm: ints([0, 2, 1]) });
   }
 
@@ -191,7 +216,9 @@ class LossWriter {
 
 const bestClass: Attributes = { axis: int(1), keepdims: int(1) };
 
-/** Where the classes are, for labels that are class numbers: axis 1 where that fits, as in PyTorch, else the last axis. */
+/**
+ * Where the classes are, for labels that are class numbers: axis 1 where that fits, as in PyTorch, else the last axis.
+ */
 function classLayout(logits: readonly number[], labels: readonly number[]): Layout | undefined {
   if (logits.length < 2) return undefined;
   const [count, ...own] = logits as [number, ...number[]];

@@ -9,7 +9,16 @@ import { createReferenceEngine } from '../engine/reference.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import { type Graph, string, tensorAttribute } from '../graph/graph.ts';
-import { allocate, type ElementType, elementCount, scalar, type Tensor, tensor, toNumbers, wrap } from '../graph/tensor.ts';
+import {
+  allocate,
+  type ElementType,
+  elementCount,
+  scalar,
+  type Tensor,
+  tensor,
+  toNumbers,
+  wrap,
+} from '../graph/tensor.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 import { runGraph } from '../testing/run-graph.ts';
 import { clipScale, squaredNormGraph } from './clipping.ts';
@@ -46,33 +55,46 @@ interface Trajectories {
   }[];
 }
 
-const fixture = JSON.parse(readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'trajectories.json'), 'utf8')) as Trajectories;
+const fixture = JSON.parse(
+  readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'trajectories.json'), 'utf8'),
+) as Trajectories;
 
 /** Runs one case and compares after every step; `tolerance` is relative, for elements below 0.1 to 0.1. */
-async function follow(engine: Engine, type: ElementType, trajectory: Trajectories['cases'][number], tolerance: number): Promise<void> {
+async function follow(
+  engine: Engine,
+  type: ElementType,
+  trajectory: Trajectories['cases'][number],
+  tolerance: number,
+): Promise<void> {
   const parameters: Parameter[] = Object.entries(fixture.shapes).map(([name, shape]) => ({ name, shape, type }));
   const optimizer = optimizerGraph(trajectory.kind, parameters, trajectory.options);
   const executable = await engine.compile(optimizer.graph);
   const values: Record<string, Tensor> = {};
-  for (const { name, shape } of parameters) values[name] = tensor(type, shape, fixture.start[name] as readonly number[]);
-  for (const part of optimizer.state) values[part.name] = wrap(part.type, part.shape, allocate(part.type, elementCount(part.shape)));
+  for (const { name, shape } of parameters)
+    values[name] = tensor(type, shape, fixture.start[name] as readonly number[]);
+  for (const part of optimizer.state)
+    values[part.name] = wrap(part.type, part.shape, allocate(part.type, elementCount(part.shape)));
   for (const [index, expected] of trajectory.steps.entries()) {
     const gradients: Record<string, Tensor> = {};
     for (const { name, shape } of parameters)
       gradients[gradientName(name)] = tensor(type, shape, fixture.gradients[index]?.[name] as readonly number[]);
     const { squaredNorm } = await runGraph(engine, squaredNormGraph(parameters), gradients);
     const norm = Math.sqrt(toNumbers(squaredNorm as Tensor)[0] as number);
-    if (trajectory.clipNorm !== null) assert.ok(Math.abs(norm / (trajectory.norms[index] as number) - 1) < 1e-6, `norm ${norm}`);
+    if (trajectory.clipNorm !== null)
+      assert.ok(Math.abs(norm / (trajectory.norms[index] as number) - 1) < 1e-6, `norm ${norm}`);
     const settings = {
       learningRate: trajectory.learningRate * (fixture.rates[index] as number),
       gradientScale: trajectory.clipNorm === null ? 1 : clipScale(norm ** 2, trajectory.clipNorm),
       step: index + 1,
     };
-    const scalars = Object.entries(optimizer.scalars(settings)).map(([name, value]) => [name, scalar('float32', value)] as const);
+    const scalars = Object.entries(optimizer.scalars(settings)).map(
+      ([name, value]) => [name, scalar('float32', value)] as const,
+    );
     const feeds = { ...values, ...gradients, ...Object.fromEntries(scalars) };
     assert.deepEqual(new Set(Object.keys(feeds)), new Set(executable.inputs));
     const results = await runGraph(engine, optimizer.graph, feeds);
-    for (const { name } of [...parameters, ...optimizer.state]) values[name] = results[optimizer.updatedName(name)] as Tensor;
+    for (const { name } of [...parameters, ...optimizer.state])
+      values[name] = results[optimizer.updatedName(name)] as Tensor;
     for (const { name } of parameters) {
       for (const [element, value] of toNumbers(values[name] as Tensor).entries()) {
         const wanted = expected[name]?.[element] as number;
@@ -96,8 +118,10 @@ describe('ten steps as PyTorch takes them', () => {
   });
   assert.equal(fixture.cases.length, 11);
   for (const trajectory of fixture.cases) {
-    test(`${trajectory.kind}, ${trajectory.name}: float64 by the definitions`, () => follow(reference, 'float64', trajectory, 1e-6));
-    test(`${trajectory.kind}, ${trajectory.name}: float32 by ONNX Runtime`, () => follow(fast, 'float32', trajectory, 1e-5));
+    test(`${trajectory.kind}, ${trajectory.name}: float64 by the definitions`, () =>
+      follow(reference, 'float64', trajectory, 1e-6));
+    test(`${trajectory.kind}, ${trajectory.name}: float32 by ONNX Runtime`, () =>
+      follow(fast, 'float32', trajectory, 1e-5));
   }
 });
 
@@ -180,7 +204,14 @@ test('withSums adds each gradient of a node that makes several', () => {
   const x = emitter.input('x', 'float32', [4]);
   const parameters = ['v', 'w'].map((name) => ({ name, shape: [2] }));
   const outputs = parameters.map(({ name }) => gradientName(name));
-  emitter.append({ operator: 'Split', domain: '', name: 'n', inputs: [x, emitter.int64s([2, 2])], outputs, attributes: {} });
+  emitter.append({
+    operator: 'Split',
+    domain: '',
+    name: 'n',
+    inputs: [x, emitter.int64s([2, 2])],
+    outputs,
+    attributes: {},
+  });
   const { nodes } = withSums(emitter.build('backward', outputs), parameters);
   assert.deepEqual(
     nodes.map((node) => [node.operator, node.outputs]),
@@ -194,16 +225,33 @@ test('withSums adds each gradient of a node that makes several', () => {
 
 test('withSums scatters rows into the sum where the gradient is rows in zeros that nothing else reads', async () => {
   const engine = createReferenceEngine();
-  const gradientGraph = (operator: string, reduction: string, fill: number, isReadAgain: boolean, scatterAbove = 5): Graph => {
+  const gradientGraph = (
+    operator: string,
+    reduction: string,
+    fill: number,
+    isReadAgain: boolean,
+    scatterAbove = 5,
+  ): Graph => {
     const emitter = new Emitter();
     const rows = emitter.input('rows', 'float32', [2, 2]);
     const places = emitter.input('places', 'int64', operator === 'ScatterND' ? [2, 1] : [2, 2]);
     const value = tensorAttribute(tensor('float32', [1], [fill]));
     const zeros = emitter.emit('ConstantOfShape', [emitter.int64s([3, 2])], { value });
     const attributes = { reduction: string(reduction) };
-    emitter.append({ operator, domain: '', name: 'n', inputs: [zeros, places, rows], outputs: [gradientName('w')], attributes });
+    emitter.append({
+      operator,
+      domain: '',
+      name: 'n',
+      inputs: [zeros, places, rows],
+      outputs: [gradientName('w')],
+      attributes,
+    });
     const norms = isReadAgain ? [emitter.emit('Abs', [gradientName('w')])] : [];
-    return withSums(emitter.build('backward', [gradientName('w'), ...norms]), [{ name: 'w', shape: [3, 2] }], scatterAbove);
+    return withSums(
+      emitter.build('backward', [gradientName('w'), ...norms]),
+      [{ name: 'w', shape: [3, 2] }],
+      scatterAbove,
+    );
   };
   assert.deepEqual(
     gradientGraph('ScatterND', 'add', 0, false, 6).nodes.map(({ operator }) => operator),
@@ -211,7 +259,14 @@ test('withSums scatters rows into the sum where the gradient is rows in zeros th
     'a small one',
   );
   const cases = [
-    { operator: 'ScatterND', reduction: 'add', fill: 0, isReadAgain: false, nodes: ['ScatterND'], summed: [10, 20, 30, 40, 54, 66] },
+    {
+      operator: 'ScatterND',
+      reduction: 'add',
+      fill: 0,
+      isReadAgain: false,
+      nodes: ['ScatterND'],
+      summed: [10, 20, 30, 40, 54, 66],
+    },
     {
       operator: 'ScatterElements',
       reduction: 'add',

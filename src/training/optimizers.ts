@@ -1,5 +1,5 @@
-// The optimizers as graphs: one run updates all parameters of a stage, exactly as torch.optim's SGD, Adam and AdamW do. State starts as zeros.
-// Beside it, the graph that sums the gradients of micro-batches.
+// The optimizers as graphs: one run updates all parameters of a stage, exactly as torch.optim's SGD, Adam and AdamW do.
+// State starts as zeros. Beside it, the graph that sums the gradients of micro-batches.
 
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
@@ -61,7 +61,11 @@ export interface OptimizerGraph {
 }
 
 /** Builds the update of `parameters` (float32 or float64). With no parameters the graph is empty. */
-export function optimizerGraph(kind: OptimizerKind, parameters: readonly Parameter[], options: OptimizerOptions = {}): OptimizerGraph {
+export function optimizerGraph(
+  kind: OptimizerKind,
+  parameters: readonly Parameter[],
+  options: OptimizerOptions = {},
+): OptimizerGraph {
   const emitter = new Emitter();
   for (const { name, type = 'float32', shape } of parameters) emitter.input(name, type, shape);
   for (const { name, type = 'float32', shape } of parameters) emitter.input(gradientName(name), type, shape);
@@ -70,7 +74,8 @@ export function optimizerGraph(kind: OptimizerKind, parameters: readonly Paramet
     rule.state.map((part): OptimizerState => ({ name: `${name}/${part}`, parameter: name, kind: part, type, shape })),
   );
   for (const { name, type, shape } of state) emitter.input(name, type, shape);
-  const names = parameters.length === 0 ? [] : Object.keys(rule.scalars({ learningRate: 0, gradientScale: 0, step: 1 }));
+  const names =
+    parameters.length === 0 ? [] : Object.keys(rule.scalars({ learningRate: 0, gradientScale: 0, step: 1 }));
   for (const name of names) emitter.input(scalarName(name), 'float32', []);
   for (const { name, type = 'float32' } of parameters) {
     assert(type === 'float32' || type === 'float64', `parameter "${name}" of type ${type}`);
@@ -84,7 +89,10 @@ export function optimizerGraph(kind: OptimizerKind, parameters: readonly Paramet
   return { graph: emitter.build(kind, outputs), state, scalars, updatedName };
 }
 
-/** Inputs: for each parameter `sumName`, and its new gradient under `gradientName`. Outputs: their sums, under the parameters' names. */
+/**
+ * Inputs: for each parameter `sumName`, and its new gradient under `gradientName`. Outputs: their sums, under the
+ * parameters' names.
+ */
 export function accumulateGraph(parameters: readonly Parameter[]): Graph {
   const emitter = new Emitter();
   for (const { name, type = 'float32', shape } of parameters) {
@@ -99,14 +107,17 @@ export function accumulateGraph(parameters: readonly Parameter[]): Graph {
 }
 
 /**
- * The graph with the sums of gradients in it: it takes `sumName` of each parameter, and gives `summedName` in place of the gradient. What adds stands right
- * behind what makes the gradient, which is still at hand then; a pass of its own over all weights would read and write each once more. A gradient that is rows
- * scattered into zeros, as an embedding's, is scattered into its sum, where it has more than `scatterAbove` elements: that rounds otherwise than adding, so which
- * gradients are summed so may not depend on how a plan cuts.
+ * The graph with the sums of gradients in it: it takes `sumName` of each parameter, and gives `summedName` in place of
+ * the gradient. What adds stands right behind what makes the gradient, which is still at hand then; a pass of its own
+ * over all weights would read and write each once more. A gradient that is rows scattered into zeros, as an
+ * embedding's, is scattered into its sum, where it has more than `scatterAbove` elements: that rounds otherwise than
+ * adding, so which gradients are summed so may not depend on how a plan cuts.
  */
 export function withSums(graph: Graph, parameters: readonly Parameter[], scatterAbove = 0): Graph {
   const given = new Set(graph.outputs.map(({ name }) => name));
-  const own = new Map(parameters.filter(({ name }) => given.has(gradientName(name))).map((spec) => [gradientName(spec.name), spec]));
+  const own = new Map(
+    parameters.filter(({ name }) => given.has(gradientName(name))).map((spec) => [gradientName(spec.name), spec]),
+  );
   const adding = ({ name }: Parameter): Node => ({
     ...{ operator: 'Add', domain: '', name: summedName(name), attributes: {} },
     ...{ inputs: [sumName(name), gradientName(name)], outputs: [summedName(name)] },
@@ -124,16 +135,27 @@ export function withSums(graph: Graph, parameters: readonly Parameter[], scatter
       isZeros(makers.get(target as string)) &&
       !read.has(gradientName(spec.name));
     if (!isScattered) return [node, ...specs.map(adding)];
-    return [{ ...node, name: summedName(spec.name), inputs: [sumName(spec.name), ...added], outputs: [summedName(spec.name)] }];
+    return [
+      {
+        ...node,
+        name: summedName(spec.name),
+        inputs: [sumName(spec.name), ...added],
+        outputs: [summedName(spec.name)],
+      },
+    ];
   };
-  const unmade = [...own].filter(([gradient]) => !makers.has(gradient)).map(([, spec]) => adding(spec)); // an input as it is
+  // an input as it is
+  const unmade = [...own].filter(([gradient]) => !makers.has(gradient)).map(([, spec]) => adding(spec));
   const outputs = graph.outputs.map((output) => {
     const spec = own.get(output.name);
     return spec === undefined ? output : { ...output, name: summedName(spec.name) };
   });
   return {
     ...graph,
-    inputs: [...graph.inputs, ...Array.from(own.values(), ({ name, type = 'float32', shape }) => ({ name: sumName(name), type, shape }))],
+    inputs: [
+      ...graph.inputs,
+      ...Array.from(own.values(), ({ name, type = 'float32', shape }) => ({ name: sumName(name), type, shape })),
+    ],
     outputs,
     nodes: neededNodes(
       [...graph.nodes.flatMap(summing), ...unmade],
@@ -157,7 +179,10 @@ function isZeros(node: Node | undefined): boolean {
   return value === undefined || (value.type === 'tensor' && toNumbers(value.value)[0] === 0);
 }
 
-/** Zeros to begin the parameters' sums with, under their names, from the scalar `zero`: as an input, it does not become constants as large as the weights. */
+/**
+ * Zeros to begin the parameters' sums with, under their names, from the scalar `zero`: as an input, it does not become
+ * constants as large as the weights.
+ */
 export function zerosGraph(parameters: readonly Parameter[]): Graph {
   const emitter = new Emitter();
   const zero = emitter.input('zero', 'float32', []);
@@ -199,8 +224,8 @@ interface Rule {
 }
 
 /**
- * g ← scale · g + λ θ;  v ← μ v + g;  θ ← θ − η v, with Nesterov's momentum θ ← θ − η (g + μ v), without momentum θ ← θ − η g.
- * PyTorch starts v with the first gradient, which zeros give as well (dampening 0).
+ * g ← scale · g + λ θ;  v ← μ v + g;  θ ← θ − η v, with Nesterov's momentum θ ← θ − η (g + μ v), without momentum θ ← θ
+ * − η g. PyTorch starts v with the first gradient, which zeros give as well (dampening 0).
  */
 function sgd({ momentum = 0, nesterov = false, weightDecay = 0 }: OptimizerOptions): Rule {
   return {
@@ -211,14 +236,19 @@ function sgd({ momentum = 0, nesterov = false, weightDecay = 0 }: OptimizerOptio
       const scale = w.scalar('gradientScale');
       let direction: string;
       if (momentum === 0) {
-        direction = weightDecay === 0 ? w.times(scale, w.gradient()) : w.combine(scale, w.gradient(), weightDecay, theta);
+        direction =
+          weightDecay === 0 ? w.times(scale, w.gradient()) : w.combine(scale, w.gradient(), weightDecay, theta);
       } else {
         const old = w.state('momentum');
-        const gradient = weightDecay === 0 && !nesterov ? undefined : w.combine(scale, w.gradient(), weightDecay, theta);
+        const gradient =
+          weightDecay === 0 && !nesterov ? undefined : w.combine(scale, w.gradient(), weightDecay, theta);
         const velocity =
-          gradient === undefined ? w.combine(scale, w.gradient(), momentum, old) : w.combine(w.number(1), gradient, momentum, old);
+          gradient === undefined
+            ? w.combine(scale, w.gradient(), momentum, old)
+            : w.combine(w.number(1), gradient, momentum, old);
         w.updateState('momentum', velocity);
-        direction = gradient !== undefined && nesterov ? w.combine(w.number(momentum), velocity, 1, gradient) : velocity;
+        direction =
+          gradient !== undefined && nesterov ? w.combine(w.number(momentum), velocity, 1, gradient) : velocity;
       }
       w.updateParameter(w.combine(w.scalar('minusLearningRate'), direction, 1, theta));
     },
@@ -230,7 +260,10 @@ function sgd({ momentum = 0, nesterov = false, weightDecay = 0 }: OptimizerOptio
  * θ ← θ − η/(1 − β₁ᵗ) · m / (√v / √(1 − β₂ᵗ) + ε). AdamW leaves λ out of g and shrinks θ by η λ first.
  * Written as θ ← θ − η c/(1 − β₁ᵗ) · m / (√v + ε c) with c = √(1 − β₂ᵗ).
  */
-function adam({ beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weightDecay }: OptimizerOptions, isDecoupled: boolean): Rule {
+function adam(
+  { beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weightDecay }: OptimizerOptions,
+  isDecoupled: boolean,
+): Rule {
   const decay = weightDecay ?? (isDecoupled ? 0.01 : 0);
   return {
     state: ['mean', 'variance'],
@@ -258,8 +291,9 @@ function adam({ beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weightDecay }: Optim
 }
 
 /**
- * Writes one parameter's part of an update. Everything is a row [1, n], scalars are [1, 1]: so that a·x + b·y is one `Gemm`, one pass over
- * memory (momentum on 1.8 million parameters: 12% faster than with products and sums). The engine needs no copy for reshapes on the border.
+ * Writes one parameter's part of an update. Everything is a row [1, n], scalars are [1, 1]: so that a·x + b·y is one
+ * `Gemm`, one pass over memory (momentum on 1.8 million parameters: 12% faster than with products and sums). The engine
+ * needs no copy for reshapes on the border.
  */
 class RuleWriter {
   readonly #emitter: Emitter;

@@ -25,7 +25,10 @@ const read = (bytes: Uint8Array): ReadonlyMap<string, Tensor> => readSafetensors
 test('a file as other tools write it is read', () => {
   const header =
     '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[1,9]},"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}';
-  const { tensors, metadata } = readSafetensors({ name: 'w', bytes: file(header, [7, 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]) });
+  const { tensors, metadata } = readSafetensors({
+    name: 'w',
+    bytes: file(header, [7, 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]),
+  });
   assert.deepEqual(
     [...tensors],
     [
@@ -103,7 +106,10 @@ test('what is written is read again, without copies, in any order given', () => 
           const value = found.tensors.get(name);
           assert.ok(value !== undefined && value.data.buffer === bytes.buffer);
           // By bytes: a NaN is a value like any other.
-          assert.deepEqual([value.type, value.shape, tensorBytes(value)], [type, shape, tensorBytes({ type, shape, data })]);
+          assert.deepEqual(
+            [value.type, value.shape, tensorBytes(value)],
+            [type, shape, tensorBytes({ type, shape, data })],
+          );
         }
       },
     ),
@@ -112,7 +118,9 @@ test('what is written is read again, without copies, in any order given', () => 
 });
 
 test('names of JavaScript’s own are names like any other', () => {
-  const tensors = new Map(['__proto__', 'constructor', 'toString'].map((name, index) => [name, tensor('int8', [1], [index])]));
+  const tensors = new Map(
+    ['__proto__', 'constructor', 'toString'].map((name, index) => [name, tensor('int8', [1], [index])]),
+  );
   assert.deepEqual(read(join(writeSafetensors(tensors))), tensors);
 });
 
@@ -127,9 +135,18 @@ test('every rule of the format is checked', () => {
     [file('[[[[]]]]'), 'at byte 8 the header is no JSON object'],
     [file('{"a": 1}'), 'at byte 8 the entry of the tensor a is no object'],
     [file('{"__metadata__":{"a":1}}'), 'at byte 8 __metadata__ is no object of texts'],
-    [file(`{"a":${entry('U8', '[-1]', '[0,1]')}}`, [0]), 'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets'],
-    [file(`{"a":${entry('U8', '[1]', '[0,1,2]')}}`, [0]), 'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets'],
-    [file(`{"a":${entry('U8', '[1]', '[0.5,1.5]')}}`, [0]), 'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets'],
+    [
+      file(`{"a":${entry('U8', '[-1]', '[0,1]')}}`, [0]),
+      'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets',
+    ],
+    [
+      file(`{"a":${entry('U8', '[1]', '[0,1,2]')}}`, [0]),
+      'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets',
+    ],
+    [
+      file(`{"a":${entry('U8', '[1]', '[0.5,1.5]')}}`, [0]),
+      'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets',
+    ],
     [file(`{"a":${entry('F32', '[1]', '[0,3]')}}`, [0, 0, 0]), 'at byte 8 the tensor a, [1] of float32, has 3 bytes'],
     [file(`{"a":${entry('U8', '[1]', '[1,0]')}}`, [0]), 'at byte 8 the tensor a, [1] of uint8, has -1 bytes'],
     [file(`{"a":${entry('F32', '[4294967296,4294967296]', '[0,0]')}}`), 'has 0 bytes'],
@@ -149,7 +166,9 @@ test('every rule of the format is checked', () => {
     assert.throws(
       () => read(bytes),
       (error) => {
-        assert.ok(error instanceof InputError && error.message.startsWith('w is not a valid safetensors file: at byte '));
+        assert.ok(
+          error instanceof InputError && error.message.startsWith('w is not a valid safetensors file: at byte '),
+        );
         assert.ok(error.message.includes(problem), `${error.message} lacks ${problem}`);
         return true;
       },

@@ -1,5 +1,6 @@
-// The safetensors format: a JSON header of names, types, shapes and offsets, then the raw tensors. Reading trusts nothing: every byte of
-// the data must belong to exactly one tensor. Source: github.com/huggingface/safetensors, "Format".
+// The safetensors format: a JSON header of names, types, shapes and offsets, then the raw tensors. Reading trusts
+// nothing: every byte of the data must belong to exactly one tensor. Source: github.com/huggingface/safetensors,
+// "Format".
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -30,14 +31,22 @@ const dtypes: { readonly [T in ElementType]: string } = {
   uint8: 'U8',
   bool: 'BOOL',
 };
-const typesByDtype: ReadonlyMap<string, ElementType> = new Map(Object.entries(dtypes).map(([type, dtype]) => [dtype, type as ElementType]));
+const typesByDtype: ReadonlyMap<string, ElementType> = new Map(
+  Object.entries(dtypes).map(([type, dtype]) => [dtype, type as ElementType]),
+);
 
 /**
- * Writes a file as pieces, in order, without copying the tensors: the header, padded to 8 bytes, then the tensors by falling element
- * size and rising name, so that each lies at a multiple of its element's size and the same tensors always give the same bytes.
+ * Writes a file as pieces, in order, without copying the tensors: the header, padded to 8 bytes, then the tensors by
+ * falling element size and rising name, so that each lies at a multiple of its element's size and the same tensors
+ * always give the same bytes.
  */
-export function writeSafetensors(tensors: ReadonlyMap<string, Tensor>, metadata: ReadonlyMap<string, string> = new Map()): Uint8Array[] {
-  const sorted = [...tensors].sort(([nameA, a], [nameB, b]) => elementBytes(b.type) - elementBytes(a.type) || (nameA < nameB ? -1 : 1));
+export function writeSafetensors(
+  tensors: ReadonlyMap<string, Tensor>,
+  metadata: ReadonlyMap<string, string> = new Map(),
+): Uint8Array[] {
+  const sorted = [...tensors].sort(
+    ([nameA, a], [nameB, b]) => elementBytes(b.type) - elementBytes(a.type) || (nameA < nameB ? -1 : 1),
+  );
   const entries: string[] = [];
   if (metadata.size > 0) {
     const pairs = [...metadata].map(([key, value]) => `${JSON.stringify(key)}:${JSON.stringify(value)}`);
@@ -47,7 +56,9 @@ export function writeSafetensors(tensors: ReadonlyMap<string, Tensor>, metadata:
   for (const [name, { type, shape, data }] of sorted) {
     assert(name !== '__metadata__', 'a tensor is named __metadata__');
     const end = offset + data.byteLength;
-    entries.push(`${JSON.stringify(name)}:{"dtype":"${dtypes[type]}","shape":[${shape.join(',')}],"data_offsets":[${offset},${end}]}`);
+    entries.push(
+      `${JSON.stringify(name)}:{"dtype":"${dtypes[type]}","shape":[${shape.join(',')}],"data_offsets":[${offset},${end}]}`,
+    );
     offset = end;
   }
   const text = new TextEncoder().encode(`{${entries.join(',')}}`);
@@ -58,7 +69,10 @@ export function writeSafetensors(tensors: ReadonlyMap<string, Tensor>, metadata:
   return [header, ...sorted.map(([, tensor]) => tensorBytes(tensor))];
 }
 
-/** Reads a file. Tensors are views of its bytes where they are aligned (always, for files written here). Throws InputError. */
+/**
+ * Reads a file. Tensors are views of its bytes where they are aligned (always, for files written here). Throws
+ * InputError.
+ */
 export function readSafetensors(file: Source): Safetensors {
   const source = plainSource(file);
   const { bytes } = source;
@@ -69,7 +83,9 @@ export function readSafetensors(file: Source): Safetensors {
   const dataStart = 8 + Number(headerBytes);
   const header = parseHeader(source, bytes.subarray(8, dataStart));
   const metadata = readMetadata(source, header);
-  const entries = [...header].filter(([name]) => name !== '__metadata__').map(([name, value]) => readEntry(source, name, value));
+  const entries = [...header]
+    .filter(([name]) => name !== '__metadata__')
+    .map(([name, value]) => readEntry(source, name, value));
   // By start; empty tensors before those that start where they stand.
   entries.sort((a, b) => a.start - b.start || a.end - b.end);
   const tensors = new Map<string, Tensor>();
@@ -81,7 +97,8 @@ export function readSafetensors(file: Source): Safetensors {
         dataStart + offset,
         `the tensor ${shownName(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`,
       );
-    if (end > bytes.length - dataStart) throw wrong(source, bytes.length, `the file ends inside the tensor ${shownName(name)}`);
+    if (end > bytes.length - dataStart)
+      throw wrong(source, bytes.length, `the file ends inside the tensor ${shownName(name)}`);
     const data = bytes.subarray(dataStart + start, dataStart + end);
     if (type === 'bool' && data.some((value) => value > 1))
       throw wrong(source, dataStart + start, `the tensor ${shownName(name)} of truth values holds others than 0 and 1`);
@@ -128,7 +145,13 @@ function readMetadata(source: Source, header: ReadonlyMap<string, unknown>): Map
 function readEntry(source: Source, name: string, value: unknown): Entry {
   if (!isObject(value)) throw wrong(source, 8, `the entry of the tensor ${shownName(name)} is no object`);
   const { dtype, shape, data_offsets: offsets } = value;
-  if (typeof dtype !== 'string' || !isCounts(shape) || shape.length > maxRank || !isCounts(offsets) || offsets.length !== 2) {
+  if (
+    typeof dtype !== 'string' ||
+    !isCounts(shape) ||
+    shape.length > maxRank ||
+    !isCounts(offsets) ||
+    offsets.length !== 2
+  ) {
     throw wrong(source, 8, `the entry of the tensor ${shownName(name)} is no dtype, shape and two data_offsets`);
   }
   const type = typesByDtype.get(dtype);

@@ -23,7 +23,8 @@ describe('learning rates', () => {
     assert.deepEqual(rates('cosine:warmup=2', [0, 1, 2, 3, 4, 5], 6), [0.5, 1, 1, 0.853553, 0.5, 0.146447]);
     assert.deepEqual(rates('linear:warmup=2', [0, 1, 2, 4, 5], 6), [0.5, 1, 1, 0.5, 0.25]);
   });
-  test('a warm-up longer than training only rises', () => assert.deepEqual(rates('cosine:warmup=10', [0, 4], 5), [0.1, 0.5]));
+  test('a warm-up longer than training only rises', () =>
+    assert.deepEqual(rates('cosine:warmup=10', [0, 4], 5), [0.1, 0.5]));
   test('beyond the last round the rate stays', () => assert.deepEqual(rates('cosine', [4, 9], 4), [0, 0]));
 });
 
@@ -57,7 +58,9 @@ describe('parseSchedule', () => {
   for (const [text, problem] of Object.entries(nonsense)) {
     test(`refuses "${text}"`, () => {
       const isClear = (error: unknown): boolean =>
-        error instanceof InputError && problem.test(error.message) && /; write constant, step:EVERY:FACTOR/.test(error.message);
+        error instanceof InputError &&
+        problem.test(error.message) &&
+        /; write constant, step:EVERY:FACTOR/.test(error.message);
       assert.throws(() => parseSchedule(text), isClear);
     });
   }

@@ -17,7 +17,10 @@ export type LearningRateSchedule =
   /** base · (1 − p). */
   | ({ readonly kind: 'linear' } & WarmUp);
 
-/** The learning rate of `round` (from 0) of `totalRounds`. The last round's is small but not 0, as with PyTorch's schedulers. */
+/**
+ * The learning rate of `round` (from 0) of `totalRounds`. The last round's is small but not 0, as with PyTorch's
+ * schedulers.
+ */
 export function learningRate(schedule: LearningRateSchedule, base: number, round: number, totalRounds: number): number {
   assert(round >= 0, `round ${round}`);
   const { warmupRounds } = schedule;
@@ -55,8 +58,10 @@ export function parseSchedule(text: string): LearningRateSchedule {
       values[1] === undefined || values[1].trim() === '' ? Number.NaN : Number(values[1]),
     ];
     if (values.length !== 2) return refuse('needs two numbers after "step"');
-    if (every === undefined || every === 0) return refuse(`steps every "${values[0]}" rounds, which is no positive whole number`);
-    if (!(factor > 0 && factor <= 1)) return refuse(`has the factor "${values[1]}", which is not above 0 and at most 1`);
+    if (every === undefined || every === 0)
+      return refuse(`steps every "${values[0]}" rounds, which is no positive whole number`);
+    if (!(factor > 0 && factor <= 1))
+      return refuse(`has the factor "${values[1]}", which is not above 0 and at most 1`);
     return { kind, every, factor, warmupRounds };
   }
   if (kind !== 'constant' && kind !== 'cosine' && kind !== 'linear') return refuse('is not known');

@@ -3,7 +3,8 @@ import { test } from 'node:test';
 import { createFailureLimiter, hostName, isLoopback, judgeUpgrade, plainAddress } from './admission.ts';
 
 test('isLoopback knows the addresses of this machine', () => {
-  for (const address of ['127.0.0.1', '127.8.9.10', '::1', '::ffff:127.0.0.1']) assert.equal(isLoopback(address), true, address);
+  for (const address of ['127.0.0.1', '127.8.9.10', '::1', '::ffff:127.0.0.1'])
+    assert.equal(isLoopback(address), true, address);
   for (const address of ['', '10.0.0.1', '128.0.0.1', '127.0.0.1.example.org', '::2', '::ffff:10.0.0.1', 'fe80::1'])
     assert.equal(isLoopback(address), false, address);
   assert.equal(plainAddress('::ffff:10.0.0.1'), '10.0.0.1');
@@ -31,7 +32,11 @@ test('judgeUpgrade lets in who calls the server by a known name or by the addres
 
 test('an address has a budget of failures that grows back; others are not touched', () => {
   let nowMs = 0;
-  const limiter = createFailureLimiter({ clock: { now: () => nowMs, after: () => () => {} }, burstCount: 3, regainMs: 1000 });
+  const limiter = createFailureLimiter({
+    clock: { now: () => nowMs, after: () => () => {} },
+    burstCount: 3,
+    regainMs: 1000,
+  });
   for (let count = 0; count < 3; count++) {
     assert.equal(limiter.allows('a'), true);
     limiter.failed('a');
@@ -49,7 +54,11 @@ test('an address has a budget of failures that grows back; others are not touche
 });
 
 test('no more than 1024 addresses are remembered', () => {
-  const limiter = createFailureLimiter({ clock: { now: () => 0, after: () => () => {} }, burstCount: 1, regainMs: 1000 });
+  const limiter = createFailureLimiter({
+    clock: { now: () => 0, after: () => () => {} },
+    burstCount: 1,
+    regainMs: 1000,
+  });
   for (let index = 0; index < 1025; index++) limiter.failed(`10.0.${index >> 8}.${index & 255}`);
   assert.equal(limiter.allows('10.0.0.0'), true);
   assert.equal(limiter.allows('10.0.0.1'), false);

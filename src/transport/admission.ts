@@ -1,5 +1,6 @@
-// Who may try to connect: names under which this server may be called (against DNS rebinding), no browsers, few failures per address, few
-// connections that have not yet shown a credential. Decisions only; the sockets are server.ts's.
+// Who may try to connect: names under which this server may be called (against DNS rebinding), no browsers, few
+// failures per address, few connections that have not yet shown a credential. Decisions only; the sockets are
+// server.ts's.
 
 import type { Clock } from '../clock.ts';
 
@@ -29,7 +30,10 @@ export function hostName(header: string | undefined): string | undefined {
 export interface UpgradeRequest {
   readonly host: string | undefined;
   readonly origin: string | undefined;
-  /** The address of this machine on which the request came in: a page on another site cannot put it into the Host header. */
+  /**
+   * The address of this machine on which the request came in: a page on another site cannot put it into the Host
+   * header.
+   */
   readonly localAddress: string;
 }
 

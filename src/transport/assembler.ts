@@ -1,6 +1,7 @@
-// Pieces put together into frames again, one frame of a lane at a time. Each tensor ends up in memory of its own that nothing else shares,
-// so that its receiver may hand it on (detach it) freely. A carrier may read a tensor's bytes straight into that memory (`room`); other bytes are
-// copied once. Memory is allocated for a tensor when its first byte comes, never for an announced size alone.
+// Pieces put together into frames again, one frame of a lane at a time. Each tensor ends up in memory of its own that
+// nothing else shares, so that its receiver may hand it on (detach it) freely. A carrier may read a tensor's bytes
+// straight into that memory (`room`); other bytes are copied once. Memory is allocated for a tensor when its first byte
+// comes, never for an announced size alone.
 
 import { ProtocolError } from '../errors.ts';
 import { allocate, type Tensor, viewBytes } from '../graph/tensor.ts';
@@ -33,7 +34,10 @@ export class Assembler {
     this.#limits = limits;
   }
 
-  /** The place of the frame's next bytes, if all of so many belong to one tensor: to be filled and then written. Changes nothing that counts. */
+  /**
+   * The place of the frame's next bytes, if all of so many belong to one tensor: to be filled and then written. Changes
+   * nothing that counts.
+   */
   room(byteCount: number): Uint8Array | undefined {
     const layout = this.#head?.layouts[this.#tensors.length];
     const filled = layout === undefined ? -1 : this.#position - layout.offset;

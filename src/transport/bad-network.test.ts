@@ -1,4 +1,5 @@
-// Real WebSocket links over a relay that delays, dribbles, damages, swallows and resets: what arrives is right, and what cannot be right ends the link.
+// Real WebSocket links over a relay that delays, dribbles, damages, swallows and resets: what arrives is right, and
+// what cannot be right ends the link.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -129,7 +130,9 @@ test('a connection that swallows one direction, or both, is given up by the end 
     [4, ['toCaller']],
     [5, ['toServer', 'toCaller']],
   ] as const) {
-    const { relay, caller, called, close } = await openPair(seed, { heartbeat: { intervalMs: 50, deadAfterMs: 1_000 } });
+    const { relay, caller, called, close } = await openPair(seed, {
+      heartbeat: { intervalMs: 50, deadAfterMs: 1_000 },
+    });
     for (const direction of directions) relay.conditions[direction].silent = true;
     const [atCaller, atServer] = [await caller.ended, await called.ended];
     assert.deepEqual([atCaller.clean, atServer.clean], [false, false]);
@@ -156,7 +159,13 @@ test('bulk on its way through a slow link stays small: a micro-batch does not wa
     while (!isOver) {
       sentBytes += 65_536;
       await caller.send(
-        { kind: 'bulk', epoch: 0, round: 0, microBatch: 0, tensors: [{ type: 'uint8', shape: [65_536], data: new Uint8Array(65_536) }] },
+        {
+          kind: 'bulk',
+          epoch: 0,
+          round: 0,
+          microBatch: 0,
+          tensors: [{ type: 'uint8', shape: [65_536], data: new Uint8Array(65_536) }],
+        },
         'bulk',
       );
     }
@@ -173,7 +182,8 @@ test('bulk on its way through a slow link stays small: a micro-batch does not wa
   }
   isOver = true;
   await loading;
-  // Frames that have come in part count as on their way: four of 64 KiB at most. Without pacing, sockets hold megabytes.
+  // Frames that have come in part count as on their way: four of 64 KiB at most. Without pacing, sockets hold
+  // megabytes.
   assert.ok(Math.max(...aheadBytes.slice(10)) < 4 * 65_536 + 131_072, `${Math.max(...aheadBytes)} bytes were ahead`);
   await close();
 });
@@ -189,7 +199,10 @@ async function runCase(seed: number): Promise<'ended' | 'unharmed'> {
       return () => clearTimeout(timer);
     },
   };
-  const { relay, caller, called, close } = await openPair(seed, { clock, heartbeat: { intervalMs: 20_000, deadAfterMs: 200_000 } });
+  const { relay, caller, called, close } = await openPair(seed, {
+    clock,
+    heartbeat: { intervalMs: 20_000, deadAfterMs: 200_000 },
+  });
   try {
     return await damageOnce({ relay, caller, called }, seed, random);
   } finally {
@@ -197,7 +210,11 @@ async function runCase(seed: number): Promise<'ended' | 'unharmed'> {
   }
 }
 
-async function damageOnce({ relay, caller, called }: Omit<Pair, 'close'>, seed: number, random: Random): Promise<'ended' | 'unharmed'> {
+async function damageOnce(
+  { relay, caller, called }: Omit<Pair, 'close'>,
+  seed: number,
+  random: Random,
+): Promise<'ended' | 'unharmed'> {
   const direction: Direction = random.integer(2) === 0 ? 'toServer' : 'toCaller';
   const [sender, receiver] = direction === 'toServer' ? [caller, called] : [called, caller];
   const faults: readonly FrameFault[] = ['flip', 'cut', 'double', 'swap', 'lose'];

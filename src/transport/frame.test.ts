@@ -70,7 +70,9 @@ test('bytes at an odd address are decoded too, by copying', () => {
 test('any frame survives the round trip', () => {
   const shapes = fc.array(fc.integer({ min: 0, max: 4 }), { maxLength: 4 });
   const tensors = fc.array(
-    fc.tuple(fc.constantFrom(...elementTypes), shapes, fc.integer()).map(([type, shape, seed]) => randomTensor(type, shape, seed)),
+    fc
+      .tuple(fc.constantFrom(...elementTypes), shapes, fc.integer())
+      .map(([type, shape, seed]) => randomTensor(type, shape, seed)),
     { minLength: 1, maxLength: 5 },
   );
   const frames = fc.record(
@@ -86,7 +88,8 @@ test('any frame survives the round trip', () => {
   );
   const check = (frame: Frame, checksum: boolean): void => {
     // JSON knows no −0.
-    const expected = frame.control === undefined ? frame : { ...frame, control: JSON.parse(JSON.stringify(frame.control)) as unknown };
+    const expected =
+      frame.control === undefined ? frame : { ...frame, control: JSON.parse(JSON.stringify(frame.control)) as unknown };
     assert.deepEqual(decodeFrame(bytesOf(frame, checksum)), { ...expected });
   };
   fc.assert(fc.property(frames, fc.boolean(), check), { seed: 20261121, numRuns: 500 });
@@ -152,7 +155,10 @@ test('every wrong field has its own sentence', () => {
       (view) => view.setUint32(36, 1, true),
     ],
     [/^the frame has 65535 tensors, more than the limit of 4096$/, (view) => view.setUint16(6, 65_535, true)],
-    [/^the frame has 4294967295 bytes of control data, more than the limit/, (view) => view.setUint32(24, 0xffffffff, true)],
+    [
+      /^the frame has 4294967295 bytes of control data, more than the limit/,
+      (view) => view.setUint32(24, 0xffffffff, true),
+    ],
     [/^the frame's head cannot have 8 bytes$/, (view) => view.setUint32(20, 8, true)],
     [/^the frame's head cannot have 4294967288 bytes$/, (view) => view.setUint32(20, 0xfffffff8, true)],
     [/^the frame has the unknown flags 2$/, (view) => view.setUint32(28, 2, true)],
@@ -175,9 +181,15 @@ test('every wrong field has its own sentence', () => {
     );
   }
   const bytes = bytesOf(frame);
-  assert.throws(() => decodeFrame(bytes.subarray(0, 71)), /^ProtocolError: the frame has 71 bytes where it announces 72$/);
+  assert.throws(
+    () => decodeFrame(bytes.subarray(0, 71)),
+    /^ProtocolError: the frame has 71 bytes where it announces 72$/,
+  );
   assert.throws(() => decodeFrame(bytes.subarray(0, 50)), /^ProtocolError: the frame's head is cut short$/);
-  assert.throws(() => decodeFrame(bytes.subarray(0, 47)), /^ProtocolError: a frame of 47 bytes is shorter than its head$/);
+  assert.throws(
+    () => decodeFrame(bytes.subarray(0, 47)),
+    /^ProtocolError: a frame of 47 bytes is shorter than its head$/,
+  );
 });
 
 test('deep nesting is refused before it is parsed; brackets in strings do not count', () => {
@@ -188,11 +200,16 @@ test('deep nesting is refused before it is parsed; brackets in strings do not co
 });
 
 test('a dimension of zero beside huge ones allocates nothing', () => {
-  const bytes = forged({ ...plain, tensors: [{ type: 'float32', shape: [0, 0, 0], data: new Float32Array(0) }] }, (view) => {
-    view.setUint32(56, 0xffffffff, true);
-    view.setUint32(60, 0xffffffff, true);
-  });
-  assert.deepEqual(decodeFrame(bytes).tensors, [{ type: 'float32', shape: [4294967295, 4294967295, 0], data: new Float32Array(0) }]);
+  const bytes = forged(
+    { ...plain, tensors: [{ type: 'float32', shape: [0, 0, 0], data: new Float32Array(0) }] },
+    (view) => {
+      view.setUint32(56, 0xffffffff, true);
+      view.setUint32(60, 0xffffffff, true);
+    },
+  );
+  assert.deepEqual(decodeFrame(bytes).tensors, [
+    { type: 'float32', shape: [4294967295, 4294967295, 0], data: new Float32Array(0) },
+  ]);
 });
 
 test('what cannot be sent is an error of the sender', () => {
@@ -204,11 +221,17 @@ test('what cannot be sent is an error of the sender', () => {
     () => encodeFrame({ ...plain, tensors: [{ type: 'float32', shape: [2], data }] }),
     /float32 tensor of shape \[2\] with 3 elements/,
   );
-  assert.throws(() => encodeFrame({ ...plain, tensors: [{ type: 'float32', shape: [3, 1, 1, 1, 1, 1, 1, 1, 1], data }] }), /rank 9/);
+  assert.throws(
+    () => encodeFrame({ ...plain, tensors: [{ type: 'float32', shape: [3, 1, 1, 1, 1, 1, 1, 1, 1], data }] }),
+    /rank 9/,
+  );
   const limits = { ...defaultFrameLimits, frameBytes: 64, controlBytes: 4, tensorCount: 1 };
   const wrapped: Tensor = { type: 'float32', shape: [3], data };
   assert.throws(() => encodeFrame({ ...plain, control: 'abc' }, { limits }), RunError);
-  assert.throws(() => encodeFrame({ ...plain, tensors: [wrapped] }, { limits }), /76 bytes, more than the 64 a link takes/);
+  assert.throws(
+    () => encodeFrame({ ...plain, tensors: [wrapped] }, { limits }),
+    /76 bytes, more than the 64 a link takes/,
+  );
   assert.throws(() => encodeFrame({ ...plain, tensors: [wrapped, wrapped] }, { limits }), /2 tensors, more than the 1/);
 });
 
@@ -229,19 +252,26 @@ test('20,000 random and mutated frames: decoded or refused, nothing else', () =>
       },
       false,
     ),
-    bytesOf({ ...plain, tensors: [tensor('float32', [2, 2], [1, 2, 3, 4]), scalar('int64', 3), tensor('bool', [3], [1, 0, 1])] }),
+    bytesOf({
+      ...plain,
+      tensors: [tensor('float32', [2, 2], [1, 2, 3, 4]), scalar('int64', 3), tensor('bool', [3], [1, 0, 1])],
+    }),
     bytesOf({ ...plain, control: [null], tensors: [tensor('float16', [0, 4], [])] }, false),
   ];
   let decodedCount = 0;
   for (let run = 0; run < 20_000; run++) {
     const sample = samples[random.integer(samples.length)] as Uint8Array;
-    const bytes = run % 4 === 0 ? Uint8Array.from({ length: random.integer(200) }, () => random.integer(256)) : mutate(sample, random);
+    const bytes =
+      run % 4 === 0
+        ? Uint8Array.from({ length: random.integer(200) }, () => random.integer(256))
+        : mutate(sample, random);
     if (run % 8 === 1) repairChecksum(bytes);
     try {
       decodeFrame(bytes);
       decodedCount++;
     } catch (error) {
-      if (!(error instanceof ProtocolError)) throw new Error(`run ${run}: ${Buffer.from(bytes).toString('hex')}`, { cause: error });
+      if (!(error instanceof ProtocolError))
+        throw new Error(`run ${run}: ${Buffer.from(bytes).toString('hex')}`, { cause: error });
       assert.match(error.message, /^[^\n]{10,300}$/);
     }
   }
@@ -257,7 +287,8 @@ function mutate(sample: Uint8Array, random: ReturnType<typeof createRandom>): Ui
     if (choice === 0) bytes[at] = random.integer(256);
     else if (choice === 1) bytes[at] = (bytes[at] as number) ^ (1 << random.integer(8));
     else if (choice === 2) bytes = bytes.slice(0, Math.max(1, at));
-    else if (choice === 3) bytes = Uint8Array.from([...bytes.slice(0, at), ...bytes.slice(random.integer(bytes.length))]);
+    else if (choice === 3)
+      bytes = Uint8Array.from([...bytes.slice(0, at), ...bytes.slice(random.integer(bytes.length))]);
     else
       new DataView(bytes.buffer).setUint32(
         Math.min(at, Math.max(0, bytes.length - 4)) & ~3,

@@ -1,15 +1,27 @@
-// Frames as bytes: a small head (version, kind, epoch, round, micro-batch, tensor types and shapes, control JSON, lengths, checksums) and
-// the tensors' own bytes, each at a multiple of 8 from the frame's start. Nothing is copied either way, and nothing is allocated or read
-// before its size has been checked. Little-endian throughout, as every machine that Node runs on for us is.
+// Frames as bytes: a small head (version, kind, epoch, round, micro-batch, tensor types and shapes, control JSON,
+// lengths, checksums) and the tensors' own bytes, each at a multiple of 8 from the frame's start. Nothing is copied
+// either way, and nothing is allocated or read before its size has been checked. Little-endian throughout, as every
+// machine that Node runs on for us is.
 //
-//   0 magic 'AST1'   4 version  5 kind's length  6 tensor count (16 bits)   8 epoch   12 round   16 micro-batch   20 bytes of the head
-//   24 bytes of control JSON   28 flags   32 total bytes (64 bits)   40 checksum of the tensors   44 checksum of the rest of the head
-//   48 kind, then for each tensor: type, rank, dimensions (32 bits each), then control JSON, then zeros up to a multiple of 8
+//   0 magic 'AST1'   4 version  5 kind's length  6 tensor count (16 bits)   8 epoch   12 round   16 micro-batch   20
+//   bytes of the head
+//   24 bytes of control JSON   28 flags   32 total bytes (64 bits)   40 checksum of the tensors   44 checksum of the
+//   rest of the head
+//   48 kind, then for each tensor: type, rank, dimensions (32 bits each), then control JSON, then zeros up to a
+//   multiple of 8
 
 import { crc32 } from 'node:zlib';
 import { assert } from '../assert.ts';
 import { ProtocolError, RunError } from '../errors.ts';
-import { byteLength, type ElementType, elementBytes, elementCount, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
+import {
+  byteLength,
+  type ElementType,
+  elementBytes,
+  elementCount,
+  type Tensor,
+  tensorBytes,
+  viewBytes,
+} from '../graph/tensor.ts';
 import { parseJson } from './json.ts';
 import type { Frame } from './link.ts';
 
@@ -90,7 +102,9 @@ const typeCodes: { readonly [T in ElementType]: number } = {
   uint32: 12,
   uint64: 13,
 };
-const typesByCode: ReadonlyMap<number, ElementType> = new Map(Object.entries(typeCodes).map(([type, code]) => [code, type as ElementType]));
+const typesByCode: ReadonlyMap<number, ElementType> = new Map(
+  Object.entries(typeCodes).map(([type, code]) => [code, type as ElementType]),
+);
 
 function align(bytes: number): number {
   return Math.ceil(bytes / 8) * 8;
@@ -111,10 +125,19 @@ function headChecksum(head: Uint8Array): number {
 }
 
 function checkOutgoing(frame: Frame, tensors: readonly Tensor[]): void {
-  assert(kindPattern.test(frame.kind), `"${frame.kind}" is no frame kind (lower-case letters, digits and dashes, at most 32)`);
-  assert(Number.isInteger(frame.epoch) && frame.epoch >= 0 && frame.epoch < 2 ** 32, `${frame.kind} frame has epoch ${frame.epoch}`);
+  assert(
+    kindPattern.test(frame.kind),
+    `"${frame.kind}" is no frame kind (lower-case letters, digits and dashes, at most 32)`,
+  );
+  assert(
+    Number.isInteger(frame.epoch) && frame.epoch >= 0 && frame.epoch < 2 ** 32,
+    `${frame.kind} frame has epoch ${frame.epoch}`,
+  );
   for (const index of [frame.round, frame.microBatch]) {
-    assert(Number.isInteger(index) && index >= -1 && index < 2 ** 31, `${frame.kind} frame has a round or micro-batch of ${index}`);
+    assert(
+      Number.isInteger(index) && index >= -1 && index < 2 ** 31,
+      `${frame.kind} frame has a round or micro-batch of ${index}`,
+    );
   }
   for (const { type, shape, data } of tensors) {
     assert(shape.length <= maxRank, `${frame.kind} frame has a tensor of rank ${shape.length}`);
@@ -169,23 +192,32 @@ function writeHead(
 export interface EncodeOptions {
   /** Default: defaultFrameLimits. */
   readonly limits?: FrameLimits;
-  /** Whether the head carries a checksum of the tensors. Default true; a link leaves it out, because each of its pieces carries one. */
+  /**
+   * Whether the head carries a checksum of the tensors. Default true; a link leaves it out, because each of its pieces
+   * carries one.
+   */
   readonly checksum?: boolean;
 }
 
-/** The frame's bytes: one new buffer for the head, then the tensors' own memory with padding between. Throws RunError beyond the limits. */
+/**
+ * The frame's bytes: one new buffer for the head, then the tensors' own memory with padding between. Throws RunError
+ * beyond the limits.
+ */
 export function encodeFrame(frame: Frame, options: EncodeOptions = {}): Uint8Array[] {
   const limits = options.limits ?? defaultFrameLimits;
   const tensors = frame.tensors ?? [];
   checkOutgoing(frame, tensors);
-  const control = frame.control === undefined ? padding.subarray(0, 0) : textEncoder.encode(JSON.stringify(frame.control));
+  const control =
+    frame.control === undefined ? padding.subarray(0, 0) : textEncoder.encode(JSON.stringify(frame.control));
   if (control.length > limits.controlBytes) {
     throw new RunError(
       `a ${frame.kind} frame has ${control.length} bytes of control data, more than the ${limits.controlBytes} a link takes`,
     );
   }
   if (tensors.length > limits.tensorCount) {
-    throw new RunError(`a ${frame.kind} frame has ${tensors.length} tensors, more than the ${limits.tensorCount} a link takes`);
+    throw new RunError(
+      `a ${frame.kind} frame has ${tensors.length} tensors, more than the ${limits.tensorCount} a link takes`,
+    );
   }
   let headBytes = fixedHeadBytes + frame.kind.length + control.length;
   for (const { shape } of tensors) headBytes += 2 + 4 * shape.length;
@@ -199,20 +231,29 @@ export function encodeFrame(frame: Frame, options: EncodeOptions = {}): Uint8Arr
     totalBytes += tensor.data.byteLength;
   }
   if (totalBytes > limits.frameBytes) {
-    throw new RunError(`a ${frame.kind} frame has ${totalBytes} bytes, more than the ${limits.frameBytes} a link takes`);
+    throw new RunError(
+      `a ${frame.kind} frame has ${totalBytes} bytes, more than the ${limits.frameBytes} a link takes`,
+    );
   }
-  const checksum = options.checksum === false ? undefined : tensors.reduce((sum, tensor) => extendChecksum(sum, tensorBytes(tensor)), 0);
+  const checksum =
+    options.checksum === false
+      ? undefined
+      : tensors.reduce((sum, tensor) => extendChecksum(sum, tensorBytes(tensor)), 0);
   writeHead(head, frame, tensors, control, totalBytes, checksum);
   return parts;
 }
 
 /** Checks and reads the first 48 bytes of a frame: all its sizes. Throws ProtocolError. */
 export function decodeFixedHead(bytes: Uint8Array, limits: FrameLimits = defaultFrameLimits): FixedHead {
-  if (bytes.length < fixedHeadBytes) throw new ProtocolError(`a frame of ${bytes.length} bytes is shorter than its head`);
+  if (bytes.length < fixedHeadBytes)
+    throw new ProtocolError(`a frame of ${bytes.length} bytes is shorter than its head`);
   const view = viewOf(bytes);
-  if (view.getUint32(0, true) !== magic) throw new ProtocolError("the bytes are no frame: the peer may be another program's");
+  if (view.getUint32(0, true) !== magic)
+    throw new ProtocolError("the bytes are no frame: the peer may be another program's");
   if (bytes[4] !== version)
-    throw new ProtocolError(`the frame has version ${bytes[4]}, this program speaks ${version}: use the same release on all devices`);
+    throw new ProtocolError(
+      `the frame has version ${bytes[4]}, this program speaks ${version}: use the same release on all devices`,
+    );
   const head: FixedHead = {
     kindBytes: bytes[5] as number,
     tensorCount: view.getUint16(6, true),
@@ -225,7 +266,9 @@ export function decodeFixedHead(bytes: Uint8Array, limits: FrameLimits = default
   if (head.tensorCount > limits.tensorCount)
     throw new ProtocolError(`the frame has ${head.tensorCount} tensors, more than the limit of ${limits.tensorCount}`);
   if (head.controlBytes > limits.controlBytes) {
-    throw new ProtocolError(`the frame has ${head.controlBytes} bytes of control data, more than the limit of ${limits.controlBytes}`);
+    throw new ProtocolError(
+      `the frame has ${head.controlBytes} bytes of control data, more than the limit of ${limits.controlBytes}`,
+    );
   }
   const least = fixedHeadBytes + head.kindBytes + 2 * head.tensorCount + head.controlBytes;
   const most = align(least + 4 * maxRank * head.tensorCount);
@@ -244,10 +287,12 @@ function decodeLayouts(head: Uint8Array, fixed: FixedHead): { layouts: TensorLay
   for (let index = 0; index < fixed.tensorCount; index++) {
     const type = typesByCode.get(head[at] as number);
     const rank = head[at + 1] as number;
-    if (type === undefined) throw new ProtocolError(`tensor ${index} of the frame has the unknown element type ${head[at]}`);
+    if (type === undefined)
+      throw new ProtocolError(`tensor ${index} of the frame has the unknown element type ${head[at]}`);
     if (rank > maxRank) throw new ProtocolError(`tensor ${index} of the frame has rank ${rank}, more than ${maxRank}`);
     at += 2;
-    if (at + 4 * rank + 2 * (fixed.tensorCount - index - 1) > limit) throw new ProtocolError("the frame's head is cut short");
+    if (at + 4 * rank + 2 * (fixed.tensorCount - index - 1) > limit)
+      throw new ProtocolError("the frame's head is cut short");
     const shape: number[] = [];
     for (let axis = 0; axis < rank; axis++) shape.push(view.getUint32(at + 4 * axis, true));
     at += 4 * rank;
@@ -255,10 +300,13 @@ function decodeLayouts(head: Uint8Array, fixed: FixedHead): { layouts: TensorLay
     const bytes = elementCount(shape) * elementBytes(type);
     end = offset + bytes;
     if (end > fixed.totalBytes)
-      throw new ProtocolError(`tensor ${index} of the frame, of shape [${shape.join(', ')}], reaches beyond the frame's end`);
+      throw new ProtocolError(
+        `tensor ${index} of the frame, of shape [${shape.join(', ')}], reaches beyond the frame's end`,
+      );
     layouts.push({ type, shape, offset, byteLength: bytes });
   }
-  if (end !== fixed.totalBytes) throw new ProtocolError(`the frame has ${fixed.totalBytes} bytes where its tensors end at ${end}`);
+  if (end !== fixed.totalBytes)
+    throw new ProtocolError(`the frame has ${fixed.totalBytes} bytes where its tensors end at ${end}`);
   return { layouts, end: at };
 }
 
@@ -273,10 +321,12 @@ export function decodeHead(bytes: Uint8Array, limits: FrameLimits = defaultFrame
   const flags = view.getUint32(28, true);
   if (flags > checksumFlag) throw new ProtocolError(`the frame has the unknown flags ${flags}`);
   const kind = String.fromCharCode(...head.subarray(fixedHeadBytes, fixedHeadBytes + fixed.kindBytes));
-  if (!kindPattern.test(kind)) throw new ProtocolError("the frame's kind is not made of lower-case letters, digits and dashes");
+  if (!kindPattern.test(kind))
+    throw new ProtocolError("the frame's kind is not made of lower-case letters, digits and dashes");
   const round = view.getInt32(12, true);
   const microBatch = view.getInt32(16, true);
-  if (round < -1 || microBatch < -1) throw new ProtocolError(`the ${kind} frame has round ${round} and micro-batch ${microBatch}`);
+  if (round < -1 || microBatch < -1)
+    throw new ProtocolError(`the ${kind} frame has round ${round} and micro-batch ${microBatch}`);
   const { layouts, end } = decodeLayouts(head, fixed);
   if (align(end + fixed.controlBytes) !== head.length)
     throw new ProtocolError(`the head of the ${kind} frame has ${head.length} bytes, not those it announces`);
@@ -284,7 +334,11 @@ export function decodeHead(bytes: Uint8Array, limits: FrameLimits = defaultFrame
   const { headBytes, totalBytes } = fixed;
   const checksum = flags === checksumFlag ? { tensorsChecksum: view.getUint32(40, true) } : {};
   if (fixed.controlBytes === 0) return { frame, layouts, headBytes, totalBytes, ...checksum };
-  const control = parseJson(head.subarray(end, end + fixed.controlBytes), `the control data of the ${kind} frame`, limits.controlDepth);
+  const control = parseJson(
+    head.subarray(end, end + fixed.controlBytes),
+    `the control data of the ${kind} frame`,
+    limits.controlDepth,
+  );
   return { frame: { ...frame, control }, layouts, headBytes, totalBytes, ...checksum };
 }
 
@@ -295,10 +349,14 @@ export interface DecodeOptions {
 }
 
 /**
- * Reads one whole frame. Its tensors are views into `bytes`, without a copy where `bytes` begins at a multiple of 8 of its buffer: they
- * share that buffer. Throws ProtocolError, and nothing else, whatever the bytes are.
+ * Reads one whole frame. Its tensors are views into `bytes`, without a copy where `bytes` begins at a multiple of 8 of
+ * its buffer: they share that buffer. Throws ProtocolError, and nothing else, whatever the bytes are.
  */
-export function decodeFrame(bytes: Uint8Array, limits: FrameLimits = defaultFrameLimits, options: DecodeOptions = {}): Frame {
+export function decodeFrame(
+  bytes: Uint8Array,
+  limits: FrameLimits = defaultFrameLimits,
+  options: DecodeOptions = {},
+): Frame {
   const head = decodeHead(bytes, limits);
   if (bytes.length !== head.totalBytes)
     throw new ProtocolError(`the frame has ${bytes.length} bytes where it announces ${head.totalBytes}`);
@@ -310,7 +368,9 @@ export function decodeFrame(bytes: Uint8Array, limits: FrameLimits = defaultFram
     return { type, shape, data: viewBytes(type, data) };
   });
   if (head.tensorsChecksum !== undefined && options.verify !== false && checksum !== head.tensorsChecksum) {
-    throw new ProtocolError(`the checksum of the ${head.frame.kind} frame's tensors is wrong: bytes were changed on the way`);
+    throw new ProtocolError(
+      `the checksum of the ${head.frame.kind} frame's tensors is wrong: bytes were changed on the way`,
+    );
   }
   return { ...head.frame, tensors };
 }

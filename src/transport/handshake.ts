@@ -1,5 +1,5 @@
-// The first words on a connection: the caller says hello with its credential, the server answers welcome or refused. JSON texts of at most
-// 4 KiB, validated here; after the welcome only frames follow.
+// The first words on a connection: the caller says hello with its credential, the server answers welcome or refused.
+// JSON texts of at most 4 KiB, validated here; after the welcome only frames follow.
 
 import { z } from 'zod';
 import { ProtocolError } from '../errors.ts';
@@ -66,7 +66,9 @@ export function parseHello(bytes: Uint8Array): Hello {
   if (!result.success) throw new ProtocolError('the hello does not have the expected fields');
   const { protocol, facts: extra, ...hello } = result.data;
   if (protocol !== protocolVersion) {
-    throw new ProtocolError(`the caller speaks protocol ${protocol}, this server ${protocolVersion}: use the same release on all devices`);
+    throw new ProtocolError(
+      `the caller speaks protocol ${protocol}, this server ${protocolVersion}: use the same release on all devices`,
+    );
   }
   return { protocol: protocolVersion, ...hello, ...(extra && { facts: extra }) };
 }

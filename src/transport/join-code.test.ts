@@ -1,14 +1,25 @@
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
 import { test } from 'node:test';
-import { createJoinCode, createJoinCodes, matchesKeyHash, normaliseJoinCode, sameSecret, splitJoinCode, withKeyHash } from './join-code.ts';
+import {
+  createJoinCode,
+  createJoinCodes,
+  matchesKeyHash,
+  normaliseJoinCode,
+  sameSecret,
+  splitJoinCode,
+  withKeyHash,
+} from './join-code.ts';
 
 const bytes = (fill: number): Uint8Array => new Uint8Array(10).fill(fill);
 
 test('createJoinCode writes 80 bits as four groups of Crockford base 32', () => {
   assert.equal(createJoinCode(bytes(0)), '0000-0000-0000-0000');
   assert.equal(createJoinCode(bytes(0xff)), 'ZZZZ-ZZZZ-ZZZZ-ZZZZ');
-  assert.equal(createJoinCode(Uint8Array.of(0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23)), '04HM-ASW9-NF6Y-Y093');
+  assert.equal(
+    createJoinCode(Uint8Array.of(0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0x01, 0x23)),
+    '04HM-ASW9-NF6Y-Y093',
+  );
   assert.throws(() => createJoinCode(new Uint8Array(9)), /needs 10 random bytes, not 9/);
 });
 

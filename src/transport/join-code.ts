@@ -1,6 +1,7 @@
-// Join codes: what a person copies from one terminal to another so that a device may join. 80 random bits, readable, valid for an hour,
-// revocable. Only hashes are kept, comparisons take the same time whatever they find, and no code is ever part of a log. Over TLS the code
-// begins with 120 bits of the hash of the key that the server must have: whoever has another never gets to see the secret.
+// Join codes: what a person copies from one terminal to another so that a device may join. 80 random bits, readable,
+// valid for an hour, revocable. Only hashes are kept, comparisons take the same time whatever they find, and no code is
+// ever part of a log. Over TLS the code begins with 120 bits of the hash of the key that the server must have: whoever
+// has another never gets to see the secret.
 
 import { createHash, timingSafeEqual } from 'node:crypto';
 import { assert } from '../assert.ts';
@@ -80,7 +81,10 @@ export type JoinCodeVerdict = 'valid' | 'expired' | 'wrong';
 
 /** The codes that are valid at the moment. */
 export interface JoinCodes {
-  /** Makes a code from random bytes (at least 10) and accepts it from now on. The oldest goes when there are more than 64. */
+  /**
+   * Makes a code from random bytes (at least 10) and accepts it from now on. The oldest goes when there are more than
+   * 64.
+   */
   issue(bytes: Uint8Array): string;
   /** Looks at what a peer sent. */
   check(typed: string): JoinCodeVerdict;
@@ -102,7 +106,9 @@ export function createJoinCodes(options: JoinCodesOptions): JoinCodes {
   return {
     issue(bytes) {
       const code = createJoinCode(bytes);
-      entries = [...entries, { hash: digest(normaliseJoinCode(code)), expiresAtMs: clock.now() + lifetimeMs }].slice(-maxCodes);
+      entries = [...entries, { hash: digest(normaliseJoinCode(code)), expiresAtMs: clock.now() + lifetimeMs }].slice(
+        -maxCodes,
+      );
       return code;
     },
     check(typed) {

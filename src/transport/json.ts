@@ -1,5 +1,5 @@
-// JSON that comes from a peer: parsed only after its size and its nesting are known to be within limits. What the value means is for the
-// caller to validate. Not a schema library.
+// JSON that comes from a peer: parsed only after its size and its nesting are known to be within limits. What the value
+// means is for the caller to validate. Not a schema library.
 
 import { ProtocolError } from '../errors.ts';
 
@@ -30,8 +30,8 @@ function nesting(bytes: Uint8Array, limit: number): number {
 }
 
 /**
- * Parses UTF-8 JSON of at most `maxDepth` nested objects and arrays. `what` names the text in messages, such as "the hello".
- * Throws ProtocolError. The caller has checked the length of `bytes`.
+ * Parses UTF-8 JSON of at most `maxDepth` nested objects and arrays. `what` names the text in messages, such as "the
+ * hello". Throws ProtocolError. The caller has checked the length of `bytes`.
  */
 export function parseJson(bytes: Uint8Array, what: string, maxDepth: number): unknown {
   if (nesting(bytes, maxDepth) > maxDepth) throw new ProtocolError(`${what} nests deeper than ${maxDepth} levels`);

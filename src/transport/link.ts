@@ -1,14 +1,20 @@
-// The one way in which devices talk: framed messages over an ordered, reliable, authenticated link. Adapters: memory.ts, websocket.ts.
-// All adapters run testing/link-suite.ts.
+// The one way in which devices talk: framed messages over an ordered, reliable, authenticated link. Adapters:
+// memory.ts, websocket.ts. All adapters run testing/link-suite.ts.
 
 import type { Tensor } from '../graph/tensor.ts';
 
-/** Order on a busy link: control first, then pipeline tensors, then replication. Frames of one priority keep their order. */
+/**
+ * Order on a busy link: control first, then pipeline tensors, then replication. Frames of one priority keep their
+ * order.
+ */
 export type Priority = 'control' | 'pipeline' | 'bulk';
 
 /** One message. `control` is JSON for the receiver to validate; tensors travel as raw bytes. */
 export interface Frame {
-  /** What the frame is, such as 'hello', 'activation', 'all-reduce': a lower-case letter, then letters, digits and dashes; at most 32. */
+  /**
+   * What the frame is, such as 'hello', 'activation', 'all-reduce': a lower-case letter, then letters, digits and
+   * dashes; at most 32.
+   */
   readonly kind: string;
   /** Membership epoch of the sender; frames of another epoch are dropped by the receiver's state machine. */
   readonly epoch: number;
@@ -19,8 +25,8 @@ export interface Frame {
   /** JSON; at most 1 MiB of text and 32 levels deep by default. */
   readonly control?: unknown;
   /**
-   * At most rank 8. Each received tensor has an ArrayBuffer of its own, which holds nothing else: the receiver may detach it. An empty list
-   * arrives as no list.
+   * At most rank 8. Each received tensor has an ArrayBuffer of its own, which holds nothing else: the receiver may
+   * detach it. An empty list arrives as no list.
    */
   readonly tensors?: readonly Tensor[];
 }
@@ -45,21 +51,25 @@ export interface Link {
   /** The peer's name, for messages. */
   readonly peer: string;
   /**
-   * Queues a frame; the default priority is 'pipeline'. Resolves when its memory is no longer needed (copied, or handed to the operating
-   * system), so that awaiting it is back-pressure; until then its tensors must not change. Rejects with RunError when the link has
-   * ended, or the frame is beyond the link's limits. Who does not await it learns of a lost link from `ended`.
+   * Queues a frame; the default priority is 'pipeline'. Resolves when its memory is no longer needed (copied, or handed
+   * to the operating system), so that awaiting it is back-pressure; until then its tensors must not change. Rejects
+   * with RunError when the link has ended, or the frame is beyond the link's limits. Who does not await it learns of a
+   * lost link from `ended`.
    */
   send(frame: Frame, priority?: Priority): Promise<void>;
   /**
-   * Sets the one receiver, or replaces it. Frames that came before are kept (bounded: then the peer has to wait) and delivered first. It
-   * must not throw: a throw ends the link with the error's message as the reason.
+   * Sets the one receiver, or replaces it. Frames that came before are kept (bounded: then the peer has to wait) and
+   * delivered first. It must not throw: a throw ends the link with the error's message as the reason.
    */
   receive(handler: (frame: Frame) => void): void;
   /** Bytes accepted by send and not yet handed to the operating system. */
   queuedBytes(): number;
   /** What this end sent of late while the link was busy. Absent where nothing measures it. */
   rate?(): LinkRate;
-  /** Ends the link after the queue is flushed; `reason` reaches the peer. Resolves when the link has ended, in bounded time. */
+  /**
+   * Ends the link after the queue is flushed; `reason` reaches the peer. Resolves when the link has ended, in bounded
+   * time.
+   */
   close(reason: string): Promise<void>;
   /** Settles (never rejects) when the link has ended and nothing of it is open any more. */
   readonly ended: Promise<LinkEnd>;

@@ -39,7 +39,10 @@ test('a lost, doubled, cut or stray message ends the link', async () => {
     [/^message 3 came in the place of message 2$/, (message) => (message[4] === 2 ? [] : [message])],
     [/^message 2 came in the place of message 3$/, (message) => (message[4] === 2 ? [message, message] : [message])],
     [/^the checksum of a message is wrong/, (message) => [message[4] === 2 ? message.subarray(0, 40) : message]],
-    [/^a message of 15 bytes is shorter than its header$/, (message) => [message[4] === 2 ? message.subarray(0, 15) : message]],
+    [
+      /^a message of 15 bytes is shorter than its header$/,
+      (message) => [message[4] === 2 ? message.subarray(0, 15) : message],
+    ],
     [/^a message of 0 bytes is shorter than its header$/, (message) => [new Uint8Array(0), message]],
     [/^a message does not begin with the header of this protocol$/, (message) => [new Uint8Array(20), message]],
   ];
@@ -63,7 +66,9 @@ test('9,000 links over which bytes are changed, lost, doubled or swapped: what a
       round: 0,
       microBatch: index,
       control: { index },
-      tensors: [{ type: 'uint8', shape: [byteCount], data: Uint8Array.from({ length: byteCount }, () => random.integer(256)) }],
+      tensors: [
+        { type: 'uint8', shape: [byteCount], data: Uint8Array.from({ length: byteCount }, () => random.integer(256)) },
+      ],
     }),
   );
   let brokenCount = 0;
@@ -80,7 +85,8 @@ test('9,000 links over which bytes are changed, lost, doubled or swapped: what a
     void a.close('done');
     const end = await b.ended;
     assert.deepEqual(received, frames.slice(0, received.length), `run ${run}`);
-    // Unseen are only faults of the very last message, which carries no frame, and garbage that happens to be the message itself.
+    // Unseen are only faults of the very last message, which carries no frame, and garbage that happens to be the
+    // message itself.
     if (end.clean) assert.equal(received.length, frames.length, `run ${run}`);
     else {
       assert.match(end.reason, /^[a-z][^\n]{10,200}$/);

@@ -1,11 +1,15 @@
-// Two linked ends in one process, for tests and simulations: everything is encoded, copied and decoded as on a network, so that errors of
-// ownership and of the protocol show. With a clock, a bandwidth and a latency it behaves like a shaped full-duplex link.
+// Two linked ends in one process, for tests and simulations: everything is encoded, copied and decoded as on a network,
+// so that errors of ownership and of the protocol show. With a clock, a bandwidth and a latency it behaves like a
+// shaped full-duplex link.
 
 import type { Clock } from '../clock.ts';
 import type { Link, LinkEnd } from './link.ts';
 import { type LinkLimits, type Wire, WireLink } from './wire-link.ts';
 
-/** Options of createMemoryLinks. Bandwidth and latency are read anew for each message: changing them in the object changes the network. */
+/**
+ * Options of createMemoryLinks. Bandwidth and latency are read anew for each message: changing them in the object
+ * changes the network.
+ */
 export interface MemoryLinkOptions {
   /** Default: real time, with deliveries in the next turn of the event loop. */
   readonly clock?: Clock;
@@ -53,7 +57,8 @@ class Line {
 
   #wait(): void {
     const [next] = this.#pending;
-    if (next !== undefined) this.#cancel = this.#clock.after(Math.max(0, next.atMs - this.#clock.now()), () => this.#run());
+    if (next !== undefined)
+      this.#cancel = this.#clock.after(Math.max(0, next.atMs - this.#clock.now()), () => this.#run());
   }
 
   /** Runs all that are due; what they add waits for the next turn. */
@@ -76,7 +81,8 @@ function createWire(
   ends: { readonly own: () => WireLink; readonly other: () => WireLink },
 ): Wire & { clear(): void } {
   const clock = options.clock ?? immediate;
-  const bytesPerMs = (): number => (options.bandwidthMbps === undefined ? Number.POSITIVE_INFINITY : options.bandwidthMbps * 125);
+  const bytesPerMs = (): number =>
+    options.bandwidthMbps === undefined ? Number.POSITIVE_INFINITY : options.bandwidthMbps * 125;
   const latencyMs = (): number => options.latencyMs ?? 0;
   const leaving = new Line(clock);
   const arriving = new Line(clock);

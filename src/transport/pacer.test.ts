@@ -1,4 +1,5 @@
-// The pacer on a virtual network: a shaped full-duplex link whose own buffer is endless, as a socket's on a slow link nearly is.
+// The pacer on a virtual network: a shaped full-duplex link whose own buffer is endless, as a socket's on a slow link
+// nearly is.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -90,7 +91,10 @@ function createNetwork(bandwidthMbps: number, latencyMs: number) {
       };
       send();
     },
-    /** Runs for so long; the use of the link towards `link` (1: all of its bandwidth), and the longest delay of urgent frames. */
+    /**
+     * Runs for so long; the use of the link towards `link` (1: all of its bandwidth), and the longest delay of urgent
+     * frames.
+     */
     async measure(durationMs: number): Promise<{ useOfA: number; useOfB: number; maxDelayMs: number }> {
       delays = [];
       const before = new Map(received);
@@ -103,7 +107,10 @@ function createNetwork(bandwidthMbps: number, latencyMs: number) {
 }
 
 function checkAtLeast(value: number, least: number): void {
-  assert.ok(value >= least && value <= 1.01, `${value.toFixed(3)} of the link is used towards one end, not at least ${least}`);
+  assert.ok(
+    value >= least && value <= 1.01,
+    `${value.toFixed(3)} of the link is used towards one end, not at least ${least}`,
+  );
 }
 
 function checkRate(link: Link, mbps: number, tolerance = 0.05): void {
@@ -202,7 +209,10 @@ test('pauses and small frames do not make a fast link look slow', async () => {
   checkAtMost(maxDelayMs, 2.1 + 0.3 + 1);
 });
 
-/** A pacer that has sent pieces of 5 ms over a link of 100 Mbps, each acknowledged so much later. Returns when the last was. */
+/**
+ * A pacer that has sent pieces of 5 ms over a link of 100 Mbps, each acknowledged so much later. Returns when the last
+ * was.
+ */
 function steadyPacer(ageMs: number): { readonly pacer: Pacer; readonly nowMs: number } {
   const pacer = new Pacer();
   const [pieceBytes, pieceMs, count, ahead] = [62_500, 5, 200, Math.ceil(ageMs / 5)];
@@ -231,7 +241,10 @@ test('after a silence no more is sent at once than without one, however late ack
       pacer.sent(62_500, nowMs + silenceMs);
       byteCount += 62_500;
     }
-    assert.ok(byteCount >= 10 * 12_500 && byteCount <= 17 * 12_500, `${byteCount} bytes after ${silenceMs} ms of silence`);
+    assert.ok(
+      byteCount >= 10 * 12_500 && byteCount <= 17 * 12_500,
+      `${byteCount} bytes after ${silenceMs} ms of silence`,
+    );
   }
 });
 
@@ -257,7 +270,8 @@ test('a clock that stood still while its machine slept does not stop the link', 
     [hourMs, 0],
   ] as const) {
     const pacer = new Pacer();
-    // A piece of 64 KiB every 5 ms, received 1 ms and acknowledged 2 ms later; after a hundred, one clock is an hour ahead of the other.
+    // A piece of 64 KiB every 5 ms, received 1 ms and acknowledged 2 ms later; after a hundred, one clock is an hour
+    // ahead of the other.
     for (let step = 0; step < 200; step++) {
       const atMs = 5 * step;
       const [own, peer] = step < 100 ? [0, 0] : [ownJumpMs, peerJumpMs];
@@ -327,7 +341,8 @@ for (const [mbps, laterMs] of [
       await clock.run(startMs + 30_000);
       // The later one has all of it to send when it begins; the rate is a guess in the first round.
       const idealMs = (2 * pieceCount * 262_144 * 8) / (mbps * 1000);
-      for (const endMs of ends) checkAtMost((endMs - startMs - laterMs) / idealMs, round === 0 ? 1.25 : 1.01, 'of the ideal time');
+      for (const endMs of ends)
+        checkAtMost((endMs - startMs - laterMs) / idealMs, round === 0 ? 1.25 : 1.01, 'of the ideal time');
       assert.equal(ends.length, 2);
     }
   });

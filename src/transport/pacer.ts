@@ -1,17 +1,18 @@
-// When the next piece may go. A socket's own buffers take megabytes, which on a slow link is seconds of delay for whatever is urgent; so
-// the receiver acknowledges bytes, and no more are sent than keep the link busy. The link's rate is measured with the receiver's clock
-// beside the sender's (as LEDBAT does, RFC 6817), only over times in which the link was certainly busy; with it, what still queues on the
-// way now is computed rather than waited for. So neither pauses nor traffic in the other direction, which delays acknowledgements, look
-// like a slow link. Also the end-to-end back-pressure: a receiver that does not take its frames stops acknowledging. Pure state; times
-// come in as parameters, in milliseconds.
+// When the next piece may go. A socket's own buffers take megabytes, which on a slow link is seconds of delay for
+// whatever is urgent; so the receiver acknowledges bytes, and no more are sent than keep the link busy. The link's rate
+// is measured with the receiver's clock beside the sender's (as LEDBAT does, RFC 6817), only over times in which the
+// link was certainly busy; with it, what still queues on the way now is computed rather than waited for. So neither
+// pauses nor traffic in the other direction, which delays acknowledgements, look like a slow link. Also the end-to-end
+// back-pressure: a receiver that does not take its frames stops acknowledging. Pure state; times come in as parameters,
+// in milliseconds.
 
 import { ProtocolError } from '../errors.ts';
 import type { LinkRate, Priority } from './link.ts';
 import { type Acknowledgement, maxTrailingBytes } from './piece.ts';
 
 /**
- * When a receiver acknowledges: not for less than `leastBytes`, at once for `mostBytes`, and otherwise not more often than every
- * `intervalMs`.
+ * When a receiver acknowledges: not for less than `leastBytes`, at once for `mostBytes`, and otherwise not more often
+ * than every `intervalMs`.
  */
 export const acknowledging: { readonly leastBytes: number; readonly mostBytes: number; readonly intervalMs: number } = {
   leastBytes: 8_192,
@@ -24,9 +25,11 @@ export const maxWindowBytes: number = 8 * 2 ** 20;
 export const controlReserveBytes: number = 2 ** 20;
 
 /**
- * Time for which a lane may queue on the way: enough to bridge the pauses of a busy sender, and no more. Acknowledgements wait behind what the other direction
- * queues, TCP's own too, which after a pause needs several of them before it fills the link again: with 60 ms the two members of an AllReduce at 100 Mbps left
- * a seventh of it unused. Far less for bulk, since a micro-batch may come any moment and waits for what is queued and for one piece (at 100 Mbps about 45 KB).
+ * Time for which a lane may queue on the way: enough to bridge the pauses of a busy sender, and no more.
+ * Acknowledgements wait behind what the other direction queues, TCP's own too, which after a pause needs several of
+ * them before it fills the link again: with 60 ms the two members of an AllReduce at 100 Mbps left a seventh of it
+ * unused. Far less for bulk, since a micro-batch may come any moment and waits for what is queued and for one piece (at
+ * 100 Mbps about 45 KB).
  */
 const queueMs = { pipeline: 10, bulk: 2.5 } as const;
 const leastQueueBytes = { pipeline: 24_576, bulk: 8_192 } as const;
@@ -40,8 +43,8 @@ const averageMs = 200;
 const initialBytesPerMs = 3_000;
 const initialMs = 10;
 /**
- * Computing without acknowledgements goes on for so much longer than they take on an idle link, in case the link has stopped: they may wait behind what the
- * other direction queues, which is no more either.
+ * Computing without acknowledgements goes on for so much longer than they take on an idle link, in case the link has
+ * stopped: they may wait behind what the other direction queues, which is no more either.
  */
 const maxExtraMs = 150;
 /** For bulk, which could wait behind it, only for so much longer than they took of late. */
@@ -97,15 +100,16 @@ export class Pacer {
   }
 
   /**
-   * Milliseconds until another piece of this lane may go: 0, or a time after which to ask again; Infinity: not before an
-   * acknowledgement.
+   * Milliseconds until another piece of this lane may go: 0, or a time after which to ask again; Infinity: not before
+   * an acknowledgement.
    */
   waitMs(lane: Priority, nowMs: number): number {
     const kind = lane === 'bulk' ? 'bulk' : 'pipeline';
     const reserve = lane === 'control' ? controlReserveBytes : 0;
     if (this.underWayBytes >= maxWindowBytes + reserve) return Number.POSITIVE_INFINITY;
     const allowed = Math.max(this.#bytesPerMs * queueMs[kind], leastQueueBytes[kind]) + reserve;
-    // On the sender's clock, the acknowledged bytes had left the queue at this time, but for the constant transit. A queue that was empty is no shorter for it.
+    // On the sender's clock, the acknowledged bytes had left the queue at this time, but for the constant transit. A
+    // queue that was empty is no shorter for it.
     const emptiedMs = Math.max(this.#newest.atMs - this.#leastTransitMs, this.#busySinceMs);
     const ageMs = this.#newest.byteCount === 0 ? 0 : nowMs - emptiedMs;
     const mostMs = this.#leastAgeMs + maxExtraMs;
@@ -134,7 +138,11 @@ export class Pacer {
     const before = this.#newest;
     this.#newest = acknowledgement;
     let record: Sent | undefined;
-    for (let next = this.#records[this.#firstRecord]; next && next.end <= byteCount; next = this.#records[this.#firstRecord]) {
+    for (
+      let next = this.#records[this.#firstRecord];
+      next && next.end <= byteCount;
+      next = this.#records[this.#firstRecord]
+    ) {
       record = next;
       this.#firstRecord++;
     }
@@ -160,7 +168,8 @@ export class Pacer {
     if (before.byteCount === 0) return;
     const busyMs = acknowledgement.atMs - before.atMs;
     const byteCount = acknowledgement.byteCount - before.byteCount;
-    // On an idle link this piece would have come before the last acknowledgement: since then the link has been busy without a pause.
+    // On an idle link this piece would have come before the last acknowledgement: since then the link has been busy
+    // without a pause.
     const isBusy = record.atMs + this.#leastTransitMs <= before.atMs + toleranceMs;
     if (!isBusy && byteCount <= this.#bytesPerMs * busyMs) return;
     const fade = Math.exp(-busyMs / averageMs);

@@ -12,7 +12,10 @@ const piece: Piece = {
   trailing: Uint8Array.of(4, 5),
 };
 
-function announced(message: Uint8Array | undefined, carrier: { readonly isProven: boolean }): Announcement & { kind: 'piece' } {
+function announced(
+  message: Uint8Array | undefined,
+  carrier: { readonly isProven: boolean },
+): Announcement & { kind: 'piece' } {
   const announcement = decodeMessage(message as Uint8Array, 7, carrier);
   assert.ok(announcement.kind === 'piece');
   return announcement;
@@ -46,7 +49,10 @@ test('long parts have a checksum of their own, but where the carrier proves that
   assert.throws(() => checkTrailing(checked, changed), /checksum of a message is wrong/);
   checkTrailing(announced(encodePiece(piece, 7, proven)[0], proven), changed);
   // A proven carrier takes messages with checksums too, and compares them.
-  assert.throws(() => checkTrailing(announced(encodePiece(piece, 7, unproven)[0], proven), changed), /checksum of a message is wrong/);
+  assert.throws(
+    () => checkTrailing(announced(encodePiece(piece, 7, unproven)[0], proven), changed),
+    /checksum of a message is wrong/,
+  );
 });
 
 test('no peer can leave the checksum out by itself', () => {
@@ -56,5 +62,8 @@ test('no peer can leave the checksum out by itself', () => {
 
 test('a trailing message of another length than announced is refused', () => {
   const announcement = announced(encodePiece(piece, 7, proven)[0], proven);
-  assert.throws(() => checkTrailing(announcement, Uint8Array.of(4)), /a message of 1 bytes came where 2 were announced/);
+  assert.throws(
+    () => checkTrailing(announcement, Uint8Array.of(4)),
+    /a message of 1 bytes came where 2 were announced/,
+  );
 });

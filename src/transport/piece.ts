@@ -1,11 +1,14 @@
-// Pieces: what really travels. A frame is cut into pieces, so that a long one never holds up a more urgent one for longer than a piece. A
-// piece is one message with a header and the frame's small parts, and, where `trailingBytes` says so, a second message: the raw bytes of
-// (a part of) one tensor, which so reaches the socket and leaves it without being copied. Each message has a checksum; the sequence number
-// makes a lost, doubled or reordered one visible. A third kind of message acknowledges bytes. Where the carrier proves that nothing was changed
-// (TLS), trailing messages, which are nearly all bytes, have no checksum.
+// Pieces: what really travels. A frame is cut into pieces, so that a long one never holds up a more urgent one for
+// longer than a piece. A piece is one message with a header and the frame's small parts, and, where `trailingBytes`
+// says so, a second message: the raw bytes of (a part of) one tensor, which so reaches the socket and leaves it without
+// being copied. Each message has a checksum; the sequence number makes a lost, doubled or reordered one visible. A
+// third kind of message acknowledges bytes. Where the carrier proves that nothing was changed (TLS), trailing messages,
+// which are nearly all bytes, have no checksum.
 //
-//   0 checksum of all after it in this message   4 sequence number   8 magic   9 lane (3: acknowledgement)   10 flags   11 zero
-//   12 bytes of the trailing message   16 its checksum, or zero   20 the frame's bytes (an acknowledgement: count and time as doubles)
+//   0 checksum of all after it in this message   4 sequence number   8 magic   9 lane (3: acknowledgement)   10 flags
+//   11 zero
+//   12 bytes of the trailing message   16 its checksum, or zero   20 the frame's bytes (an acknowledgement: count and
+//   time as doubles)
 
 import { crc32 } from 'node:zlib';
 import { ProtocolError } from '../errors.ts';
@@ -64,7 +67,10 @@ export type Announcement =
 
 /** What the carrier of messages proves by itself. */
 export interface Carrier {
-  /** That nothing was changed on the way. Both ends of a link know it of themselves; one that does not refuses messages without checksums. */
+  /**
+   * That nothing was changed on the way. Both ends of a link know it of themselves; one that does not refuses messages
+   * without checksums.
+   */
   readonly isProven: boolean;
 }
 
@@ -75,7 +81,8 @@ export function encodePiece(piece: Piece, sequence: number, { isProven }: Carrie
   const message = Buffer.allocUnsafe(length);
   const { lane, first, last, inline, trailing } = piece;
   const isChecked = trailing !== undefined && !isProven;
-  const flags = (first ? firstFlag : 0) | (last ? lastFlag : 0) | (trailing !== undefined && isProven ? uncheckedFlag : 0);
+  const flags =
+    (first ? firstFlag : 0) | (last ? lastFlag : 0) | (trailing !== undefined && isProven ? uncheckedFlag : 0);
   writeHeader(message, sequence, lanes.indexOf(lane), flags);
   message.writeUInt32LE(trailing?.length ?? 0, 12);
   message.writeUInt32LE(isChecked ? crc32(trailing) : 0, 16);
@@ -109,10 +116,12 @@ function writeHeader(message: Buffer, sequence: number, lane: number, flags: num
 
 /** Reads a message with a header, the `sequence`-th of its link. Throws ProtocolError. */
 export function decodeMessage(message: Uint8Array, sequence: number, { isProven }: Carrier): Announcement {
-  if (message.length < headerBytes) throw new ProtocolError(`a message of ${message.length} bytes is shorter than its header`);
+  if (message.length < headerBytes)
+    throw new ProtocolError(`a message of ${message.length} bytes is shorter than its header`);
   const view = new DataView(message.buffer, message.byteOffset, message.byteLength);
   const [lane, flags] = [message[9] as number, message[10] as number];
-  if (message[8] !== magic || message[11] !== 0) throw new ProtocolError('a message does not begin with the header of this protocol');
+  if (message[8] !== magic || message[11] !== 0)
+    throw new ProtocolError('a message does not begin with the header of this protocol');
   if (view.getUint32(4, true) !== sequence)
     throw new ProtocolError(`message ${view.getUint32(4, true)} came in the place of message ${sequence}`);
   const trailingBytes = view.getUint32(12, true);
@@ -132,13 +141,23 @@ export function decodeMessage(message: Uint8Array, sequence: number, { isProven 
   if (isUnchecked && !isProven) throw new ProtocolError('a message has no checksum, on a link that needs one');
   const trailingChecksum = isUnchecked ? undefined : view.getUint32(16, true);
   const [first, last] = [(flags & firstFlag) !== 0, (flags & lastFlag) !== 0];
-  return { kind: 'piece', lane: priority, first, last, inline: message.subarray(headerBytes), trailingBytes, trailingChecksum };
+  return {
+    kind: 'piece',
+    lane: priority,
+    first,
+    last,
+    inline: message.subarray(headerBytes),
+    trailingBytes,
+    trailingChecksum,
+  };
 }
 
 /** Checks the message that follows an announcement. Throws ProtocolError. */
 export function checkTrailing(announcement: Announcement & { kind: 'piece' }, trailing: Uint8Array): void {
   if (trailing.length !== announcement.trailingBytes) {
-    throw new ProtocolError(`a message of ${trailing.length} bytes came where ${announcement.trailingBytes} were announced`);
+    throw new ProtocolError(
+      `a message of ${trailing.length} bytes came where ${announcement.trailingBytes} were announced`,
+    );
   }
   const { trailingChecksum } = announcement;
   if (trailingChecksum !== undefined && crc32(trailing) !== trailingChecksum) throw wrongChecksum();

@@ -1,13 +1,14 @@
-// The outgoing queue of a link: one lane for each priority, a limit in bytes, and frames cut into pieces as they leave. Pure state: it
-// knows no socket and no clock. The link (wire-link.ts) asks it for the next piece and tells it when a piece's memory is free again.
+// The outgoing queue of a link: one lane for each priority, a limit in bytes, and frames cut into pieces as they leave.
+// Pure state: it knows no socket and no clock. The link (wire-link.ts) asks it for the next piece and tells it when a
+// piece's memory is free again.
 
 import { assert } from '../assert.ts';
 import type { Priority } from './link.ts';
 import { lanes, maxMessageBytes, type Piece } from './piece.ts';
 
 /**
- * Parts shorter than this are copied into the message with the header: below it a second message costs as much as the copy
- * (bench/results).
+ * Parts shorter than this are copied into the message with the header: below it a second message costs as much as the
+ * copy (bench/results).
  */
 const inlineBelowBytes = 16_384;
 /** Room for small parts in one message; the header needs a little. */
@@ -53,17 +54,32 @@ export class SendQueue {
     return lanes.find((lane) => this.#waiting[lane].length > 0);
   }
 
-  /** Adds an encoded frame. Settles when the frame's memory is no longer needed: all of it copied or handed to the operating system. */
+  /**
+   * Adds an encoded frame. Settles when the frame's memory is no longer needed: all of it copied or handed to the
+   * operating system.
+   */
   add(lane: Priority, parts: readonly Uint8Array[]): Promise<void> {
     for (const part of parts) this.#bytes += part.length;
     return new Promise((resolve, reject) => {
-      const entry: Entry = { lane, parts, partIndex: 0, partOffset: 0, started: false, heldPieceCount: 0, resolve, reject };
+      const entry: Entry = {
+        lane,
+        parts,
+        partIndex: 0,
+        partOffset: 0,
+        started: false,
+        heldPieceCount: 0,
+        resolve,
+        reject,
+      };
       this.#waiting[lane].push(entry);
       this.#open.add(entry);
     });
   }
 
-  /** Takes a piece from the front of a lane: at most `maxBytes` of small parts up to the first long one, and at most as much of that. */
+  /**
+   * Takes a piece from the front of a lane: at most `maxBytes` of small parts up to the first long one, and at most as
+   * much of that.
+   */
   take(lane: Priority, maxBytes: number): OutgoingPiece {
     const entry = this.#waiting[lane][0];
     assert(entry !== undefined, `the ${lane} lane has something to send`);
@@ -94,11 +110,16 @@ export class SendQueue {
     const last = entry.partIndex === entry.parts.length;
     entry.started = true;
     if (last) this.#waiting[lane].shift();
-    return this.#outgoing(entry, { lane, first, last, inline, ...(trailing && { trailing }) }, inlineBytes + (trailing?.length ?? 0));
+    return this.#outgoing(
+      entry,
+      { lane, first, last, inline, ...(trailing && { trailing }) },
+      inlineBytes + (trailing?.length ?? 0),
+    );
   }
 
   #outgoing(entry: Entry, piece: Piece, byteCount: number): OutgoingPiece {
-    // What is inline is copied by the caller before any promise continues; only a trailing part keeps the frame's memory in use.
+    // What is inline is copied by the caller before any promise continues; only a trailing part keeps the frame's
+    // memory in use.
     const holds = piece.trailing !== undefined;
     if (holds) entry.heldPieceCount++;
     else if (piece.last) this.#settle(entry);

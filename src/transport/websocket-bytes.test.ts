@@ -30,12 +30,21 @@ function encoded(data: Buffer, opcode: number, mask: readonly number[] | undefin
 }
 
 /** What a server makes of the caller's bytes: messages that it took itself, and all that it left to `ws`. */
-function createTap(): { feed(bytes: Buffer): Promise<void>; divert(): void; received: Buffer[]; left(): Buffer; fail(): void } {
+function createTap(): {
+  feed(bytes: Buffer): Promise<void>;
+  divert(): void;
+  received: Buffer[];
+  left(): Buffer;
+  fail(): void;
+} {
   const socket = Object.assign(new EventEmitter(), { readyState: WebSocket.OPEN });
   const stream = new PassThrough();
   const left: Buffer[] = [];
   stream.on('data', (bytes: Buffer) => left.push(bytes));
-  const tap = new WebSocketBytes(socket as unknown as ws.WebSocket, stream as unknown as Socket, { isServer: true, maxMessageBytes });
+  const tap = new WebSocketBytes(socket as unknown as ws.WebSocket, stream as unknown as Socket, {
+    isServer: true,
+    maxMessageBytes,
+  });
   const received: Buffer[] = [];
   return {
     // A stream hands on what is written to it before it says so.
@@ -68,7 +77,10 @@ test('whole binary messages of all lengths are taken, with any mask, however the
     const lengths = [0, 1, 125, 126, 127, 65_535, 65_536, 1 + random.integer(200_000)];
     const [messages, parts, pings]: [Buffer[], Buffer[], Buffer[]] = [[], [], []];
     for (const length of lengths) {
-      const [message, mask] = [randomBytes(random, length), random.integer(2) === 0 ? [0, 0, 0, 0] : [...randomBytes(random, 4)]];
+      const [message, mask] = [
+        randomBytes(random, length),
+        random.integer(2) === 0 ? [0, 0, 0, 0] : [...randomBytes(random, 4)],
+      ];
       const between = encoded(randomBytes(random, random.integer(20)), ping, [1, 2, 3, 4]);
       messages.push(message);
       pings.push(between);
@@ -152,7 +164,9 @@ test('a socket that a server accepted reads into the one buffer it is given, and
   const read: string[] = [];
   accepted.on('data', () => assert.fail('no memory of its own'));
   // Node's own places for it are there, in every version that this test runs on.
-  assert.ok(readInto(accepted, buffer, (bytes) => read.push(bytes.buffer === buffer.buffer ? bytes.toString() : 'elsewhere')));
+  assert.ok(
+    readInto(accepted, buffer, (bytes) => read.push(bytes.buffer === buffer.buffer ? bytes.toString() : 'elsewhere')),
+  );
   caller.end('0123456789abcdefghij');
   await once(accepted, 'end');
   assert.equal(read.join(''), '0123456789abcdefghij');

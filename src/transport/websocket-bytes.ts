@@ -1,6 +1,7 @@
-// The bytes of a WebSocket that `ws` has opened: `ws` shakes hands, answers pings and closes; whole binary messages, which is all that links exchange, are
-// written and read here (RFC 6455, 5.2), so that a tensor's bytes go from its memory to the socket, and from the socket into its memory, with one
-// copy at most. Whatever else comes (texts, fragments, reserved bits, lengths beyond the limit) is left to `ws`, from there on for good.
+// The bytes of a WebSocket that `ws` has opened: `ws` shakes hands, answers pings and closes; whole binary messages,
+// which is all that links exchange, are written and read here (RFC 6455, 5.2), so that a tensor's bytes go from its
+// memory to the socket, and from the socket into its memory, with one copy at most. Whatever else comes (texts,
+// fragments, reserved bits, lengths beyond the limit) is left to `ws`, from there on for good.
 
 import type { Socket } from 'node:net';
 import { WebSocket } from 'ws';
@@ -18,20 +19,25 @@ export interface MessageReceiver {
 /** FIN and the opcode of binary messages; no reserved bits. */
 const wholeBinary = 0x82;
 const closeOpcode = 8;
-/** Close, ping and pong, each in one frame and of at most so many bytes. What differs is a mistake, of which `ws` tells some time later. */
+/**
+ * Close, ping and pong, each in one frame and of at most so many bytes. What differs is a mistake, of which `ws` tells
+ * some time later.
+ */
 const controls: readonly number[] = [0x88, 0x89, 0x8a];
 const maxControlBytes = 125;
 const maskBit = 0x80;
 const maxHeaderBytes = 14;
 /**
- * One buffer for all sockets of a thread, since what is in it is used before the next is read: it stays in the processor's cache, where a new one for
- * each read costs as much as all the rest of receiving, and half as much again for collecting it.
+ * One buffer for all sockets of a thread, since what is in it is used before the next is read: it stays in the
+ * processor's cache, where a new one for each read costs as much as all the rest of receiving, and half as much again
+ * for collecting it.
  */
 const readBuffer = Buffer.allocUnsafeSlow(65_536);
 
 /**
- * Writes the header of a binary message. A caller has to mask: with zeros, which changes nothing. Masks guard the network against scripts that browsers run
- * for strangers (RFC 6455, 10.3); a program of its own could write any bytes to a plain socket as well.
+ * Writes the header of a binary message. A caller has to mask: with zeros, which changes nothing. Masks guard the
+ * network against scripts that browsers run for strangers (RFC 6455, 10.3); a program of its own could write any bytes
+ * to a plain socket as well.
  */
 function writeHeader(target: Buffer, offset: number, byteCount: number, isMasked: boolean): number {
   const mask = isMasked ? maskBit : 0;
@@ -53,7 +59,10 @@ function writeHeader(target: Buffer, offset: number, byteCount: number, isMasked
 /** A short message is copied behind its header; a longer one is a part of its own. */
 const joinBelowBytes = 4_096;
 
-/** The header of each message and the message, in as few parts as copying nothing long allows. Messages are shorter than 4 GiB. */
+/**
+ * The header of each message and the message, in as few parts as copying nothing long allows. Messages are shorter than
+ * 4 GiB.
+ */
 export function frameMessages(messages: readonly Uint8Array[], isMasked: boolean): Uint8Array[] {
   let byteCount = 0;
   for (const { length } of messages) byteCount += maxHeaderBytes + (length < joinBelowBytes ? length : 0);
@@ -92,7 +101,10 @@ type Destination =
   | { readonly kind: 'web-socket'; readonly isClose: boolean }
   | { readonly kind: 'receiver'; readonly room: Uint8Array | undefined; readonly mask: Uint8Array | undefined };
 
-/** A WebSocket's messages, diverted from `ws` once it is told to; until then it only counts their bytes, to know where the next begins. */
+/**
+ * A WebSocket's messages, diverted from `ws` once it is told to; until then it only counts their bytes, to know where
+ * the next begins.
+ */
 export class WebSocketBytes {
   readonly #socket: WebSocket;
   /** What it runs on. */
@@ -114,7 +126,10 @@ export class WebSocketBytes {
   /** The peer has said its last word. */
   #isClosed = false;
 
-  /** To be made as soon as `ws` has the socket, before anything is read from it. `isServer`: what comes is masked, and what goes is not. */
+  /**
+   * To be made as soon as `ws` has the socket, before anything is read from it. `isServer`: what comes is masked, and
+   * what goes is not.
+   */
   constructor(
     socket: WebSocket,
     stream: Socket,
@@ -143,7 +158,10 @@ export class WebSocketBytes {
     this.#readHere();
   }
 
-  /** Sends messages in this order; `done` is called when their memory is free: also where the socket has closed, which says so itself. */
+  /**
+   * Sends messages in this order; `done` is called when their memory is free: also where the socket has closed, which
+   * says so itself.
+   */
   send(messages: readonly Uint8Array[], done: () => void): void {
     if (this.#socket.readyState !== WebSocket.OPEN) {
       queueMicrotask(done);
@@ -194,7 +212,11 @@ export class WebSocketBytes {
     if (this.#receiver !== undefined && isOurs) {
       const mask = this.#isServer ? Uint8Array.from(header.subarray(-4)) : undefined;
       const isChanged = mask?.some((byte) => byte !== 0) === true;
-      this.#destination = { kind: 'receiver', room: this.#receiver.room(byteCount), mask: isChanged ? mask : undefined };
+      this.#destination = {
+        kind: 'receiver',
+        room: this.#receiver.room(byteCount),
+        mask: isChanged ? mask : undefined,
+      };
     } else {
       this.#isForeign = this.#receiver !== undefined && !isControl;
       this.#destination = { kind: 'web-socket', isClose: (first & 0x0f) === closeOpcode };
@@ -233,21 +255,30 @@ export class WebSocketBytes {
 }
 
 function unmask(bytes: Uint8Array, mask: Uint8Array, position: number): void {
-  for (let index = 0; index < bytes.length; index++) bytes[index] = (bytes[index] as number) ^ (mask[(position + index) & 3] as number);
+  for (let index = 0; index < bytes.length; index++)
+    bytes[index] = (bytes[index] as number) ^ (mask[(position + index) & 3] as number);
 }
 
 /**
- * Lets an open socket read into `buffer`, again and again, instead of into new memory each time: what `new Socket({ onread })` does for the caller's
- * side alone. Node has no public way to do it for sockets that a server accepted, so that its own places for it are filled in; where they are not found,
- * it returns false and changes nothing.
+ * Lets an open socket read into `buffer`, again and again, instead of into new memory each time: what `new Socket({
+ * onread })` does for the caller's side alone. Node has no public way to do it for sockets that a server accepted, so
+ * that its own places for it are filled in; where they are not found, it returns false and changes nothing.
  */
 export function readInto(socket: Socket, buffer: Buffer, onBytes: (bytes: Buffer) => void): boolean {
-  const { _handle: handle } = socket as { readonly _handle?: { readonly useUserBuffer?: (buffer: Uint8Array) => void } | null };
+  const { _handle: handle } = socket as {
+    readonly _handle?: { readonly useUserBuffer?: (buffer: Uint8Array) => void } | null;
+  };
   const symbols = Object.getOwnPropertySymbols(socket);
   const [place, callback, generator] = ['kBuffer', 'kBufferCb', 'kBufferGen'].map((name) =>
     symbols.find(({ description }) => description === name),
   );
-  if (typeof handle?.useUserBuffer !== 'function' || place === undefined || callback === undefined || generator === undefined) return false;
+  if (
+    typeof handle?.useUserBuffer !== 'function' ||
+    place === undefined ||
+    callback === undefined ||
+    generator === undefined
+  )
+    return false;
   Object.assign(socket, {
     [place]: buffer,
     [generator]: null,

@@ -1,4 +1,5 @@
-// A Link over an established WebSocket of `ws`: the wire under wire-link.ts, signs of life, and closing in bounded time.
+// A Link over an established WebSocket of `ws`: the wire under wire-link.ts, signs of life, and closing in bounded
+// time.
 
 import { TLSSocket } from 'node:tls';
 import { type RawData, WebSocket } from 'ws';
@@ -58,7 +59,11 @@ export function createWebSocketLink(socket: WebSocket, bytes: WebSocketBytes, op
     closing = { clean: false, reason: `no sign of life from ${options.peer} for ${(silentMs / 1000).toFixed(1)} s` };
     socket.terminate();
   });
-  bytes.divert({ room: (byteCount) => link.room(byteCount), message: (message) => link.message(message), seen: life.seen });
+  bytes.divert({
+    room: (byteCount) => link.room(byteCount),
+    message: (message) => link.message(message),
+    seen: life.seen,
+  });
   socket.on('message', (data: RawData, isBinary: boolean) => {
     // A text is no message of this protocol: it is passed on as what it is, bytes that begin with no header.
     link.message(isBinary ? bytesOf(data) : new Uint8Array(0));
@@ -83,7 +88,10 @@ function endOf(code: number, reason: string, failure: string | undefined, closin
   if (code === cleanCode) return { clean: true, reason };
   if (reason !== '') return { clean: false, reason };
   if (closing !== undefined) return closing; // the peer was gone before it answered the close
-  return { clean: false, reason: failure === undefined ? 'the connection was lost' : `the connection was lost: ${failure}` };
+  return {
+    clean: false,
+    reason: failure === undefined ? 'the connection was lost' : `the connection was lost: ${failure}`,
+  };
 }
 
 /** Pings, and watches that anything comes. */

@@ -10,7 +10,15 @@ import { startRelay } from '../testing/relay.ts';
 import { createSelfSigned } from '../testing/self-signed.ts';
 import type { Hello } from './handshake.ts';
 import type { Frame, Link } from './link.ts';
-import { type Accepted, type ConnectOptions, connect, type LinkServer, type ListenOptions, listen, type TlsOptions } from './websocket.ts';
+import {
+  type Accepted,
+  type ConnectOptions,
+  connect,
+  type LinkServer,
+  type ListenOptions,
+  listen,
+  type TlsOptions,
+} from './websocket.ts';
 
 const secret = '7K2M-Q0ZD-XW4R-9TBC';
 const hello: Hello = { protocol: 1, purpose: 'worker', name: 'b', credential: secret };
@@ -99,7 +107,11 @@ async function readAll(socket: Socket): Promise<string> {
 }
 
 linkSuite('WebSocket links, seen from the caller', async (options) => {
-  const { server, links } = await serve({ ...options, authenticate: () => ({ kind: 'accepted', name: 'a' }), name: 'b' });
+  const { server, links } = await serve({
+    ...options,
+    authenticate: () => ({ kind: 'accepted', name: 'a' }),
+    name: 'b',
+  });
   const relay = await startRelay({ port: server.port, seed: 1 });
   const { link: a } = await connect(`ws://127.0.0.1:${relay.port}`, { ...options, hello });
   const release = async (): Promise<void> => {
@@ -151,11 +163,14 @@ test('after ten wrong credentials an address has to wait', async () => {
   const clock = { now: () => nowMs, after: () => () => {} };
   const { server, links } = await serve({ clock });
   const wrong = { ...hello, credential: 'guess' };
-  for (let attempt = 0; attempt < 10; attempt++) await assert.rejects(connect(server.url, { hello: wrong }), InputError);
+  for (let attempt = 0; attempt < 10; attempt++)
+    await assert.rejects(connect(server.url, { hello: wrong }), InputError);
   for (const given of [wrong, hello]) {
     await assert.rejects(
       connect(server.url, { hello: given }),
-      (error) => error instanceof RunError && /refuses this connection: too many wrong codes: try again in a minute$/.test(error.message),
+      (error) =>
+        error instanceof RunError &&
+        /refuses this connection: too many wrong codes: try again in a minute$/.test(error.message),
     );
   }
   nowMs = 60_000;
@@ -171,8 +186,13 @@ test('a refusal may ask to try again; a check that fails is no fault of the call
     },
     () => Promise.reject(new Error('disk on fire')),
   ];
-  const { server, refusals } = await serve({ authenticate: (...given) => (verdicts.shift() as ListenOptions['authenticate'])(...given) });
-  await assert.rejects(connect(server.url, { hello }), (error) => error instanceof RunError && error.message === 'the run is full');
+  const { server, refusals } = await serve({
+    authenticate: (...given) => (verdicts.shift() as ListenOptions['authenticate'])(...given),
+  });
+  await assert.rejects(
+    connect(server.url, { hello }),
+    (error) => error instanceof RunError && error.message === 'the run is full',
+  );
   for (let run = 0; run < 2; run++) {
     await assert.rejects(
       connect(server.url, { hello }),
@@ -207,11 +227,21 @@ test('addresses that cannot be listened on or reached are told apart', async () 
   const isInput = (message: RegExp) => (error: unknown) => error instanceof InputError && message.test(error.message);
   const isRun = (message: RegExp) => (error: unknown) => error instanceof RunError && message.test(error.message);
   await assert.rejects(listen(options), isInput(/^port \d+ of 127\.0\.0\.1 is taken: choose another with --port$/));
-  await assert.rejects(listen({ ...options, host: '192.0.2.1' }), isInput(/^192\.0\.2\.1 is no address of this machine/));
+  await assert.rejects(
+    listen({ ...options, host: '192.0.2.1' }),
+    isInput(/^192\.0\.2\.1 is no address of this machine/),
+  );
   await server.close('done');
-  await assert.rejects(connect(server.url, { hello }), isRun(/^nothing listens at ws:\/\/127\.0\.0\.1:\d+: start it there first/));
+  await assert.rejects(
+    connect(server.url, { hello }),
+    isRun(/^nothing listens at ws:\/\/127\.0\.0\.1:\d+: start it there first/),
+  );
   for (const url of ['', '127.0.0.1:7700', 'http://127.0.0.1:7700', 'ws://', 'ws://a#b'])
-    await assert.rejects(connect(url, { hello }), isInput(/is no address to connect to: write it as ws:\/\/HOST:PORT$/), url);
+    await assert.rejects(
+      connect(url, { hello }),
+      isInput(/is no address to connect to: write it as ws:\/\/HOST:PORT$/),
+      url,
+    );
 });
 
 test('other programs, silence and an abort end the attempt', async () => {
@@ -229,7 +259,10 @@ test('other programs, silence and an abort end the attempt', async () => {
   }
   const at = (server: { address(): unknown }): string => `ws://127.0.0.1:${(server.address() as AddressInfo).port}`;
   const attempt = (server: { address(): unknown }, message: RegExp, options: Partial<ConnectOptions> = {}) =>
-    assert.rejects(connect(at(server), { hello, ...options }), (error) => error instanceof RunError && message.test(error.message));
+    assert.rejects(
+      connect(at(server), { hello, ...options }),
+      (error) => error instanceof RunError && message.test(error.message),
+    );
   await attempt(http, /answers with HTTP status 200: another program seems to listen there$/);
   await attempt(rude, /cannot be reached \(HPE_INVALID_CONSTANT\)/);
   await attempt(silent, /did not answer within 0\.02 s$/, { timeoutMs: 20 });
@@ -256,7 +289,10 @@ test('wrong hosts, browsers and plain requests are refused before the upgrade', 
   assert.equal(await answer(upgradeRequest({ Origin: 'http://localhost' })), 'HTTP/1.1 403 Forbidden');
   assert.equal(await answer('GET / HTTP/1.1\r\nHost: localhost\r\n\r\n'), 'HTTP/1.1 426 Upgrade Required');
   assert.equal(await answer(upgradeRequest({ 'Sec-WebSocket-Version': '7' })), 'HTTP/1.1 400 Bad Request');
-  assert.deepEqual(refusals, ['this server does not go by that host name: use its address', 'browsers cannot connect to this server']);
+  assert.deepEqual(refusals, [
+    'this server does not go by that host name: use its address',
+    'browsers cannot connect to this server',
+  ]);
   await checkServed(server.url.replace('127.0.0.1', 'localhost'), links);
   const named = new WebSocket(server.url, { headers: { host: 'desk.local:1' } });
   await once(named, 'open');
@@ -278,11 +314,23 @@ test('garbage, cut and oversized hellos, and second messages cost the caller its
   await raw((socket) => socket.write(`GET / HTTP/1.1\r\nHost: localhost\r\nX: ${'x'.repeat(20_000)}\r\n`));
   // A message of 2^32 − 1 bytes, of which only some come.
   await raw((socket) =>
-    socket.write(Buffer.concat([Buffer.from(upgradeRequest()), Buffer.from('82ff00000000ffffffff00000000', 'hex'), Buffer.alloc(10_000)])),
+    socket.write(
+      Buffer.concat([
+        Buffer.from(upgradeRequest()),
+        Buffer.from('82ff00000000ffffffff00000000', 'hex'),
+        Buffer.alloc(10_000),
+      ]),
+    ),
   );
   // One of 1 MiB, which frames may have, but no hello.
   await raw((socket) =>
-    socket.write(Buffer.concat([Buffer.from(upgradeRequest()), Buffer.from('82ff000000000010000000000000', 'hex'), Buffer.alloc(10_000)])),
+    socket.write(
+      Buffer.concat([
+        Buffer.from(upgradeRequest()),
+        Buffer.from('82ff000000000010000000000000', 'hex'),
+        Buffer.alloc(10_000),
+      ]),
+    ),
   );
 
   const closeCode = async (...messages: (string | Buffer)[]): Promise<number> => {
@@ -365,7 +413,8 @@ test('a peer that gives no sign of life is given up; one that only answers pings
 });
 
 test('a frozen process gives its peers the time to be heard again', async () => {
-  // The clock jumps as after SIGSTOP and SIGCONT: the timer that was due is late, and what the peer sent is still unread.
+  // The clock jumps as after SIGSTOP and SIGCONT: the timer that was due is late, and what the peer sent is still
+  // unread.
   let nowMs = 0;
   let timers: { atMs: number; callback: () => void }[] = [];
   const clock = {
@@ -402,7 +451,11 @@ test('over TLS 1.3 frames arrive; who is not trusted, speaks plainly or has no c
   const { server, links } = await serve({ tls: own });
   assert.match(server.url, /^wss:\/\/127\.0\.0\.1:\d+$/);
   const { link } = await connect(server.url, { hello, tls: { ca: own.cert } });
-  const value = { type: 'float32', shape: [2 ** 20], data: new Float32Array(2 ** 20).map((_, index) => index) } as const;
+  const value = {
+    type: 'float32',
+    shape: [2 ** 20],
+    data: new Float32Array(2 ** 20).map((_, index) => index),
+  } as const;
   for (const [from, to] of [
     [link, links[0] as Link],
     [links[0] as Link, link],
@@ -421,7 +474,11 @@ test('over TLS 1.3 frames arrive; who is not trusted, speaks plainly or has no c
   const mutual = await serve({ tls: { ...own, ca: other.cert } });
   const { link: known } = await connect(mutual.server.url, { hello, tls: { ...other, ca: own.cert } });
   await known.close('done');
-  await refused(mutual.server.url, { ca: own.cert }, /does not accept the certificate of this device \(.*CERTIFICATE_REQUIRED\)$/);
+  await refused(
+    mutual.server.url,
+    { ca: own.cert },
+    /does not accept the certificate of this device \(.*CERTIFICATE_REQUIRED\)$/,
+  );
   await refused(
     mutual.server.url,
     { ...own, ca: own.cert },

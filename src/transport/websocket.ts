@@ -1,6 +1,6 @@
-// WebSocket links for Node: `connect` dials, `listen` serves. Before a caller has shown a valid credential it costs the server a bounded
-// little: one message of 4 KiB, five seconds, one of a few places. Certificates (tls/) and credentials are the caller's business; policy
-// comes in as options.
+// WebSocket links for Node: `connect` dials, `listen` serves. Before a caller has shown a valid credential it costs the
+// server a bounded little: one message of 4 KiB, five seconds, one of a few places. Certificates (tls/) and credentials
+// are the caller's business; policy comes in as options.
 
 import type { X509Certificate } from 'node:crypto';
 import { createServer as createHttpServer, type IncomingMessage, type Server, STATUS_CODES } from 'node:http';
@@ -13,7 +13,15 @@ import { defined } from '../assert.ts';
 import { type Clock, systemClock } from '../clock.ts';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import { createFailureLimiter, judgeUpgrade, plainAddress } from './admission.ts';
-import { encodeHandshake, type Hello, maxHandshakeBytes, parseAnswer, parseHello, type Refused, type Welcome } from './handshake.ts';
+import {
+  encodeHandshake,
+  type Hello,
+  maxHandshakeBytes,
+  parseAnswer,
+  parseHello,
+  type Refused,
+  type Welcome,
+} from './handshake.ts';
 import type { Link } from './link.ts';
 import { WebSocketBytes } from './websocket-bytes.ts';
 import { createWebSocketLink, type Heartbeat, maxPayloadBytes } from './websocket-link.ts';
@@ -35,9 +43,15 @@ export interface TlsOptions {
   readonly key?: string;
   /** Whom to trust; on a server it also asks callers for a certificate. */
   readonly ca?: string;
-  /** On a server: callers without a certificate may say hello too; `authenticate` sees that they have none. Default false. */
+  /**
+   * On a server: callers without a certificate may say hello too; `authenticate` sees that they have none. Default
+   * false.
+   */
   readonly unknownCallers?: boolean;
-  /** On a caller: judges the server's trusted certificate by itself, instead of by the address; an error is the reason for refusing. */
+  /**
+   * On a caller: judges the server's trusted certificate by itself, instead of by the address; an error is the reason
+   * for refusing.
+   */
   checkServerIdentity?(host: string, certificate: PeerCertificate): Error | undefined;
   /** On a caller: `ca` may hold a certificate that is not its own issuer's. */
   readonly allowPartialTrustChain?: boolean;
@@ -73,8 +87,15 @@ export interface ListenOptions extends WebSocketOptions {
   readonly port: number;
   /** This server's name, for its callers. */
   readonly name: string;
-  /** Decides about a caller, by its credential and its certificate, which is trusted. A refusal without `retry` counts as a failure of that address. */
-  authenticate(hello: Hello, address: string, certificate?: X509Certificate): Accepted | Refused | Promise<Accepted | Refused>;
+  /**
+   * Decides about a caller, by its credential and its certificate, which is trusted. A refusal without `retry` counts
+   * as a failure of that address.
+   */
+  authenticate(
+    hello: Hello,
+    address: string,
+    certificate?: X509Certificate,
+  ): Accepted | Refused | Promise<Accepted | Refused>;
   /** A caller was accepted. A ProtocolError thrown here, such as over its facts, closes the link with its message. */
   onLink(link: Link, hello: Hello): void;
   /** A caller was turned away; for a log or a counter. The reason holds nothing secret. */
@@ -110,8 +131,8 @@ const maxErrorBodyBytes = 1024;
 const handshakeSlackBytes = 256;
 
 /**
- * Dials a server, says hello, and resolves to the link once welcome. Throws InputError when the URL or the credential is wrong, RunError
- * when the server cannot be reached, is another program, or asks to try later.
+ * Dials a server, says hello, and resolves to the link once welcome. Throws InputError when the URL or the credential
+ * is wrong, RunError when the server cannot be reached, is another program, or asks to try later.
  */
 export function connect(url: string, options: ConnectOptions): Promise<Connection> {
   return new Promise((resolve, reject) => {
@@ -138,7 +159,9 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
       reject(error);
     };
     const onAbort = (): void => fail(new RunError(`connecting to ${url} was cancelled`));
-    const cancelTimeout = clock.after(timeoutMs, () => fail(new RunError(`${url} did not answer within ${timeoutMs / 1000} s`)));
+    const cancelTimeout = clock.after(timeoutMs, () =>
+      fail(new RunError(`${url} did not answer within ${timeoutMs / 1000} s`)),
+    );
     abortSignal?.addEventListener('abort', onAbort);
 
     socket.on('error', (error) => fail(connectError(url, error)));
@@ -168,7 +191,11 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
           welcome: answer,
         });
       } catch (error) {
-        fail(error instanceof ProtocolError ? new RunError(`${url} is no Asteroid of this release: ${error.message}`) : (error as Error));
+        fail(
+          error instanceof ProtocolError
+            ? new RunError(`${url} is no Asteroid of this release: ${error.message}`)
+            : (error as Error),
+        );
       }
     });
     if (abortSignal?.aborted) onAbort();
@@ -193,7 +220,8 @@ function connectError(url: string, error: Error & { readonly code?: string }): E
   const code = error.code ?? error.message;
   if (/ALERT/.test(code)) return new RunError(`${url} does not accept the certificate of this device (${code})`);
   if (/CERT|UNABLE_TO_VERIFY/.test(code)) return new RunError(`the certificate of ${url} is not trusted (${code})`);
-  if (code === 'ECONNREFUSED') return new RunError(`nothing listens at ${url}: start it there first, or check the address`);
+  if (code === 'ECONNREFUSED')
+    return new RunError(`nothing listens at ${url}: start it there first, or check the address`);
   return new RunError(`${url} cannot be reached (${code}): check the address and the network`);
 }
 
@@ -245,12 +273,21 @@ export async function listen(options: ListenOptions): Promise<LinkServer> {
 function createSecureServer(tls: TlsOptions): Server {
   const { cert, key, ca, unknownCallers = false } = tls;
   const clients = ca === undefined ? {} : { ca, requestCert: true, rejectUnauthorized: !unknownCallers };
-  return createHttpsServer({ ...(cert && { cert }), ...(key && { key }), ...clients, minVersion: 'TLSv1.3', ciphers, maxHeaderSize: 8192 });
+  return createHttpsServer({
+    ...(cert && { cert }),
+    ...(key && { key }),
+    ...clients,
+    minVersion: 'TLSv1.3',
+    ciphers,
+    maxHeaderSize: 8192,
+  });
 }
 
 function listenError({ host, port }: ListenOptions, error: Error & { readonly code?: string }): Error {
-  if (error.code === 'EADDRINUSE') return new InputError(`port ${port} of ${host} is taken: choose another with --port`);
-  if (error.code === 'EACCES') return new InputError(`port ${port} of ${host} needs privileges: choose one above 1023 with --port`);
+  if (error.code === 'EADDRINUSE')
+    return new InputError(`port ${port} of ${host} is taken: choose another with --port`);
+  if (error.code === 'EACCES')
+    return new InputError(`port ${port} of ${host} needs privileges: choose one above 1023 with --port`);
   if (error.code === 'EADDRNOTAVAIL' || error.code === 'ENOTFOUND') {
     return new InputError(`${host} is no address of this machine: choose one of its own with --host`);
   }
@@ -280,11 +317,15 @@ class Front {
       maxPayload: maxPayloadBytes,
     });
     this.#limiter = createFailureLimiter({ clock: this.#clock, burstCount: 10, regainMs: 6_000, ...options.failures });
-    this.#allowedHosts = new Set(['localhost', options.host, ...(options.allowedHosts ?? [])].map((host) => host.toLowerCase()));
+    this.#allowedHosts = new Set(
+      ['localhost', options.host, ...(options.allowedHosts ?? [])].map((host) => host.toLowerCase()),
+    );
     http.on('connection', (socket: Socket) => this.#arrive(socket));
     http.on('clientError', (_error, socket) => socket.destroy());
     http.on('request', (_request, response) => {
-      response.writeHead(426, { connection: 'close', 'content-type': 'text/plain' }).end('this is a server for WebSockets only\n');
+      response
+        .writeHead(426, { connection: 'close', 'content-type': 'text/plain' })
+        .end('this is a server for WebSockets only\n');
     });
     http.on('upgrade', (request, stream, head) => this.#upgrade(request, stream, head));
   }
@@ -329,7 +370,8 @@ class Front {
     const foreign = isForeign(socket)
       ? ({ status: 403, reason: 'the certificate of this device is not of this cluster' } as const)
       : undefined;
-    const rejection = tooMany ?? foreign ?? judgeUpgrade({ host, origin, localAddress: socket.localAddress ?? '' }, this.#allowedHosts);
+    const rejection =
+      tooMany ?? foreign ?? judgeUpgrade({ host, origin, localAddress: socket.localAddress ?? '' }, this.#allowedHosts);
     if (foreign !== undefined) this.#limiter.failed(plainAddress(socket.remoteAddress ?? ''));
     if (rejection !== undefined) {
       this.#refused(socket, rejection.reason);
@@ -376,12 +418,16 @@ class Front {
   }
 
   /** The verdict on a hello. Never rejects. */
-  async #judge(data: Buffer, socket: Socket): Promise<{ readonly verdict: Accepted | Refused; readonly hello?: Hello }> {
+  async #judge(
+    data: Buffer,
+    socket: Socket,
+  ): Promise<{ readonly verdict: Accepted | Refused; readonly hello?: Hello }> {
     const address = plainAddress(socket.remoteAddress ?? '');
     try {
       const hello = parseHello(data);
       if (!this.#limiter.allows(address)) return { verdict: { kind: 'refused', reason: tooManyFailures, retry: true } };
-      const certificate = socket instanceof TLSSocket && socket.authorized ? socket.getPeerX509Certificate() : undefined;
+      const certificate =
+        socket instanceof TLSSocket && socket.authorized ? socket.getPeerX509Certificate() : undefined;
       const verdict = await this.#options.authenticate(hello, address, certificate);
       if (verdict.kind === 'refused' && !verdict.retry) this.#limiter.failed(address);
       return { verdict, hello };

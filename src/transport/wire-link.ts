@@ -1,6 +1,6 @@
-// The Link over anything that carries messages in order (a Wire): queueing, cutting into pieces, pacing, putting together, acknowledging,
-// ending. All adapters are a Wire plus this. Whatever the peer sends wrongly ends the link with ProtocolError's sentence as the reason,
-// nothing more.
+// The Link over anything that carries messages in order (a Wire): queueing, cutting into pieces, pacing, putting
+// together, acknowledging, ending. All adapters are a Wire plus this. Whatever the peer sends wrongly ends the link
+// with ProtocolError's sentence as the reason, nothing more.
 
 import { type Clock, systemClock } from '../clock.ts';
 import { ProtocolError, RunError } from '../errors.ts';
@@ -8,12 +8,22 @@ import { Assembler } from './assembler.ts';
 import { defaultFrameLimits, encodeFrame, type FrameLimits } from './frame.ts';
 import type { Frame, Link, LinkEnd, LinkRate, Priority } from './link.ts';
 import { acknowledging, controlReserveBytes, maxWindowBytes, Pacer } from './pacer.ts';
-import { type Announcement, type Carrier, checkTrailing, decodeMessage, encodeAcknowledgement, encodePiece } from './piece.ts';
+import {
+  type Announcement,
+  type Carrier,
+  checkTrailing,
+  decodeMessage,
+  encodeAcknowledgement,
+  encodePiece,
+} from './piece.ts';
 import { SendQueue } from './queue.ts';
 
 /** An ordered, reliable carrier of messages to one peer. */
 export interface Wire extends Partial<Carrier> {
-  /** Takes messages to be sent in this order; `done` is called later, when their memory is no longer needed. Never throws. */
+  /**
+   * Takes messages to be sent in this order; `done` is called later, when their memory is no longer needed. Never
+   * throws.
+   */
   send(messages: readonly Uint8Array[], done: () => void): void;
   /** Ends the wire after what was sent, telling the peer; the link's `wireEnded` follows in bounded time. */
   close(end: LinkEnd): void;
@@ -22,9 +32,15 @@ export interface Wire extends Partial<Carrier> {
 /** Bounds of a link's memory. */
 export interface LinkLimits {
   readonly frame: FrameLimits;
-  /** What may wait in the outgoing queue, in bytes; a sender that queues more without waiting ends the link. Default 1 GiB. */
+  /**
+   * What may wait in the outgoing queue, in bytes; a sender that queues more without waiting ends the link. Default 1
+   * GiB.
+   */
   readonly queueBytes: number;
-  /** Frames kept while there is no receiver, in bytes; beyond it nothing is acknowledged, so that the peer pauses. Default 8 MiB. */
+  /**
+   * Frames kept while there is no receiver, in bytes; beyond it nothing is acknowledged, so that the peer pauses.
+   * Default 8 MiB.
+   */
   readonly backlogBytes: number;
 }
 
@@ -153,8 +169,8 @@ export class WireLink implements Link {
   }
 
   /**
-   * Memory for the next message, which then comes to `message`: where it is (part of) a tensor, the tensor's own. It is good until the message after
-   * begins. Undefined where the message is not wanted any more.
+   * Memory for the next message, which then comes to `message`: where it is (part of) a tensor, the tensor's own. It is
+   * good until the message after begins. Undefined where the message is not wanted any more.
    */
   room(byteCount: number): Uint8Array | undefined {
     if (this.#state === 'ended') return undefined;
@@ -181,7 +197,9 @@ export class WireLink implements Link {
     this.#settle(this.#end ?? end);
   }
 
-  /** Ends the link because something is wrong on it: at once for its users, and for `ended` when the wire has closed. */
+  /**
+   * Ends the link because something is wrong on it: at once for its users, and for `ended` when the wire has closed.
+   */
   #fail(reason: string): void {
     if (this.#state === 'ended') return;
     const end = { clean: false, reason };
@@ -277,7 +295,8 @@ export class WireLink implements Link {
   /** The frame that a piece belongs to: a new one, or the one under way in its lane. */
   #arrivingFrame({ lane, first, inline, trailingBytes }: Announcement & { kind: 'piece' }): Arriving {
     const current = this.#assemblers.get(lane);
-    if (first !== (current === undefined)) throw new ProtocolError(`a piece of the ${lane} lane does not continue the one before`);
+    if (first !== (current === undefined))
+      throw new ProtocolError(`a piece of the ${lane} lane does not continue the one before`);
     const arriving = current ?? { assembler: new Assembler(this.#limits.frame), byteCount: 0 };
     this.#assemblers.set(lane, arriving);
     arriving.byteCount += inline.length + trailingBytes;
@@ -285,7 +304,11 @@ export class WireLink implements Link {
   }
 
   /** The last bytes of a piece, which may be the frame's. */
-  #addToFrame({ assembler, byteCount }: Arriving, { lane, last }: Announcement & { kind: 'piece' }, bytes: Uint8Array): void {
+  #addToFrame(
+    { assembler, byteCount }: Arriving,
+    { lane, last }: Announcement & { kind: 'piece' },
+    bytes: Uint8Array,
+  ): void {
     this.#receivedAtMs = this.#clock.now();
     assembler.write(bytes);
     if (!last) return;
@@ -335,6 +358,9 @@ export class WireLink implements Link {
 
   #sendAcknowledgement(): void {
     this.#acknowledgedBytes = this.#receivedBytes;
-    this.#wire.send([encodeAcknowledgement({ byteCount: this.#receivedBytes, atMs: this.#receivedAtMs }, this.#nextSequence())], () => {});
+    this.#wire.send(
+      [encodeAcknowledgement({ byteCount: this.#receivedBytes, atMs: this.#receivedAtMs }, this.#nextSequence())],
+      () => {},
+    );
   }
 }

@@ -7,7 +7,14 @@ import { Emitter } from '../../graph/emitter.ts';
 import { createRandom } from '../../random.ts';
 import { evaluateGraph } from '../../testing/evaluate-graph.ts';
 import { assertClose, randomTensor } from '../../testing/gradient-check.ts';
-import { type ConvolutionSize, canFlip, type InputGradientForm, plainForms, type Sliding, type WeightGradientForm } from '../forms.ts';
+import {
+  type ConvolutionSize,
+  canFlip,
+  type InputGradientForm,
+  plainForms,
+  type Sliding,
+  type WeightGradientForm,
+} from '../forms.ts';
 import { inputGradient, weightGradient } from './convolution-forms.ts';
 
 const axis = fc.record({
@@ -34,7 +41,8 @@ type Sizes = typeof sizes extends fc.Arbitrary<infer T> ? T : never;
 function slidingOf({ axes, group }: Sizes): Sliding {
   type Axis = Sizes['axes'][number];
   const list = (pick: (one: Axis) => number): readonly number[] => axes.map(pick);
-  const covered = ({ output, stride, kernel, dilation }: Axis): number => (output - 1) * stride + (kernel - 1) * dilation + 1;
+  const covered = ({ output, stride, kernel, dilation }: Axis): number =>
+    (output - 1) * stride + (kernel - 1) * dilation + 1;
   const padding = (one: Axis): number => Math.min(one.pad, Math.floor((covered(one) - 1) / 2));
   return {
     kernel: list(({ kernel }) => kernel),

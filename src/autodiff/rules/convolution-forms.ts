@@ -1,17 +1,33 @@
-// The forms of a convolution's maps, each written out: they compute the same numbers. Which one is fastest is forms.ts's business.
-// Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P places = Π output, T taps = Π kernel.
+// The forms of a convolution's maps, each written out: they compute the same numbers. Which one is fastest is
+// forms.ts's business. Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the
+// output; P places = Π output, T taps = Π kernel.
 
 import { unreachable } from '../../assert.ts';
 import type { Emitter } from '../../graph/emitter.ts';
 import { type Attributes, int, ints } from '../../graph/graph.ts';
-import { concat, flip, padZeros, product, range, reduceSum, reshape, slice, transpose, transposeLast } from '../expressions.ts';
+import {
+  concat,
+  flip,
+  padZeros,
+  product,
+  range,
+  reduceSum,
+  reshape,
+  slice,
+  transpose,
+  transposeLast,
+} from '../expressions.ts';
 import { type InputGradientForm, padsEnd, type Sliding, type WeightGradientForm } from '../forms.ts';
 import { matrixProduct } from './products.ts';
 
 /** x ∗ w */
-export function convolve(e: Emitter, { x, w, sliding }: { readonly x: string; readonly w: string; readonly sliding: Sliding }): string {
+export function convolve(
+  e: Emitter,
+  { x, w, sliding }: { readonly x: string; readonly w: string; readonly sliding: Sliding },
+): string {
   const ends = padsEnd(sliding);
-  // Elements at the end that no window reaches are dropped by rounding down, unless there are enough for one more window.
+  // Elements at the end that no window reaches are dropped by rounding down, unless there are enough for one more
+  // window.
   const cropped = ends.map((end, axis) => (-end >= (sliding.strides[axis] as number) ? end : 0));
   const kept = padZeros(e, x, [0, 0, ...cropped.map(() => 0)], [0, 0, ...cropped]);
   return e.emit(
@@ -27,7 +43,12 @@ export function convolve(e: Emitter, { x, w, sliding }: { readonly x: string; re
 /** The adjoint of `convolve` in x. */
 export function inputGradient(
   e: Emitter,
-  { g, w, sliding, form }: { readonly g: string; readonly w: string; readonly sliding: Sliding; readonly form: InputGradientForm },
+  {
+    g,
+    w,
+    sliding,
+    form,
+  }: { readonly g: string; readonly w: string; readonly sliding: Sliding; readonly form: InputGradientForm },
 ): string {
   switch (form) {
     case 'flipped':
@@ -42,7 +63,12 @@ export function inputGradient(
 /** The adjoint of `convolve` in w. */
 export function weightGradient(
   e: Emitter,
-  { x, g, sliding, form }: { readonly x: string; readonly g: string; readonly sliding: Sliding; readonly form: WeightGradientForm },
+  {
+    x,
+    g,
+    sliding,
+    form,
+  }: { readonly x: string; readonly g: string; readonly sliding: Sliding; readonly form: WeightGradientForm },
 ): string {
   switch (form) {
     case 'joint-products':
@@ -78,7 +104,12 @@ function transposedConvolution(e: Emitter, g: string, w: string, sliding: Slidin
     ...padded,
   };
   const dx = e.emit('ConvTranspose', [g, w], attributes);
-  return padZeros(e, dx, [0, 0, ...missing.map(() => 0)], [0, 0, ...missing.map((count, axis) => count - (extra[axis] as number))]);
+  return padZeros(
+    e,
+    dx,
+    [0, 0, ...missing.map(() => 0)],
+    [0, 0, ...missing.map((count, axis) => count - (extra[axis] as number))],
+  );
 }
 
 function jointProducts(e: Emitter, x: string, g: string, sliding: Sliding): string {
@@ -126,13 +157,21 @@ function jointColumns(e: Emitter, x: string, g: string, sliding: Sliding): strin
   return reshape(e, matrixProduct(e, rows, columns, { b: true }), [outputChannels, channels, ...sliding.kernel]);
 }
 
-/** dw[k, c] = Σ_n x[n, c] ∗ g[n, k]: a convolution whose images are x's channels, whose channels are the samples, and whose steps are exchanged. */
+/**
+ * dw[k, c] = Σ_n x[n, c] ∗ g[n, k]: a convolution whose images are x's channels, whose channels are the samples, and
+ * whose steps are exchanged.
+ */
 function convolutionOfTransposes(e: Emitter, x: string, g: string, sliding: Sliding): string {
   const [samples, channels] = e.shape(x) as [number, number];
   const { group, input } = sliding;
   const perGroup = channels / group;
   const spatial = range(input.length);
-  const grouped = transpose(e, reshape(e, x, [samples, group, perGroup, ...input]), [2, 1, 0, ...spatial.map((axis) => axis + 3)]);
+  const grouped = transpose(e, reshape(e, x, [samples, group, perGroup, ...input]), [
+    2,
+    1,
+    0,
+    ...spatial.map((axis) => axis + 3),
+  ]);
   const images = reshape(e, grouped, [perGroup, group * samples, ...input]);
   const filters = batchInwards(e, g);
   return transpose(e, tapsConvolution(e, images, filters, sliding, group), [1, 0, ...spatial.map((axis) => axis + 2)]);

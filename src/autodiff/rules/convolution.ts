@@ -9,7 +9,10 @@ import type { ConvolutionSize, Sliding } from '../forms.ts';
 import { gradientOf, inputOf, inputShape, outputOf, type RuleContext, whereNeeded } from '../rule.ts';
 import { convolve, inputGradient, weightGradient } from './convolution-forms.ts';
 
-/** y = x ∗ w + b: dx = the transposed convolution of g with w, dw[k, c, tap] = Σ g[n, k, o] · x[n, c, o·s + tap·d − p], db = Σ g */
+/**
+ * y = x ∗ w + b: dx = the transposed convolution of g with w, dw[k, c, tap] = Σ g[n, k, o] · x[n, c, o·s + tap·d − p],
+ * db = Σ g
+ */
 export function conv(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
@@ -33,16 +36,25 @@ export function conv(context: RuleContext): readonly (string | undefined)[] {
   );
 }
 
-/** y is what the convolution with w would map to x: dx = g ∗ w, dw = as for Conv with g for its input and x for its output's gradient. */
+/**
+ * y is what the convolution with w would map to x: dx = g ∗ w, dw = as for Conv with g for its input and x for its
+ * output's gradient.
+ */
 export function convTranspose(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
   const [x, w] = [inputOf(context, 0), inputOf(context, 1)];
-  const sliding = transposedSliding(node, e.shape(x).slice(2), e.shape(w).slice(2), e.shape(outputOf(context)).slice(2));
+  const sliding = transposedSliding(
+    node,
+    e.shape(x).slice(2),
+    e.shape(w).slice(2),
+    e.shape(outputOf(context)).slice(2),
+  );
   return whereNeeded(
     context,
     () => convolve(e, { x: g, w, sliding }),
-    () => weightGradient(e, { x: g, g: x, sliding, form: context.forms.weightGradient(sizeOf(context, g, x, sliding)) }),
+    () =>
+      weightGradient(e, { x: g, g: x, sliding, form: context.forms.weightGradient(sizeOf(context, g, x, sliding)) }),
     () => biasGradient(context),
   );
 }
@@ -62,8 +74,16 @@ function biasGradient(context: RuleContext): string {
   );
 }
 
-/** The convolution of which a ConvTranspose is the adjoint: it slides over `input` (the node's output) and takes `output` places. */
-function transposedSliding(node: Node, output: readonly number[], kernel: readonly number[], input: readonly number[]): Sliding {
+/**
+ * The convolution of which a ConvTranspose is the adjoint: it slides over `input` (the node's output) and takes
+ * `output` places.
+ */
+function transposedSliding(
+  node: Node,
+  output: readonly number[],
+  kernel: readonly number[],
+  input: readonly number[],
+): Sliding {
   const { strides, dilations, autoPad } = windowSteps(node, kernel);
   const group = intAttribute(node, 'group', 1);
   const steps = { input, output, kernel, strides, dilations, group };
@@ -80,6 +100,9 @@ function transposedSliding(node: Node, output: readonly number[], kernel: readon
   });
   return {
     ...steps,
-    padsBegin: splitPadding(totals, stringAttribute(node, 'auto_pad', 'NOTSET') === 'SAME_UPPER' ? 'SAME_UPPER' : 'SAME_LOWER')[0],
+    padsBegin: splitPadding(
+      totals,
+      stringAttribute(node, 'auto_pad', 'NOTSET') === 'SAME_UPPER' ? 'SAME_UPPER' : 'SAME_LOWER',
+    )[0],
   };
 }

@@ -1,5 +1,5 @@
-// Gradients of the elementwise operators. Notation in the comments: x, a, b inputs, y the output, g = dL/dy, and dx = dL/dx.
-// Where a formula has the choice between x and y it reads y, which the next operator usually saves anyway.
+// Gradients of the elementwise operators. Notation in the comments: x, a, b inputs, y the output, g = dL/dy, and dx =
+// dL/dx. Where a formula has the choice between x and y it reads y, which the next operator usually saves anyway.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { float, floatAttribute, stringAttribute } from '../../graph/graph.ts';
@@ -64,7 +64,10 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   BitwiseXor: 'not-differentiable',
   // g in x's type
   Cast: unary((e, { g, x }) => cast(e, g, e.type(x()).type)),
-  CastLike: (context) => [cast(context.emitter, gradientOf(context), context.emitter.type(inputOf(context)).type), undefined],
+  CastLike: (context) => [
+    cast(context.emitter, gradientOf(context), context.emitter.type(inputOf(context)).type),
+    undefined,
+  ],
   Ceil: 'not-differentiable',
   // g · (1 for y ≥ 0, exp(x/α) = y/α + 1 below)
   Celu: unary((e, { g, y, number }) =>
@@ -81,7 +84,9 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Elu: unary((e, c) => exponentialTail(e, c, c.number('alpha', 1), 1)),
   Equal: 'not-differentiable',
   // g · 2/√π · exp(−x²)
-  Erf: unary((e, { g, x }) => mul(e, g, scale(e, apply(e, 'Exp', scale(e, square(e, x()), -1)), 2 / Math.sqrt(Math.PI)))),
+  Erf: unary((e, { g, x }) =>
+    mul(e, g, scale(e, apply(e, 'Exp', scale(e, square(e, x()), -1)), 2 / Math.sqrt(Math.PI))),
+  ),
   // g · y
   Exp: unary((e, { g, y }) => mul(e, g, y())),
   Floor: 'not-differentiable',
@@ -89,7 +94,9 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Greater: 'not-differentiable',
   GreaterOrEqual: 'not-differentiable',
   // g · α where 0 < y < 1, which is where y(1 − y) is not 0
-  HardSigmoid: unary((e, { g, y, number }) => gated(e, scale(e, g, number('alpha', 0.2)), mul(e, y(), oneMinus(e, y())))),
+  HardSigmoid: unary((e, { g, y, number }) =>
+    gated(e, scale(e, g, number('alpha', 0.2)), mul(e, y(), oneMinus(e, y()))),
+  ),
   HardSwish: unary(hardSwish),
   Identity: unary((_, { g }) => g),
   IsInf: 'not-differentiable',
@@ -109,7 +116,10 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Min: extremum,
   Mish: unary(mish),
   // fmod: y = a − b·trunc(a/b), so da = g and db = −g · trunc(a/b) = g · (y − a)/b
-  Mod: binary({ a: (_, { g }) => g, b: (e, { g, a, b, y }) => mul(e, g, apply(e, 'Round', div(e, sub(e, y(), a()), b()))) }),
+  Mod: binary({
+    a: (_, { g }) => g,
+    b: (e, { g, a, b, y }) => mul(e, g, apply(e, 'Round', div(e, sub(e, y(), a()), b()))),
+  }),
   Mul: multiplication,
   // −g
   Neg: unary((e, { g }) => scale(e, g, -1)),
@@ -204,7 +214,12 @@ interface BinaryValues {
 function binary(formulas: Readonly<Record<'a' | 'b', (e: Emitter, values: BinaryValues) => string>>): GradientRule {
   return (context) => {
     const e = context.emitter;
-    const values = { g: gradientOf(context), a: () => inputOf(context, 0), b: () => inputOf(context, 1), y: () => outputOf(context) };
+    const values = {
+      g: gradientOf(context),
+      a: () => inputOf(context, 0),
+      b: () => inputOf(context, 1),
+      y: () => outputOf(context),
+    };
     return whereNeeded(
       context,
       () => sumTo(e, formulas.a(e, values), inputShape(context, 0)),
@@ -217,13 +232,19 @@ function binary(formulas: Readonly<Record<'a' | 'b', (e: Emitter, values: Binary
 function shared(context: RuleContext, formula: (e: Emitter, g: string) => string): readonly (string | undefined)[] {
   const e = context.emitter;
   const g = formula(e, gradientOf(context));
-  return context.node.inputs.map((_, index) => (context.needs[index] ? sumTo(e, g, inputShape(context, index)) : undefined));
+  return context.node.inputs.map((_, index) =>
+    context.needs[index] ? sumTo(e, g, inputShape(context, index)) : undefined,
+  );
 }
 
 /** g · (slope for x > 0, factor·exp(x) = y + factor below); where both are > 0, y has x's sign. */
 function exponentialTail(e: Emitter, { g, x, y }: UnaryValues, factor: number, slope: number): string {
   if (factor <= 0 || slope <= 0) {
-    return mul(e, g, select(e, compare(e, 'Less', x(), 0), scale(e, apply(e, 'Exp', x()), factor), e.scalarLike(g, slope)));
+    return mul(
+      e,
+      g,
+      select(e, compare(e, 'Less', x(), 0), scale(e, apply(e, 'Exp', x()), factor), e.scalarLike(g, slope)),
+    );
   }
   return mul(e, g, select(e, compare(e, 'Less', y(), 0), shift(e, y(), factor), e.scalarLike(g, slope)));
 }
@@ -231,7 +252,10 @@ function exponentialTail(e: Emitter, { g, x, y }: UnaryValues, factor: number, s
 /** y = x·Φ(x): g · (Φ(x) + x·φ(x)), Φ(x) = ½(1 + erf(x/√2)), φ(x) = exp(−x²/2)/√(2π) */
 function gelu(e: Emitter, { g, x }: UnaryValues): string {
   // ½ + ½·erf in one pass: HardSigmoid's bounds are those of Φ
-  const cumulative = e.emit('HardSigmoid', [apply(e, 'Erf', scale(e, x(), Math.SQRT1_2))], { alpha: float(0.5), beta: float(0.5) });
+  const cumulative = e.emit('HardSigmoid', [apply(e, 'Erf', scale(e, x(), Math.SQRT1_2))], {
+    alpha: float(0.5),
+    beta: float(0.5),
+  });
   const density = scale(e, apply(e, 'Exp', scale(e, square(e, x()), -0.5)), 1 / Math.sqrt(2 * Math.PI));
   return mul(e, g, add(e, cumulative, mul(e, x(), density)));
 }
@@ -263,12 +287,13 @@ function mish(e: Emitter, { g, x }: UnaryValues): string {
 const product = binary({ a: (e, { g, b }) => mul(e, g, b()), b: (e, { g, a }) => mul(e, g, a()) });
 
 /**
- * da = g · b, db = g · a. For y = x·s with s = sigmoid(x) both ways at once: dx = g · (s + y·(1 − s)), which saves work and
- * reads y in place of x.
+ * da = g · b, db = g · a. For y = x·s with s = sigmoid(x) both ways at once: dx = g · (s + y·(1 − s)), which saves work
+ * and reads y in place of x.
  */
 function multiplication(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node, producer } = context;
-  const isSigmoidOf = (s: string, x: string): boolean => producer(s)?.operator === 'Sigmoid' && producer(s)?.inputs[0] === x;
+  const isSigmoidOf = (s: string, x: string): boolean =>
+    producer(s)?.operator === 'Sigmoid' && producer(s)?.inputs[0] === x;
   const [a = '', b = ''] = node.inputs;
   const gateIndex = isSigmoidOf(b, a) ? 1 : isSigmoidOf(a, b) ? 0 : undefined;
   if (gateIndex === undefined) return product(context);
@@ -286,13 +311,15 @@ function clip(context: RuleContext): readonly (string | undefined)[] {
   const e = context.emitter;
   const g = gradientOf(context);
   const [low, high] = [finiteBound(context, 1), finiteBound(context, 2)];
-  const total = (x: string, like: string): string => reshape(e, reduceSum(e, x, range(e.shape(x).length)), e.shape(like));
+  const total = (x: string, like: string): string =>
+    reshape(e, reduceSum(e, x, range(e.shape(x).length)), e.shape(like));
   const flat = (bound: string): string => reshape(e, bound, []);
   return whereNeeded(
     context,
     () => {
       const y = outputOf(context);
-      const isZero = low !== undefined && e.constantValue(low) !== undefined && toNumbers(e.constantValue(low) as Tensor)[0] === 0;
+      const isZero =
+        low !== undefined && e.constantValue(low) !== undefined && toNumbers(e.constantValue(low) as Tensor)[0] === 0;
       const above = low === undefined ? undefined : isZero ? y : sub(e, y, flat(low));
       const below = high === undefined ? undefined : sub(e, flat(high), y);
       if (above !== undefined && below !== undefined) return gated(e, g, mul(e, above, below));
@@ -358,7 +385,10 @@ function power(context: RuleContext): readonly (string | undefined)[] {
 }
 
 /** p · xᵖ⁻¹, without Pow for the exponents that models use; undefined for zero. */
-export function powerSlope(e: Emitter, { x, p, y }: { readonly x: string; readonly p: string; readonly y: string }): string | undefined {
+export function powerSlope(
+  e: Emitter,
+  { x, p, y }: { readonly x: string; readonly p: string; readonly y: string },
+): string | undefined {
   const value = e.constantValue(p);
   const constant = value && elementCount(value.shape) === 1 ? toNumbers(value)[0] : undefined;
   if (constant === undefined) {

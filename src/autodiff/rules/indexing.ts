@@ -1,10 +1,34 @@
-// Gradients of reading and writing through index tensors. Reading's adjoint is adding into zeros, so repeated indices add up.
+// Gradients of reading and writing through index tensors. Reading's adjoint is adding into zeros, so repeated indices
+// add up.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, intAttribute, string, stringAttribute } from '../../graph/graph.ts';
 import { tensor } from '../../graph/tensor.ts';
-import { cast, compare, div, expand, full, masked, mul, padZeros, product, range, reshape, select, transpose } from '../expressions.ts';
-import { gradientOf, inputOf, inputShape, type NodeContext, outputOf, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
+import {
+  cast,
+  compare,
+  div,
+  expand,
+  full,
+  masked,
+  mul,
+  padZeros,
+  product,
+  range,
+  reshape,
+  select,
+  transpose,
+} from '../expressions.ts';
+import {
+  gradientOf,
+  inputOf,
+  inputShape,
+  type NodeContext,
+  outputOf,
+  positiveAxis,
+  type RuleContext,
+  whereNeeded,
+} from '../rule.ts';
 
 /**
  * y[outer, i…, inner] = x[outer, indices[i…], inner]: dx = zeros, with the slices of g added at their indices.
@@ -38,11 +62,17 @@ export function gather(context: RuleContext): readonly (string | undefined)[] {
   const places = reshape(e, indices64(e, indices), [count, 1]);
   const adding = { reduction: string('add') };
   if (axis === 0)
-    return [e.emit('ScatterND', [full(e, type, shape), places, reshape(e, g, [count, ...shape.slice(1)])], adding), undefined];
+    return [
+      e.emit('ScatterND', [full(e, type, shape), places, reshape(e, g, [count, ...shape.slice(1)])], adding),
+      undefined,
+    ];
   const outer = shape.slice(0, axis);
   const inner = shape.slice(axis + 1);
   const [outerCount, innerCount] = [product(outer), product(inner)];
-  const rows = reshape(e, transpose(e, reshape(e, g, [outerCount, count, innerCount]), [1, 0, 2]), [count, outerCount * innerCount]);
+  const rows = reshape(e, transpose(e, reshape(e, g, [outerCount, count, innerCount]), [1, 0, 2]), [
+    count,
+    outerCount * innerCount,
+  ]);
   const zeros = full(e, type, [shape[axis] as number, outerCount * innerCount]);
   const added = e.emit('ScatterND', [zeros, places, rows], adding);
   const back = transpose(e, reshape(e, added, [shape[axis] as number, outerCount, innerCount]), [1, 0, 2]);
@@ -55,7 +85,10 @@ export function gatherElements(context: RuleContext): readonly (string | undefin
   const { type, shape } = e.type(inputOf(context));
   const axis = intAttribute(node, 'axis', 0);
   const attributes = { axis: int(axis), reduction: string('add') };
-  return [e.emit('ScatterElements', [full(e, type, shape), inputOf(context, 1), gradientOf(context)], attributes), undefined];
+  return [
+    e.emit('ScatterElements', [full(e, type, shape), inputOf(context, 1), gradientOf(context)], attributes),
+    undefined,
+  ];
 }
 
 /** y[b…, i…] = x[b…, indices[b…, i…]]: dx = zeros with g added at (b…, indices) */
@@ -63,7 +96,10 @@ export function gatherND(context: RuleContext): readonly (string | undefined)[] 
   const { emitter: e, node } = context;
   const { type, shape } = e.type(inputOf(context));
   const indices = withBatchCoordinates(e, inputOf(context, 1), intAttribute(node, 'batch_dims', 0));
-  return [e.emit('ScatterND', [full(e, type, shape), indices, gradientOf(context)], { reduction: string('add') }), undefined];
+  return [
+    e.emit('ScatterND', [full(e, type, shape), indices, gradientOf(context)], { reduction: string('add') }),
+    undefined,
+  ];
 }
 
 /** Index tuples [b…, i…, k] with the batch coordinates b… put in front: [b…, i…, batchRank + k]. */
@@ -101,7 +137,10 @@ export function scatter(context: RuleContext): readonly (string | undefined)[] {
 
 /** The value with others put, added, … at the node's indices. */
 function scatterWith({ node, emitter: e }: NodeContext, data: string, updates: string, reduction: string): string {
-  return e.emit(node.operator, [data, node.inputs[1] as string, updates], { ...node.attributes, reduction: string(reduction) });
+  return e.emit(node.operator, [data, node.inputs[1] as string, updates], {
+    ...node.attributes,
+    reduction: string(reduction),
+  });
 }
 
 /** The node's indices as places to add to, in zeros of y's shape. */
@@ -125,9 +164,9 @@ interface ScatterWeights {
 }
 
 /**
- * max, min: 1 for what equals y, in equal shares where several do. mul: the product of the other factors. With p the product of the
- * factors of an element that are not 0 and n the count of those that are: p/x where n = 0; p at the zero where n = 1; else 0.
- * Undefined for put and add.
+ * max, min: 1 for what equals y, in equal shares where several do. mul: the product of the other factors. With p the
+ * product of the factors of an element that are not 0 and n the count of those that are: p/x where n = 0; p at the zero
+ * where n = 1; else 0. Undefined for put and add.
  */
 export function scatterWeights(context: NodeContext): ScatterWeights | undefined {
   const { emitter: e, node } = context;

@@ -11,7 +11,11 @@ import { runBackward, stageOfNode } from '../../testing/gradient-check.ts';
 import { differentiate } from '../differentiate.ts';
 
 /** The gradient of a pool for values and gradients of its output. */
-function gradientOf(x: Tensor, attributes: Attributes, gradients: (count: number) => readonly number[]): readonly number[] {
+function gradientOf(
+  x: Tensor,
+  attributes: Attributes,
+  gradients: (count: number) => readonly number[],
+): readonly number[] {
   const node = { operator: 'MaxPool', domain: '', name: 'pool', inputs: ['x'], outputs: ['y'], attributes };
   const { stage } = stageOfNode({ node, inputs: { x }, differentiable: ['x'] });
   const graphs = differentiate(stage, { inputs: ['x'] });
@@ -56,7 +60,14 @@ test('the places are those that the operator itself gives, with many ties', () =
         pads: ints([pads, 0, pads, 1]),
         ceil_mode: int(ceil),
       };
-      const node = { operator: 'MaxPool', domain: '', name: 'pool', inputs: ['x'], outputs: ['y', 'places'], attributes };
+      const node = {
+        operator: 'MaxPool',
+        domain: '',
+        name: 'pool',
+        inputs: ['x'],
+        outputs: ['y', 'places'],
+        attributes,
+      };
       const [, places] = operators.MaxPool.evaluate(node, [x]) as [Tensor, Tensor];
       const g = toNumbers(places).map(() => random.integer(9));
       const expected = new Array<number>(168).fill(0);

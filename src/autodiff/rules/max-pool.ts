@@ -1,6 +1,7 @@
-// The gradient of MaxPool: each g goes to the first element of its window that equals the maximum, in row-major order, as runtimes and
-// PyTorch have it. Runtimes find maxima many times faster than their places, so the places are not asked for: a maximum over a window is
-// a maximum over its columns of maxima over its rows, and along one axis the taps of the window are slices to compare with.
+// The gradient of MaxPool: each g goes to the first element of its window that equals the maximum, in row-major order,
+// as runtimes and PyTorch have it. Runtimes find maxima many times faster than their places, so the places are not
+// asked for: a maximum over a window is a maximum over its columns of maxima over its rows, and along one axis the taps
+// of the window are slices to compare with.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { intAttribute, ints, intsAttribute } from '../../graph/graph.ts';
@@ -20,11 +21,19 @@ interface AxisWindow {
   readonly begin: number;
 }
 
-/** One axis after the other, from the first (which decides first) to the last; the maxima over the axes behind it are computed again. */
+/**
+ * One axis after the other, from the first (which decides first) to the last; the maxima over the axes behind it are
+ * computed again.
+ */
 export function maxPool(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const shape = inputShape(context);
-  const window = windowOf(node, shape.slice(2), intsAttribute(node, 'kernel_shape') ?? [], intAttribute(node, 'ceil_mode', 0) !== 0);
+  const window = windowOf(
+    node,
+    shape.slice(2),
+    intsAttribute(node, 'kernel_shape') ?? [],
+    intAttribute(node, 'ceil_mode', 0) !== 0,
+  );
   const axes = window.kernel.map(
     (kernel, index): AxisWindow => ({
       axis: index + 2,
@@ -50,11 +59,20 @@ export function maxPool(context: RuleContext): readonly (string | undefined)[] {
 }
 
 /** The maxima along one axis. */
-function maximaAlong(e: Emitter, x: string, { axis, input, output, kernel, stride, dilation, begin }: AxisWindow): string {
+function maximaAlong(
+  e: Emitter,
+  x: string,
+  { axis, input, output, kernel, stride, dilation, begin }: AxisWindow,
+): string {
   const spatial = range(e.shape(x).length - 2);
-  const own = (value: number, other: number): readonly number[] => spatial.map((index) => (index + 2 === axis ? value : other));
+  const own = (value: number, other: number): readonly number[] =>
+    spatial.map((index) => (index + 2 === axis ? value : other));
   const end = Math.max(0, (output - 1) * stride + (kernel - 1) * dilation + 1 - input - begin);
-  const attributes = { kernel_shape: ints(own(kernel, 1)), strides: ints(own(stride, 1)), dilations: ints(own(dilation, 1)) };
+  const attributes = {
+    kernel_shape: ints(own(kernel, 1)),
+    strides: ints(own(stride, 1)),
+    dilations: ints(own(dilation, 1)),
+  };
   // Runtimes do not take padding as wide as the kernel, which dilation may ask for.
   if (begin >= kernel || end >= kernel) return e.emit('MaxPool', [padLowest(e, x, axis, begin, end)], attributes);
   return e.emit('MaxPool', [x], { ...attributes, pads: ints([...own(begin, 0), ...own(end, 0)]) });
@@ -67,7 +85,9 @@ function padLowest(e: Emitter, x: string, axis: number, before: number, after: n
   return e.emit('Pad', [x, e.int64s([...own(before), ...own(after)]), e.scalarLike(x, Number.NEGATIVE_INFINITY)]);
 }
 
-/** By tap: g where its element is the first that equals y, 0 elsewhere; undefined for taps that see nothing but padding. */
+/**
+ * By tap: g where its element is the first that equals y, 0 elsewhere; undefined for taps that see nothing but padding.
+ */
 function shares(
   e: Emitter,
   { g, x, y }: { readonly g: string; readonly x: string; readonly y: string },
@@ -92,7 +112,10 @@ function shares(
   });
 }
 
-/** The taps' shares added up at the elements that they belong to. Elements u·stride + v for each v first, and these side by side. */
+/**
+ * The taps' shares added up at the elements that they belong to. Elements u·stride + v for each v first, and these side
+ * by side.
+ */
 function place(
   e: Emitter,
   parts: readonly (string | undefined)[],
@@ -103,7 +126,9 @@ function place(
   const columns = range(stride).map((v) => {
     const terms = parts.flatMap((part, tap) => {
       const shift = tap * dilation - begin - v;
-      return part === undefined || shift % stride !== 0 ? [] : [shifted(e, part, axis, shift / stride, count - shift / stride - output)];
+      return part === undefined || shift % stride !== 0
+        ? []
+        : [shifted(e, part, axis, shift / stride, count - shift / stride - output)];
     });
     return terms.length === 0
       ? full(e, e.type(parts.find((part) => part !== undefined) as string).type, shape.with(axis, count))

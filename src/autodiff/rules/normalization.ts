@@ -1,5 +1,6 @@
-// Gradients of the normalizations. x̂ = (x − mean)·inv is the normalized input, inv = 1/√(variance + ε), m the count of elements behind
-// one mean. With ĝ = g·scale:  dx = inv · (ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)),  dscale = Σ g·x̂,  dbias = Σ g.
+// Gradients of the normalizations. x̂ = (x − mean)·inv is the normalized input, inv = 1/√(variance + ε), m the count of
+// elements behind one mean. With ĝ = g·scale:  dx = inv · (ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)),  dscale = Σ g·x̂,  dbias = Σ
+// g.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { float, floatAttribute, int, intAttribute } from '../../graph/graph.ts';
@@ -35,7 +36,12 @@ interface Statistics {
 /** inv · (ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)) over the normalized axes. */
 export function normalizedGradient(
   e: Emitter,
-  { normalized, inverse, scaled, axes }: { normalized: string; inverse: string; scaled: string; axes: readonly number[] },
+  {
+    normalized,
+    inverse,
+    scaled,
+    axes,
+  }: { normalized: string; inverse: string; scaled: string; axes: readonly number[] },
 ): string {
   const alongMean = sub(e, scaled, reduceMean(e, scaled, axes));
   const alongNormalized = mul(e, normalized, reduceMean(e, mul(e, scaled, normalized), axes));
@@ -66,14 +72,20 @@ function otherThanChannels(rank: number): readonly number[] {
 export function batchNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node, needs } = context;
   const training = intAttribute(node, 'training_mode', 0) !== 0;
-  const [mean, variance] = training ? [outputOf(context, 1), outputOf(context, 2)] : [inputOf(context, 3), inputOf(context, 4)];
+  const [mean, variance] = training
+    ? [outputOf(context, 1), outputOf(context, 2)]
+    : [inputOf(context, 3), inputOf(context, 4)];
   const epsilon = floatAttribute(node, 'epsilon', 1e-5);
   const parts = { g: gradientOf(context), x: inputOf(context), scale: inputOf(context, 1), mean, variance, epsilon };
   if (!training) return givenStatistics(context, parts);
-  return context.deferred && e.shape(parts.x).length === 4 ? deferNormalization(e, parts, needs) : trainingGradients(e, parts, needs);
+  return context.deferred && e.shape(parts.x).length === 4
+    ? deferNormalization(e, parts, needs)
+    : trainingGradients(e, parts, needs);
 }
 
-/** The vectors of one entry a channel that the gradients are made of: s = Σ g, t = Σ g·(x − mean), inv, a = scale·inv. */
+/**
+ * The vectors of one entry a channel that the gradients are made of: s = Σ g, t = Σ g·(x − mean), inv, a = scale·inv.
+ */
 interface ChannelSums {
   readonly centered: string;
   readonly inverse: string;
@@ -84,7 +96,11 @@ interface ChannelSums {
   steepness(): string;
 }
 
-function channelSums(e: Emitter, { g, x, scale, mean, variance, epsilon }: NormalizationParts, needsProduct: boolean): ChannelSums {
+function channelSums(
+  e: Emitter,
+  { g, x, scale, mean, variance, epsilon }: NormalizationParts,
+  needsProduct: boolean,
+): ChannelSums {
   const inverse = inverseDeviation(e, variance, epsilon);
   const gain = mul(e, scale, inverse);
   const centered = needsProduct ? sub(e, x, perChannel(e, mean, e.shape(x).length)) : x;
@@ -94,7 +110,11 @@ function channelSums(e: Emitter, { g, x, scale, mean, variance, epsilon }: Norma
 }
 
 /** The statistics are the batch's: dx = a·g − (x − mean)·a·inv²·t/m − a·s/m, dscale = t·inv, dbias = s. */
-export function trainingGradients(e: Emitter, parts: NormalizationParts, needs: readonly boolean[]): readonly (string | undefined)[] {
+export function trainingGradients(
+  e: Emitter,
+  parts: NormalizationParts,
+  needs: readonly boolean[],
+): readonly (string | undefined)[] {
   const { g, x } = parts;
   const shape = e.shape(x);
   const { centered, inverse, gain, s, t, steepness } = channelSums(e, parts, needs[0] === true || needs[1] === true);
@@ -121,13 +141,19 @@ function givenStatistics(context: RuleContext, parts: NormalizationParts): reado
   );
 }
 
-/** Σ over all axes of [N, C, …] but the channels: images first, then samples, which runtimes do faster than both at once. */
+/**
+ * Σ over all axes of [N, C, …] but the channels: images first, then samples, which runtimes do faster than both at
+ * once.
+ */
 export function channelSum(e: Emitter, x: string): string {
   const spatial = range(e.shape(x).length).slice(2);
   return reduceSum(e, reduceSum(e, x, spatial, false), [0], false);
 }
 
-/** From this many elements an image on, a product and its sum are fastest as a convolution of each image with the other for its kernel. */
+/**
+ * From this many elements an image on, a product and its sum are fastest as a convolution of each image with the other
+ * for its kernel.
+ */
 const convolvedProduct = 512;
 
 /** Σ a·b over all axes of [N, C, …] but the channels. */
@@ -136,7 +162,9 @@ export function channelProduct(e: Emitter, a: string, b: string): string {
   const size = product(image);
   if (size < convolvedProduct) return channelSum(e, mul(e, a, b));
   const images = samples * channels;
-  const dots = e.emit('Conv', [reshape(e, a, [1, images, size]), reshape(e, b, [images, 1, size])], { group: int(images) });
+  const dots = e.emit('Conv', [reshape(e, a, [1, images, size]), reshape(e, b, [images, 1, size])], {
+    group: int(images),
+  });
   return reduceSum(e, reshape(e, dots, [samples, channels]), [0], false);
 }
 
@@ -158,7 +186,8 @@ export function instanceNormalization(context: RuleContext): readonly (string | 
   const normalized = mul(e, centered, inverse);
   return whereNeeded(
     context,
-    () => normalizedGradient(e, { normalized, inverse, scaled: mul(e, g, perChannel(e, inputOf(context, 1), rank)), axes }),
+    () =>
+      normalizedGradient(e, { normalized, inverse, scaled: mul(e, g, perChannel(e, inputOf(context, 1), rank)), axes }),
     () => reduceSum(e, mul(e, g, normalized), otherThanChannels(rank), false),
     () => reduceSum(e, g, otherThanChannels(rank), false),
   );
@@ -171,7 +200,8 @@ export function groupNormalization(context: RuleContext): readonly (string | und
   const shape = inputShape(context);
   const rank = shape.length;
   const groups = intAttribute(node, 'num_groups', 1);
-  const grouped = (value: string): string => reshape(e, value, [shape[0] as number, groups, product(shape.slice(1)) / groups]);
+  const grouped = (value: string): string =>
+    reshape(e, value, [shape[0] as number, groups, product(shape.slice(1)) / groups]);
   const { centered, inverse } = statistics(e, grouped(inputOf(context)), [2], floatAttribute(node, 'epsilon', 1e-5));
   const normalized = mul(e, centered, inverse);
   return whereNeeded(
@@ -186,9 +216,10 @@ export function groupNormalization(context: RuleContext): readonly (string | und
 }
 
 /**
- * One mean for each index before `axis` (a row of D elements); the forward node gives mean and inv as outputs 1 and 2 (see forward.ts).
- * With one scale an element of a row, u = x − mean and h = g·u, sums along rows and columns are products of matrices with vectors:
- * dx = inv·g·scale − u·(inv³·(h·scale)/D) − inv·(g·scale)/D,  dscale = invᵀ·h,  dbias = Σ g.
+ * One mean for each index before `axis` (a row of D elements); the forward node gives mean and inv as outputs 1 and 2
+ * (see forward.ts). With one scale an element of a row, u = x − mean and h = g·u, sums along rows and columns are
+ * products of matrices with vectors: dx = inv·g·scale − u·(inv³·(h·scale)/D) − inv·(g·scale)/D,  dscale = invᵀ·h,
+ * dbias = Σ g.
  */
 export function layerNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
@@ -229,7 +260,10 @@ export function layerNormalization(context: RuleContext): readonly (string | und
   );
 }
 
-/** y = x / ‖x‖: dx = (g − u·Σ g·y) / ‖x‖, where u = y (p = 2) or sign(x) (p = 1); zero vectors pass g as if their norm were 1. */
+/**
+ * y = x / ‖x‖: dx = (g − u·Σ g·y) / ‖x‖, where u = y (p = 2) or sign(x) (p = 1); zero vectors pass g as if their norm
+ * were 1.
+ */
 export function lpNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);

@@ -13,7 +13,12 @@ import { inputGradient } from './convolution-forms.ts';
 export function averagePool(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const shape = inputShape(context);
-  const window = windowOf(node, shape.slice(2), intsAttribute(node, 'kernel_shape') ?? [], intAttribute(node, 'ceil_mode', 0) !== 0);
+  const window = windowOf(
+    node,
+    shape.slice(2),
+    intsAttribute(node, 'kernel_shape') ?? [],
+    intAttribute(node, 'ceil_mode', 0) !== 0,
+  );
   const counts = windowCounts(window, intAttribute(node, 'count_include_pad', 0) !== 0);
   const g = gradientOf(context);
   const same = counts.every((count) => count === counts[0]);
@@ -49,28 +54,47 @@ function windowCounts(
         }).length,
     );
   });
-  return perAxis.reduce<readonly number[]>((counts, axis) => counts.flatMap((count) => axis.map((other) => count * other)), [1]);
+  return perAxis.reduce<readonly number[]>(
+    (counts, axis) => counts.flatMap((count) => axis.map((other) => count * other)),
+    [1],
+  );
 }
 
-/** The adjoint of summing windows. Forms: repeat (windows side by side), pool (stride 1), transposed convolution with ones. */
+/**
+ * The adjoint of summing windows. Forms: repeat (windows side by side), pool (stride 1), transposed convolution with
+ * ones.
+ */
 function spreadWindows(e: Emitter, g: string, shape: readonly number[], window: Window): string {
   const { input, kernel, strides, dilations, padsBegin, output } = window;
   const [samples = 1, channels = 1] = shape;
   const dense = dilations.every((dilation) => dilation === 1);
   if (dense && kernel.every((size, axis) => size === strides[axis])) {
     const blocks = reshape(e, g, [samples, channels, ...output.flatMap((size) => [size, 1])]);
-    const repeated = expand(e, blocks, [samples, channels, ...output.flatMap((size, axis) => [size, kernel[axis] as number])]);
+    const repeated = expand(e, blocks, [
+      samples,
+      channels,
+      ...output.flatMap((size, axis) => [size, kernel[axis] as number]),
+    ]);
     const covered = output.map((size, axis) => size * (kernel[axis] as number));
     const before = padsBegin.map((pad) => -pad);
     const after = input.map((size, axis) => size + (padsBegin[axis] as number) - (covered[axis] as number));
     return padZeros(e, reshape(e, repeated, [samples, channels, ...covered]), [0, 0, ...before], [0, 0, ...after]);
   }
-  // at stride 1 the adjoint of summing windows is summing windows of g, padded by what the window reaches beyond the old padding
+  // at stride 1 the adjoint of summing windows is summing windows of g, padded by what the window reaches beyond the
+  // old padding
   const begins = kernel.map((size, axis) => size - 1 - (padsBegin[axis] as number));
-  const ends = kernel.map((_, axis) => (input[axis] as number) - (output[axis] as number) + (padsBegin[axis] as number));
-  const fits = kernel.every((size, axis) => (begins[axis] as number) >= 0 && (ends[axis] as number) >= 0 && (ends[axis] as number) < size);
+  const ends = kernel.map(
+    (_, axis) => (input[axis] as number) - (output[axis] as number) + (padsBegin[axis] as number),
+  );
+  const fits = kernel.every(
+    (size, axis) => (begins[axis] as number) >= 0 && (ends[axis] as number) >= 0 && (ends[axis] as number) < size,
+  );
   if (dense && fits && strides.every((stride) => stride === 1)) {
-    const mean = e.emit('AveragePool', [g], { kernel_shape: ints(kernel), pads: ints([...begins, ...ends]), count_include_pad: int(1) });
+    const mean = e.emit('AveragePool', [g], {
+      kernel_shape: ints(kernel),
+      pads: ints([...begins, ...ends]),
+      count_include_pad: int(1),
+    });
     return scale(e, mean, product(kernel));
   }
   const images = reshape(e, g, [samples * channels, 1, ...output]);

@@ -38,15 +38,18 @@ export function gemm(context: RuleContext): readonly (string | undefined)[] {
   const transB = intAttribute(node, 'transB', 0) !== 0;
   return whereNeeded(
     context,
-    () => (transA ? matrixProduct(e, b, g, { a: transB, b: true, alpha }) : matrixProduct(e, g, b, { b: !transB, alpha })),
-    () => (transB ? matrixProduct(e, g, a, { a: true, b: transA, alpha }) : matrixProduct(e, a, g, { a: !transA, alpha })),
+    () =>
+      transA ? matrixProduct(e, b, g, { a: transB, b: true, alpha }) : matrixProduct(e, g, b, { b: !transB, alpha }),
+    () =>
+      transB ? matrixProduct(e, g, a, { a: true, b: transA, alpha }) : matrixProduct(e, a, g, { a: !transA, alpha }),
     () => sumTo(e, scale(e, g, floatAttribute(node, 'beta', 1)), inputShape(context, 2)),
   );
 }
 
 /**
- * Y = A·B over the last two axes, the others broadcast; a vector stands for a matrix of one row (A) or column (B).
- * dA = G·Bᵀ and dB = Aᵀ·G, summed over the broadcast axes. With a plain matrix for B, A's leading axes are rows: one product each.
+ * Y = A·B over the last two axes, the others broadcast; a vector stands for a matrix of one row (A) or column (B). dA =
+ * G·Bᵀ and dB = Aᵀ·G, summed over the broadcast axes. With a plain matrix for B, A's leading axes are rows: one product
+ * each.
  */
 export function matMul(context: RuleContext): readonly (string | undefined)[] {
   const e = context.emitter;

@@ -46,8 +46,8 @@ export interface ReductionValues {
 }
 
 /**
- * g · dy/dx element by element, for a g that broadcasts to x's shape. Both modes read it: backwards with g = dL/dy, and forwards with
- * g = ẋ and a sum over the reduced axes behind it.
+ * g · dy/dx element by element, for a g that broadcasts to x's shape. Both modes read it: backwards with g = dL/dy, and
+ * forwards with g = ẋ and a sum over the reduced axes behind it.
  */
 export type ReductionDerivative = (e: Emitter, g: string, values: ReductionValues) => string;
 
@@ -100,7 +100,10 @@ function topK(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const { type, shape } = e.type(inputOf(context));
   const axis = { axis: int(intAttribute(node, 'axis', -1)) };
-  return [e.emit('ScatterElements', [full(e, type, shape), outputOf(context, 1), gradientOf(context)], axis), undefined];
+  return [
+    e.emit('ScatterElements', [full(e, type, shape), outputOf(context, 1), gradientOf(context)], axis),
+    undefined,
+  ];
 }
 
 function reduction(derivative: ReductionDerivative): GradientRule {
@@ -130,7 +133,10 @@ function keptShape(shape: readonly number[], axes: readonly number[]): readonly 
   return shape.map((dimension, axis) => (axes.includes(axis) ? 1 : dimension));
 }
 
-/** The axes that a reduction reduces, in [0, rank): its input 1, or all; none where it is told to join nothing without axes. */
+/**
+ * The axes that a reduction reduces, in [0, rank): its input 1, or all; none where it is told to join nothing without
+ * axes.
+ */
 function reducedAxes(context: NodeContext): readonly number[] {
   const rank = inputShape(context).length;
   const axes = constantInput(context, 1) ?? [];

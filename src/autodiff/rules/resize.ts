@@ -21,7 +21,8 @@ export function resize(context: RuleContext): readonly (string | undefined)[] {
 function repeatsOf({ input, output, taps }: ResampledAxis): number | undefined {
   const count = output / input;
   const repeats =
-    Number.isInteger(count) && taps.every((list, place) => list?.length === 1 && list[0]?.index === Math.floor(place / count));
+    Number.isInteger(count) &&
+    taps.every((list, place) => list?.length === 1 && list[0]?.index === Math.floor(place / count));
   return repeats ? count : undefined;
 }
 
@@ -42,7 +43,11 @@ function spread(e: Emitter, g: string, { axis, input, output, taps }: ResampledA
   const [outer, inner] = [product(shape.slice(0, axis)), product(shape.slice(axis + 1))];
   const result = shape.with(axis, input);
   if (inner === 1)
-    return reshape(e, matrixProduct(e, reshape(e, g, [outer, output]), e.constant(tensor(type, [output, input], matrix))), result);
+    return reshape(
+      e,
+      matrixProduct(e, reshape(e, g, [outer, output]), e.constant(tensor(type, [output, input], matrix))),
+      result,
+    );
   const transposed = Float64Array.from(
     { length: matrix.length },
     (_, place) => matrix[(place % output) * input + Math.floor(place / output)] as number,

@@ -34,7 +34,10 @@ import {
 import { gather, gatherElements, gatherND, scatter } from './indexing.ts';
 
 /** The gradient in x's shape: the adjoint of every operator that keeps the elements and their order. */
-const reshaped: GradientRule = (context) => [reshape(context.emitter, gradientOf(context), inputShape(context)), undefined];
+const reshaped: GradientRule = (context) => [
+  reshape(context.emitter, gradientOf(context), inputShape(context)),
+  undefined,
+];
 
 export const shapeRules: Readonly<Record<ShapeName, RuleEntry>> = {
   Concat: concat,
@@ -97,7 +100,8 @@ function concat(context: RuleContext): readonly (string | undefined)[] {
   const axis = positiveAxis(intAttribute(node, 'axis', 0), e.shape(g).length);
   const lengths = node.inputs.map((input) => e.shape(input)[axis] as number);
   if (lengths.length === 1) return [g];
-  if (needs.every((need) => need)) return e.emitAll('Split', [g, e.int64s(lengths)], lengths.length, { axis: int(axis) });
+  if (needs.every((need) => need))
+    return e.emitAll('Split', [g, e.int64s(lengths)], lengths.length, { axis: int(axis) });
   let start = 0;
   return lengths.map((length, index) => {
     start += length;
@@ -114,7 +118,9 @@ function split(context: RuleContext): readonly (string | undefined)[] {
   return [join(e, parts, axis), undefined];
 }
 
-/** DCR: SpaceToDepth is the inverse. CRD: y[c, h·b+i, w·b+j] = x[(c·b + i)·b + j, h, w], undone by moving the axes back. */
+/**
+ * DCR: SpaceToDepth is the inverse. CRD: y[c, h·b+i, w·b+j] = x[(c·b + i)·b + j, h, w], undone by moving the axes back.
+ */
 function depthToSpace(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
@@ -152,8 +158,8 @@ function tile(context: RuleContext): readonly (string | undefined)[] {
 }
 
 /**
- * dx has g at the places that were read and zeros elsewhere. Along an axis with step s, element k was read at start + k·s:
- * g turned so that s > 0, s − 1 zeros between its elements, then zeros before and after.
+ * dx has g at the places that were read and zeros elsewhere. Along an axis with step s, element k was read at start +
+ * k·s: g turned so that s > 0, s − 1 zeros between its elements, then zeros before and after.
  */
 function sliceGradient(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e } = context;
@@ -209,7 +215,8 @@ function pad(context: RuleContext): readonly (string | undefined)[] {
     );
   if (mode === 'constant') {
     const total = (x: string): string => reduceSum(e, x, range(shape.length), false);
-    const value = (): string => reshape(e, sub(e, total(g), total(middle())), e.shape(optionalInput(context, 2) as string));
+    const value = (): string =>
+      reshape(e, sub(e, total(g), total(middle())), e.shape(optionalInput(context, 2) as string));
     return whereNeeded(context, middle, () => undefined, value);
   }
   let dx = g;
@@ -246,8 +253,8 @@ function paddedSource(index: number, length: number, mode: string): number {
 }
 
 /**
- * The adjoint of y[k] = x[sources[k]] along one axis: Σ over the maximal runs of sources that go up by one, go down by one or stay,
- * each a slice of g (as it is, turned, or summed) put in its place among zeros.
+ * The adjoint of y[k] = x[sources[k]] along one axis: Σ over the maximal runs of sources that go up by one, go down by
+ * one or stay, each a slice of g (as it is, turned, or summed) put in its place among zeros.
  */
 function selection(e: Emitter, g: string, axis: number, sources: readonly number[], length: number): string {
   if (sources.length === length && sources.every((source, index) => source === index)) return g;
@@ -256,9 +263,11 @@ function selection(e: Emitter, g: string, axis: number, sources: readonly number
   for (let start = 0; start < sources.length; ) {
     const step = (sources[start + 1] ?? Number.NaN) - (sources[start] as number);
     let end = start + 1;
-    if (Math.abs(step) <= 1) while (end < sources.length && (sources[end] as number) - (sources[end - 1] as number) === step) end++;
+    if (Math.abs(step) <= 1)
+      while (end < sources.length && (sources[end] as number) - (sources[end - 1] as number) === step) end++;
     const part = slice(e, g, [axis], [start], [end]);
-    const placed = end - start === 1 || step === 1 ? part : step === 0 ? reduceSum(e, part, [axis]) : flip(e, part, [axis]);
+    const placed =
+      end - start === 1 || step === 1 ? part : step === 0 ? reduceSum(e, part, [axis]) : flip(e, part, [axis]);
     const first = Math.min(sources[start] as number, sources[end - 1] as number);
     const before = shape.map((_, index) => (index === axis ? first : 0));
     const after = shape.map((_, index) => (index === axis ? length - first - (e.shape(placed)[axis] as number) : 0));

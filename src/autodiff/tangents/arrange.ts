@@ -1,7 +1,8 @@
-// Orders a forward pass and its tangents so that few values are alive at a time, however deep the net. Engines run nodes on demand: one after the
-// other what nobody reads, with all that it needs, of what a node reads the latest in the list first (engine/execution-order.ts). Tangents
-// behind everything else are followed to the first layer before anything is computed; then each value is computed right before its
-// tangent. In the natural order the whole forward pass would run first, and all of it would be kept.
+// Orders a forward pass and its tangents so that few values are alive at a time, however deep the net. Engines run
+// nodes on demand: one after the other what nobody reads, with all that it needs, of what a node reads the latest in
+// the list first (engine/execution-order.ts). Tangents behind everything else are followed to the first layer before
+// anything is computed; then each value is computed right before its tangent. In the natural order the whole forward
+// pass would run first, and all of it would be kept.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, type Node } from '../../graph/graph.ts';
@@ -27,8 +28,9 @@ export interface Arranged {
 }
 
 /**
- * The nodes that depend on tangents of activations behind those that do not. What they read of these they read through a reshape that changes nothing:
- * an engine that fuses nodes puts the fused one at the end of its list, but not a reshape of it.
+ * The nodes that depend on tangents of activations behind those that do not. What they read of these they read through
+ * a reshape that changes nothing: an engine that fuses nodes puts the fused one at the end of its list, but not a
+ * reshape of it.
  */
 export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }: TangentPass): Arranged {
   const forward = emitter.nodes.slice(0, forwardCount);
@@ -44,7 +46,8 @@ export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }
   const views = new Map<string, string>();
   const view = (value: string): string => {
     if (value === '' || !fusable.has(value)) return value;
-    const known = views.get(value) ?? emitter.emit('Reshape', [value, emitter.int64s(emitter.shape(value))], { allowzero: int(1) });
+    const known =
+      views.get(value) ?? emitter.emit('Reshape', [value, emitter.int64s(emitter.shape(value))], { allowzero: int(1) });
     views.set(value, known);
     return known;
   };
@@ -57,7 +60,12 @@ export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }
     const isLate = inputs.some((input) => waitedFor.has(input));
     // where a start meets an activation, that begins to move
     const startsFrom = inputs.some((input) => ofWeights.has(input));
-    const group = isLate || (startsFrom && inputs.some((input) => activations.has(input))) ? waitedFor : startsFrom ? ofWeights : undefined;
+    const group =
+      isLate || (startsFrom && inputs.some((input) => activations.has(input)))
+        ? waitedFor
+        : startsFrom
+          ? ofWeights
+          : undefined;
     for (const output of outputs) if (output !== '') group?.add(output);
     if (isLate) late.push({ ...node, inputs: inputs.map(view) });
     else {
@@ -72,12 +80,17 @@ export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }
 const products: ReadonlySet<string> = new Set(['Conv', 'Gemm', 'MatMul']);
 
 /**
- * The nodes that others read, then those that nobody reads: those of the targets, and last the rest (outputs, running statistics). A result
- * in `outputs` that nobody reads is copied: were its node fused with others, it would stand last in the engine's list and run first.
+ * The nodes that others read, then those that nobody reads: those of the targets, and last the rest (outputs, running
+ * statistics). A result in `outputs` that nobody reads is copied: were its node fused with others, it would stand last
+ * in the engine's list and run first.
  */
 export function tangentsFirst(
   emitter: Emitter,
-  { nodes, targets, outputs }: Readonly<Record<'targets' | 'outputs', readonly string[]>> & { readonly nodes: readonly Node[] },
+  {
+    nodes,
+    targets,
+    outputs,
+  }: Readonly<Record<'targets' | 'outputs', readonly string[]>> & { readonly nodes: readonly Node[] },
 ): readonly Node[] {
   const read = new Set(nodes.flatMap(({ inputs }) => inputs));
   const results: ReadonlySet<string> = new Set(outputs);
@@ -88,14 +101,26 @@ export function tangentsFirst(
     const [first = ''] = node.outputs;
     if (node.outputs.some((output) => read.has(output))) inner.push(node);
     else if (node.outputs.some((output) => wantedFirst.has(output))) wanted.push(node);
-    else if (targets.length === 0 || node.outputs.length > 1 || !results.has(first) || !isFloat(emitter.type(first).type))
+    else if (
+      targets.length === 0 ||
+      node.outputs.length > 1 ||
+      !results.has(first) ||
+      !isFloat(emitter.type(first).type)
+    )
       others.push(node);
     else if (node.operator === 'Gemm' || node.operator === 'Conv')
       others.push(node); // nothing behind them that they could be fused with
     else {
       const original = emitter.fresh(first);
       inner.push({ ...node, outputs: [original] });
-      others.push({ operator: 'Sum', domain: '', name: emitter.fresh('Sum'), inputs: [original], outputs: [first], attributes: {} });
+      others.push({
+        operator: 'Sum',
+        domain: '',
+        name: emitter.fresh('Sum'),
+        inputs: [original],
+        outputs: [first],
+        attributes: {},
+      });
     }
   }
   return [...inner, ...wanted, ...others];

@@ -84,7 +84,10 @@ export const elementwiseTangents: Readonly<Record<ElementwiseName, TangentEntry>
   Xor: 'not-differentiable',
 };
 
-/** ẋ strictly between the bounds; the lower bound's tangent where x < low < high, the upper one's where max(x, low) > high. */
+/**
+ * ẋ strictly between the bounds; the lower bound's tangent where x < low < high, the upper one's where max(x, low) >
+ * high.
+ */
 function clip(context: TangentContext): readonly (string | undefined)[] {
   const e = context.emitter;
   return [

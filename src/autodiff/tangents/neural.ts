@@ -1,10 +1,25 @@
-// Tangents of the operators of neural networks. x the input, y the output, ẋ the tangent of x; for the normalizations x̂ = (x − mean)·inv,
-// inv = 1/√(variance + ε), and P(ẋ) = inv·(ẋ − mean(ẋ) − x̂·mean(ẋ·x̂)), the tangent of x̂.
+// Tangents of the operators of neural networks. x the input, y the output, ẋ the tangent of x; for the normalizations
+// x̂ = (x − mean)·inv, inv = 1/√(variance + ε), and P(ẋ) = inv·(ẋ − mean(ẋ) − x̂·mean(ẋ·x̂)), the tangent of x̂.
 
 import { floatAttribute, intAttribute } from '../../graph/graph.ts';
 import type { NeuralName } from '../../graph/operators/names.ts';
 import { deferNormalization } from '../deferred.ts';
-import { apply, cast, compare, div, mul, product, range, reduceSum, reshape, scale, select, square, sub, sum } from '../expressions.ts';
+import {
+  apply,
+  cast,
+  compare,
+  div,
+  mul,
+  product,
+  range,
+  reduceSum,
+  reshape,
+  scale,
+  select,
+  square,
+  sub,
+  sum,
+} from '../expressions.ts';
 import { inputOf, inputShape, outputOf, positiveAxis } from '../rule.ts';
 import {
   channelAffine,
@@ -16,10 +31,23 @@ import {
   statistics,
 } from '../rules/normalization.ts';
 import { reductionDerivatives } from '../rules/reductions.ts';
-import { bilinear, expanded, linear, spatialAxes, symmetric, type TangentContext, type TangentEntry, term, total, zeros } from './rule.ts';
+import {
+  bilinear,
+  expanded,
+  linear,
+  spatialAxes,
+  symmetric,
+  type TangentContext,
+  type TangentEntry,
+  term,
+  total,
+  zeros,
+} from './rule.ts';
 
 /** Conv, ConvTranspose: ẏ = ẋ ∗ w + x ∗ ẇ + ḃ, which is one number a channel. */
-const convolution = bilinear((context, bias) => expanded(context, perChannel(context.emitter, bias, inputShape(context).length)));
+const convolution = bilinear((context, bias) =>
+  expanded(context, perChannel(context.emitter, bias, inputShape(context).length)),
+);
 
 export const neuralTangents: Readonly<Record<NeuralName, TangentEntry>> = {
   AveragePool: linear(0),
@@ -28,7 +56,9 @@ export const neuralTangents: Readonly<Record<NeuralName, TangentEntry>> = {
   ConvTranspose: convolution,
   Dropout: symmetric,
   // Y = α·A′·B′ + β·C: Ẏ = α·Ȧ′·B′ + α·A′·Ḃ′ + β·Ċ
-  Gemm: bilinear((context, addend) => expanded(context, scale(context.emitter, addend, floatAttribute(context.node, 'beta', 1)))),
+  Gemm: bilinear((context, addend) =>
+    expanded(context, scale(context.emitter, addend, floatAttribute(context.node, 'beta', 1))),
+  ),
   GlobalAveragePool: linear(0),
   GlobalMaxPool: globalMaxPool,
   GroupNormalization: groupNormalization,
@@ -57,15 +87,22 @@ function maxPool(context: TangentContext): readonly (string | undefined)[] {
 function globalMaxPool(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, tangents } = context;
   const axes = spatialAxes(context);
-  const values = { x: inputOf(context), y: () => outputOf(context), axes, count: product(inputShape(context).slice(2)) };
+  const values = {
+    x: inputOf(context),
+    y: () => outputOf(context),
+    axes,
+    count: product(inputShape(context).slice(2)),
+  };
   return [reduceSum(e, reductionDerivatives.ReduceMax(e, tangents[0] as string, values), axes)];
 }
 
 /**
- * ẏ = a·ẋ + slope·(x − mean) + offset with one a = scale·inv, slope and offset a channel. Each has a part from every input that moves:
- * the scale's tangent times inv in the slope, the bias's in the offset, and
- *   training (the statistics move with x; s = Σ ẋ, t = Σ ẋ·(x − mean) over m elements):  −a·inv²·t/m in the slope, −a·s/m in the offset;
- *   inference (mean and variance are inputs):  −½·a·inv² times the variance's tangent in the slope, −a times the mean's in the offset.
+ * ẏ = a·ẋ + slope·(x − mean) + offset with one a = scale·inv, slope and offset a channel. Each has a part from every
+ * input that moves: the scale's tangent times inv in the slope, the bias's in the offset, and
+ *   training (the statistics move with x; s = Σ ẋ, t = Σ ẋ·(x − mean) over m elements):  −a·inv²·t/m in the slope,
+ *   −a·s/m in the offset;
+ *   inference (mean and variance are inputs):  −½·a·inv² times the variance's tangent in the slope, −a times the mean's
+ *   in the offset.
  */
 function batchNormalization(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
@@ -73,7 +110,9 @@ function batchNormalization(context: TangentContext): readonly (string | undefin
   const shape = e.shape(x);
   const training = intAttribute(node, 'training_mode', 0) !== 0;
   if (training && context.deferred) return [deferredNormalization(context)];
-  const [mean, variance] = training ? [outputOf(context, 1), outputOf(context, 2)] : [inputOf(context, 3), inputOf(context, 4)];
+  const [mean, variance] = training
+    ? [outputOf(context, 1), outputOf(context, 2)]
+    : [inputOf(context, 3), inputOf(context, 4)];
   const inverse = inverseDeviation(e, variance, floatAttribute(node, 'epsilon', 1e-5));
   const gain = mul(e, inputOf(context, 1), inverse);
   const centered = sub(e, x, perChannel(e, mean, shape.length));
@@ -93,17 +132,26 @@ function batchNormalization(context: TangentContext): readonly (string | undefin
   const spread = (parts: readonly string[]): string => perChannel(e, sum(e, parts), shape.length);
   const sloped = slopes.length === 0 ? undefined : mul(e, centered, spread(slopes));
   const direct = term(context, 0, (tangent) =>
-    offsets.length === 0 ? mul(e, tangent, perChannel(e, gain, shape.length)) : channelAffine(e, tangent, gain, sum(e, offsets)),
+    offsets.length === 0
+      ? mul(e, tangent, perChannel(e, gain, shape.length))
+      : channelAffine(e, tangent, gain, sum(e, offsets)),
   );
   return [total(context, [direct ?? (offsets.length === 0 ? undefined : spread(offsets)), sloped])];
 }
 
-/** The symmetric Jacobian's product with ẋ is a gradient, and scale and bias move y as they make it: a batch normalization with their tangents. */
+/**
+ * The symmetric Jacobian's product with ẋ is a gradient, and scale and bias move y as they make it: a batch
+ * normalization with their tangents.
+ */
 function deferredNormalization(context: TangentContext): string {
   const { emitter: e, node, tangents } = context;
   const [x, scales, biases] = [inputOf(context), inputOf(context, 1), inputOf(context, 2)];
   const [mean, variance, epsilon] = [outputOf(context, 1), outputOf(context, 2), floatAttribute(node, 'epsilon', 1e-5)];
-  const along = term(context, 0, (g) => deferNormalization(e, { g, x, scale: scales, mean, variance, epsilon }, [true, false, false])[0]);
+  const along = term(
+    context,
+    0,
+    (g) => deferNormalization(e, { g, x, scale: scales, mean, variance, epsilon }, [true, false, false])[0],
+  );
   const own = [tangents[1] ?? zeros(e, scales), tangents[2] ?? zeros(e, biases), ...node.inputs.slice(3)];
   const moved = tangents[1] ?? tangents[2];
   const across = moved === undefined ? undefined : e.emitAll('BatchNormalization', [x, ...own], 3, node.attributes)[0];
@@ -155,13 +203,15 @@ function groupNormalization(context: TangentContext): readonly (string | undefin
   const { emitter: e, node } = context;
   const shape = inputShape(context);
   const groups = intAttribute(node, 'num_groups', 1);
-  const grouped = (value: string): string => reshape(e, value, [shape[0] as number, groups, product(shape.slice(1)) / groups]);
+  const grouped = (value: string): string =>
+    reshape(e, value, [shape[0] as number, groups, product(shape.slice(1)) / groups]);
   const { centered, inverse } = statistics(e, grouped(inputOf(context)), [2], floatAttribute(node, 'epsilon', 1e-5));
   const normalized = mul(e, centered, inverse);
   return scaledNormalization(context, {
     scale: inputOf(context, 1),
     normalized: reshape(e, normalized, shape),
-    moved: (tangent) => reshape(e, normalizedGradient(e, { normalized, inverse, scaled: grouped(tangent), axes: [2] }), shape),
+    moved: (tangent) =>
+      reshape(e, normalizedGradient(e, { normalized, inverse, scaled: grouped(tangent), axes: [2] }), shape),
     spread: (vector) => perChannel(e, vector, shape.length),
   });
 }
@@ -182,7 +232,10 @@ function layerNormalization(context: TangentContext): readonly (string | undefin
   });
 }
 
-/** y = x / ‖x‖: ẏ = (ẋ − y·Σ u·ẋ) / ‖x‖, where u = y (p = 2) or sign(x) (p = 1); zero vectors pass ẋ as if their norm were 1. */
+/**
+ * y = x / ‖x‖: ẏ = (ẋ − y·Σ u·ẋ) / ‖x‖, where u = y (p = 2) or sign(x) (p = 1); zero vectors pass ẋ as if their norm
+ * were 1.
+ */
 function lpNormalization(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, node, tangents } = context;
   const tangent = tangents[0] as string;

@@ -1,4 +1,5 @@
-// Tangents of the reductions: the derivative of each element (rules/reductions.ts) times ẋ, summed over the reduced axes.
+// Tangents of the reductions: the derivative of each element (rules/reductions.ts) times ẋ, summed over the reduced
+// axes.
 
 import { int, intAttribute } from '../../graph/graph.ts';
 import type { ReductionName } from '../../graph/operators/names.ts';

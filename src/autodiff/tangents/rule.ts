@@ -1,5 +1,6 @@
-// What a tangent rule is: given the tangents ẋ of a node's inputs (how fast they move), it writes nodes that compute the tangents ẏ = J·ẋ
-// of its outputs (Jacobian–vector products). Also the rules that many operators share, because of what their Jacobian is like.
+// What a tangent rule is: given the tangents ẋ of a node's inputs (how fast they move), it writes nodes that compute
+// the tangents ẏ = J·ẋ of its outputs (Jacobian–vector products). Also the rules that many operators share, because of
+// what their Jacobian is like.
 
 import { assert, defined } from '../../assert.ts';
 import type { Emitter } from '../../graph/emitter.ts';
@@ -18,20 +19,28 @@ export interface TangentContext extends NodeContext {
   readonly deferred: boolean;
 }
 
-/** Tangents by output, each in its output's shape and type; undefined for zero. Rules read the node's inputs and outputs by name. */
+/**
+ * Tangents by output, each in its output's shape and type; undefined for zero. Rules read the node's inputs and outputs
+ * by name.
+ */
 export type TangentRule = (context: TangentContext) => readonly (string | undefined)[];
 
-/** A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that none of them moves. */
+/**
+ * A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that none of
+ * them moves.
+ */
 export type TangentEntry = TangentRule | 'not-differentiable';
 
 /**
- * The rule of operators that are linear in the inputs at `positions` (taken together; default: in all of them) while the others stay:
- * ẏ = f(ẋ), the operator itself with the tangents, or zeros, in their places.
+ * The rule of operators that are linear in the inputs at `positions` (taken together; default: in all of them) while
+ * the others stay: ẏ = f(ẋ), the operator itself with the tangents, or zeros, in their places.
  */
 export function linear(...positions: readonly number[]): TangentRule {
   return ({ node, emitter: e, tangents }) => {
     const moves = (index: number): boolean => positions.length === 0 || positions.includes(index);
-    const inputs = node.inputs.map((input, index) => (input === '' || !moves(index) ? input : (tangents[index] ?? zeros(e, input))));
+    const inputs = node.inputs.map((input, index) =>
+      input === '' || !moves(index) ? input : (tangents[index] ?? zeros(e, input)),
+    );
     return e.emitAll(node.operator, inputs, node.outputs.length, node.attributes);
   };
 }
@@ -43,20 +52,31 @@ export function zeros(e: Emitter, like: string): string {
 }
 
 /**
- * The rule of operators whose Jacobian for the first input is symmetric, as it is for all functions of one element: J·ẋ = Jᵀ·ẋ, which is
- * what the gradient rule computes when it is given ẋ for the gradient of the output. The other inputs have no tangent.
+ * The rule of operators whose Jacobian for the first input is symmetric, as it is for all functions of one element: J·ẋ
+ * = Jᵀ·ẋ, which is what the gradient rule computes when it is given ẋ for the gradient of the output. The other inputs
+ * have no tangent.
  */
 export const symmetric: TangentRule = (context) => {
   const { node, tangents } = context;
   const rule = isOperator(node.operator) ? gradientRules[node.operator] : undefined;
   assert(typeof rule === 'function', `no gradient rule for ${node.operator}`);
   const needs = node.inputs.map((_, index) => index === 0);
-  return [rule({ ...context, outputGradients: [tangents[0]], needs, producer: () => undefined, forms: plainForms, deferred: false })[0]];
+  return [
+    rule({
+      ...context,
+      outputGradients: [tangents[0]],
+      needs,
+      producer: () => undefined,
+      forms: plainForms,
+      deferred: false,
+    })[0],
+  ];
 };
 
 /**
- * The rule of operators of two factors, and perhaps an addend: y = f(a, b) + c, f linear in each of the two. ẏ = f(ȧ, b) + f(a, ḃ) + ċ.
- * `addend` gives the addend's tangent in y's shape, where nothing else moves; f takes it as its third input otherwise.
+ * The rule of operators of two factors, and perhaps an addend: y = f(a, b) + c, f linear in each of the two. ẏ = f(ȧ,
+ * b) + f(a, ḃ) + ċ. `addend` gives the addend's tangent in y's shape, where nothing else moves; f takes it as its third
+ * input otherwise.
  */
 export function bilinear(addend: (context: TangentContext, tangent: string) => string = expanded): TangentRule {
   return (context) => {
@@ -67,7 +87,10 @@ export function bilinear(addend: (context: TangentContext, tangent: string) => s
     // the first factor's tangent goes last, for the order of nodes (arrange.ts): it is the activation, as a rule
     const [first, second] = [movedB && [a, movedB], movedA && [movedA, b]].filter((factors) => factors !== undefined);
     if (first === undefined) return [addend(context, defined(movedC, `a tangent of an input of ${node.name}`))];
-    const terms = [apply(...first, ...(movedC === undefined ? [] : [movedC])), ...(second === undefined ? [] : [apply(...second)])];
+    const terms = [
+      apply(...first, ...(movedC === undefined ? [] : [movedC])),
+      ...(second === undefined ? [] : [apply(...second)]),
+    ];
     return [sum(e, terms)];
   };
 }
@@ -90,7 +113,11 @@ export function expanded(context: NodeContext, value: string): string {
 }
 
 /** A term for an input's tangent where it moves: f(ẋ). */
-export function term({ tangents }: TangentContext, index: number, formula: (tangent: string) => string | undefined): string | undefined {
+export function term(
+  { tangents }: TangentContext,
+  index: number,
+  formula: (tangent: string) => string | undefined,
+): string | undefined {
   const tangent = tangents[index];
   return tangent === undefined ? undefined : formula(tangent);
 }

@@ -43,7 +43,10 @@ async function drawCurve(folder: string, options: CurveCommandOptions): Promise<
   for (const panel of panels(curve)) {
     const last = panel.curve.test.at(-1);
     const result = last === undefined ? '' : `   ${yellow('●')} test, ${panel.format(last.y)} at the end`;
-    terminal.section(panel.title.split(' ')[0] === 'loss' ? 'Loss' : 'Accuracy', `${cyan('⠤⠤')} training${result}   (by ${curve.unit})`);
+    terminal.section(
+      panel.title.split(' ')[0] === 'loss' ? 'Loss' : 'Accuracy',
+      `${cyan('⠤⠤')} training${result}   (by ${curve.unit})`,
+    );
     for (const line of drawPanel(panel, chart)) terminal.print(' '.repeat(labelWidth) + line);
   }
   terminal.section('Written', picture);

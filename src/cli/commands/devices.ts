@@ -16,8 +16,13 @@ interface DevicesOptions {
 export function addDevices(program: Command): Command {
   return program
     .command('devices')
-    .description('list the devices that have a certificate of your cluster and the join codes of runs that are on, or take them back')
-    .option('--revoke <DEVICE>', 'put a device out, by its name or the beginning of its key; it needs a new code to come back')
+    .description(
+      'list the devices that have a certificate of your cluster and the join codes of runs that are on, or take them back',
+    )
+    .option(
+      '--revoke <DEVICE>',
+      'put a device out, by its name or the beginning of its key; it needs a new code to come back',
+    )
     .option('--revoke-codes', 'end the join codes of all runs that are on; devices that have joined stay')
     .addHelpText('after', '\nExample:\n  $ asteroid devices --revoke old-laptop')
     .action((options: DevicesOptions) => devices(options));
@@ -34,9 +39,11 @@ async function devices(options: DevicesOptions): Promise<void> {
   output.json({ devices: enrolled, codes, revoked });
   if (output.isJson) return;
   const { terminal } = output;
-  for (const { name, key } of revoked) terminal.print(`${name} (${key.slice(0, 12)}) is put out: its certificate opens nothing any more.`);
+  for (const { name, key } of revoked)
+    terminal.print(`${name} (${key.slice(0, 12)}) is put out: its certificate opens nothing any more.`);
   if (enrolled.length === 0) terminal.print('No device has a certificate of this cluster.');
-  for (const { name, key, expiresAtMs } of enrolled) terminal.print(`${name.padEnd(24)}  ${key.slice(0, 12)}  until ${day(expiresAtMs)}`);
+  for (const { name, key, expiresAtMs } of enrolled)
+    terminal.print(`${name.padEnd(24)}  ${key.slice(0, 12)}  until ${day(expiresAtMs)}`);
   for (const { madeAtMs, expiresAtMs } of codes)
     terminal.print(`A join code of ${minute(madeAtMs)} is valid until ${minute(expiresAtMs)}, or until its run ends.`);
 }
@@ -46,7 +53,8 @@ async function revokeDevices(registry: Registry, wanted: string): Promise<readon
   const all = await registry.devices();
   const byKey = /^[0-9a-f]{8,}$/.test(wanted) ? all.filter(({ key }) => key.startsWith(wanted)) : [];
   const found = byKey.length > 0 ? byKey : all.filter(({ name }) => name === wanted);
-  if (found.length === 0) throw new InputError(`--revoke ${wanted} names no device of this cluster: asteroid devices lists them.`);
+  if (found.length === 0)
+    throw new InputError(`--revoke ${wanted} names no device of this cluster: asteroid devices lists them.`);
   for (const { key } of found) await registry.revokeDevice(key);
   return found;
 }

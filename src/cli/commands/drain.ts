@@ -17,7 +17,9 @@ const timeoutMs = 60_000;
 export function addDrain(program: Command): Command {
   return program
     .command('drain')
-    .description('take a device out of a run that goes on: its work moves to the others first, and nothing is computed twice')
+    .description(
+      'take a device out of a run that goes on: its work moves to the others first, and nothing is computed twice',
+    )
     .argument('<DEVICE>', 'its name in the run')
     .requiredOption('--run <DIR>', 'the run folder')
     .addHelpText('after', '\nExample:\n  $ asteroid drain laptop --run runs/2026-11-21-1')

@@ -54,11 +54,15 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   const { terminal } = output;
   if (result.accuracy !== null) terminal.section('Accuracy', `${(result.accuracy * 100).toFixed(2)} %`);
   terminal.section('Loss', result.loss.toFixed(6));
-  terminal.section('Samples', `${grouped(result.sampleCount)}${test === undefined ? '' : ' (the test part of the data)'}`);
+  terminal.section(
+    'Samples',
+    `${grouped(result.sampleCount)}${test === undefined ? '' : ' (the test part of the data)'}`,
+  );
 }
 
 async function modelOf({ model, run }: EvalCommandOptions): Promise<Graph> {
-  if (model !== undefined && run !== undefined) throw new InputError('--model and --run cannot both be given: choose one.');
+  if (model !== undefined && run !== undefined)
+    throw new InputError('--model and --run cannot both be given: choose one.');
   if (run !== undefined) return importModel((await modelOfRun(run)).bytes).graph;
   if (model === undefined) throw new InputError('--model or --run is missing: give an ONNX file or a run folder.');
   return (await readModel(model)).graph;

@@ -24,9 +24,14 @@ async function exportRun(options: { run?: string; output?: string; json?: boolea
   if (options.run === undefined) throw new InputError('--run is missing: give the folder of a run.');
   if (options.output === undefined) throw new InputError('--output is missing: give the file to write.');
   await checkWritable(options.output);
-  const { bytes, round } = await modelOfRun(options.run, (warning) => output.observe({ kind: 'warning', message: warning }));
+  const { bytes, round } = await modelOfRun(options.run, (warning) =>
+    output.observe({ kind: 'warning', message: warning }),
+  );
   await writeFileAtomically(options.output, [bytes]);
   output.json({ file: options.output, bytes: bytes.length, round });
   if (!output.isJson)
-    output.terminal.section('Written', `${options.output} (${memory(bytes.length / 2 ** 20)}), the model after ${counted(round, 'round')}`);
+    output.terminal.section(
+      'Written',
+      `${options.output} (${memory(bytes.length / 2 ** 20)}), the model after ${counted(round, 'round')}`,
+    );
 }

@@ -27,7 +27,11 @@ export function addLab(program: Command): Command {
     .argument('<action>', 'up | run | exec | down')
     .argument('[words...]', 'up: the file of the cluster; run: what to run; exec: a device and a program')
     .option('--name <NAME>', 'of the lab: several may stand at once', 'lab')
-    .option('--network <FORM>', 'links: each pair of devices has a link of its own | switch: the links of a device share its port', 'links')
+    .option(
+      '--network <FORM>',
+      'links: each pair of devices has a link of its own | switch: the links of a device share its port',
+      'links',
+    )
     .option('--priority <P>', 'normal | high: before other work on this machine', 'normal')
     .addHelpText(
       'after',
@@ -134,8 +138,10 @@ async function execute([device, ...command]: readonly string[], { name }: LabCom
 }
 
 function settingsOf({ name, network, priority }: LabCommandOptions): LabSettings {
-  if (network !== 'links' && network !== 'switch') throw new InputError(`--network ${network} must be links or switch.`);
-  if (priority !== 'normal' && priority !== 'high') throw new InputError(`--priority ${priority} must be normal or high.`);
+  if (network !== 'links' && network !== 'switch')
+    throw new InputError(`--network ${network} must be links or switch.`);
+  if (priority !== 'normal' && priority !== 'high')
+    throw new InputError(`--priority ${priority} must be normal or high.`);
   return { name, network, priority, coreCount: availableParallelism() };
 }
 
@@ -156,7 +162,10 @@ function show({ layout }: Lab, output: Output): void {
   );
   for (const { name: device, address, cores, memoryMiB, bandwidthMbps } of devices) {
     const speeds = [...new Set(bandwidthMbps.filter((mbps) => mbps > 0))].sort((a, b) => a - b);
-    terminal.section('Devices', `${device.padEnd(16)}${address.padEnd(14)}${cores} cores  ${memoryMiB} MiB  ${speeds.join(' and ')} Mbps`);
+    terminal.section(
+      'Devices',
+      `${device.padEnd(16)}${address.padEnd(14)}${cores} cores  ${memoryMiB} MiB  ${speeds.join(' and ')} Mbps`,
+    );
   }
   terminal.section(
     'Control',

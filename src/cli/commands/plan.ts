@@ -41,12 +41,19 @@ export function addPlan(program: Command): Command {
     .command('plan')
     .description('plan a hybrid pipeline for a cluster')
     .option('--profile <FILE>', 'a profile that asteroid profile or a run wrote')
-    .option('--model <FILE>', 'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices')
+    .option(
+      '--model <FILE>',
+      'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices',
+    )
     .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
     .option('--batch <N>', 'samples of an update')
     .option('--micro-batch <N>', 'samples that travel at once (default: the best)')
     .option('--schedule <NAME>', `${scheduleNames.join(' | ')} (default: the planner chooses)`)
-    .option(`--compress <${compressModes.join('|')}>`, 'what may travel in fewer bits over links; auto: what makes rounds shorter', 'none')
+    .option(
+      `--compress <${compressModes.join('|')}>`,
+      'what may travel in fewer bits over links; auto: what makes rounds shorter',
+      'none',
+    )
     .option('--planner <NAME>', plannerNames.join(' | '), 'best')
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
     .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
@@ -75,7 +82,11 @@ async function plan(options: PlanCommandOptions): Promise<void> {
   if (batch === undefined) throw new InputError('--batch is missing: give the samples of an update.');
   for (const path of [options.output, options.profileOut]) if (path !== undefined) await checkWritable(path);
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
-  const profile = await planningProfile({ ...options, largestBatch: Math.min(64, positive('--batch', batch)) }, cluster, output);
+  const profile = await planningProfile(
+    { ...options, largestBatch: Math.min(64, positive('--batch', batch)) },
+    cluster,
+    output,
+  );
   if (options.profileOut !== undefined) await writeJson(options.profileOut, profile);
   const {
     plan: found,
@@ -104,7 +115,10 @@ async function plan(options: PlanCommandOptions): Promise<void> {
   output.json(document);
   if (output.isJson) return;
   const { terminal } = output;
-  terminal.section('Plan', `by planner "${found.planner}" in ${duration(planningMs / 1000)}${isCutShort ? ', the search cut short' : ''}`);
+  terminal.section(
+    'Plan',
+    `by planner "${found.planner}" in ${duration(planningMs / 1000)}${isCutShort ? ', the search cut short' : ''}`,
+  );
   showPicture(
     found,
     profile.layers.map((layer) => layer.name),

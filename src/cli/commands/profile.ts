@@ -1,4 +1,5 @@
-// asteroid profile: measures each layer of a model on this device and writes the profile that `plan` and `simulate` read.
+// asteroid profile: measures each layer of a model on this device and writes the profile that `plan` and `simulate`
+// read.
 
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
@@ -43,7 +44,8 @@ export function addProfile(program: Command): Command {
 
 async function profile(options: ProfileCommandOptions): Promise<void> {
   const output = createOutput(options);
-  if (options.model === undefined) throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
+  if (options.model === undefined)
+    throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
   if (options.output !== undefined) await checkWritable(options.output);
   const { headClasses, freeze = [], freezeAllBut = [] } = options;
   const model = await loadModel(
@@ -75,7 +77,10 @@ function printProfile({ model, layers, batchSizes, devices }: Profile, device: s
   const last = batchSizes.length - 1;
   const times = devices[device];
   const width = Math.max(...layers.map(({ name }) => name.length));
-  terminal.section('Profile', `${model}: ${counted(layers.length, 'layer')}, milliseconds at batch ${batchSizes[last]}`);
+  terminal.section(
+    'Profile',
+    `${model}: ${counted(layers.length, 'layer')}, milliseconds at batch ${batchSizes[last]}`,
+  );
   for (const [index, { name, weightBytes }] of layers.entries()) {
     const [forward, backward] = [times?.forwardMs[last]?.[index] ?? 0, times?.backwardMs[last]?.[index] ?? 0];
     const weights = `${(weightBytes / 1024).toFixed(0)} KiB`.padStart(10);
@@ -88,13 +93,15 @@ function printProfile({ model, layers, batchSizes, devices }: Profile, device: s
 
 /** Shows layers measured so far. */
 export function progress(output: Output): (done: number, total: number) => void {
-  return (done, total) => output.terminal.live([`${'Profile'.padEnd(labelWidth)}${bar(done / total, 30)} ${done}/${total} measurements`]);
+  return (done, total) =>
+    output.terminal.live([`${'Profile'.padEnd(labelWidth)}${bar(done / total, 30)} ${done}/${total} measurements`]);
 }
 
 /** A flag that must be a whole number of at least 1. */
 export function positive(flag: string, text: string): number {
   const value = Number(text);
-  if (!Number.isInteger(value) || value < 1) throw new InputError(`${flag} ${text} must be a whole number of at least 1.`);
+  if (!Number.isInteger(value) || value < 1)
+    throw new InputError(`${flag} ${text} must be a whole number of at least 1.`);
   return value;
 }
 

@@ -11,7 +11,9 @@ import { resolveSettings } from '../settings.ts';
 import { command, duration, type Terminal } from '../terminal.ts';
 import { version } from '../version.ts';
 
-/** Three worker processes and five passes over 8,500 digits: 97.4 to 97.7 % on the other 1,500, for the seeds 0 to 3. */
+/**
+ * Three worker processes and five passes over 8,500 digits: 97.4 to 97.7 % on the other 1,500, for the seeds 0 to 3.
+ */
 const settings = {
   model: 'digits',
   data: 'mnist',
@@ -42,7 +44,9 @@ async function quickstart(options: { json?: boolean; out?: string }): Promise<vo
   const startMs = systemClock.now();
   if (!output.isJson) {
     const { bold } = terminal.colors;
-    terminal.print(`${bold('Asteroid')} ${version}: a neural network learns digits over three worker processes of this machine\n`);
+    terminal.print(
+      `${bold('Asteroid')} ${version}: a neural network learns digits over three worker processes of this machine\n`,
+    );
   }
   const run = await readRun(resolveSettings({ ...settings }, {}, ''), undefined, output);
   const result = await runInNewFolder(run, options.out, output, signal);

@@ -31,7 +31,10 @@ export function addSimulate(program: Command): Command {
     .description('simulate one round of a plan')
     .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
     .option('--profile <FILE>', 'the layers and their times')
-    .option('--model <FILE>', 'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices')
+    .option(
+      '--model <FILE>',
+      'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices',
+    )
     .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
     .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
     .option('--gantt <FILE>', 'write a chart of the round as SVG')
@@ -52,7 +55,9 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
   const plan = parsePlan(await readText(planPath), planPath);
   if (plan.schedule === 'hetpipe')
-    throw new InputError(`${planPath} is a plan of planner "hetpipe", which is no pipeline of stages; simulate one of another planner.`);
+    throw new InputError(
+      `${planPath} is a plan of planner "hetpipe", which is no pipeline of stages; simulate one of another planner.`,
+    );
   const profile = await planningProfile({ ...options, largestBatch: plan.microBatchSize }, cluster, output);
   checkTogether(plan, profile, cluster);
   const program = makeProgram(plan);
@@ -62,7 +67,8 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   });
   const names = cluster.devices.map((device) => device.name);
   if (trace !== undefined) await writeText(trace, traceJson(events, names));
-  if (gantt !== undefined) await writeText(gantt, ganttSvg(events, names, { title: `${profile.model}: ${roundMs.toFixed(1)} ms a round` }));
+  if (gantt !== undefined)
+    await writeText(gantt, ganttSvg(events, names, { title: `${profile.model}: ${roundMs.toFixed(1)} ms a round` }));
   const document = { roundMs, samplesPerS, devices, links };
   if (options.output !== undefined) await writeJson(options.output, document);
   output.json(document);
@@ -79,7 +85,10 @@ function print(
   for (const [name, { idleFraction, peakMemoryMiB, energyJ }] of Object.entries(devices)) {
     const busy = `${((1 - idleFraction) * 100).toFixed(0)} %`.padStart(5);
     const energy = energyJ === undefined ? '' : `  ${energyJ.toFixed(1)} J`;
-    terminal.section('Devices', `${name.padEnd(width)}  ${bar(1 - idleFraction, 30)} ${busy} busy  ${memory(peakMemoryMiB)}${energy}`);
+    terminal.section(
+      'Devices',
+      `${name.padEnd(width)}  ${bar(1 - idleFraction, 30)} ${busy} busy  ${memory(peakMemoryMiB)}${energy}`,
+    );
   }
   for (const [name, link] of Object.entries(links)) {
     terminal.section('Links', `${name}  ${(link.bytes / 2 ** 20).toFixed(2)} MiB, busy ${link.busyMs.toFixed(2)} ms`);

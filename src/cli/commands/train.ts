@@ -72,11 +72,19 @@ function withCodeFile(path: string, output: Output): Output {
   return { ...output, observe };
 }
 
-async function effectiveSettings({ resume, out, config, codeFile: _, ...options }: TrainOptions): Promise<TrainSettings> {
+async function effectiveSettings({
+  resume,
+  out,
+  config,
+  codeFile: _,
+  ...options
+}: TrainOptions): Promise<TrainSettings> {
   const flags = givenFlags(options);
-  if (resume === undefined) return resolveSettings(flags, config === undefined ? {} : await readConfig(config), config ?? '');
+  if (resume === undefined)
+    return resolveSettings(flags, config === undefined ? {} : await readConfig(config), config ?? '');
   if (out !== undefined) throw new InputError('--resume goes on in its own folder: leave --out away.');
-  if (config !== undefined) throw new InputError('--resume goes on with the settings in its folder: leave --config away.');
+  if (config !== undefined)
+    throw new InputError('--resume goes on with the settings in its folder: leave --config away.');
   for (const name of fixedOnResume) {
     if (Object.hasOwn(flags, name))
       throw new InputError(`${flagName(name)} cannot change when a run is resumed: leave it away, or start a new run.`);

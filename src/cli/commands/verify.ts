@@ -16,8 +16,14 @@ export function addVerify(program: Command): Command {
   const command = program
     .command('verify')
     .description('show that the distributed run equals training on one device')
-    .option('--tolerance <T>', 'largest relative difference (default: 1e-5; 1e-3 with batch normalization, which amplifies rounding)')
-    .addHelpText('after', '\nExample:\n  $ asteroid verify --model net.onnx --data npy:X.npy,Y.npy --workers 3 --steps 10 --lr 0.05');
+    .option(
+      '--tolerance <T>',
+      'largest relative difference (default: 1e-5; 1e-3 with batch normalization, which amplifies rounding)',
+    )
+    .addHelpText(
+      'after',
+      '\nExample:\n  $ asteroid verify --model net.onnx --data npy:X.npy,Y.npy --workers 3 --steps 10 --lr 0.05',
+    );
   addSettingFlags(command);
   return command.action((options: Record<string, unknown> & { json?: boolean; tolerance?: string }) => verify(options));
 }
@@ -27,9 +33,14 @@ async function verify(options: Record<string, unknown> & { json?: boolean; toler
   const signal = interruptSignal(output, 'Stopping …');
   const flags = givenFlags(options);
   // Where the planner is left to us, every worker gets a part: a plan of one device would show nothing.
-  const ours = { workers: 3, useAll: flags['planner'] === undefined, ...(flags['epochs'] === undefined ? { steps: 10 } : {}) };
+  const ours = {
+    workers: 3,
+    useAll: flags['planner'] === undefined,
+    ...(flags['epochs'] === undefined ? { steps: 10 } : {}),
+  };
   const settings = resolveSettings({ ...ours, ...flags }, {}, '');
-  if (settings.workers + settings.remote === 0) throw new InputError('--workers 0 leaves nothing to compare: give at least 1.');
+  if (settings.workers + settings.remote === 0)
+    throw new InputError('--workers 0 leaves nothing to compare: give at least 1.');
   const run = await readRun(settings, undefined, output);
   const tolerance = toleranceOf(options.tolerance, run.model.graph.buffers.length > 0);
   if (!output.isJson) describeRun(run, output.terminal);
@@ -78,9 +89,16 @@ function print(comparison: Comparison, tolerance: number, equal: boolean, output
     ];
     terminal.section('Losses', row.join('  '));
   }
-  const worst = weightDifference === 0 ? 'do not differ' : `differ by at most ${weightDifference.toExponential(1)} (${worstWeight})`;
+  const worst =
+    weightDifference === 0
+      ? 'do not differ'
+      : `differ by at most ${weightDifference.toExponential(1)} (${worstWeight})`;
   terminal.section('Weights', `after the last round ${worst}`);
   const deviceCount = distributed.plan === undefined ? 0 : usedDeviceCount(distributed.plan);
-  if (equal) terminal.section('Equal', colors.green(`within ${tolerance}: ${counted(deviceCount, 'device')} trained as one does`));
+  if (equal)
+    terminal.section(
+      'Equal',
+      colors.green(`within ${tolerance}: ${counted(deviceCount, 'device')} trained as one does`),
+    );
   else terminal.section('Unequal', colors.red(`by more than ${tolerance}`));
 }

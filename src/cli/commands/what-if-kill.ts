@@ -15,7 +15,10 @@ export function printLoss(
   const { everyRounds, bytesPerRound, predictedCost } = replication;
   if (bytesPerRound > 0) {
     const interval = everyRounds === 1 ? 'after every round' : `every ${everyRounds} rounds`;
-    const cost = predictedCost === 0 ? 'in the idle time of the links' : `for ${(100 * predictedCost).toFixed(1)} % of the throughput`;
+    const cost =
+      predictedCost === 0
+        ? 'in the idle time of the links'
+        : `for ${(100 * predictedCost).toFixed(1)} % of the throughput`;
     terminal.section('Copies', `${mebibytes(bytesPerRound)} ${interval}, ${cost}`);
   }
   if (refusal !== undefined) terminal.section('Light', `not as before: ${refusal} A new plan is made:`);

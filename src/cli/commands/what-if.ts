@@ -45,7 +45,10 @@ export function addWhatIf(program: Command): Command {
     .description('what happens to speed and memory when the cluster changes')
     .option('--cluster <FILE>', 'the devices and links before the change, JSON or YAML')
     .option('--profile <FILE>', 'the layers and their times')
-    .option('--model <FILE>', 'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices')
+    .option(
+      '--model <FILE>',
+      'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices',
+    )
     .option('--plan <FILE>', 'the plan before the change (default: what the planner finds)')
     .option('--batch <N>', "samples of an update (default: the plan's)")
     .option('--micro-batch <N>', 'samples that travel at once (default: the best)')
@@ -78,7 +81,8 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
   if (clusterPath === undefined) throw new InputError('--cluster is missing: give a file with devices and links.');
   const changes = readChanges(options);
   const { kill } = options;
-  if (changes.length === 0 && kill.length === 0) throw new InputError('Nothing changes: give --join, --leave, --kill, --slow or --link.');
+  if (changes.length === 0 && kill.length === 0)
+    throw new InputError('Nothing changes: give --join, --leave, --kill, --slow or --link.');
   if (changes.length > 0 && kill.length > 0)
     throw new InputError(
       '--kill cannot be given with --join, --leave, --slow or --link: ask for the loss alone, or let the device --leave.',
@@ -111,7 +115,8 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
       output,
       printLoss,
     );
-  } else await finish(whatIf({ ...question, profileFor: () => parseProfile(profile), changes }), options, output, print);
+  } else
+    await finish(whatIf({ ...question, profileFor: () => parseProfile(profile), changes }), options, output, print);
 }
 
 async function finish<Result>(
@@ -136,7 +141,11 @@ function readChanges({ join, leave, slow, link }: WhatIfCommandOptions): Change[
     ...link.map((text): Change => {
       const [names, speed] = text.includes('=') ? cutAt(text, '=', '--link', 'A,B=MBPS') : [undefined, text];
       if (names === undefined) return { kind: 'link', speed: readSpeed(speed, text) };
-      return { kind: 'link', between: cutAt(names, ',', '--link', 'A,B=MBPS, such as pi-1,pi-2=20'), speed: readSpeed(speed, text) };
+      return {
+        kind: 'link',
+        between: cutAt(names, ',', '--link', 'A,B=MBPS, such as pi-1,pi-2=20'),
+        speed: readSpeed(speed, text),
+      };
     }),
   ];
 }
@@ -147,7 +156,9 @@ function readDevice(text: string): DeviceSpec {
   const [kind = '', memoryText] = rest.split(':');
   const memoryMiB = memoryText === undefined ? kindModel(kind)?.memoryMiB : numberOf(memoryText, '--join', text);
   if (memoryMiB === undefined)
-    throw new InputError(`--join ${text}: the memory of a "${kind}" is not known; write it behind the kind, such as ${text}:4096.`);
+    throw new InputError(
+      `--join ${text}: the memory of a "${kind}" is not known; write it behind the kind, such as ${text}:4096.`,
+    );
   return { name, kind, memoryMiB };
 }
 
@@ -162,19 +173,24 @@ function readSpeed(text: string, whole: string): Partial<LinkSpeed> {
 
 function cutAt(text: string, mark: string, flag: string, form: string): [string, string] {
   const at = text.indexOf(mark);
-  if (at < 1 || at === text.length - 1) throw new InputError(`${flag} ${text} is not of the form ${form}: write it so.`);
+  if (at < 1 || at === text.length - 1)
+    throw new InputError(`${flag} ${text} is not of the form ${form}: write it so.`);
   return [text.slice(0, at), text.slice(at + 1)];
 }
 
 function numberOf(text: string, flag: string, whole: string): number {
   const value = Number(text);
-  if (text.trim() === '' || !Number.isFinite(value)) throw new InputError(`${flag} ${whole}: "${text}" is no number; give one.`);
+  if (text.trim() === '' || !Number.isFinite(value))
+    throw new InputError(`${flag} ${whole}: "${text}" is no number; give one.`);
   return value;
 }
 
 function print({ before, kept, after, move }: WhatIf, terminal: Terminal): void {
   terminal.section('Before', speed(before));
-  terminal.section('After', kept === undefined ? 'the plan cannot run: one of its devices has left' : `${speed(kept)}, by the same plan`);
+  terminal.section(
+    'After',
+    kept === undefined ? 'the plan cannot run: one of its devices has left' : `${speed(kept)}, by the same plan`,
+  );
   terminal.section('After', `${speed(after)}, by a new plan`);
   const names = Object.keys({ ...before.predicted.peakMemoryMiB, ...after.predicted.peakMemoryMiB });
   const width = Math.max(...names.map((name) => name.length));
@@ -183,12 +199,18 @@ function print({ before, kept, after, move }: WhatIf, terminal: Terminal): void 
     return mib === undefined ? 'unused' : memory(mib);
   };
   for (const name of names)
-    terminal.section('Memory', `${name.padEnd(width)}  ${peak(before, name).padStart(9)} before, ${peak(after, name)} after`);
+    terminal.section(
+      'Memory',
+      `${name.padEnd(width)}  ${peak(before, name).padStart(9)} before, ${peak(after, name)} after`,
+    );
   const mib = (bytes: number): string => memory(bytes / 2 ** 20);
   if (move.bytes === 0) terminal.section('To move', 'nothing');
   const travelling = move.bytes - move.lostBytes;
   if (travelling > 0) terminal.section('To move', `${mib(travelling)} of weights, ${duration(move.moveMs / 1000)}`);
   for (const { from, to, bytes } of move.transfers) terminal.section('To move', `${from} -> ${to}  ${mib(bytes)}`);
   if (move.lostBytes > 0)
-    terminal.section('To move', `${mib(move.lostBytes)} that only devices which left had: from a checkpoint or a replica`);
+    terminal.section(
+      'To move',
+      `${mib(move.lostBytes)} that only devices which left had: from a checkpoint or a replica`,
+    );
 }

@@ -51,10 +51,16 @@ export function addWorker(program: Command): Command {
       '--join <URL>',
       'the address that asteroid train printed, such as wss://192.168.1.20:7700 (default: the one that answers on this network)',
     )
-    .option('--code <CODE>', `the join code that it printed (better, since others see arguments: ${joinCodeVariable}, or typed when asked)`)
+    .option(
+      '--code <CODE>',
+      `the join code that it printed (better, since others see arguments: ${joinCodeVariable}, or typed when asked)`,
+    )
     .option('--code-file <FILE>', 'a file with the join code; - reads it from stdin')
     .option('--name <NAME>', 'how this device is called (default: its host name)')
-    .option('--host <ADDRESS>', 'the address on which peers reach this device (default: the one that leads to the coordinator)')
+    .option(
+      '--host <ADDRESS>',
+      'the address on which peers reach this device (default: the one that leads to the coordinator)',
+    )
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
     .option('--max-cpu <PERCENT>', 'of the time that its threads may compute (default: 100)')
@@ -76,7 +82,8 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const maxCpu = fractionOf(options.maxCpu);
   const isCourteous = options.courteous === true;
   const { engine } = options;
-  if (engine !== 'onnxruntime' && engine !== 'reference') throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
+  if (engine !== 'onnxruntime' && engine !== 'reference')
+    throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
   const isManaged = options.managed !== undefined;
   const workerCount = isManaged ? Number(options.managed) : 1;
   if (!Number.isInteger(workerCount) || workerCount < 1)
@@ -144,7 +151,8 @@ async function find(output: Output, signal: AbortSignal, host: string | undefine
 function megabytes(text: string | undefined): number {
   if (text === undefined) return Number.POSITIVE_INFINITY;
   const value = Number(text);
-  if (!Number.isInteger(value) || value < 64) throw new InputError(`--max-memory ${text} must be a whole number of MiB, at least 64.`);
+  if (!Number.isInteger(value) || value < 64)
+    throw new InputError(`--max-memory ${text} must be a whole number of MiB, at least 64.`);
   return value;
 }
 
@@ -169,12 +177,15 @@ async function readCode(file: string): Promise<string> {
   try {
     return (file === '-' ? await text(process.stdin) : await readFile(file, 'utf8')).trim();
   } catch (error) {
-    throw new InputError(`--code-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}.`);
+    throw new InputError(
+      `--code-file ${file} cannot be read: ${error instanceof Error ? error.message : String(error)}.`,
+    );
   }
 }
 
 async function askCode(signal: AbortSignal): Promise<string> {
-  if (!process.stdin.isTTY) throw new InputError(`The join code is missing: give --code-file, or set ${joinCodeVariable}.`);
+  if (!process.stdin.isTTY)
+    throw new InputError(`The join code is missing: give --code-file, or set ${joinCodeVariable}.`);
   const lines = createInterface({ input: process.stdin, output: process.stderr });
   // A reader of lines takes Ctrl-C for itself.
   lines.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));

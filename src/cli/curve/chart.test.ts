@@ -48,7 +48,8 @@ test('rounds whose loss is no number are drawn within the panel of the accuracy'
   assert.ok(accuracy);
   assert.equal(accuracy.x.most, 2e9);
   const plain = (text: string): string => text;
-  for (const text of drawPanel(accuracy, { columns: 27, rows: 6, train: plain, test: plain })) assert.ok(text.length <= 27, text);
+  for (const text of drawPanel(accuracy, { columns: 27, rows: 6, train: plain, test: plain }))
+    assert.ok(text.length <= 27, text);
 });
 
 test('on a terminal: a line of dots, a mark for each test, ticks at both axes', () => {

@@ -1,4 +1,5 @@
-// A learning curve as panels, before it is drawn: which lines, over which range, with which ticks. Terminal and SVG draw the same panels.
+// A learning curve as panels, before it is drawn: which lines, over which range, with which ticks. Terminal and SVG
+// draw the same panels.
 
 import type { Curve, CurvePoint, LearningCurve } from '../../runtime/learning-curve.ts';
 
@@ -25,9 +26,16 @@ export function panels({ unit, loss, accuracy }: LearningCurve): Panel[] {
   const all = [loss, accuracy].flatMap(({ train, test }) => [...train, ...test]).map((point) => point.x);
   const x: Axis = { ...axis(0, Math.max(...all), 8), least: 0, most: Math.max(...all) };
   const whole = { ...x, ticks: x.ticks.filter((tick) => Number.isInteger(tick) && tick <= x.most) };
-  const panel = (title: string, curve: Curve, format: Panel['format']): Panel => ({ title, curve, x: whole, y: rangeOf(curve), format });
+  const panel = (title: string, curve: Curve, format: Panel['format']): Panel => ({
+    title,
+    curve,
+    x: whole,
+    y: rangeOf(curve),
+    format,
+  });
   const result = [panel(`loss by ${unit}`, loss, (value) => value.toPrecision(3).replace(/\.?0+$/, '') || '0')];
-  if (accuracy.train.length > 0) result.push(panel(`accuracy by ${unit}`, accuracy, (value) => `${trimmed(value * 100)} %`));
+  if (accuracy.train.length > 0)
+    result.push(panel(`accuracy by ${unit}`, accuracy, (value) => `${trimmed(value * 100)} %`));
   return result;
 }
 
@@ -36,8 +44,8 @@ function trimmed(value: number): string {
 }
 
 /**
- * From the lowest value to the highest but for the first stretches, where a loss falls from a height that would flatten all the rest: the top is the
- * highest value behind the first twentieth.
+ * From the lowest value to the highest but for the first stretches, where a loss falls from a height that would flatten
+ * all the rest: the top is the highest value behind the first twentieth.
  */
 function rangeOf({ train, test }: Curve): Axis {
   const values = (some: readonly CurvePoint[]): number[] => some.map(({ y }) => y);
@@ -59,7 +67,9 @@ export function axis(from: number, to: number, count: number): Axis {
   const step = ([1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999) ?? 10) * power;
   const first = Math.floor(from / step + 1e-9);
   const last = Math.max(first + 1, Math.ceil(to / step - 1e-9));
-  const ticks = Array.from({ length: last - first + 1 }, (_, index) => Number(((first + index) * step).toPrecision(12)));
+  const ticks = Array.from({ length: last - first + 1 }, (_, index) =>
+    Number(((first + index) * step).toPrecision(12)),
+  );
   return { least: ticks[0] as number, most: ticks.at(-1) as number, ticks };
 }
 

@@ -1,4 +1,5 @@
-// Panels as one SVG picture, one beside the other: a line for the training data, a line with points for the tests, a legend. No scripts, no fonts.
+// Panels as one SVG picture, one beside the other: a line for the training data, a line with points for the tests, a
+// legend. No scripts, no fonts.
 
 import type { CurvePoint, LearningCurve } from '../../runtime/learning-curve.ts';
 import { type Panel, panels, place } from './chart.ts';
@@ -29,7 +30,8 @@ function drawn(panel: Panel): string {
   const [right, bottom] = [panelWidth - margin.right, panelHeight - margin.bottom];
   const across = (value: number): number => round(margin.left + place(x, value) * (right - margin.left));
   const up = (value: number): number => round(bottom - place(y, value) * (bottom - margin.top));
-  const line = (points: readonly CurvePoint[]): string => points.map((point) => `${across(point.x)},${up(point.y)}`).join(' ');
+  const line = (points: readonly CurvePoint[]): string =>
+    points.map((point) => `${across(point.x)},${up(point.y)}`).join(' ');
   const last = curve.test.at(-1);
   return [
     `<text x="${margin.left}" y="24" font-size="15" font-weight="600" fill="${colors.text}">${escaped(capital(title))}</text>`,
@@ -40,7 +42,10 @@ function drawn(panel: Panel): string {
         `<line x1="${margin.left}" y1="${up(tick)}" x2="${right}" y2="${up(tick)}" stroke="${colors.grid}"/>` +
         `<text x="${margin.left - 8}" y="${up(tick) + 4}" text-anchor="end" fill="${colors.faint}">${escaped(format(tick))}</text>`,
     ),
-    ...x.ticks.map((tick) => `<text x="${across(tick)}" y="${bottom + 20}" text-anchor="middle" fill="${colors.faint}">${tick}</text>`),
+    ...x.ticks.map(
+      (tick) =>
+        `<text x="${across(tick)}" y="${bottom + 20}" text-anchor="middle" fill="${colors.faint}">${tick}</text>`,
+    ),
     `<polyline clip-path="url(#plot)" points="${line(curve.train)}" fill="none" stroke="${colors.train}" stroke-width="1.5" stroke-linejoin="round"/>`,
     ...(curve.test.length > 1
       ? [
@@ -48,9 +53,12 @@ function drawn(panel: Panel): string {
         ]
       : []),
     ...curve.test.map(
-      (point) => `<circle clip-path="url(#plot)" cx="${across(point.x)}" cy="${up(point.y)}" r="3" fill="${colors.test}"/>`,
+      (point) =>
+        `<circle clip-path="url(#plot)" cx="${across(point.x)}" cy="${up(point.y)}" r="3" fill="${colors.test}"/>`,
     ),
-    ...(last === undefined ? [] : [label(across(last.x), up(last.y), format(last.y), (curve.train.at(-1)?.y ?? 0) > last.y)]),
+    ...(last === undefined
+      ? []
+      : [label(across(last.x), up(last.y), format(last.y), (curve.train.at(-1)?.y ?? 0) > last.y)]),
   ].join('\n');
 }
 

@@ -1,4 +1,5 @@
-// A panel in characters: the line of the training data in Braille dots, two by four in each place, and a mark for each test.
+// A panel in characters: the line of the training data in Braille dots, two by four in each place, and a mark for each
+// test.
 //
 //   0.8 ┤⣇
 //       │⠘⢦⡀   ●
@@ -32,7 +33,9 @@ export function drawPanel(panel: Panel, options: TerminalChartOptions): string[]
       const bits = dots[row * width + column] as number;
       return bits === 0 ? ' ' : options.train(String.fromCharCode(0x2800 + bits));
     });
-    lines.push(`${(tick < 0 ? '' : (labels[tick] as string)).padStart(margin)} ${tick < 0 ? '│' : '┤'}${cells.join('').trimEnd()}`);
+    lines.push(
+      `${(tick < 0 ? '' : (labels[tick] as string)).padStart(margin)} ${tick < 0 ? '│' : '┤'}${cells.join('').trimEnd()}`,
+    );
   }
   return [...lines, ...horizontalAxis(panel, width).map((line) => ' '.repeat(margin + 1) + line)];
 }
@@ -60,7 +63,10 @@ function trainingDots({ curve, x, y }: Panel, width: number, height: number): Ui
       before = undefined;
       continue;
     }
-    const here = [Math.round(place(x, point.x) * (2 * width - 1)), Math.round((1 - place(y, point.y)) * (4 * height - 1))] as const;
+    const here = [
+      Math.round(place(x, point.x) * (2 * width - 1)),
+      Math.round((1 - place(y, point.y)) * (4 * height - 1)),
+    ] as const;
     const [fromColumn, fromRow] = before ?? here;
     const steps = Math.max(1, Math.abs(here[0] - fromColumn), Math.abs(here[1] - fromRow));
     for (let step = 0; step <= steps; step++) {
@@ -74,7 +80,9 @@ function trainingDots({ curve, x, y }: Panel, width: number, height: number): Ui
 
 function testMarks(panel: Panel, width: number, height: number): Set<number> {
   const within = panel.curve.test.filter(({ y }) => y <= panel.y.most && y >= panel.y.least);
-  return new Set(within.map(({ x, y }) => rowOf(panel, y, height) * width + Math.round(place(panel.x, x) * (width - 1))));
+  return new Set(
+    within.map(({ x, y }) => rowOf(panel, y, height) * width + Math.round(place(panel.x, x) * (width - 1))),
+  );
 }
 
 function horizontalAxis({ x }: Panel, width: number): [string, string] {

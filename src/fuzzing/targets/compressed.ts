@@ -54,8 +54,12 @@ function encoded(encoding: Encoding | undefined, random: Random): readonly Tenso
         random,
       ),
     );
-  if (encoding === undefined) return encodeTensors([floats([2, 3]), tensor('int64', [2, 2], [1, 2, 3, 4]), floats([2, 2])]);
-  return pieceCodec(encoding, () => new Float32Array(pieceLength)).encode(Float32Array.from(values(pieceLength, random)), 0);
+  if (encoding === undefined)
+    return encodeTensors([floats([2, 3]), tensor('int64', [2, 2], [1, 2, 3, 4]), floats([2, 2])]);
+  return pieceCodec(encoding, () => new Float32Array(pieceLength)).encode(
+    Float32Array.from(values(pieceLength, random)),
+    0,
+  );
 }
 
 /** A tensor with other bytes, another type, another length. */

@@ -17,7 +17,14 @@ import {
 import { checkedProgram, topologyOf } from '../../runtime/worker/layout.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { regressionNet, subjectOf } from '../../testing/training-subjects.ts';
-import { encodeHandshake, type Hello, parseAnswer, parseHello, type Refused, type Welcome } from '../../transport/handshake.ts';
+import {
+  encodeHandshake,
+  type Hello,
+  parseAnswer,
+  parseHello,
+  type Refused,
+  type Welcome,
+} from '../../transport/handshake.ts';
 import type { Frame } from '../../transport/link.ts';
 import { damagedText, damagedValue, oneOf } from '../inputs.ts';
 import type { Target } from '../target.ts';
@@ -39,7 +46,13 @@ const hellos: readonly Hello[] = [
       temperatureC: 40,
     },
   },
-  { protocol: 1, purpose: 'enrol', name: 'cellar', credential: '7K2M', facts: { request: '-----BEGIN CERTIFICATE REQUEST-----' } },
+  {
+    protocol: 1,
+    purpose: 'enrol',
+    name: 'cellar',
+    credential: '7K2M',
+    facts: { request: '-----BEGIN CERTIFICATE REQUEST-----' },
+  },
   { protocol: 1, purpose: 'peer', name: 'worker-2', credential: 'x'.repeat(48) },
 ];
 const answers: readonly (Welcome | Refused)[] = [
@@ -50,7 +63,9 @@ const answers: readonly (Welcome | Refused)[] = [
 const encoder = new TextEncoder();
 
 function damagedJson(value: unknown, random: Random): string {
-  return random.integer(3) === 0 ? damagedText(JSON.stringify(value), random) : JSON.stringify(damagedValue(value, random));
+  return random.integer(3) === 0
+    ? damagedText(JSON.stringify(value), random)
+    : JSON.stringify(damagedValue(value, random));
 }
 
 /** The first words of a caller, and of a server. */
@@ -73,7 +88,10 @@ export function helloTarget(): Target<{ readonly isAnswer: boolean; readonly tex
 
 const subject = subjectOf(regressionNet(), 4);
 const { sequence, training } = subject;
-const layout = handPlan({ schedule: '1f1b-overlap', cuts: [2], shares: [[3, 1], [4]], microBatchCount: 2 }, sequence.layers.length);
+const layout = handPlan(
+  { schedule: '1f1b-overlap', cuts: [2], shares: [[3, 1], [4]], microBatchCount: 2 },
+  sequence.layers.length,
+);
 const plan = {
   ...layout,
   forwardOnlyLayers: 0,
@@ -127,9 +145,22 @@ const toCoordinator: ToCoordinator = {
     ],
   },
   'profile-progress': { done: 1, total: 2 },
-  profiled: { layers: [layer, layer], times: { forwardMs: [row], backwardMs: [row], stepMs: [row], updateMs: row }, cached: false },
+  profiled: {
+    layers: [layer, layer],
+    times: { forwardMs: [row], backwardMs: [row], stepMs: [row], updateMs: row },
+    cached: false,
+  },
   deployed: { valueBytes: 1000 },
-  prepared: { round: 3, lossSum: 1.5, correctCount: 2, squaredNorm: 1, finite: true, roundMs: 10, busyMs: 9, linkMbps: { b: 95 } },
+  prepared: {
+    round: 3,
+    lossSum: 1.5,
+    correctCount: 2,
+    squaredNorm: 1,
+    finite: true,
+    roundMs: 10,
+    busyMs: 9,
+    linkMbps: { b: 95 },
+  },
   state: { role: 'optimizer', name: 'a.weight/momentum' },
   'snapshot-end': { round: 4 },
   replicated: { round: 4, layers: [0, 2] },
@@ -172,12 +203,24 @@ export function messageTarget(): Target<{ readonly to: Receiver; readonly frame:
       const [kind, control] = oneOf(samples[to], random);
       // As it comes from the network: what JSON cannot hold is gone.
       const damaged = JSON.parse(JSON.stringify([damagedValue(control, random)]))[0] as unknown;
-      return { to, frame: { kind: random.integer(50) === 0 ? '__proto__' : kind, epoch: 1, round: -1, microBatch: -1, control: damaged } };
+      return {
+        to,
+        frame: {
+          kind: random.integer(50) === 0 ? '__proto__' : kind,
+          epoch: 1,
+          round: -1,
+          microBatch: -1,
+          control: damaged,
+        },
+      };
     },
     take({ to, frame }) {
       const message = parsed(to, frame);
       const again = parsed(to, { ...frame, control: JSON.parse(JSON.stringify(message.control)) });
-      assert.ok(isDeepStrictEqual(again.control, message.control), `a "${message.kind}" message that was encoded again is another`);
+      assert.ok(
+        isDeepStrictEqual(again.control, message.control),
+        `a "${message.kind}" message that was encoded again is another`,
+      );
       if (message.kind !== 'deploy') return;
       for (const { name } of peers) {
         const device = checkedProgram(message.control.plan, sequence, name);

@@ -79,16 +79,25 @@ const labels = tensor('uint8', [3], [0, 2, 1]);
 export function idxTarget(): Target<DataInput> {
   const [imageBytes, labelBytes] = [writeIdx(images), writeIdx(labels)];
   const plain = { '/d/train-images-idx3-ubyte': imageBytes, '/d/train-labels-idx1-ubyte': labelBytes };
-  const zipped = { '/d/train-images-idx3-ubyte.gz': plainBytes(gzipSync(imageBytes)), '/d/train-labels-idx1-ubyte': labelBytes };
+  const zipped = {
+    '/d/train-images-idx3-ubyte.gz': plainBytes(gzipSync(imageBytes)),
+    '/d/train-labels-idx1-ubyte': labelBytes,
+  };
   const wide = { ...plain, '/d/train-images-idx3-ubyte': writeIdx(tensor('float32', [3, 2], [1, 2, 3, 4, 5, 6])) };
   return dataTarget(
-    [plain, zipped, { ...plain, '/d/t10k-images-idx3-ubyte': imageBytes, '/d/t10k-labels-idx1-ubyte': labelBytes }, wide].map((files) => ({
+    [
+      plain,
+      zipped,
+      { ...plain, '/d/t10k-images-idx3-ubyte': imageBytes, '/d/t10k-labels-idx1-ubyte': labelBytes },
+      wide,
+    ].map((files) => ({
       spec: 'idx:/d',
       files,
     })),
     {
       check: (bytes) => {
-        if (bytes[0] === 0) sameAgain(readIdx({ name: 'x', bytes }), (value) => readIdx({ name: 'x', bytes: writeIdx(value) }));
+        if (bytes[0] === 0)
+          sameAgain(readIdx({ name: 'x', bytes }), (value) => readIdx({ name: 'x', bytes: writeIdx(value) }));
       },
     },
   );
@@ -128,14 +137,18 @@ export function npyTarget(): Target<DataInput> {
   const row = writeNpy(tensor('uint16', [9], [5, 600, 7, 8, 9, 10, 11, 12, 13]));
   return dataTarget(
     [
-      { spec: 'npy:/x.npy,/y.npy', files: { '/x.npy': writeNpy(tensor('float32', [3, 2], [1, 2, 3, 4, 5, 6])), '/y.npy': y } },
+      {
+        spec: 'npy:/x.npy,/y.npy',
+        files: { '/x.npy': writeNpy(tensor('float32', [3, 2], [1, 2, 3, 4, 5, 6])), '/y.npy': y },
+      },
       { spec: 'npy:/x.npy,/y.npy', files: { '/x.npy': foreignNpy(), '/y.npy': y } },
       { spec: 'tokens:/x.npy,2', files: { '/x.npy': row } },
       { spec: 'tokens:/x.txt,3', files: { '/x.txt': new TextEncoder().encode('the quick brown fox') } },
     ],
     {
       check: (bytes) => {
-        if (bytes[0] === 0x93) sameAgain(readNpy({ name: 'x', bytes }), (value) => readNpy({ name: 'x', bytes: writeNpy(value) }));
+        if (bytes[0] === 0x93)
+          sameAgain(readNpy({ name: 'x', bytes }), (value) => readNpy({ name: 'x', bytes: writeNpy(value) }));
       },
     },
   );
@@ -186,7 +199,9 @@ export function npzTarget(): Target<DataInput> {
 export function cifarTarget(): Target<DataInput> {
   const record = (label: number): number[] => [label, ...new Array(3072).fill(label * 20)];
   const batch = Uint8Array.from([...record(1), ...record(9)]);
-  return dataTarget([{ spec: 'cifar10:/c', files: { '/c/data_batch_1.bin': batch, '/c/test_batch.bin': batch.slice(0, 3073) } }]);
+  return dataTarget([
+    { spec: 'cifar10:/c', files: { '/c/data_batch_1.bin': batch, '/c/test_batch.bin': batch.slice(0, 3073) } },
+  ]);
 }
 
 const specs: readonly string[] = [

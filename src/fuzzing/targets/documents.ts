@@ -28,7 +28,13 @@ const [few, many] = [
   [1, 2, 3],
   [2, 4, 6],
 ];
-const times = { forwardMs: [few, many], backwardMs: [many, many], backwardInputMs: [few, few], stepMs: [many, many], updateMs: few };
+const times = {
+  forwardMs: [few, many],
+  backwardMs: [many, many],
+  backwardInputMs: [few, few],
+  stepMs: [many, many],
+  updateMs: few,
+};
 const profile: Profile = {
   model: 'net',
   inputBytes: 100,
@@ -43,10 +49,16 @@ const profile: Profile = {
     ...(index === 2 ? { recomputed: { savedBytes: 100, flops: 1e5 } } : {}),
   })),
   batchSizes: [1, 4],
-  devices: { a: times, b: { ...times, callMs: 0.5, handlingMsPerMiB: 2, reducingMsPerMiB: 3, frameMs: 0.5, passMs: 1 }, c: times },
+  devices: {
+    a: times,
+    b: { ...times, callMs: 0.5, handlingMsPerMiB: 2, reducingMsPerMiB: 3, frameMs: 0.5, passMs: 1 },
+    c: times,
+  },
 };
 const plans: readonly unknown[] = [
-  ...scheduleNames.map((schedule) => handPlan({ schedule, cuts: [1, 2], shares: [[4], [3, 1], [2, 2]], microBatchCount: 4 }, 3)),
+  ...scheduleNames.map((schedule) =>
+    handPlan({ schedule, cuts: [1, 2], shares: [[4], [3, 1], [2, 2]], microBatchCount: 4 }, 3),
+  ),
   {
     plan: {
       ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 3),
@@ -62,7 +74,11 @@ const plans: readonly unknown[] = [
 ];
 
 /** A document of one kind: whatever was read is the same when it is written and read again. */
-function documentTarget<T>(samples: readonly unknown[], parse: (text: string) => T, use: (value: T) => void): Target<string> {
+function documentTarget<T>(
+  samples: readonly unknown[],
+  parse: (text: string) => T,
+  use: (value: T) => void,
+): Target<string> {
   return {
     input: (random: Random) => damagedDocument(samples, random),
     take(text) {
@@ -141,12 +157,16 @@ const settings: readonly Readonly<Record<string, unknown>>[] = [
 
 /** Settings files of runs. */
 export function settingsTarget(): Target<string> {
-  const read = (text: string): ReturnType<typeof resolveSettings> => resolveSettings({}, configOf(text, 'config.yaml'), 'config.yaml');
+  const read = (text: string): ReturnType<typeof resolveSettings> =>
+    resolveSettings({}, configOf(text, 'config.yaml'), 'config.yaml');
   return {
     input: (random) => (random.integer(20) === 0 ? JSON.stringify(settings[0]) : damagedDocument(settings, random)),
     take(text) {
       const found = read(text);
-      assert.ok(isDeepStrictEqual(read(JSON.stringify(settingsDocument(found))), found), 'settings that were written again are others');
+      assert.ok(
+        isDeepStrictEqual(read(JSON.stringify(settingsDocument(found))), found),
+        'settings that were written again are others',
+      );
       parseDataSpec(found.data);
       parseSchedule(found.lrSchedule);
     },

@@ -21,7 +21,12 @@ export const sampleFrames: readonly Frame[] = [
   { ...plain, control: { plan: [[0, 3], [3, 9]], text: '\\"[{' } }, // biome-ignore format: one line
   {
     ...plain,
-    tensors: [tensor('float32', [2, 2], [1, 2, 3, 4]), scalar('int64', 3), tensor('bool', [3], [1, 0, 1]), tensor('uint16', [0, 4], [])],
+    tensors: [
+      tensor('float32', [2, 2], [1, 2, 3, 4]),
+      scalar('int64', 3),
+      tensor('bool', [3], [1, 0, 1]),
+      tensor('uint16', [0, 4], []),
+    ],
   },
   { ...plain, kind: 'all-reduce', control: [null], tensors: [tensor('int8', [9], [1, 2, 3, 4, 5, 6, 7, 8, 9])] },
 ];

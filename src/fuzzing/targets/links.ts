@@ -23,7 +23,9 @@ import { repairHead, sampleFrames } from './frames.ts';
 /** Time stands still, and nothing waits for it. */
 const frozen: Clock = { now: () => 1000, after: () => () => {} };
 
-/** Messages as a peer sends them: a few frames on different lanes, each in one or two pieces, and an acknowledgement. */
+/**
+ * Messages as a peer sends them: a few frames on different lanes, each in one or two pieces, and an acknowledgement.
+ */
 function conversation(random: Random, carrier: Carrier): Uint8Array[] {
   const messages: Uint8Array[] = [];
   let sequence = 0;
@@ -38,10 +40,14 @@ function conversation(random: Random, carrier: Carrier): Uint8Array[] {
       messages.push(...encodePiece({ lane, first: true, last: true, inline: [first, ...rest] }, sequence++, carrier));
     } else {
       messages.push(...encodePiece({ lane, first: true, last: false, inline: [headBytes] }, sequence++, carrier));
-      messages.push(...encodePiece({ lane, first: false, last: true, inline: [], trailing: bytes }, sequence++, carrier));
+      messages.push(
+        ...encodePiece({ lane, first: false, last: true, inline: [], trailing: bytes }, sequence++, carrier),
+      );
     }
     if (random.integer(3) === 0)
-      messages.push(encodeAcknowledgement({ byteCount: random.integer(3) * 100, atMs: random.integer(2000) }, sequence++));
+      messages.push(
+        encodeAcknowledgement({ byteCount: random.integer(3) * 100, atMs: random.integer(2000) }, sequence++),
+      );
   }
   return messages;
 }
@@ -74,7 +80,8 @@ function damagedMessages(messages: readonly Uint8Array[], random: Random): reado
       break;
     default: {
       const damaged = mutate(message, random);
-      if (damaged.length >= 8) new DataView(damaged.buffer, damaged.byteOffset).setUint32(0, crc32(damaged.subarray(4)), true);
+      if (damaged.length >= 8)
+        new DataView(damaged.buffer, damaged.byteOffset).setUint32(0, crc32(damaged.subarray(4)), true);
       copy[at] = damaged;
     }
   }
@@ -129,7 +136,13 @@ const sampleTensor = { type: 'uint8', shape: [1000], data: new Uint8Array(1000) 
 export class Refused extends Error {}
 
 interface PacerInput {
-  readonly steps: readonly (readonly [lane: Priority, sentBytes: number, acknowledged: number, atMs: number, nowMs: number])[];
+  readonly steps: readonly (readonly [
+    lane: Priority,
+    sentBytes: number,
+    acknowledged: number,
+    atMs: number,
+    nowMs: number,
+  ])[];
 }
 
 const strangeNumbers: readonly number[] = [
@@ -176,7 +189,10 @@ export function acknowledgementTarget(): Target<PacerInput> {
         const [waitMs, pieceBytes] = [pacer.waitMs(lane, nowMs), pacer.pieceBytes(lane)];
         assert.ok(waitMs >= 0, `a wait of ${waitMs} ms`);
         assert.ok(pieceBytes >= 4096 && pieceBytes <= 2 ** 20, `a piece of ${pieceBytes} bytes`);
-        assert.ok(pacer.underWayBytes >= 0 && pacer.underWayBytes <= maxWindowBytes + 1e7, `${pacer.underWayBytes} bytes under way`);
+        assert.ok(
+          pacer.underWayBytes >= 0 && pacer.underWayBytes <= maxWindowBytes + 1e7,
+          `${pacer.underWayBytes} bytes under way`,
+        );
       }
     },
   };
@@ -196,11 +212,15 @@ interface SocketInput {
 }
 
 /** What `ws` alone makes of the bytes: its messages up to the first mistake. */
-async function readByWs(bytes: Uint8Array): Promise<{ readonly messages: readonly Uint8Array[]; readonly isWrong: boolean }> {
+async function readByWs(
+  bytes: Uint8Array,
+): Promise<{ readonly messages: readonly Uint8Array[]; readonly isWrong: boolean }> {
   const receiver = new Receiver({ isServer: true, maxPayload: maxMessageBytes, binaryType: 'nodebuffer' });
   const messages: Uint8Array[] = [];
   let isWrong = false;
-  receiver.on('message', (data: Buffer, isBinary: boolean) => messages.push(isBinary ? Uint8Array.from(data) : textMark(data)));
+  receiver.on('message', (data: Buffer, isBinary: boolean) =>
+    messages.push(isBinary ? Uint8Array.from(data) : textMark(data)),
+  );
   receiver.on('error', () => {
     isWrong = true;
   });
@@ -214,7 +234,10 @@ function textMark(data: Buffer): Uint8Array {
   return Uint8Array.from([255, 255, 255, ...data]);
 }
 
-/** Our reader of WebSocket bytes, with `ws` behind it as in a server, finds the messages that `ws` alone does, however the bytes come. */
+/**
+ * Our reader of WebSocket bytes, with `ws` behind it as in a server, finds the messages that `ws` alone does, however
+ * the bytes come.
+ */
 export function webSocketTarget(): Target<SocketInput> {
   return {
     input(random) {
@@ -251,7 +274,9 @@ export function webSocketTarget(): Target<SocketInput> {
       const receiver = new Receiver({ isServer: true, maxPayload: maxMessageBytes, binaryType: 'nodebuffer' });
       const messages: Uint8Array[] = [];
       let isWrong = false;
-      receiver.on('message', (data: Buffer, isBinary: boolean) => messages.push(isBinary ? Uint8Array.from(data) : textMark(data)));
+      receiver.on('message', (data: Buffer, isBinary: boolean) =>
+        messages.push(isBinary ? Uint8Array.from(data) : textMark(data)),
+      );
       receiver.on('error', (error: Error) => {
         isWrong = true;
         socket.emit('error', error);
@@ -264,8 +289,15 @@ export function webSocketTarget(): Target<SocketInput> {
       stream.on('data', (part: Buffer) => {
         if (!isConcluded) receiver.write(part);
       });
-      const tap = new WebSocketBytes(socket as unknown as ws.WebSocket, stream as unknown as Socket, { isServer: true, maxMessageBytes });
-      tap.divert({ room: (byteCount) => new Uint8Array(byteCount), message: (data) => messages.push(data), seen: () => {} });
+      const tap = new WebSocketBytes(socket as unknown as ws.WebSocket, stream as unknown as Socket, {
+        isServer: true,
+        maxMessageBytes,
+      });
+      tap.divert({
+        room: (byteCount) => new Uint8Array(byteCount),
+        message: (data) => messages.push(data),
+        seen: () => {},
+      });
       let at = 0;
       for (const length of [...pieces, bytes.length]) {
         stream.emit('data', Buffer.from(bytes.subarray(at, at + length)));

@@ -1,4 +1,5 @@
-// ONNX models: from files, as far as a run takes them before any device starts; and from the coordinator, as far as a worker takes them before it compiles.
+// ONNX models: from files, as far as a run takes them before any device starts; and from the coordinator, as far as a
+// worker takes them before it compiles.
 
 import assert from 'node:assert/strict';
 import { defined } from '../../assert.ts';
@@ -44,7 +45,8 @@ function checkTrainable(sequence: LayerSequence, parameters: readonly string[]):
 export function onnxTarget(): Target<Uint8Array> {
   const originals = modelFiles();
   return {
-    input: (random) => (random.integer(5) === 0 ? damagedBytes(originals, random) : damagedModel(oneOf(originals, random), random)),
+    input: (random) =>
+      random.integer(5) === 0 ? damagedBytes(originals, random) : damagedModel(oneOf(originals, random), random),
     take(bytes) {
       const imported = importModel(bytes, { loadExternal });
       const { graph } = imported;
@@ -61,20 +63,26 @@ export function onnxTarget(): Target<Uint8Array> {
 }
 
 /** A model from the coordinator: a graph without weights, and what the weights are. */
-export function modelMessageTarget(): Target<{ readonly bytes: Uint8Array; readonly parameters: readonly TensorSpec[] }> {
+export function modelMessageTarget(): Target<{
+  readonly bytes: Uint8Array;
+  readonly parameters: readonly TensorSpec[];
+}> {
   const originals = [convolutionGraph(), attentionGraph()].map((graph) => encodeModel(trainingMode(graph)));
   return {
     input(random) {
       const { bytes, parameters } = oneOf(originals, random);
       const data = bytes.data as Uint8Array;
       const kind = random.integer(5);
-      if (kind === 0) return { bytes: data, parameters: damagedSpecs(parameters, (value) => damagedValue(value, random)) };
+      if (kind === 0)
+        return { bytes: data, parameters: damagedSpecs(parameters, (value) => damagedValue(value, random)) };
       return { bytes: kind === 1 ? damagedBytes([data], random) : damagedModel(data, random), parameters };
     },
     take({ bytes, parameters }) {
       const message = { parameters, buffers: [] } as unknown as ModelMessage;
       const tensors = [wrap('uint8', [bytes.length], bytes)];
-      const sequence = layers(decodeModel(message, { kind: 'model', epoch: 0, round: -1, microBatch: -1, tensors }), { frozen: [] });
+      const sequence = layers(decodeModel(message, { kind: 'model', epoch: 0, round: -1, microBatch: -1, tensors }), {
+        frozen: [],
+      });
       checkTrainable(sequence, sequence.graph.parameters);
     },
   };
@@ -85,7 +93,10 @@ function damagedSpecs(specs: readonly TensorSpec[], damage: (value: unknown) => 
   const damaged = damage(specs);
   const isSpec = (value: unknown): boolean => {
     const { name, shape } = (value ?? {}) as Partial<TensorSpec>;
-    const isShape = Array.isArray(shape) && shape.length <= 8 && shape.every((size) => Number.isInteger(size) && size >= 0 && size <= 1e9);
+    const isShape =
+      Array.isArray(shape) &&
+      shape.length <= 8 &&
+      shape.every((size) => Number.isInteger(size) && size >= 0 && size <= 1e9);
     return typeof name === 'string' && name !== '' && name.length <= 300 && isShape;
   };
   return Array.isArray(damaged) && damaged.every(isSpec) ? (damaged as TensorSpec[]) : specs;

@@ -33,7 +33,16 @@ function diskOf(files: Files): Disk {
   const list = async (path: string): Promise<string[]> =>
     [...files.keys()].filter((name) => name.startsWith(`${path}/`)).map((name) => name.slice(path.length + 1));
   const refuse = (): never => assert.fail('reading writes nothing');
-  return { read, list, create: refuse, append: refuse, rename: refuse, remove: refuse, makeFolder: refuse, syncFolder: refuse };
+  return {
+    read,
+    list,
+    create: refuse,
+    append: refuse,
+    rename: refuse,
+    remove: refuse,
+    makeFolder: refuse,
+    syncFolder: refuse,
+  };
 }
 
 const checkpoints = [2, 5].map(
@@ -74,7 +83,9 @@ function damagedState(bytes: Uint8Array, random: Random): Uint8Array {
 /** Other tensors, with all hashes and lengths right: what a person may have put together. */
 function damagedTensors(files: Map<string, Uint8Array>, jsonPath: string, random: Random): void {
   const text = decoder.decode(files.get(jsonPath));
-  const state = JSON.parse(`{${text.slice(text.indexOf('\n') + 1)}`) as { tensors: { file: string; bytes: number; sha256: string } };
+  const state = JSON.parse(`{${text.slice(text.indexOf('\n') + 1)}`) as {
+    tensors: { file: string; bytes: number; sha256: string };
+  };
   const path = `${folder}/${state.tensors.file}`;
   const bytes = damagedBytes([files.get(path) as Uint8Array], random);
   files.set(path, bytes);
@@ -115,7 +126,8 @@ export async function checkpointTarget(): Promise<Target<Files>> {
             break;
           }
           default:
-            if (isJson(path) && bytes.length > 0) files.set(path, damagedState(originals.get(path) as Uint8Array, random));
+            if (isJson(path) && bytes.length > 0)
+              files.set(path, damagedState(originals.get(path) as Uint8Array, random));
         }
       }
       return files;
@@ -138,7 +150,14 @@ export async function checkpointTarget(): Promise<Target<Files>> {
   };
 }
 
-const metrics = [0, 1, 2, 3].map((round) => ({ round, epoch: 0, loss: 1 / (round + 1), accuracy: 0.5, samplesPerS: 100, lr: 0.1 }));
+const metrics = [0, 1, 2, 3].map((round) => ({
+  round,
+  epoch: 0,
+  loss: 1 / (round + 1),
+  accuracy: 0.5,
+  samplesPerS: 100,
+  lr: 0.1,
+}));
 const events = [
   { event: 'joined', device: 'kitchen', atMs: 5 },
   { event: 'training', roundsPerEpoch: 2 },
@@ -147,7 +166,9 @@ const events = [
 ];
 
 function damagedLines(lines: readonly object[], random: Random): string {
-  const damaged = lines.map((line) => (random.integer(3) === 0 ? JSON.stringify(damagedValue(line, random)) : JSON.stringify(line)));
+  const damaged = lines.map((line) =>
+    random.integer(3) === 0 ? JSON.stringify(damagedValue(line, random)) : JSON.stringify(line),
+  );
   const text = `${damaged.join('\n')}\n`;
   return random.integer(3) === 0 ? damagedText(text, random) : text;
 }

@@ -1,4 +1,5 @@
-// What anybody on the network may send before a credential has been shown: packets of multicast DNS, headers, join codes, certificate requests.
+// What anybody on the network may send before a credential has been shown: packets of multicast DNS, headers, join
+// codes, certificate requests.
 
 import assert from 'node:assert/strict';
 import type { Socket } from 'node:dgram';
@@ -45,13 +46,23 @@ async function announcement(url: string): Promise<Uint8Array> {
     () => {},
     silentSocket((packet) => packets.push(packet)),
   );
-  bonjour.publish({ name: `asteroid ${url}`, type: 'asteroid', port: 7070, txt: { url, v: '1' }, probe: false, disableIPv6: true });
+  bonjour.publish({
+    name: `asteroid ${url}`,
+    type: 'asteroid',
+    port: 7070,
+    txt: { url, v: '1' },
+    probe: false,
+    disableIPv6: true,
+  });
   await new Promise(setImmediate);
   bonjour.destroy();
   return defined(packets.at(-1), 'an announcement');
 }
 
-/** Strange packets are no packets: a coordinator is heard behind them, and only what looks like the address of one is taken for it. */
+/**
+ * Strange packets are no packets: a coordinator is heard behind them, and only what looks like the address of one is
+ * taken for it.
+ */
 export async function discoveryTarget(): Promise<Target<readonly Uint8Array[]>> {
   const url = 'ws://192.168.1.7:7070';
   const [valid, other] = [await announcement(url), await announcement('wss://10.0.0.1:1')];
@@ -63,7 +74,12 @@ export async function discoveryTarget(): Promise<Target<readonly Uint8Array[]>> 
       const bonjour = await speaker('127.0.0.1', () => {}, socket);
       listenFor(bonjour, 'asteroid', (heard) => found.add(heard));
       for (const packet of [...packets, valid])
-        socket.emit('message', Buffer.from(packet), { address: '10.0.0.9', port: 5353, family: 'IPv4', size: packet.length });
+        socket.emit('message', Buffer.from(packet), {
+          address: '10.0.0.9',
+          port: 5353,
+          family: 'IPv4',
+          size: packet.length,
+        });
       bonjour.destroy();
       assert.ok(found.has(url) || packets.some((packet) => packet.length > 100), 'a coordinator is not heard');
       for (const heard of found) assert.match(heard, /^wss?:\/\/[\w.:[\]-]+$/);
@@ -86,7 +102,8 @@ export function joinCodeTarget(): Target<CodeInput> {
       const secret = Uint8Array.from({ length: 10 }, () => random.integer(256));
       const typed = code(secret, random);
       const kind = random.integer(8);
-      if (kind === 0) return { secret, typed: typed.toLowerCase().replaceAll('-', ' ').replaceAll('0', 'o').replaceAll('1', 'l') };
+      if (kind === 0)
+        return { secret, typed: typed.toLowerCase().replaceAll('-', ' ').replaceAll('0', 'o').replaceAll('1', 'l') };
       return { secret, typed: kind === 1 ? typed : damagedText(typed, random) };
     },
     take({ secret, typed }) {

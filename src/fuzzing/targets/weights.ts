@@ -39,12 +39,16 @@ export function safetensorsTarget(): Target<Uint8Array> {
       if (random.integer(2) === 0) return damagedBytes([original], random);
       const end = 8 + Number(new DataView(original.buffer).getBigUint64(0, true));
       const text = new TextDecoder().decode(original.subarray(8, end));
-      const damaged = random.integer(4) === 0 ? damagedText(text, random) : JSON.stringify(damagedValue(JSON.parse(text), random));
+      const damaged =
+        random.integer(4) === 0 ? damagedText(text, random) : JSON.stringify(damagedValue(JSON.parse(text), random));
       return fileOf(encoder.encode(damaged), original.subarray(end));
     },
     take(bytes) {
       const { tensors, metadata } = readSafetensors({ name: 'x.safetensors', bytes });
-      const again = readSafetensors({ name: 'x', bytes: Uint8Array.from(Buffer.concat(writeSafetensors(tensors, metadata))) });
+      const again = readSafetensors({
+        name: 'x',
+        bytes: Uint8Array.from(Buffer.concat(writeSafetensors(tensors, metadata))),
+      });
       assert.ok(
         isDeepStrictEqual(again.metadata, metadata) && sameTensors(again.tensors, tensors),
         'a file that was written again is another',

@@ -1,4 +1,5 @@
-// Attention as products, a softmax and masks: ONNX's operator (opset 23 on), rotary embeddings, and the fused forms of ONNX Runtime.
+// Attention as products, a softmax and masks: ONNX's operator (opset 23 on), rotary embeddings, and the fused forms of
+// ONNX Runtime.
 
 import { floatAttribute, int, intAttribute } from '../graph.ts';
 import { check } from '../operators/define.ts';
@@ -93,7 +94,11 @@ export const attentionComposites: Readonly<Record<string, Composite>> = {
 
 function refuseInput(w: Writer, index: number): void {
   const name = w.optional(index);
-  check(name === undefined, w.node, () => `has the input "${name}", which is not supported here; export the model without fused attention`);
+  check(
+    name === undefined,
+    w.node,
+    () => `has the input "${name}", which is not supported here; export the model without fused attention`,
+  );
 }
 
 /** [N, L, heads·d] as [N, heads, L, d]. */
@@ -114,7 +119,8 @@ function multiHead(w: Writer, q: string, k: string, v: string, bias: string | un
   const [queries, keys, values] = [q, k, v].map((value) => splitHeads(w, value, heads)) as [string, string, string];
   let scores = scaledScores(w, queries, keys);
   if (bias !== undefined) scores = w.add(scores, bias);
-  if (intAttribute(w.node, 'unidirectional', 0) !== 0) scores = w.add(scores, window(w, scores, { offset: 0, right: 0 }));
+  if (intAttribute(w.node, 'unidirectional', 0) !== 0)
+    scores = w.add(scores, window(w, scores, { offset: 0, right: 0 }));
   return joinHeads(w, w.op('MatMul', [w.softmax(scores), values]));
 }
 
@@ -125,17 +131,29 @@ function scaledScores(w: Writer, queries: string, keys: string): string {
   return w.op('MatMul', [w.scale(queries, factor), w.transposeLast(keys)]);
 }
 
-/** What is added to the scores [..., L, S] so that query i sees the keys from i + offset − left to i + offset + right only. */
-function window(w: Writer, scores: string, { offset, left, right }: { offset: number; left?: number; right?: number }): string {
+/**
+ * What is added to the scores [..., L, S] so that query i sees the keys from i + offset − left to i + offset + right
+ * only.
+ */
+function window(
+  w: Writer,
+  scores: string,
+  { offset, left, right }: { offset: number; left?: number; right?: number },
+): string {
   const [rows, columns] = w.shape(scores).slice(-2) as [number, number];
   const hidden = Float32Array.from({ length: rows * columns }, (_, index) => {
     const distance = (index % columns) - Math.floor(index / columns) - offset;
-    return (right !== undefined && distance > right) || (left !== undefined && -distance > left) ? Number.NEGATIVE_INFINITY : 0;
+    return (right !== undefined && distance > right) || (left !== undefined && -distance > left)
+      ? Number.NEGATIVE_INFINITY
+      : 0;
   });
   return w.constant(tensor(w.type(scores), [rows, columns], hidden));
 }
 
-/** Queries, keys and values [N, heads, L, d] or [N, L, heads·d]; fewer heads of keys and values are shared by neighbouring queries'. */
+/**
+ * Queries, keys and values [N, heads, L, d] or [N, L, heads·d]; fewer heads of keys and values are shared by
+ * neighbouring queries'.
+ */
 function attention(w: Writer): readonly (string | undefined)[] {
   const { node } = w;
   refuseInput(w, 6);
@@ -143,7 +161,8 @@ function attention(w: Writer): readonly (string | undefined)[] {
   check(new Set(ranks).size === 1, node, () => `has inputs of ${ranks.join(', ')} dimensions; they must agree`);
   const [queryHeads, keyHeads] = [intAttribute(node, 'q_num_heads', 0), intAttribute(node, 'kv_num_heads', 0)];
   const flat = w.shape(w.input(0)).length === 3;
-  const heads = (index: number, count: number): string => (flat ? splitHeads(w, w.input(index), count) : w.input(index));
+  const heads = (index: number, count: number): string =>
+    flat ? splitHeads(w, w.input(index), count) : w.input(index);
   const queries = heads(0, queryHeads);
   const withPast = (index: number, past: number): string => {
     const name = w.optional(past);
@@ -152,7 +171,11 @@ function attention(w: Writer): readonly (string | undefined)[] {
   };
   const [presentKeys, presentValues] = [withPast(1, 4), withPast(2, 5)];
   const copies = (w.shape(queries)[1] as number) / (w.shape(presentKeys)[1] as number);
-  check(Number.isInteger(copies), node, () => `has ${w.shape(queries)[1]} heads of queries for ${w.shape(presentKeys)[1]} of keys`);
+  check(
+    Number.isInteger(copies),
+    node,
+    () => `has ${w.shape(queries)[1]} heads of queries for ${w.shape(presentKeys)[1]} of keys`,
+  );
   let scores = scaledScores(w, queries, repeatHeads(w, presentKeys, copies));
   const cap = floatAttribute(node, 'softcap', 0);
   if (cap > 0) scores = w.scale(w.op('Tanh', [w.scale(scores, 1 / cap)]), cap);
@@ -163,7 +186,10 @@ function attention(w: Writer): readonly (string | undefined)[] {
   if (intAttribute(node, 'is_causal', 0) !== 0) scores = w.add(scores, window(w, scores, { offset, right: 0 }));
   const [left, right] = [intAttribute(node, 'left_window_size', -1), intAttribute(node, 'right_window_size', -1)];
   if (left >= 0 || right >= 0)
-    scores = w.add(scores, window(w, scores, { offset, ...(left >= 0 ? { left } : {}), ...(right >= 0 ? { right } : {}) }));
+    scores = w.add(
+      scores,
+      window(w, scores, { offset, ...(left >= 0 ? { left } : {}), ...(right >= 0 ? { right } : {}) }),
+    );
   const y = w.op('MatMul', [w.softmax(scores), repeatHeads(w, presentValues, copies)]);
   return [flat ? joinHeads(w, y) : y, presentKeys, presentValues];
 }
@@ -180,15 +206,23 @@ function repeatHeads(w: Writer, x: string, copies: number): string {
 function additiveMask(w: Writer, mask: string, scores: string): string {
   const type = w.type(scores);
   const term =
-    w.type(mask) === 'bool' ? w.op('Where', [mask, w.like(scores, 0), w.like(scores, Number.NEGATIVE_INFINITY)]) : w.cast(mask, type);
+    w.type(mask) === 'bool'
+      ? w.op('Where', [mask, w.like(scores, 0), w.like(scores, Number.NEGATIVE_INFINITY)])
+      : w.cast(mask, type);
   const shape = w.shape(term);
   const missing = (w.shape(scores).at(-1) as number) - (shape.at(-1) as number);
   if (missing <= 0 || shape.at(-1) === 1) return term;
-  const pads = w.emitter.int64s([...shape.map(() => 0), ...shape.map((_, axis) => (axis === shape.length - 1 ? missing : 0))]);
+  const pads = w.emitter.int64s([
+    ...shape.map(() => 0),
+    ...shape.map((_, axis) => (axis === shape.length - 1 ? missing : 0)),
+  ]);
   return w.op('Pad', [term, pads, w.like(scores, Number.NEGATIVE_INFINITY)]);
 }
 
-/** Pairs (a, b) of features turned by an angle each: (a·cos − b·sin, a·sin + b·cos). Pairs are neighbours, or lie half the features apart. */
+/**
+ * Pairs (a, b) of features turned by an angle each: (a·cos − b·sin, a·sin + b·cos). Pairs are neighbours, or lie half
+ * the features apart.
+ */
 function rotaryEmbedding(w: Writer): readonly string[] {
   const { node } = w;
   const flat = w.shape(w.input(0)).length === 3;
@@ -199,7 +233,8 @@ function rotaryEmbedding(w: Writer): readonly string[] {
   const [pairs, rest] = turned === size ? [x, undefined] : w.split(x, 3, [turned, size - turned]);
   const positions = w.optional(3);
   const angles = (index: number): string => {
-    const table = positions === undefined ? w.input(index) : w.op('Gather', [w.input(index), positions], { axis: int(0) });
+    const table =
+      positions === undefined ? w.input(index) : w.op('Gather', [w.input(index), positions], { axis: int(0) });
     const [n, l] = w.shape(table) as [number, number];
     check(w.shape(table).length === 3 && w.shape(table)[2] === half, node, () => `wants tables of ${half} angles`);
     return w.reshape(table, [n, 1, l, half]);

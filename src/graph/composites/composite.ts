@@ -11,7 +11,9 @@ export interface Composite {
   readonly attributes?: Readonly<Record<string, Attribute['type']>>;
   /** The least and the most dimensions of each input, where the operator wants certain ones. */
   readonly ranks?: readonly (readonly [least: number, most: number])[];
-  /** Inputs that need not be floats of the first one's type: labels, places, lengths, masks, or anything where it is 0. */
+  /**
+   * Inputs that need not be floats of the first one's type: labels, places, lengths, masks, or anything where it is 0.
+   */
   readonly otherTypes?: readonly number[];
   /** The inputs whose values must be known before running. */
   readonly constantInputs?: readonly number[];

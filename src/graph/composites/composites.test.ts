@@ -1,5 +1,5 @@
-// Composites against central differences, and their values against ONNX Runtime's own kernels for the operators themselves. ONNX's node
-// tests (engine/onnx-node.test.ts) hold the others' values.
+// Composites against central differences, and their values against ONNX Runtime's own kernels for the operators
+// themselves. ONNX's node tests (engine/onnx-node.test.ts) hold the others' values.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -74,12 +74,19 @@ class Draw {
 }
 
 function present(attributes: Readonly<Record<string, Attribute | undefined>>): Attributes {
-  return Object.fromEntries(Object.entries(attributes).filter((entry): entry is [string, Attribute] => entry[1] !== undefined));
+  return Object.fromEntries(
+    Object.entries(attributes).filter((entry): entry is [string, Attribute] => entry[1] !== undefined),
+  );
 }
 
 function recurrent(gates: number, extra: (draw: Draw, hidden: number, directions: number) => Partial<Case>): Make {
   return (draw) => {
-    const [steps, samples, features, hidden] = [draw.integer(1, 5), draw.integer(1, 2), draw.integer(1, 3), draw.integer(1, 3)];
+    const [steps, samples, features, hidden] = [
+      draw.integer(1, 5),
+      draw.integer(1, 2),
+      draw.integer(1, 3),
+      draw.integer(1, 3),
+    ];
     const direction = draw.pick(['forward', 'reverse', 'bidirectional']);
     const directions = direction === 'bidirectional' ? 2 : 1;
     const rows = gates * hidden;
@@ -107,13 +114,19 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
   Attention: {
     opset: 23,
     make(draw) {
-      const [samples, queries, keys, size] = [draw.integer(1, 2), draw.integer(1, 3), draw.integer(1, 3), draw.integer(1, 2)];
+      const [samples, queries, keys, size] = [
+        draw.integer(1, 2),
+        draw.integer(1, 3),
+        draw.integer(1, 3),
+        draw.integer(1, 2),
+      ];
       const [keyHeads, copies] = [draw.integer(1, 2), draw.integer(1, 2)];
       const flat = draw.pick([true, false]);
       const value = (heads: number, length: number): Tensor =>
         draw.floats(flat ? [samples, length, heads * size] : [samples, heads, length, size]);
       const past = flat ? undefined : draw.maybe(draw.integer(1, 2));
-      const cache = (): Tensor | undefined => (past === undefined ? undefined : draw.floats([samples, keyHeads, past, size]));
+      const cache = (): Tensor | undefined =>
+        past === undefined ? undefined : draw.floats([samples, keyHeads, past, size]);
       return {
         inputs: [
           value(keyHeads * copies, queries),
@@ -157,10 +170,20 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
     opset: 18,
     make(draw) {
       const [stride, dilation, pad] = [draw.integer(1, 2), draw.integer(1, 2), draw.integer(0, 1)];
-      const places = [5, 6].map((size, axis) => Math.floor((size + 2 * pad - (axis === 0 ? 1 : 2) * dilation - 1) / stride) + 1);
+      const places = [5, 6].map(
+        (size, axis) => Math.floor((size + 2 * pad - (axis === 0 ? 1 : 2) * dilation - 1) / stride) + 1,
+      );
       return {
-        inputs: [draw.floats([2, 2 * 6, (places[0] as number) * (places[1] as number)]), int64s([5, 6]), int64s([2, 3])],
-        attributes: { strides: ints([stride, stride]), dilations: ints([dilation, dilation]), pads: ints([pad, pad, pad, pad]) },
+        inputs: [
+          draw.floats([2, 2 * 6, (places[0] as number) * (places[1] as number)]),
+          int64s([5, 6]),
+          int64s([2, 3]),
+        ],
+        attributes: {
+          strides: ints([stride, stride]),
+          dilations: ints([dilation, dilation]),
+          pads: ints([pad, pad, pad, pad]),
+        },
         constants: [1, 2],
       };
     },
@@ -196,7 +219,9 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
   },
   GRU: {
     opset: 14,
-    make: recurrent(3, (draw) => ({ attributes: present({ linear_before_reset: draw.maybe(int(1)), clip: draw.maybe(float(0.7)) }) })),
+    make: recurrent(3, (draw) => ({
+      attributes: present({ linear_before_reset: draw.maybe(int(1)), clip: draw.maybe(float(0.7)) }),
+    })),
   },
   GlobalLpPool: {
     opset: 18,
@@ -248,7 +273,10 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
   },
   MeanVarianceNormalization: {
     opset: 13,
-    make: (draw) => ({ inputs: [draw.floats([2, 2, 3, 2], -3, 3)], attributes: present({ axes: draw.maybe(ints([0, 2, 3])) }) }),
+    make: (draw) => ({
+      inputs: [draw.floats([2, 2, 3, 2], -3, 3)],
+      attributes: present({ axes: draw.maybe(ints([0, 2, 3])) }),
+    }),
   },
   NegativeLogLikelihoodLoss: { opset: 13, make: loss },
   RMSNormalization: {
@@ -285,7 +313,9 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
         attributes: present({
           mode: string('cubic'),
           axes: ints([2, 3]),
-          coordinate_transformation_mode: draw.maybe(string(draw.pick(['asymmetric', 'pytorch_half_pixel', 'align_corners']))),
+          coordinate_transformation_mode: draw.maybe(
+            string(draw.pick(['asymmetric', 'pytorch_half_pixel', 'align_corners'])),
+          ),
           exclude_outside: draw.maybe(int(1)),
           antialias: draw.maybe(int(1)),
         }),
@@ -312,7 +342,12 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
       const [angles, positions] = [partial ? 1 : 2, draw.pick([true, false])];
       const table = (): Tensor => draw.floats(positions ? [5, angles] : [2, 3, angles]);
       return {
-        inputs: [draw.floats(flat ? [2, 3, 8] : [2, 2, 3, 4]), table(), table(), positions ? draw.integers([2, 3], 0, 4) : undefined],
+        inputs: [
+          draw.floats(flat ? [2, 3, 8] : [2, 2, 3, 4]),
+          table(),
+          table(),
+          positions ? draw.integers([2, 3], 0, 4) : undefined,
+        ],
         attributes: present({
           interleaved: draw.maybe(int(1)),
           num_heads: flat || partial ? int(2) : undefined,
@@ -323,11 +358,17 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
   },
   Shrink: {
     opset: 9,
-    make: (draw) => ({ inputs: [draw.floats([3, 4], -2, 2)], attributes: { bias: float(draw.pick([0, 0.5])), lambd: float(0.75) } }),
+    make: (draw) => ({
+      inputs: [draw.floats([3, 4], -2, 2)],
+      attributes: { bias: float(draw.pick([0, 0.5])), lambd: float(0.75) },
+    }),
   },
   SimplifiedLayerNormalization: {
     opset: 17,
-    make: (draw) => ({ inputs: [draw.floats([2, 3]), draw.floats([3])], attributes: { axis: int(-1), epsilon: float(0.01) } }),
+    make: (draw) => ({
+      inputs: [draw.floats([2, 3]), draw.floats([3])],
+      attributes: { axis: int(-1), epsilon: float(0.01) },
+    }),
   },
   SoftmaxCrossEntropyLoss: { opset: 13, make: (draw) => ({ ...loss(draw), outputCount: draw.integer(1, 2) }) },
   'com.microsoft.Attention': {
@@ -338,7 +379,10 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
     }),
   },
   'com.microsoft.BiasGelu': { opset: 17, make: (draw) => ({ inputs: [draw.floats([2, 3, 4]), draw.floats([4])] }) },
-  'com.microsoft.FastGelu': { opset: 17, make: (draw) => ({ inputs: [draw.floats([2, 4]), draw.maybe(draw.floats([4]))] }) },
+  'com.microsoft.FastGelu': {
+    opset: 17,
+    make: (draw) => ({ inputs: [draw.floats([2, 4]), draw.maybe(draw.floats([4]))] }),
+  },
   'com.microsoft.FusedConv': {
     opset: 17,
     make: (draw) => ({
@@ -372,7 +416,13 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
   'com.microsoft.SkipLayerNormalization': {
     opset: 17,
     make: (draw) => ({
-      inputs: [draw.floats([2, 3, 4]), draw.floats([2, 3, 4]), draw.floats([4]), draw.floats([4]), draw.maybe(draw.floats([4]))],
+      inputs: [
+        draw.floats([2, 3, 4]),
+        draw.floats([2, 3, 4]),
+        draw.floats([4]),
+        draw.floats([4]),
+        draw.maybe(draw.floats([4])),
+      ],
       attributes: { epsilon: float(0.01) },
     }),
   },
@@ -406,7 +456,9 @@ function graphOf(name: string, { inputs, attributes = {}, outputCount = 1, const
   const parts = name.split('.');
   const operator = parts.pop() as string;
   const named = inputs.map((value, index) => ({ name: `x${index}`, value, constant: constants.includes(index) }));
-  const given = named.filter((input): input is { name: string; value: Tensor; constant: boolean } => input.value !== undefined);
+  const given = named.filter(
+    (input): input is { name: string; value: Tensor; constant: boolean } => input.value !== undefined,
+  );
   const last = inputs.findLastIndex((value) => value !== undefined);
   const outputs = Array.from({ length: outputCount }, (_, index) => `y${index}`);
   return {
@@ -441,7 +493,9 @@ for (const [name, { make }] of Object.entries(cases)) {
       const one = make(new Draw(word, 'float64'));
       const graph = graphOf(name, one);
       const stage = instantiate(graph, 1);
-      const feeds = new Map(graph.inputs.map((input) => [input.name, one.inputs[Number(input.name.slice(1))] as Tensor]));
+      const feeds = new Map(
+        graph.inputs.map((input) => [input.name, one.inputs[Number(input.name.slice(1))] as Tensor]),
+      );
       const differentiable = graph.inputs
         .filter(({ name: input, type }) => type === 'float64' && !one.fixed?.includes(Number(input.slice(1))))
         .map((input) => input.name);
@@ -460,7 +514,9 @@ for (const [name, { make, opset }] of Object.entries(cases)) {
     const property = fc.asyncProperty(fc.nat(999_999), async (word) => {
       const one = make(new Draw(word, 'float32'));
       const graph = graphOf(name, one);
-      const values = new Map(graph.inputs.map((input) => [input.name, one.inputs[Number(input.name.slice(1))] as Tensor]));
+      const values = new Map(
+        graph.inputs.map((input) => [input.name, one.inputs[Number(input.name.slice(1))] as Tensor]),
+      );
       const model = onnxModel({
         opset,
         inputs: graph.inputs,
@@ -470,10 +526,16 @@ for (const [name, { make, opset }] of Object.entries(cases)) {
       });
       const session = await runtime.InferenceSession.create(model, { logSeverityLevel: 4 });
       const feeds = Object.fromEntries(
-        [...values].map(([input, value]) => [input, new runtime.Tensor(value.type as 'float32', value.data as Float32Array, value.shape)]),
+        [...values].map(([input, value]) => [
+          input,
+          new runtime.Tensor(value.type as 'float32', value.data as Float32Array, value.shape),
+        ]),
       );
       const expected = await session.run(feeds);
-      const found = evaluateGraph(instantiate(importModel(model).graph, graph.inputs[0]?.shape[0] as number).graph, values);
+      const found = evaluateGraph(
+        instantiate(importModel(model).graph, graph.inputs[0]?.shape[0] as number).graph,
+        values,
+      );
       for (const [output, value] of Object.entries(expected)) {
         const ours = found.get(output) as Tensor;
         assert.deepEqual(ours.shape, value.dims, output);
@@ -494,7 +556,10 @@ for (const [name, { make }] of Object.entries(cases)) {
       const { attributes = {}, constants = [], outputCount = 1, ...given } = make(new Draw(word, 'float64'));
       const { nodes } = graphOf(name, { attributes, constants, outputCount, ...given });
       const whole = nodes[0] as Node;
-      const { node, inputs } = spoil({ node: whole, inputs: given.inputs.slice(0, whole.inputs.length) }, createRandom(word, 1));
+      const { node, inputs } = spoil(
+        { node: whole, inputs: given.inputs.slice(0, whole.inputs.length) },
+        createRandom(word, 1),
+      );
       try {
         const last = inputs.findLastIndex((value) => value !== undefined);
         const named = { ...node, inputs: node.inputs.slice(0, last + 1) };

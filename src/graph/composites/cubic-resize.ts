@@ -1,5 +1,5 @@
-// Cubic Resize as one product with a constant matrix for each axis that changes: runtimes' own kernels for it are many times slower, and
-// take images only. The other modes stay operators of the table.
+// Cubic Resize as one product with a constant matrix for each axis that changes: runtimes' own kernels for it are many
+// times slower, and take images only. The other modes stay operators of the table.
 
 import { type Node, stringAttribute } from '../graph.ts';
 import { type ResampledAxis, resampledAxes } from '../operators/resize.ts';
@@ -46,7 +46,8 @@ function resampled(w: Writer, x: string, { axis, input, output, taps }: Resample
   const isLast = inner === 1;
   const matrix = new Float64Array(output * input);
   taps.forEach((list, place) => {
-    for (const { index, weight } of list ?? []) matrix[isLast ? index * output + place : place * input + index] = weight;
+    for (const { index, weight } of list ?? [])
+      matrix[isLast ? index * output + place : place * input + index] = weight;
   });
   const weights = w.constant(tensor(w.type(x), isLast ? [input, output] : [output, input], matrix));
   const joined = isLast

@@ -1,4 +1,5 @@
-// Einsum: factors are joined one after the other, each pair by one matrix product over the indices that nothing after it needs.
+// Einsum: factors are joined one after the other, each pair by one matrix product over the indices that nothing after
+// it needs.
 
 import { defined } from '../../assert.ts';
 import { stringAttribute } from '../graph.ts';
@@ -13,7 +14,10 @@ interface Labelled {
   readonly labels: readonly string[];
 }
 
-/** Σ over the indices that the result does not have of the product of the factors, each indexed by its letters; "..." broadcasts. */
+/**
+ * Σ over the indices that the result does not have of the product of the factors, each indexed by its letters; "..."
+ * broadcasts.
+ */
 export const einsum: Composite = {
   inputs: [1, Number.POSITIVE_INFINITY],
   attributes: { equation: 'string' },
@@ -39,7 +43,8 @@ interface Equation {
 function parse(w: Writer): Equation {
   const { node } = w;
   const equation = stringAttribute(node, 'equation', '').replaceAll(' ', '');
-  const wrong = (problem: string): never => check(false, node, () => `has the equation "${equation}", ${problem}`) as never;
+  const wrong = (problem: string): never =>
+    check(false, node, () => `has the equation "${equation}", ${problem}`) as never;
   const match = /^((?:[a-zA-Z]|\.\.\.|,)*)(?:->((?:[a-zA-Z]|\.\.\.)*))?$/.exec(equation);
   const terms = (match?.[1] ?? wrong('which is no list of indices for each input')).split(',');
   if (terms.length !== node.inputs.length) wrong(`which is for ${terms.length} inputs, not ${node.inputs.length}`);
@@ -58,7 +63,8 @@ function parse(w: Writer): Equation {
     own.forEach((label, axis) => {
       const size = w.shape(w.input(index))[axis] as number;
       const known = sizes.get(label) ?? 1;
-      if (known !== 1 && size !== 1 && known !== size) wrong(`whose index "${label}" stands for ${known} and for ${size}`);
+      if (known !== 1 && size !== 1 && known !== size)
+        wrong(`whose index "${label}" stands for ${known} and for ${size}`);
       sizes.set(label, Math.max(known, size));
     });
   });
@@ -98,7 +104,11 @@ function unbroadcast(w: Writer, { value, labels }: Labelled, sizes: ReadonlyMap<
 function prepared(w: Writer, factor: Labelled, needed: readonly string[]): Labelled {
   let { value, labels } = factor;
   for (let axis = 0; axis < labels.length; axis++) {
-    for (let twin = labels.lastIndexOf(labels[axis] as string); twin > axis; twin = labels.lastIndexOf(labels[axis] as string)) {
+    for (
+      let twin = labels.lastIndexOf(labels[axis] as string);
+      twin > axis;
+      twin = labels.lastIndexOf(labels[axis] as string)
+    ) {
       // x · identity, summed over one of the two axes
       const size = w.shape(value)[axis] as number;
       const identity = Float32Array.from({ length: size * size }, (_, index) => (index % (size + 1) === 0 ? 1 : 0));
@@ -148,7 +158,11 @@ function join(w: Writer, a: Labelled, b: Labelled, needed: ReadonlySet<string>):
   const lead = batch.length === 0 ? [] : [product(size(left, batch))];
   const [rowSizes, columnSizes, innerSize] = [size(left, rows), size(b, columns), product(size(left, inner))];
   const first = w.reshape(arranged(w, left, [...batch, ...rows, ...inner]), [...lead, product(rowSizes), innerSize]);
-  const second = w.reshape(arranged(w, b, [...batch, ...inner, ...columns]), [...lead, innerSize, product(columnSizes)]);
+  const second = w.reshape(arranged(w, b, [...batch, ...inner, ...columns]), [
+    ...lead,
+    innerSize,
+    product(columnSizes),
+  ]);
   const joined = w.op('MatMul', [first, second]);
   return { value: w.reshape(joined, [...size(left, batch), ...rowSizes, ...columnSizes]), labels };
 }

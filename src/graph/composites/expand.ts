@@ -1,5 +1,5 @@
-// Composites: operators that are written out in those of the table when a model is instantiated, where all shapes are known. Gradients,
-// engines and passes then know nothing of them. The files beside this one hold one rule an operator.
+// Composites: operators that are written out in those of the table when a model is instantiated, where all shapes are
+// known. Gradients, engines and passes then know nothing of them. The files beside this one hold one rule an operator.
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -46,8 +46,8 @@ export function isComposite(node: Node): boolean {
 }
 
 /**
- * Writes a composite node out. The names of what it adds begin with the node's. Throws InputError where the node does not fit its
- * operator, or uses what of it is not supported.
+ * Writes a composite node out. The names of what it adds begin with the node's. Throws InputError where the node does
+ * not fit its operator, or uses what of it is not supported.
  */
 export function expandComposite(
   node: Node,
@@ -61,7 +61,8 @@ export function expandComposite(
   const writer = new Writer(node, types, constants, `${node.name}/`);
   const results = written(node, composite, writer);
   const wanted = node.outputs.flatMap((output, index) => (output === '' ? [] : [[output, results[index]] as const]));
-  for (const [output, result] of wanted) check(result, node, () => `has the output "${output}", which is not supported`);
+  for (const [output, result] of wanted)
+    check(result, node, () => `has the output "${output}", which is not supported`);
   const built = writer.emitter.build(node.name, [...new Set(wanted.map(([, result]) => result as string))]);
   // Names by position: the emitter's own depend on which constants happen to be equal, and so on the batch size.
   const renamed = new Map<string, string>();
@@ -94,12 +95,23 @@ export function expandComposite(
     outputs: inner.outputs.map(rename),
   }));
   const given = new Set(node.inputs);
-  return { initializers: new Map([...built.initializers].filter(([name]) => !given.has(name))), nodes: [...nodes, ...copies] };
+  return {
+    initializers: new Map([...built.initializers].filter(([name]) => !given.has(name))),
+    nodes: [...nodes, ...copies],
+  };
 }
 
-function checkInputs(node: Node, { ranks = [], otherTypes = [] }: Composite, types: readonly (ValueType | undefined)[]): void {
+function checkInputs(
+  node: Node,
+  { ranks = [], otherTypes = [] }: Composite,
+  types: readonly (ValueType | undefined)[],
+): void {
   const first = types[0];
-  check(otherTypes.includes(0) || first === undefined || isFloat(first.type), node, () => `wants floats, not ${first && typeText(first)}`);
+  check(
+    otherTypes.includes(0) || first === undefined || isFloat(first.type),
+    node,
+    () => `wants floats, not ${first && typeText(first)}`,
+  );
   types.forEach((type, index) => {
     if (type === undefined) return;
     const [least, most] = ranks[index] ?? [0, Number.POSITIVE_INFINITY];
@@ -122,12 +134,18 @@ function written(node: Node, { write }: Composite, writer: Writer): readonly (st
   } catch (error) {
     if (!(error instanceof InputError) || error.message.startsWith(`Node "${node.name}" (`)) throw error;
     const problem = error.message.replace(/^Node "[^"]*" /, '').replace(/\.$/, '');
-    throw new InputError(`Node "${node.name}" (${qualifiedName(node)}) does not fit its inputs: its ${problem}.`, { cause: error });
+    throw new InputError(`Node "${node.name}" (${qualifiedName(node)}) does not fit its inputs: its ${problem}.`, {
+      cause: error,
+    });
   }
 }
 
 function checkNode(node: Node, { inputs: [least, most], attributes = {} }: Composite): void {
-  check(node.inputs.length <= most, node, () => `has ${node.inputs.length} inputs where the operator takes at most ${most}`);
+  check(
+    node.inputs.length <= most,
+    node,
+    () => `has ${node.inputs.length} inputs where the operator takes at most ${most}`,
+  );
   for (let index = 0; index < least; index++)
     check(node.inputs[index], node, () => `lacks input ${index}; the operator needs at least ${least} inputs`);
   for (const [name, attribute] of Object.entries(node.attributes)) {
@@ -135,8 +153,13 @@ function checkNode(node: Node, { inputs: [least, most], attributes = {} }: Compo
     check(
       type,
       node,
-      () => `has the attribute "${name}", which is not supported (known are ${Object.keys(attributes).join(', ') || 'none'})`,
+      () =>
+        `has the attribute "${name}", which is not supported (known are ${Object.keys(attributes).join(', ') || 'none'})`,
     );
-    check(attribute.type === type, node, () => `has the attribute "${name}" of type ${attribute.type} where the operator wants ${type}`);
+    check(
+      attribute.type === type,
+      node,
+      () => `has the attribute "${name}" of type ${attribute.type} where the operator wants ${type}`,
+    );
   }
 }

@@ -1,4 +1,5 @@
-// Operators that optimizers of graphs fuse others to (the domain com.microsoft), and normalizations by the root mean square.
+// Operators that optimizers of graphs fuse others to (the domain com.microsoft), and normalizations by the root mean
+// square.
 
 import { type Attribute, type Attributes, float, floatAttribute, intAttribute, stringAttribute } from '../graph.ts';
 import { check, normalizeAxis } from '../operators/define.ts';
@@ -22,7 +23,9 @@ export const fusions: Readonly<Record<string, Composite>> = {
     write(w) {
       const bias = w.optional(1);
       return [
-        w.op('Gelu', [bias === undefined ? w.input(0) : w.add(w.input(0), bias)], { approximate: { type: 'string', value: 'tanh' } }),
+        w.op('Gelu', [bias === undefined ? w.input(0) : w.add(w.input(0), bias)], {
+          approximate: { type: 'string', value: 'tanh' },
+        }),
       ];
     },
   },
@@ -70,7 +73,11 @@ export const fusions: Readonly<Record<string, Composite>> = {
     attributes: { alpha: 'float', transA: 'int', transB: 'int', transBatchA: 'int', transBatchB: 'int' },
     write(w) {
       const factor = (index: number, name: string): string => {
-        check(intAttribute(w.node, `transBatch${name}`, 0) === 0, w.node, () => `transposes the batch of ${name}, which is not supported`);
+        check(
+          intAttribute(w.node, `transBatch${name}`, 0) === 0,
+          w.node,
+          () => `transposes the batch of ${name}, which is not supported`,
+        );
         return intAttribute(w.node, `trans${name}`, 0) === 0 ? w.input(index) : w.transposeLast(w.input(index));
       };
       return [w.scale(w.op('MatMul', [factor(0, 'A'), factor(1, 'B')]), floatAttribute(w.node, 'alpha', 1))];
@@ -141,7 +148,9 @@ function activated(w: Writer, x: string): string {
     case 'HardSigmoid':
       return w.op(name, [x], { alpha: alpha(0.2), beta: parameter(1, 'activation_beta', 0.5) });
     case 'Clip':
-      return list?.type === 'floats' ? w.op(name, [x, w.like(x, list.value[0] as number), w.like(x, list.value[1] as number)]) : x;
+      return list?.type === 'floats'
+        ? w.op(name, [x, w.like(x, list.value[0] as number), w.like(x, list.value[1] as number)])
+        : x;
     default:
       return check(
         false,

@@ -1,24 +1,39 @@
-// GridSample on images: each output element is a weighted sum of a few input elements, read by Gather at places computed from the grid.
+// GridSample on images: each output element is a weighted sum of a few input elements, read by Gather at places
+// computed from the grid.
 
 import { int, intAttribute, stringAttribute } from '../graph.ts';
 import { check } from '../operators/define.ts';
 import type { Composite } from './composite.ts';
 import type { Writer } from './writer.ts';
 
-/** x [N, C, H, W], grid [N, h, w, 2] of (column, row) in [−1, 1]. Linear and nearest; padding with zeros or the border. */
+/**
+ * x [N, C, H, W], grid [N, h, w, 2] of (column, row) in [−1, 1]. Linear and nearest; padding with zeros or the border.
+ */
 export const gridSample: Composite = {
   inputs: [2, 2],
   attributes: { align_corners: 'int', mode: 'string', padding_mode: 'string' },
   write(w) {
     const { node } = w;
     const [x, grid] = [w.input(0), w.input(1)];
-    check(w.shape(x).length === 4 && w.shape(grid).length === 4, node, () => 'wants images [N, C, H, W]; volumes are not supported');
+    check(
+      w.shape(x).length === 4 && w.shape(grid).length === 4,
+      node,
+      () => 'wants images [N, C, H, W]; volumes are not supported',
+    );
     const [samples, channels, height, width] = w.shape(x) as [number, number, number, number];
     const [, rows, columns] = w.shape(grid) as [number, number, number];
     const mode = stringAttribute(node, 'mode', 'linear');
     const padding = stringAttribute(node, 'padding_mode', 'zeros');
-    check(['linear', 'bilinear', 'nearest'].includes(mode), node, () => `has mode "${mode}"; supported are "linear" and "nearest"`);
-    check(padding === 'zeros' || padding === 'border', node, () => `has padding_mode "${padding}"; supported are "zeros" and "border"`);
+    check(
+      ['linear', 'bilinear', 'nearest'].includes(mode),
+      node,
+      () => `has mode "${mode}"; supported are "linear" and "nearest"`,
+    );
+    check(
+      padding === 'zeros' || padding === 'border',
+      node,
+      () => `has padding_mode "${padding}"; supported are "zeros" and "border"`,
+    );
     const [gridX, gridY] = w.split(w.reshape(grid, [samples, rows * columns, 2]), 2, [1, 1]) as [string, string];
     const corners = intAttribute(node, 'align_corners', 0) !== 0;
     const pixels = (value: string, size: number): string => {
@@ -59,7 +74,8 @@ function pixelsAt(
   w: Writer,
   { table, row, column, height, width }: { table: string; row: string; column: string; height: number; width: number },
 ): string {
-  const clamp = (place: string, size: number): string => w.op('Clip', [place, w.like(place, 0), w.like(place, size - 1)]);
+  const clamp = (place: string, size: number): string =>
+    w.op('Clip', [place, w.like(place, 0), w.like(place, size - 1)]);
   const [nearRow, nearColumn] = [clamp(row, height), clamp(column, width)];
   const offset = w.cast(w.add(w.scale(nearRow, width), nearColumn), 'int64');
   const pixels = w.op('GatherND', [table, offset], { batch_dims: int(1) });

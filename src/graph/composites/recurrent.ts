@@ -1,5 +1,6 @@
-// LSTM, GRU and RNN, unrolled: one matrix product brings in all inputs of all steps, then each step is one product with the recurrent
-// weights and a few elementwise nodes. Letters as in ONNX: T steps, N samples, H hidden units, D directions.
+// LSTM, GRU and RNN, unrolled: one matrix product brings in all inputs of all steps, then each step is one product with
+// the recurrent weights and a few elementwise nodes. Letters as in ONNX: T steps, N samples, H hidden units, D
+// directions.
 
 import { type Attribute, intAttribute, type Node, stringAttribute } from '../graph.ts';
 import { check } from '../operators/define.ts';
@@ -58,7 +59,10 @@ interface Cell {
   readonly hidden: number;
   /** [gates·H, H] */
   readonly recurrent: string;
-  /** [gates·H], added to the product with the recurrent weights. GRU with linear_before_reset only: others add it to the input. */
+  /**
+   * [gates·H], added to the product with the recurrent weights. GRU with linear_before_reset only: others add it to the
+   * input.
+   */
   readonly recurrentBias: Optional;
   /** [3·H]: what the gates i, o, f see of the cell's state. LSTM only. */
   readonly peepholes: Optional;
@@ -82,7 +86,11 @@ function unroll(w: Writer, gates: number, defaults: readonly string[], step: Ste
   const batchFirst = intAttribute(node, 'layout', 0) !== 0;
   const x = batchFirst ? w.transpose(w.input(0), [1, 0, 2]) : w.input(0);
   const [steps, samples, features] = w.shape(x) as [number, number, number];
-  check(steps > 0 && steps <= stepLimit, node, () => `has sequences of ${steps} steps; 1 to ${stepLimit} can be unrolled`);
+  check(
+    steps > 0 && steps <= stepLimit,
+    node,
+    () => `has sequences of ${steps} steps; 1 to ${stepLimit} can be unrolled`,
+  );
   const hidden = w.shape(w.input(2)).at(-1) as number;
   const directions = directionsOf(node);
   checkShapes(w, { directions: directions.length, rows: gates * hidden, hidden, features });
@@ -90,9 +98,12 @@ function unroll(w: Writer, gates: number, defaults: readonly string[], step: Ste
   check(
     lengths.every((length) => length === steps),
     node,
-    () => `has sequences of different lengths (${lengths.join(', ')}); pad them to one length and leave sequence_lens out`,
+    () =>
+      `has sequences of different lengths (${lengths.join(', ')}); pad them to one length and leave sequence_lens out`,
   );
-  const perDirection = directions.map((_, index) => direction(w, index, { gates, defaults, hidden, x, features, directions }));
+  const perDirection = directions.map((_, index) =>
+    direction(w, index, { gates, defaults, hidden, x, features, directions }),
+  );
   const results = perDirection.map(({ cell, inputs, initial }, index) => {
     const order = directions[index] === 'reverse' ? [...range(steps)].reverse() : range(steps);
     const hiddens = new Array<string>(steps);
@@ -128,7 +139,11 @@ function unroll(w: Writer, gates: number, defaults: readonly string[], step: Ste
 function directionsOf(node: Node): readonly ('forward' | 'reverse')[] {
   const direction = stringAttribute(node, 'direction', 'forward');
   if (direction === 'forward' || direction === 'reverse') return [direction];
-  check(direction === 'bidirectional', node, () => `has direction "${direction}"; it may be "forward", "reverse" or "bidirectional"`);
+  check(
+    direction === 'bidirectional',
+    node,
+    () => `has direction "${direction}"; it may be "forward", "reverse" or "bidirectional"`,
+  );
   return ['forward', 'reverse'];
 }
 
@@ -169,7 +184,11 @@ interface Direction {
   readonly initial: State;
 }
 
-function direction(w: Writer, index: number, { gates, defaults, hidden, x, features, directions }: DirectionOptions): Direction {
+function direction(
+  w: Writer,
+  index: number,
+  { gates, defaults, hidden, x, features, directions }: DirectionOptions,
+): Direction {
   const [steps, samples] = w.shape(x) as [number, number];
   const rows = gates * hidden;
   const own = (position: number, shape: readonly number[]): Optional => {
@@ -200,7 +219,9 @@ function direction(w: Writer, index: number, { gates, defaults, hidden, x, featu
     recurrent: own(2, [rows, hidden]) as string,
     recurrentBias,
     peepholes: own(7, [3 * hidden]),
-    activations: defaults.map((fallback, position) => activation(w, first + position, fallback, directions.length * defaults.length)),
+    activations: defaults.map((fallback, position) =>
+      activation(w, first + position, fallback, directions.length * defaults.length),
+    ),
     clip: (value) => (limit === undefined ? value : w.op('Clip', [value, w.like(value, -limit), w.like(value, limit)])),
   };
   return { cell, inputs, initial: { h: initial(5), ...(gates === 4 ? { c: initial(6) } : {}) } };
@@ -218,7 +239,11 @@ function activation(w: Writer, place: number, fallback: string, count: number): 
   const { node } = w;
   const names = node.attributes['activations'];
   const list = names?.type === 'strings' ? names.value : [];
-  check(list.length === 0 || list.length === count, node, () => `has ${list.length} activations where it needs ${count}`);
+  check(
+    list.length === 0 || list.length === count,
+    node,
+    () => `has ${list.length} activations where it needs ${count}`,
+  );
   const name = (list[place] ?? fallback).toLowerCase();
   const number = (attribute: string, standard: number): number => {
     const values = node.attributes[attribute];
@@ -230,7 +255,10 @@ function activation(w: Writer, place: number, fallback: string, count: number): 
     affine: (x) => w.add(w.scale(x, alpha(1)), w.like(x, beta(0))),
     elu: (x) => w.op('Elu', [x], { alpha: { type: 'float', value: alpha(1) } }),
     hardsigmoid: (x) =>
-      w.op('HardSigmoid', [x], { alpha: { type: 'float', value: alpha(0.2) }, beta: { type: 'float', value: beta(0.5) } }),
+      w.op('HardSigmoid', [x], {
+        alpha: { type: 'float', value: alpha(0.2) },
+        beta: { type: 'float', value: beta(0.5) },
+      }),
     leakyrelu: (x) => w.op('LeakyRelu', [x], { alpha: { type: 'float', value: alpha(0.01) } }),
     relu: (x) => w.op('Relu', [x]),
     scaledtanh: (x) => w.scale(w.op('Tanh', [w.scale(x, beta(1))]), alpha(1)),
@@ -251,8 +279,8 @@ function rnn({ w, recurrent, activations: [f = (x) => x], clip }: Cell, input: s
 }
 
 /**
- * Gates z, r, n: z = f(…), r = f(…), n = g(x·Wnᵀ + (r∘h)·Rnᵀ + b), or with linear_before_reset n = g(x·Wnᵀ + r∘(h·Rnᵀ + b));
- * h′ = n + z∘(h − n).
+ * Gates z, r, n: z = f(…), r = f(…), n = g(x·Wnᵀ + (r∘h)·Rnᵀ + b), or with linear_before_reset n = g(x·Wnᵀ + r∘(h·Rnᵀ +
+ * b)); h′ = n + z∘(h − n).
  */
 function gru(cell: Cell, input: string, { h }: State): State {
   const { w, hidden, recurrent, recurrentBias, activations, clip } = cell;
@@ -262,20 +290,28 @@ function gru(cell: Cell, input: string, { h }: State): State {
   let n: string;
   let z: string;
   if (linear) {
-    const [memoryZR, memoryN] = w.split(w.gemmTransposed(h, recurrent, recurrentBias), 1, [2 * hidden, hidden]) as [string, string];
+    const [memoryZR, memoryN] = w.split(w.gemmTransposed(h, recurrent, recurrentBias), 1, [2 * hidden, hidden]) as [
+      string,
+      string,
+    ];
     const [update, reset] = w.split(f(clip(w.add(inputZR, memoryZR))), 1, [hidden, hidden]) as [string, string];
     z = update;
     n = g(clip(w.add(inputN, w.mul(reset, memoryN))));
   } else {
     const [weightsZR, weightsN] = w.split(recurrent, 0, [2 * hidden, hidden]) as [string, string];
-    const [update, reset] = w.split(f(clip(w.gemmTransposed(h, weightsZR, inputZR))), 1, [hidden, hidden]) as [string, string];
+    const [update, reset] = w.split(f(clip(w.gemmTransposed(h, weightsZR, inputZR))), 1, [hidden, hidden]) as [
+      string,
+      string,
+    ];
     z = update;
     n = g(clip(w.gemmTransposed(w.mul(reset, h), weightsN, inputN)));
   }
   return { h: w.add(n, w.mul(z, w.sub(h, n))) };
 }
 
-/** Gates i, o, f, c: c′ = f∘c + i∘g(c gate), h′ = o∘h(c′); with peepholes p, i and f see pᵢ∘c and p_f∘c, o sees p_o∘c′. */
+/**
+ * Gates i, o, f, c: c′ = f∘c + i∘g(c gate), h′ = o∘h(c′); with peepholes p, i and f see pᵢ∘c and p_f∘c, o sees p_o∘c′.
+ */
 function lstm(cell: Cell, input: string, { h, c: old }: State): State {
   const { w, hidden, recurrent, peepholes, activations, clip } = cell;
   const [f = (x: string) => x, g = f, last = g] = activations;
@@ -289,7 +325,12 @@ function lstm(cell: Cell, input: string, { h, c: old }: State): State {
     const c = w.add(w.mul(kept, before), w.mul(i, g(candidate)));
     return { h: w.mul(o, last(c)), c };
   }
-  const [i, o, forget, candidate] = w.split(all, 1, [hidden, hidden, hidden, hidden]) as [string, string, string, string];
+  const [i, o, forget, candidate] = w.split(all, 1, [hidden, hidden, hidden, hidden]) as [
+    string,
+    string,
+    string,
+    string,
+  ];
   const [peepI, peepO, peepF] = w.split(peepholes, 0, [hidden, hidden, hidden]) as [string, string, string];
   const gate = (value: string, peep: string, seen: string): string => f(clip(w.add(value, w.mul(peep, seen))));
   const inputGate = gate(i, peepI, before);

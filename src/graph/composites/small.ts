@@ -19,7 +19,13 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
     constantInputs: [1],
     write: affineGrid,
   },
-  CenterCropPad: { inputs: [2, 2], attributes: { axes: 'ints' }, otherTypes: [0], constantInputs: [1], write: centerCropPad },
+  CenterCropPad: {
+    inputs: [2, 2],
+    attributes: { axes: 'ints' },
+    otherTypes: [0],
+    constantInputs: [1],
+    write: centerCropPad,
+  },
   Col2Im: {
     inputs: [3, 3],
     attributes: { dilations: 'ints', pads: 'ints', strides: 'ints' },
@@ -55,10 +61,22 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
   },
   LpPool: {
     inputs: [1, 1],
-    attributes: { auto_pad: 'string', ceil_mode: 'int', dilations: 'ints', kernel_shape: 'ints', p: 'int', pads: 'ints', strides: 'ints' },
+    attributes: {
+      auto_pad: 'string',
+      ceil_mode: 'int',
+      dilations: 'ints',
+      kernel_shape: 'ints',
+      p: 'int',
+      pads: 'ints',
+      strides: 'ints',
+    },
     write: lpPool,
   },
-  LRN: { inputs: [1, 1], attributes: { alpha: 'float', beta: 'float', bias: 'float', size: 'int' }, write: localResponse },
+  LRN: {
+    inputs: [1, 1],
+    attributes: { alpha: 'float', beta: 'float', bias: 'float', size: 'int' },
+    write: localResponse,
+  },
   MaxUnpool: {
     inputs: [2, 3],
     attributes: { kernel_shape: 'ints', pads: 'ints', strides: 'ints' },
@@ -99,12 +117,16 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
   },
 };
 
-/** Where each place of an image, in [−1, 1] a side, goes by a matrix a sample: theta [N, 2, 3] or [N, 3, 4] times (x, y, …, 1). */
+/**
+ * Where each place of an image, in [−1, 1] a side, goes by a matrix a sample: theta [N, 2, 3] or [N, 3, 4] times (x, y,
+ * …, 1).
+ */
 function affineGrid(w: Writer): readonly string[] {
   const theta = w.input(0);
   const [samples, rank, columns] = w.shape(theta) as [number, number, number];
   const [, , ...image] = w.numbers(1) ?? [];
-  const fits = image.length === rank && columns === rank + 1 && image.every((size) => Number.isInteger(size) && size > 0);
+  const fits =
+    image.length === rank && columns === rank + 1 && image.every((size) => Number.isInteger(size) && size > 0);
   check(fits, w.node, () => `has matrices of shape [${w.shape(theta).join(', ')}] for images of [${image.join(', ')}]`);
   const corners = intAttribute(w.node, 'align_corners', 0) !== 0;
   const coordinate = (place: number, size: number): number => {
@@ -144,7 +166,10 @@ function lpPool(w: Writer): readonly string[] {
   return [p === 2 ? w.op('Sqrt', [sums]) : w.op('Pow', [sums, w.like(x, 1 / p)])];
 }
 
-/** x / (bias + α/size · Σ x² over `size` neighbouring channels)^β; the sum is an average over the channels as an image's height. */
+/**
+ * x / (bias + α/size · Σ x² over `size` neighbouring channels)^β; the sum is an average over the channels as an image's
+ * height.
+ */
 function localResponse(w: Writer): readonly string[] {
   const x = w.input(0);
   const shape = w.shape(x);
@@ -155,29 +180,37 @@ function localResponse(w: Writer): readonly string[] {
   const before = Math.floor((size - 1) / 2);
   const pads = ints([before, 0, size - 1 - before, 0]);
   const mean = w.op('AveragePool', [columns], { kernel_shape: ints([size, 1]), pads, count_include_pad: int(1) });
-  const base = w.add(w.scale(w.reshape(mean, shape), floatAttribute(w.node, 'alpha', 1e-4)), w.like(x, floatAttribute(w.node, 'bias', 1)));
+  const base = w.add(
+    w.scale(w.reshape(mean, shape), floatAttribute(w.node, 'alpha', 1e-4)),
+    w.like(x, floatAttribute(w.node, 'bias', 1)),
+  );
   return [w.div(x, w.op('Pow', [base, w.like(x, floatAttribute(w.node, 'beta', 0.75))]))];
 }
 
-/** Each column's elements added where its window lies: a transposed convolution whose kernels have one 1 each. x [N, C·taps, places]. */
+/**
+ * Each column's elements added where its window lies: a transposed convolution whose kernels have one 1 each. x [N,
+ * C·taps, places].
+ */
 function columnsToImage(w: Writer): readonly string[] {
   const x = w.input(0);
   const [image, kernel] = [w.numbers(1) ?? [], w.numbers(2) ?? []];
   const rank = kernel.length;
-  const [strides, dilations] = ['strides', 'dilations'].map((name) => intsAttribute(w.node, name) ?? kernel.map(() => 1)) as [
-    number[],
-    number[],
-  ];
+  const [strides, dilations] = ['strides', 'dilations'].map(
+    (name) => intsAttribute(w.node, name) ?? kernel.map(() => 1),
+  ) as [number[], number[]];
   const pads = intsAttribute(w.node, 'pads') ?? [...kernel, ...kernel].map(() => 0);
   const [samples, rows] = w.shape(x) as [number, number];
   const taps = product(kernel);
   const reach = kernel.map((size, axis) => (size - 1) * (dilations[axis] as number) + 1);
-  const room = image.map((size, axis) => size + (pads[axis] as number) + (pads[axis + rank] as number) - (reach[axis] as number));
+  const room = image.map(
+    (size, axis) => size + (pads[axis] as number) + (pads[axis + rank] as number) - (reach[axis] as number),
+  );
   const places = room.map((size, axis) => Math.floor(size / (strides[axis] as number)) + 1);
   check(
     rows % taps === 0 && room.every((size) => size >= 0) && product(places) === w.shape(x)[2],
     w.node,
-    () => `has columns of shape [${w.shape(x).join(', ')}] for windows of [${kernel.join(', ')}] at [${places.join(', ')}] places`,
+    () =>
+      `has columns of shape [${w.shape(x).join(', ')}] for windows of [${kernel.join(', ')}] at [${places.join(', ')}] places`,
   );
   const unit = new Float64Array(rows * taps);
   for (let row = 0; row < rows; row++) unit[row * taps + (row % taps)] = 1;
@@ -192,7 +225,9 @@ function columnsToImage(w: Writer): readonly string[] {
   return [w.op('ConvTranspose', [w.reshape(x, [samples, rows, ...places]), weights], attributes)];
 }
 
-/** Zeros with each element at the place that its index names, with more zeros behind where a larger shape is asked for. */
+/**
+ * Zeros with each element at the place that its index names, with more zeros behind where a larger shape is asked for.
+ */
 function maxUnpool(w: Writer): readonly string[] {
   const [x, places] = [w.input(0), w.input(1)];
   const shape = w.shape(x);
@@ -216,12 +251,20 @@ function maxUnpool(w: Writer): readonly string[] {
   const zeros = w.op('ConstantOfShape', [w.emitter.int64s([product(full)])], {
     value: { type: 'tensor', value: tensor(w.type(x), [1], [0]) },
   });
-  const flat = w.op('ScatterElements', [zeros, w.reshape(places, [product(shape)]), w.reshape(x, [product(shape)])], { axis: int(0) });
+  const flat = w.op('ScatterElements', [zeros, w.reshape(places, [product(shape)]), w.reshape(x, [product(shape)])], {
+    axis: int(0),
+  });
   const y = w.reshape(flat, full);
   const wanted = w.numbers(2) ?? full;
   const after = wanted.map((size, axis) => size - (full[axis] as number));
-  check(after.every((count) => count >= 0) && after.length === full.length, w.node, () => `cannot give the shape [${wanted.join(', ')}]`);
-  return [after.every((count) => count === 0) ? y : w.op('Pad', [y, w.emitter.int64s([...full.map(() => 0), ...after])])];
+  check(
+    after.every((count) => count >= 0) && after.length === full.length,
+    w.node,
+    () => `cannot give the shape [${wanted.join(', ')}]`,
+  );
+  return [
+    after.every((count) => count === 0) ? y : w.op('Pad', [y, w.emitter.int64s([...full.map(() => 0), ...after])]),
+  ];
 }
 
 /** The middle of each axis, or zeros around it, so that it gets the wanted size. */
@@ -240,7 +283,11 @@ function centerCropPad(w: Writer): readonly string[] {
       after[axis] = target - size - (before[axis] as number);
     }
   });
-  return [[...before, ...after].every((count) => count === 0) ? x : w.op('Pad', [x, w.constant(int64s([...before, ...after]))])];
+  return [
+    [...before, ...after].every((count) => count === 0)
+      ? x
+      : w.op('Pad', [x, w.constant(int64s([...before, ...after]))]),
+  ];
 }
 
 /** The slices along an axis (the elements, where there is none) whose condition, known before running, holds. */
@@ -248,7 +295,8 @@ function compress(w: Writer): readonly string[] {
   const condition = w.numbers(1) ?? [];
   const chosen = w.constant(int64s(condition.flatMap((value, index) => (value === 0 ? [] : [index]))));
   const x = w.input(0);
-  if (w.node.attributes['axis'] === undefined) return [w.op('Gather', [w.reshape(x, [product(w.shape(x))]), chosen], { axis: int(0) })];
+  if (w.node.attributes['axis'] === undefined)
+    return [w.op('Gather', [w.reshape(x, [product(w.shape(x))]), chosen], { axis: int(0) })];
   return [w.op('Gather', [x, chosen], { axis: int(intAttribute(w.node, 'axis', 0)) })];
 }
 

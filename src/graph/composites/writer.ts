@@ -1,12 +1,20 @@
-// The vocabulary in which composites are written out: a thin layer over the emitter, for one node of the model. Each method writes at
-// most a few nodes and returns the result's name.
+// The vocabulary in which composites are written out: a thin layer over the emitter, for one node of the model. Each
+// method writes at most a few nodes and returns the result's name.
 
 import { defined } from '../../assert.ts';
 import { Emitter } from '../emitter.ts';
 import { type Attributes, float, int, ints, type Node } from '../graph.ts';
 import { dataTypeCode } from '../operators/data-types.ts';
 import { check } from '../operators/define.ts';
-import { type ElementType, elementCount, sameShape, scalar, type Tensor, toNumbers, type ValueType } from '../tensor.ts';
+import {
+  type ElementType,
+  elementCount,
+  sameShape,
+  scalar,
+  type Tensor,
+  toNumbers,
+  type ValueType,
+} from '../tensor.ts';
 
 /** The name of a value, where there is one. */
 export type Optional = string | undefined;
@@ -17,7 +25,12 @@ export class Writer {
   readonly emitter: Emitter;
 
   /** `types` and `constants` are those of the node's inputs, in their order. */
-  constructor(node: Node, types: readonly (ValueType | undefined)[], constants: readonly (Tensor | undefined)[], prefix: string) {
+  constructor(
+    node: Node,
+    types: readonly (ValueType | undefined)[],
+    constants: readonly (Tensor | undefined)[],
+    prefix: string,
+  ) {
     this.node = node;
     this.emitter = new Emitter(prefix);
     node.inputs.forEach((name, index) => {
@@ -47,7 +60,9 @@ export class Writer {
     return (this.node.outputs[index] ?? '') !== '';
   }
 
-  /** The numbers of a constant input, undefined where it is absent. Throws InputError where it is computed at run time. */
+  /**
+   * The numbers of a constant input, undefined where it is absent. Throws InputError where it is computed at run time.
+   */
   numbers(index: number): readonly number[] | undefined {
     const name = this.optional(index);
     if (name === undefined) return undefined;
@@ -109,7 +124,9 @@ export class Writer {
 
   /** Output axis i is input axis permutation[i]. */
   transpose(x: string, permutation: readonly number[]): string {
-    return permutation.every((axis, index) => axis === index) ? x : this.op('Transpose', [x], { perm: ints(permutation) });
+    return permutation.every((axis, index) => axis === index)
+      ? x
+      : this.op('Transpose', [x], { perm: ints(permutation) });
   }
 
   /** The last two axes swapped. */
@@ -131,7 +148,11 @@ export class Writer {
   /** Elements start … end − 1 of one axis. */
   slice(x: string, axis: number, start: number, end: number): string {
     if (start === 0 && end === this.shape(x)[axis]) return x;
-    const [starts, ends, axes] = [[start], [end], [axis]].map((list) => this.emitter.int64s(list)) as [string, string, string];
+    const [starts, ends, axes] = [[start], [end], [axis]].map((list) => this.emitter.int64s(list)) as [
+      string,
+      string,
+      string,
+    ];
     return this.op('Slice', [x, starts, ends, axes]);
   }
 
@@ -154,7 +175,10 @@ export class Writer {
   }
 
   layerNormalization(x: string, scale: string, bias: Optional, epsilon: number): string {
-    return this.op('LayerNormalization', bias === undefined ? [x, scale] : [x, scale, bias], { axis: int(-1), epsilon: float(epsilon) });
+    return this.op('LayerNormalization', bias === undefined ? [x, scale] : [x, scale, bias], {
+      axis: int(-1),
+      epsilon: float(epsilon),
+    });
   }
 }
 

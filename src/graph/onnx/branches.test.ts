@@ -7,7 +7,12 @@ import { changed, messageOf, onnxModel } from '../../testing/onnx-models.ts';
 import { instantiate } from '../static.ts';
 import { scalar, type Tensor, tensor } from '../tensor.ts';
 import { patchNode } from './encode.ts';
-import { AttributeProto_AttributeType, AttributeProtoSchema, type GraphProto, GraphProtoSchema } from './generated/onnx_pb.ts';
+import {
+  AttributeProto_AttributeType,
+  AttributeProtoSchema,
+  type GraphProto,
+  GraphProtoSchema,
+} from './generated/onnx_pb.ts';
 import { importModel } from './import.ts';
 
 interface Branch {
@@ -78,19 +83,27 @@ test('the branch that a shape decides for takes the place of the If, with its co
   assert.deepEqual([taken.shape, taken.data], [[2, 2], Float32Array.of(-1, -2, -3, -4)]);
   const other = run(model(asks('Less'), 'condition', squeeze, scaled));
   assert.deepEqual([other.shape, other.data], [[2, 1, 2], Float32Array.of(-11, -202, -31, -402)]);
-  assert.deepEqual(importModel(model(asks('Less'), 'condition', squeeze, scaled)).graph.parameters, ['w', 'choice/shift']);
+  assert.deepEqual(importModel(model(asks('Less'), 'condition', squeeze, scaled)).graph.parameters, [
+    'w',
+    'choice/shift',
+  ]);
 });
 
 test('a branch that only passes a value on, and an If inside of a branch', () => {
   const passing: Branch = { nodes: [], output: 'x' };
   assert.deepEqual(run(model(asks('Equal'), 'condition', passing, scaled)).shape, [2, 1, 2]);
-  const inner = messageOf(model(asks('Equal'), 'condition', squeeze, scaled)).graph?.node.find(({ name }) => name === 'choice');
+  const inner = messageOf(model(asks('Equal'), 'condition', squeeze, scaled)).graph?.node.find(
+    ({ name }) => name === 'choice',
+  );
   const outer = changed(model(asks('Less'), 'condition', squeeze, scaled), ({ graph }) => {
-    const branch = graph?.node.find(({ name }) => name === 'choice')?.attribute.find(({ name }) => name === 'else_branch')?.g;
+    const branch = graph?.node
+      .find(({ name }) => name === 'choice')
+      ?.attribute.find(({ name }) => name === 'else_branch')?.g;
     if (inner !== undefined) branch?.node.push(patchNode(inner, { name: 'inner', output: ['inner out'] }));
     if (branch?.output[0] !== undefined) branch.output[0].name = 'inner out';
     const [, , comparison] = graph?.node ?? [];
-    if (comparison !== undefined) graph?.node.splice(2, 0, patchNode(comparison, { name: 'same', opType: 'Equal', output: ['equal'] }));
+    if (comparison !== undefined)
+      graph?.node.splice(2, 0, patchNode(comparison, { name: 'same', opType: 'Equal', output: ['equal'] }));
     const nested = branch?.node.at(-1);
     if (nested !== undefined) nested.input = ['equal'];
   });
@@ -99,7 +112,12 @@ test('a branch that only passes a value on, and an If inside of a branch', () =>
 
 test('an If that data decide is refused by name', () => {
   const nodes: Branch['nodes'] = [
-    { operator: 'ReduceMax', inputs: ['x'], outputs: ['greatest'], attributes: { keepdims: { type: 'int', value: 0 } } },
+    {
+      operator: 'ReduceMax',
+      inputs: ['x'],
+      outputs: ['greatest'],
+      attributes: { keepdims: { type: 'int', value: 0 } },
+    },
     { operator: 'Cast', inputs: ['greatest'], outputs: ['condition'], attributes: { to: { type: 'int', value: 9 } } },
   ];
   const { graph } = importModel(model(nodes, 'condition', squeeze, scaled));
@@ -107,7 +125,10 @@ test('an If that data decide is refused by name', () => {
     () => instantiate(graph, 2),
     (error) => {
       assert.ok(error instanceof InputError);
-      assert.match(error.message, /^Operator If \(node "choice"\) is not supported; its condition depends on data; .*\.$/);
+      assert.match(
+        error.message,
+        /^Operator If \(node "choice"\) is not supported; its condition depends on data; .*\.$/,
+      );
       return true;
     },
   );

@@ -1,5 +1,6 @@
-// If nodes whose condition is decided by constants and shapes: exporters write them for code that looks at a shape. The branch that is
-// taken replaces the node, so that nothing else knows of control flow. Others stay, to be refused by name.
+// If nodes whose condition is decided by constants and shapes: exporters write them for code that looks at a shape. The
+// branch that is taken replaces the node, so that nothing else knows of control flow. Others stay, to be refused by
+// name.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -27,7 +28,10 @@ const probeSizes = [2, 3] as const;
 
 interface BranchOptions {
   /** Turns the nodes of a file into those of the canonical opset. */
-  readonly upgrade: (model: DecodedModel) => { readonly nodes: readonly Node[]; readonly initializers: ReadonlyMap<string, Tensor> };
+  readonly upgrade: (model: DecodedModel) => {
+    readonly nodes: readonly Node[];
+    readonly initializers: ReadonlyMap<string, Tensor>;
+  };
   /** Sizes of symbolic dimensions by name. */
   readonly dimensions: Readonly<Record<string, number>>;
 }
@@ -62,7 +66,9 @@ function conditions(model: ModelProto, options: BranchOptions): ReadonlyMap<numb
     for (const { name, type, shape } of decoded.inputs)
       walk.setType(name, {
         type,
-        shape: shape.map((dimension) => (typeof dimension === 'number' ? dimension : (options.dimensions[dimension] ?? size))),
+        shape: shape.map((dimension) =>
+          typeof dimension === 'number' ? dimension : (options.dimensions[dimension] ?? size),
+        ),
       });
     // What may be a weight is no number that decides: its type is enough, and nothing is computed from it.
     for (const [name, value] of initializers) {
@@ -94,10 +100,17 @@ function tryVisit(walk: TypeWalk, node: Node): void {
 }
 
 /** The nodes of a branch under names that begin with the If's; its outputs are the If's. */
-function branchNodes(call: NodeProto, index: number, taken: boolean, initializers: TensorProto[]): readonly NodeProto[] {
+function branchNodes(
+  call: NodeProto,
+  index: number,
+  taken: boolean,
+  initializers: TensorProto[],
+): readonly NodeProto[] {
   const body = call.attribute.find(({ name }) => name === (taken ? 'then_branch' : 'else_branch'))?.g;
   if (body === undefined || body.output.length !== call.output.length)
-    throw new InputError(`Node "${call.name}" (If) lacks a branch with ${call.output.length} outputs; export the model again.`);
+    throw new InputError(
+      `Node "${call.name}" (If) lacks a branch with ${call.output.length} outputs; export the model again.`,
+    );
   const prefix = `${call.name === '' ? `If_${index}` : call.name}/`;
   const names = new Map<string, string>();
   for (const name of [...body.initializer.map((tensor) => tensor.name), ...body.node.flatMap(({ output }) => output)])
@@ -111,13 +124,23 @@ function branchNodes(call: NodeProto, index: number, taken: boolean, initializer
     if (isFree) names.set(name, actual);
     else
       copies.push(
-        create(NodeProtoSchema, { name: `${prefix}${actual}`, opType: 'Identity', input: [names.get(name) ?? name], output: [actual] }),
+        create(NodeProtoSchema, {
+          name: `${prefix}${actual}`,
+          opType: 'Identity',
+          input: [names.get(name) ?? name],
+          output: [actual],
+        }),
       );
   });
   for (const tensor of body.initializer)
-    initializers.push(Object.assign(create(TensorProtoSchema), tensor, { name: names.get(tensor.name) ?? tensor.name }));
+    initializers.push(
+      Object.assign(create(TensorProtoSchema), tensor, { name: names.get(tensor.name) ?? tensor.name }),
+    );
   const nodes = body.node.map((node, position) =>
-    renamed(patchNode(node, { name: `${prefix}${node.name === '' ? `${node.opType}_${position}` : node.name}` }), names),
+    renamed(
+      patchNode(node, { name: `${prefix}${node.name === '' ? `${node.opType}_${position}` : node.name}` }),
+      names,
+    ),
   );
   return [...nodes, ...copies];
 }
@@ -137,7 +160,9 @@ function renamed(node: NodeProto, names: ReadonlyMap<string, string>): NodeProto
 }
 
 function renamedGraph(graph: GraphProto, names: ReadonlyMap<string, string>): GraphProto {
-  const own = new Set([...graph.input, ...graph.initializer].map(({ name }) => name).concat(graph.node.flatMap(({ output }) => output)));
+  const own = new Set(
+    [...graph.input, ...graph.initializer].map(({ name }) => name).concat(graph.node.flatMap(({ output }) => output)),
+  );
   const outer = new Map([...names].filter(([name]) => !own.has(name)));
   return patchGraph(graph, {
     node: graph.node.map((node) => renamed(node, outer)),

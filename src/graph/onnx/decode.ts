@@ -1,5 +1,5 @@
-// ModelProto to plain data, still at the file's own opset: names made unique, types and sizes checked, Constant nodes lifted to
-// initializers. What Asteroid cannot hold is refused here with one sentence.
+// ModelProto to plain data, still at the file's own opset: names made unique, types and sizes checked, Constant nodes
+// lifted to initializers. What Asteroid cannot hold is refused here with one sentence.
 
 import { fromBinary } from '@bufbuild/protobuf';
 
@@ -44,11 +44,17 @@ export interface DecodedModel {
   readonly names: Set<string>;
   /** True where the file has half-precision tensors or values, which are now float32. */
   readonly hadHalf: boolean;
-  /** Of the tensors of which the exporter says what they were in the source: whether they were parameters (or else buffers, constants). */
+  /**
+   * Of the tensors of which the exporter says what they were in the source: whether they were parameters (or else
+   * buffers, constants).
+   */
   readonly declared: ReadonlyMap<string, boolean>;
 }
 
-/** Reads the protobuf message. Throws InputError for bytes that are none, for a cut-off one, and for names that are no text. */
+/**
+ * Reads the protobuf message. Throws InputError for bytes that are none, for a cut-off one, and for names that are no
+ * text.
+ */
 export function parseModel(bytes: Uint8Array): ModelProto {
   // A plain view: subclasses such as Buffer override `slice`.
   const plain = new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -56,9 +62,12 @@ export function parseModel(bytes: Uint8Array): ModelProto {
   try {
     model = fromBinary(ModelProtoSchema, plain);
   } catch (error) {
-    throw new InputError(`The ${bytes.length} bytes are no ONNX model, or a part of one is missing; export or copy the file again.`, {
-      cause: error,
-    });
+    throw new InputError(
+      `The ${bytes.length} bytes are no ONNX model, or a part of one is missing; export or copy the file again.`,
+      {
+        cause: error,
+      },
+    );
   }
   if (model.graph === undefined)
     throw new InputError(`The ${bytes.length} bytes are no ONNX model, or it is empty: there is no graph in it.`);
@@ -69,7 +78,8 @@ export function parseModel(bytes: Uint8Array): ModelProto {
 /** The version of ONNX's default operator set that the model uses. */
 export function opsetOf(model: ModelProto): number {
   const entry = model.opsetImport.find(({ domain }) => normalDomain(domain) === '');
-  if (entry === undefined) throw new InputError('The model does not say which version of the ONNX operators it uses; export it again.');
+  if (entry === undefined)
+    throw new InputError('The model does not say which version of the ONNX operators it uses; export it again.');
   return Number(entry.version);
 }
 
@@ -95,19 +105,27 @@ export function decodeModel(model: ModelProto): DecodedModel {
   );
   const sparse = graph.sparseInitializer[0];
   if (sparse !== undefined)
-    throw new InputError(`Initializer "${sparse.values?.name ?? ''}" is sparse, which Asteroid does not support; store it densely.`);
+    throw new InputError(
+      `Initializer "${sparse.values?.name ?? ''}" is sparse, which Asteroid does not support; store it densely.`,
+    );
   const nodeNames = nameNodes(graph.node);
   const nodes: Node[] = [];
   graph.node.forEach((proto, nodeIndex) => {
     const name = nodeNames[nodeIndex] as string;
-    hadHalf ||= proto.attribute.some(({ t, i, name: key }) => isHalf(t?.dataType ?? 0) || (castsTo(proto, key) && isHalf(Number(i))));
+    hadHalf ||= proto.attribute.some(
+      ({ t, i, name: key }) => isHalf(t?.dataType ?? 0) || (castsTo(proto, key) && isHalf(Number(i))),
+    );
     if (proto.opType === 'Constant' && normalDomain(proto.domain) === '') {
       add(proto.output[0] ?? '', constantValue(proto, name), { kind: 'constant', nodeIndex });
     } else nodes.push(decodeNode(proto, name));
   });
-  const inputs = graph.input.filter(({ name }) => !initializers.has(name)).map((input) => decodeValueInfo(input, 'Input'));
+  const inputs = graph.input
+    .filter(({ name }) => !initializers.has(name))
+    .map((input) => decodeValueInfo(input, 'Input'));
   const outputs = graph.output.map((output) => decodeValueInfo(output, 'Output'));
-  hadHalf ||= [...graph.input, ...graph.output].some(({ type }) => type?.value.case === 'tensorType' && isHalf(type.value.value.elemType));
+  hadHalf ||= [...graph.input, ...graph.output].some(
+    ({ type }) => type?.value.case === 'tensorType' && isHalf(type.value.value.elemType),
+  );
   const names = new Set([
     ...initializers.keys(),
     ...inputs.map(({ name }) => name),
@@ -155,7 +173,10 @@ function checkNames(graph: GraphProto): void {
     ...graph.sparseInitializer.flatMap(({ values }) => values ?? []),
     ...graph.node.flatMap(({ attribute }) => attribute.flatMap(({ t }) => t ?? [])),
   ];
-  check([graph.name, ...tensors.flatMap(({ name, externalData }) => [name, ...externalData.map(({ value }) => value)])]);
+  check([
+    graph.name,
+    ...tensors.flatMap(({ name, externalData }) => [name, ...externalData.map(({ value }) => value)]),
+  ]);
   for (const { name, type } of [...graph.input, ...graph.output]) {
     check([name]);
     if (type?.value.case === 'tensorType')
@@ -191,7 +212,14 @@ function decodeNode(proto: NodeProto, name: string): Node {
         `Attribute "${attribute.name}" of node "${name}" (${proto.opType}) has a type that this operator does not take.`,
       );
   }
-  return { operator: proto.opType, domain, name, inputs: proto.input, outputs: proto.output, attributes: { ...attributes } };
+  return {
+    operator: proto.opType,
+    domain,
+    name,
+    inputs: proto.input,
+    outputs: proto.output,
+    attributes: { ...attributes },
+  };
 }
 
 /** True for the attributes that hold a data type. */
@@ -202,7 +230,8 @@ function castsTo({ opType }: NodeProto, attribute: string): boolean {
 function decodeAttribute(proto: AttributeProto, node: NodeProto, nodeName: string): Attribute | undefined {
   const Type = AttributeProto_AttributeType;
   const what = `Attribute "${proto.name}" of node "${nodeName}" (${node.opType})`;
-  if (proto.refAttrName !== '') throw new InputError(`${what} refers to a function's attribute outside of one; export the model again.`);
+  if (proto.refAttrName !== '')
+    throw new InputError(`${what} refers to a function's attribute outside of one; export the model again.`);
   switch (attributeType(proto)) {
     case Type.FLOAT:
       return { type: 'float', value: proto.f };
@@ -271,17 +300,20 @@ function int64Tensor(shape: readonly number[], values: readonly bigint[]): Tenso
 
 function decodeValueInfo({ name, type }: ValueInfoProto, kind: 'Input' | 'Output'): ValueInfo {
   const what = `${kind} "${name}" of the model`;
-  if (type?.value.case !== 'tensorType') throw new InputError(`${what} is no tensor; Asteroid's models take and give tensors.`);
+  if (type?.value.case !== 'tensorType')
+    throw new InputError(`${what} is no tensor; Asteroid's models take and give tensors.`);
   const { elemType, shape } = type.value.value;
   const element = elementTypeOf(elemType);
-  if (element === undefined) throw new InputError(`${what} has elements of ${dataTypeName(elemType)}, which Asteroid does not support.`);
+  if (element === undefined)
+    throw new InputError(`${what} has elements of ${dataTypeName(elemType)}, which Asteroid does not support.`);
   if (shape === undefined && kind === 'Input')
     throw new InputError(`${what} has no shape; export it with one (symbolic dimensions are fine).`);
   const dimensions = (shape?.dim ?? []).map(({ value }, axis): Dimension => {
     if (value.case === 'dimParam' && value.value !== '') return value.value;
     // Unknown; some exporters write it as 0 or −1.
     if (value.case !== 'dimValue' || value.value <= 0n) return `${name}.${axis}`;
-    if (value.value > BigInt(Number.MAX_SAFE_INTEGER)) throw new InputError(`${what} has an impossible dimension, ${value.value}.`);
+    if (value.value > BigInt(Number.MAX_SAFE_INTEGER))
+      throw new InputError(`${what} has an impossible dimension, ${value.value}.`);
     return Number(value.value);
   });
   return { name, type: element, shape: dimensions };

@@ -1,5 +1,5 @@
-// ModelProto to bytes in one allocation of the final size: weights of hundreds of megabytes are copied once. (The general encoder grows
-// a buffer by doubling, which takes three times the memory.)
+// ModelProto to bytes in one allocation of the final size: weights of hundreds of megabytes are copied once. (The
+// general encoder grows a buffer by doubling, which takes three times the memory.)
 
 import { create, toBinary } from '@bufbuild/protobuf';
 import { BinaryWriter, WireType } from '@bufbuild/protobuf/wire';
@@ -49,7 +49,8 @@ export function encodeModel(model: ModelProto): Uint8Array {
   delete withoutGraph.graph;
   const all = [toBinary(ModelProtoSchema, withoutGraph), ...(graph === undefined ? [] : field(graphField, pieces))];
   const size = totalBytes(all);
-  if (size > byteLimit) throw new InputError(`The model takes ${size} bytes, and an ONNX file holds at most ${byteLimit}.`);
+  if (size > byteLimit)
+    throw new InputError(`The model takes ${size} bytes, and an ONNX file holds at most ${byteLimit}.`);
   const bytes = new Uint8Array(size);
   let offset = 0;
   for (const piece of all) {

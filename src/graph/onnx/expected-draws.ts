@@ -15,7 +15,10 @@ interface Decision {
   readonly like: string | undefined;
 }
 
-/** The random decisions among nodes of ONNX's default domain (others are undefined), by position. Draws must be uniform in [0, 1). */
+/**
+ * The random decisions among nodes of ONNX's default domain (others are undefined), by position. Draws must be uniform
+ * in [0, 1).
+ */
 export function randomDecisions(
   nodes: readonly (AnyNode | undefined)[],
   isStandard: (index: number) => boolean,

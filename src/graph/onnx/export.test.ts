@@ -66,7 +66,14 @@ test('every kind of attribute, absent inputs and other domains are written', () 
     f: { type: 'strings', value: ['x', 'ü'] },
     g: tensorAttribute(tensor('int8', [2], [1, -1])),
   } as const;
-  const node = { operator: 'Fused', domain: 'com.microsoft.nchwc', name: 'n', inputs: ['x', '', 'x'], outputs: ['', 'y'], attributes };
+  const node = {
+    operator: 'Fused',
+    domain: 'com.microsoft.nchwc',
+    name: 'n',
+    inputs: ['x', '', 'x'],
+    outputs: ['', 'y'],
+    attributes,
+  };
   const graph: Graph = {
     name: 'g',
     inputs: [x],
@@ -132,7 +139,11 @@ test('trained weights replace the values, in initializers and in Constant nodes;
   );
   assert.equal(messageOf(after).opsetImport[0]?.version, 12n);
   assert.equal(messageOf(after).graph?.initializer[0]?.docString, 'the weight');
-  assert.deepEqual(toNumbers(imported.graph.initializers.get('w') as Tensor), [1, 2, 3, 4], 'what was imported is not changed');
+  assert.deepEqual(
+    toNumbers(imported.graph.initializers.get('w') as Tensor),
+    [1, 2, 3, 4],
+    'what was imported is not changed',
+  );
 });
 
 test('a shape or type that training must not change is our mistake', () => {
@@ -141,7 +152,10 @@ test('a shape or type that training must not change is our mistake', () => {
     () => exportModel(imported, new Map([['head.bias', tensor('float32', [4], [1, 2, 3, 4])]])),
     /Asteroid made a mistake: "head.bias" was trained with shape \[4\]/,
   );
-  assert.throws(() => exportModel(imported, new Map([['head.bias', tensor('float64', [5], [1, 2, 3, 4, 5])]])), /was trained as float64/);
+  assert.throws(
+    () => exportModel(imported, new Map([['head.bias', tensor('float64', [5], [1, 2, 3, 4, 5])]])),
+    /was trained as float64/,
+  );
   assert.throws(
     () => exportModel(imported, new Map([['foot.bias', tensor('float32', [5], [1, 2, 3, 4, 5])]])),
     /the place of "foot.bias" in the file is missing/,
@@ -149,7 +163,9 @@ test('a shape or type that training must not change is our mistake', () => {
 });
 
 test('for inference, batch normalization and dropout are switched at every opset', () => {
-  for (const fixture of pytorchFixtures().filter(({ net, mode }) => net === 'depthwise' || (net === 'residual' && mode === 'training'))) {
+  for (const fixture of pytorchFixtures().filter(
+    ({ net, mode }) => net === 'depthwise' || (net === 'residual' && mode === 'training'),
+  )) {
     const imported = importModel(readFileSync(fixture.modelPath));
     const asImported = messageOf(exportModel(imported, new Map(), { mode: 'as-imported' })).graph?.node ?? [];
     const normalizations = asImported.filter(({ opType }) => opType === 'BatchNormalization');
@@ -160,7 +176,11 @@ test('for inference, batch normalization and dropout are switched at every opset
     const exported = importModel(exportModel(imported, new Map())).graph;
     assert.deepEqual(
       exported.nodes.map(({ operator, outputs, inputs }) => [operator, outputs.length, inputs.length]),
-      inferenceMode(imported.graph).nodes.map(({ operator, outputs, inputs }) => [operator, outputs.length, inputs.length]),
+      inferenceMode(imported.graph).nodes.map(({ operator, outputs, inputs }) => [
+        operator,
+        outputs.length,
+        inputs.length,
+      ]),
       fixture.name,
     );
     assert.equal(messageOf(exportModel(imported, new Map())).opsetImport[0]?.version, BigInt(fixture.opset));
@@ -171,7 +191,10 @@ test("for inference, dropout's flag disappears with its last reader", () => {
   const inputs = ['x', 'ratio', 'training'];
   const initializers = { training: scalar('bool', 1) };
   const constants = { ratio: scalar('float32', 0.5) };
-  const drop = (more: readonly { operator: string; inputs: string[]; outputs: string[] }[], outputs: string[]): Uint8Array =>
+  const drop = (
+    more: readonly { operator: string; inputs: string[]; outputs: string[] }[],
+    outputs: string[],
+  ): Uint8Array =>
     onnxModel({
       opset: 17,
       inputs: [x],
@@ -206,7 +229,9 @@ test('running statistics that are read elsewhere keep their batch normalization 
   ];
   const export_ = (outputs: string[]): number[] =>
     (
-      messageOf(exportModel(importModel(onnxModel({ opset: 15, inputs: [x], nodes, outputs, initializers })), new Map())).graph?.node ?? []
+      messageOf(
+        exportModel(importModel(onnxModel({ opset: 15, inputs: [x], nodes, outputs, initializers })), new Map()),
+      ).graph?.node ?? []
     ).map(({ output }) => output.length);
   assert.deepEqual(export_(['y']), [1]);
   assert.deepEqual(export_(['y', 'm']), [3]);

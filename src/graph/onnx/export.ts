@@ -32,21 +32,30 @@ import { dataTypeOf, elementTypeOf, encodeTensor, replaceTensor } from './tensor
 /** Options of {@link exportModel}. */
 export interface ExportOptions {
   /**
-   * 'inference' (default): batch normalization and dropout are switched to inference; 'as-imported': nothing but weights changes.
+   * 'inference' (default): batch normalization and dropout are switched to inference; 'as-imported': nothing but
+   * weights changes.
    */
   readonly mode?: 'inference' | 'as-imported';
 }
 
 /** Versions of other domains whose operators our graphs may use; 1 where none is named. */
-const domainVersions: Readonly<Record<string, number>> = { '': canonicalOpset, 'com.microsoft': 1, 'com.microsoft.nchwc': 1 };
+const domainVersions: Readonly<Record<string, number>> = {
+  '': canonicalOpset,
+  'com.microsoft': 1,
+  'com.microsoft.nchwc': 1,
+};
 /** The file format that goes with the canonical opset. */
 const irVersion = 10n;
 
 /**
- * The user's own file with the tensors named in `trained` (parameters and buffers, as the graph calls them) in place of its own: opset,
- * names, documentation and metadata stay as they came. The imported model is not changed.
+ * The user's own file with the tensors named in `trained` (parameters and buffers, as the graph calls them) in place of
+ * its own: opset, names, documentation and metadata stay as they came. The imported model is not changed.
  */
-export function exportModel(imported: ImportedModel, trained: ReadonlyMap<string, Tensor>, options: ExportOptions = {}): Uint8Array {
+export function exportModel(
+  imported: ImportedModel,
+  trained: ReadonlyMap<string, Tensor>,
+  options: ExportOptions = {},
+): Uint8Array {
   const graph = defined(imported.proto.graph, 'the graph of an imported model');
   const initializer = [...graph.initializer];
   const node = [...graph.node];
@@ -56,7 +65,9 @@ export function exportModel(imported: ImportedModel, trained: ReadonlyMap<string
     else node[place.nodeIndex] = replacedConstant(defined(node[place.nodeIndex], `the node of "${name}"`), value, name);
   }
   const patched = patchGraph(graph, { initializer, node });
-  return encodeModel(patchModel(imported.proto, { graph: options.mode === 'as-imported' ? patched : inferenceNodes(patched) }));
+  return encodeModel(
+    patchModel(imported.proto, { graph: options.mode === 'as-imported' ? patched : inferenceNodes(patched) }),
+  );
 }
 
 /** What the file of a graph says of shapes. */
@@ -70,16 +81,22 @@ export interface ShapeOptions {
 }
 
 /**
- * A graph of ours as an ONNX file of the canonical opset, with the values of `trained` in place of its initializers of these names.
- * What ONNX has no place for goes into the metadata, and comes back with `importModel`.
+ * A graph of ours as an ONNX file of the canonical opset, with the values of `trained` in place of its initializers of
+ * these names. What ONNX has no place for goes into the metadata, and comes back with `importModel`.
  */
-export function exportGraph(graph: Graph, trained: ReadonlyMap<string, Tensor> = new Map(), shapes: ShapeOptions = {}): Uint8Array {
+export function exportGraph(
+  graph: Graph,
+  trained: ReadonlyMap<string, Tensor> = new Map(),
+  shapes: ShapeOptions = {},
+): Uint8Array {
   const domains = new Set(['', ...graph.nodes.map(({ domain }) => domain)]);
   return encodeModel(
     create(ModelProtoSchema, {
       irVersion,
       producerName,
-      opsetImport: [...domains].map((domain) => create(OperatorSetIdProtoSchema, { domain, version: BigInt(domainVersions[domain] ?? 1) })),
+      opsetImport: [...domains].map((domain) =>
+        create(OperatorSetIdProtoSchema, { domain, version: BigInt(domainVersions[domain] ?? 1) }),
+      ),
       graph: encodeGraph(graph, trained, shapes),
       metadataProps: writeMetadata(graph),
     }),
@@ -98,7 +115,8 @@ function replaced(proto: TensorProto | undefined, value: Tensor, name: string): 
 
 function replacedConstant(node: NodeProto, value: Tensor, name: string): NodeProto {
   const attribute = node.attribute.map((entry) => {
-    if (entry.name === 'value') return Object.assign(create(AttributeProtoSchema), entry, { t: replaced(entry.t, value, name) });
+    if (entry.name === 'value')
+      return Object.assign(create(AttributeProtoSchema), entry, { t: replaced(entry.t, value, name) });
     return entry.name === 'value_floats'
       ? Object.assign(create(AttributeProtoSchema), entry, { floats: Array.from(value.data as Float32Array) })
       : entry;
@@ -109,12 +127,17 @@ function replacedConstant(node: NodeProto, value: Tensor, name: string): NodePro
 function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, options: ShapeOptions): GraphProto {
   const { isBorderTyped = true, values = [], emptySequence } = options;
   const [sequences, makers] =
-    emptySequence === undefined ? [[], []] : [[create(ValueInfoProtoSchema, { name: emptySequence })], [sequenceNode(emptySequence)]];
+    emptySequence === undefined
+      ? [[], []]
+      : [[create(ValueInfoProtoSchema, { name: emptySequence })], [sequenceNode(emptySequence)]];
   return create(GraphProtoSchema, {
     name: graph.name,
     input: graph.inputs.map((input) => encodeValueInfo(input, isBorderTyped)),
     // A shape without dimensions may mean that it is not known: better none than a wrong one.
-    output: [...sequences, ...graph.outputs.map((output) => encodeValueInfo(output, isBorderTyped && output.shape.length > 0))],
+    output: [
+      ...sequences,
+      ...graph.outputs.map((output) => encodeValueInfo(output, isBorderTyped && output.shape.length > 0)),
+    ],
     initializer: [...graph.initializers].map(([name, value]) => encodeTensor(trained.get(name) ?? value, name)),
     node: [...makers, ...graph.nodes.map(encodeNode)],
     valueInfo: values.map((value) => encodeValueInfo(value, true)),
@@ -124,14 +147,20 @@ function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, options
 function encodeValueInfo({ name, type, shape }: ValueInfo, withShape: boolean): ValueInfoProto {
   const dim = shape.map((dimension) =>
     create(TensorShapeProto_DimensionSchema, {
-      value: typeof dimension === 'number' ? { case: 'dimValue', value: BigInt(dimension) } : { case: 'dimParam', value: dimension },
+      value:
+        typeof dimension === 'number'
+          ? { case: 'dimValue', value: BigInt(dimension) }
+          : { case: 'dimParam', value: dimension },
     }),
   );
   const tensorType = create(TypeProto_TensorSchema, {
     elemType: dataTypeOf(type),
     ...(withShape ? { shape: create(TensorShapeProtoSchema, { dim }) } : {}),
   });
-  return create(ValueInfoProtoSchema, { name, type: create(TypeProtoSchema, { value: { case: 'tensorType', value: tensorType } }) });
+  return create(ValueInfoProtoSchema, {
+    name,
+    type: create(TypeProtoSchema, { value: { case: 'tensorType', value: tensorType } }),
+  });
 }
 
 function sequenceNode(name: string): NodeProto {

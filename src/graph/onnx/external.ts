@@ -12,7 +12,10 @@ import {
   TensorProtoSchema,
 } from './generated/onnx_pb.ts';
 
-/** Reads `length` bytes (or all that follow) at `offset` of a file that lies beside the model; `file` is a path relative to the model's folder. */
+/**
+ * Reads `length` bytes (or all that follow) at `offset` of a file that lies beside the model; `file` is a path relative
+ * to the model's folder.
+ */
 export type ExternalLoader = (file: string, offset: number, length: number | undefined) => Uint8Array;
 
 /** The graph with every external tensor inside. Throws InputError where there is one and no loader. */
@@ -24,7 +27,10 @@ export function loadExternalTensors(graph: GraphProto, load: ExternalLoader | un
     );
     return patchNode(old, { attribute });
   });
-  return patchGraph(graph, { initializer: graph.initializer.map((tensor) => (isExternal(tensor) ? loaded(tensor, load) : tensor)), node });
+  return patchGraph(graph, {
+    initializer: graph.initializer.map((tensor) => (isExternal(tensor) ? loaded(tensor, load) : tensor)),
+    node,
+  });
 }
 
 function isExternal(tensor: TensorProto | undefined): tensor is TensorProto {
@@ -36,7 +42,9 @@ function loaded(tensor: TensorProto, load: ExternalLoader | undefined): TensorPr
   const entries = new Map(tensor.externalData.map(({ key, value }) => [key, value]));
   const file = entries.get('location') ?? '';
   if (file === '' || file.startsWith('/') || file.split(/[/\\]/).includes('..')) {
-    throw new InputError(`${what} is kept in "${file}", which is no file in the model's folder; export the model again.`);
+    throw new InputError(
+      `${what} is kept in "${file}", which is no file in the model's folder; export the model again.`,
+    );
   }
   if (load === undefined) {
     throw new InputError(
@@ -47,9 +55,14 @@ function loaded(tensor: TensorProto, load: ExternalLoader | undefined): TensorPr
     const text = entries.get(key);
     if (text === undefined || text === '') return undefined;
     const value = Number(text);
-    if (!Number.isSafeInteger(value) || value < 0) throw new InputError(`${what} has an impossible ${key} of external data, "${text}".`);
+    if (!Number.isSafeInteger(value) || value < 0)
+      throw new InputError(`${what} has an impossible ${key} of external data, "${text}".`);
     return value;
   };
   const rawData = load(file, number('offset') ?? 0, number('length'));
-  return Object.assign(create(TensorProtoSchema), tensor, { rawData, dataLocation: TensorProto_DataLocation.DEFAULT, externalData: [] });
+  return Object.assign(create(TensorProtoSchema), tensor, {
+    rawData,
+    dataLocation: TensorProto_DataLocation.DEFAULT,
+    externalData: [],
+  });
 }

@@ -1,5 +1,5 @@
-// Models may define operators of their own as small graphs (ONNX's model-local functions; some exporters write a module as one). They
-// are written out at every call, so that nothing else knows of them.
+// Models may define operators of their own as small graphs (ONNX's model-local functions; some exporters write a module
+// as one). They are written out at every call, so that nothing else knows of them.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -21,8 +21,8 @@ const depthLimit = 32;
 const nodeLimit = 500_000;
 
 /**
- * The model's graph with every call of a local function replaced by its nodes, under names that begin with the call's. Throws InputError
- * for functions that are written for another opset than the model, and for nests that do not end.
+ * The model's graph with every call of a local function replaced by its nodes, under names that begin with the call's.
+ * Throws InputError for functions that are written for another opset than the model, and for nests that do not end.
  */
 export function inlineFunctions(model: ModelProto, graph: GraphProto): GraphProto {
   if (model.functions.length === 0) return graph;
@@ -90,7 +90,9 @@ class Inliner {
       const actual = call.output[index] ?? '';
       if (actual === '') return;
       if (input.includes(formal))
-        passedOn.push(create(NodeProtoSchema, { opType: 'Identity', input: [values.get(formal) ?? ''], output: [actual] }));
+        passedOn.push(
+          create(NodeProtoSchema, { opType: 'Identity', input: [values.get(formal) ?? ''], output: [actual] }),
+        );
       else values.set(formal, actual);
     });
     const rename = (value: string): string => values.get(value) ?? `${prefix}${value}`;

@@ -1,5 +1,5 @@
-// Hostile and damaged files: whatever the bytes are, the importer gives a model or one InputError, and takes no more memory than the
-// file justifies. A failing seed is in the test's message.
+// Hostile and damaged files: whatever the bytes are, the importer gives a model or one InputError, and takes no more
+// memory than the file justifies. A failing seed is in the test's message.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -44,7 +44,8 @@ function tryImport(bytes: Uint8Array, what: string): boolean {
 for (const [name, bytes] of Object.entries(files)) {
   test(`${name}: cut off at every 97th byte`, () => {
     assert.ok(tryImport(bytes, 'whole'));
-    for (let length = 0; length < bytes.length; length += 97) tryImport(bytes.subarray(0, length), `the first ${length} bytes`);
+    for (let length = 0; length < bytes.length; length += 97)
+      tryImport(bytes.subarray(0, length), `the first ${length} bytes`);
   });
 
   test(`${name}: ${mutationCount} seeded mutations`, () => {
@@ -52,11 +53,15 @@ for (const [name, bytes] of Object.entries(files)) {
     for (let seed = 0; seed < mutationCount; seed++) {
       const random = createRandom(seed, bytes.length);
       const mutated = bytes.slice();
-      for (let change = random.integer(4); change >= 0; change--) mutated[random.integer(mutated.length)] = random.integer(256);
+      for (let change = random.integer(4); change >= 0; change--)
+        mutated[random.integer(mutated.length)] = random.integer(256);
       if (tryImport(mutated, `seed ${seed}`)) modelCount++;
     }
     // Most bytes are weights, whose changes are harmless; some must hit the structure.
-    assert.ok(modelCount > mutationCount / 10 && modelCount < mutationCount, `${modelCount} of ${mutationCount} are still models`);
+    assert.ok(
+      modelCount > mutationCount / 10 && modelCount < mutationCount,
+      `${modelCount} of ${mutationCount} are still models`,
+    );
   });
 
   test(`${name}: ${mutationCount} seeded mutations of the structure`, () => {
@@ -71,7 +76,10 @@ for (const [name, bytes] of Object.entries(files)) {
   });
 }
 
-/** Positions of the bytes that are no weights: those that differ from the file of the same model with its weights' bytes inverted are left out. */
+/**
+ * Positions of the bytes that are no weights: those that differ from the file of the same model with its weights' bytes
+ * inverted are left out.
+ */
 function structureOf(bytes: Uint8Array): readonly number[] {
   const model = importModel(bytes);
   const weights = new Set<number>();

@@ -26,14 +26,19 @@ import {
 import { importModel } from './import.ts';
 
 const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2] };
-const weights = { 'fc.weight': tensor('float32', [2, 3], [1, 2, 3, 4, 5, 6]), 'fc.bias': tensor('float32', [3], [10, 20, 30]) };
+const weights = {
+  'fc.weight': tensor('float32', [2, 3], [1, 2, 3, 4, 5, 6]),
+  'fc.bias': tensor('float32', [3], [10, 20, 30]),
+};
 const linear = { operator: 'Gemm', inputs: ['x', 'fc.weight', 'fc.bias'], outputs: ['y'], name: 'fc' };
 const model = onnxModel({ opset: 17, inputs: [x], nodes: [linear], outputs: ['y'], initializers: weights });
 
 test('a small model: names, nodes, weights and what they compute', () => {
   const { graph, notes } = importModel(model);
   assert.deepEqual(graph.inputs, [x]);
-  assert.deepEqual(graph.nodes, [{ operator: 'Gemm', domain: '', name: 'fc', inputs: linear.inputs, outputs: ['y'], attributes: {} }]);
+  assert.deepEqual(graph.nodes, [
+    { operator: 'Gemm', domain: '', name: 'fc', inputs: linear.inputs, outputs: ['y'], attributes: {} },
+  ]);
   assert.deepEqual(graph.parameters, ['fc.weight', 'fc.bias']);
   assert.deepEqual([graph.buffers, notes, graph.fixedBatch], [[], [], undefined]);
   const y = evaluateGraph(instantiate(graph, 1).graph, new Map([['x', tensor('float32', [1, 2], [1, -1])]])).get('y');
@@ -95,7 +100,13 @@ test('weights in Constant nodes count in a weight position, masks and numbers do
   const shift = tensor('float32', [2], [5, 6]);
   const mixed = onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], constants, initializers: { shift } });
   assert.deepEqual(importModel(mixed).graph.parameters, ['shift', 'w']);
-  const onlyConstants = onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], constants: { ...constants, shift } });
+  const onlyConstants = onnxModel({
+    opset: 17,
+    inputs: [x],
+    nodes,
+    outputs: ['y'],
+    constants: { ...constants, shift },
+  });
   assert.deepEqual(importModel(onlyConstants).graph.parameters, ['w', 'shift']);
 });
 
@@ -111,7 +122,10 @@ test('what no gradient reaches is no weight: shapes, conditions, bounds, indices
     low: scalar('float32', -1),
     unread: tensor('float32', [2], [1, 2]),
   };
-  assert.deepEqual(importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers })).graph.parameters, ['other']);
+  assert.deepEqual(
+    importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers })).graph.parameters,
+    ['other'],
+  );
 });
 
 test('initializers that are listed as inputs too are weights, not inputs', () => {
@@ -177,7 +191,12 @@ test('the batch is the first symbol at the front; each input may have its own', 
 test('tensors are read from raw bytes and from every typed field', () => {
   const read = (fields: Parameters<typeof create<typeof TensorProtoSchema>>[1]): number[] => {
     const bytes = changed(
-      onnxModel({ opset: 17, inputs: [x], nodes: [{ operator: 'Identity', inputs: ['t'], outputs: ['y'] }], outputs: ['y'] }),
+      onnxModel({
+        opset: 17,
+        inputs: [x],
+        nodes: [{ operator: 'Identity', inputs: ['t'], outputs: ['y'] }],
+        outputs: ['y'],
+      }),
       ({ graph }) => {
         graph?.initializer.push(create(TensorProtoSchema, { name: 't', ...fields }));
       },
@@ -203,7 +222,10 @@ test('tensors are read from raw bytes and from every typed field', () => {
     2 ** -24,
     Infinity,
   ]);
-  assert.deepEqual(read({ dataType: DataType.BFLOAT16, dims: [2n], rawData: new Uint8Array([0x80, 0x3f, 0x49, 0xc0]) }), [1, -3.140625]);
+  assert.deepEqual(
+    read({ dataType: DataType.BFLOAT16, dims: [2n], rawData: new Uint8Array([0x80, 0x3f, 0x49, 0xc0]) }),
+    [1, -3.140625],
+  );
 });
 
 test('a half-precision model is trained in float32, and written back in half precision', () => {
@@ -232,7 +254,10 @@ test('a half-precision model is trained in float32, and written back in half pre
   );
   const imported = importModel(half);
   assert.deepEqual(imported.notes, ['The model is in half precision; it is trained in float32.']);
-  assert.deepEqual([imported.graph.inputs[0]?.type, imported.graph.initializers.get('w')?.type], ['float32', 'float32']);
+  assert.deepEqual(
+    [imported.graph.inputs[0]?.type, imported.graph.initializers.get('w')?.type],
+    ['float32', 'float32'],
+  );
   assert.deepEqual(imported.graph.nodes[1]?.attributes, { to: int(1) });
   // 0.1 is nearest to 1638.4 / 16384, thus 1638 = 0x66 in the fraction; −1e−8 rounds to −0; 70000 to infinity.
   const trained = importModel(exportModel(imported, new Map([['w', tensor('float32', [2], [0.1, 70000])]])));
@@ -268,9 +293,13 @@ test('external weights: refused without a loader, read with one, and inside of t
     [6, 5, 4, 3, 2, 1],
   );
   const escaping = changed(outside, ({ graph }) => {
-    for (const entry of graph?.initializer[0]?.externalData ?? []) if (entry.key === 'location') entry.value = '../secret';
+    for (const entry of graph?.initializer[0]?.externalData ?? [])
+      if (entry.key === 'location') entry.value = '../secret';
   });
-  assert.throws(() => importModel(escaping, { loadExternal: () => new Uint8Array() }), /is no file in the model's folder/);
+  assert.throws(
+    () => importModel(escaping, { loadExternal: () => new Uint8Array() }),
+    /is no file in the model's folder/,
+  );
 });
 
 test('sizes are checked before anything is allocated', () => {
@@ -310,7 +339,13 @@ test('each thing that cannot be read is one sentence', () => {
       /Value "x" in model "model" is defined twice/,
     ],
     [
-      onnxModel({ opset: 17, inputs: [x], nodes: [linear, { ...linear, name: 'again' }], outputs: ['y'], initializers: weights }),
+      onnxModel({
+        opset: 17,
+        inputs: [x],
+        nodes: [linear, { ...linear, name: 'again' }],
+        outputs: ['y'],
+        initializers: weights,
+      }),
       /Value "y" .* is defined twice/,
     ],
     [
@@ -355,7 +390,13 @@ test('functions of the model are written out, with their attributes, and nested 
         initializers: { w: tensor('float32', [2], [1, -1]) },
       }),
       (proto) => {
-        const node = (opType: string, input: string[], output: string[], domain = '', attribute: object[] = []): object => ({
+        const node = (
+          opType: string,
+          input: string[],
+          output: string[],
+          domain = '',
+          attribute: object[] = [],
+        ): object => ({
           opType,
           input,
           output,

@@ -30,12 +30,15 @@ export interface ImportOptions {
   readonly loadExternal?: ExternalLoader;
 }
 
-/** A model from a file. The graph may be changed by passes; the rest is what `exportModel` writes the user's own file with. */
+/**
+ * A model from a file. The graph may be changed by passes; the rest is what `exportModel` writes the user's own file
+ * with.
+ */
 export interface ImportedModel {
   readonly graph: Graph;
   /**
-   * The file's own message, with its weights' bytes shared with the graph's tensors, external ones brought in, functions written out
-   * (functions.ts), and vectors that exporters had merged separated again (untie.ts).
+   * The file's own message, with its weights' bytes shared with the graph's tensors, external ones brought in,
+   * functions written out (functions.ts), and vectors that exporters had merged separated again (untie.ts).
    */
   readonly proto: ModelProto;
   /** Where parameters and buffers stand in the file. */
@@ -45,9 +48,10 @@ export interface ImportedModel {
 }
 
 /**
- * Reads an ONNX model. The batch becomes 'N': the symbol of the first input's first dimension, or, where all dimensions are numbers,
- * that dimension (rebatch.ts). Float tensors become parameters and buffers by their position (parameters.ts). Throws InputError with
- * one sentence for anything that is no such model; operators are judged later, by `instantiate`.
+ * Reads an ONNX model. The batch becomes 'N': the symbol of the first input's first dimension, or, where all dimensions
+ * are numbers, that dimension (rebatch.ts). Float tensors become parameters and buffers by their position
+ * (parameters.ts). Throws InputError with one sentence for anything that is no such model; operators are judged later,
+ * by `instantiate`.
  */
 export function importModel(bytes: Uint8Array, options: ImportOptions = {}): ImportedModel {
   const parsed = parseModel(bytes);
@@ -67,9 +71,17 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const outputs = decoded.outputs.map(({ name }) => name);
   const given = [...decoded.inputs.map(({ name }) => name), ...upgraded.initializers.keys()];
   const nodes = neededNodes(sortTopologically(upgraded.nodes, given), outputs);
-  const weights = findWeights({ nodes, outputs, initializers: upgraded.initializers, places: decoded.places, declared: decoded.declared });
+  const weights = findWeights({
+    nodes,
+    outputs,
+    initializers: upgraded.initializers,
+    places: decoded.places,
+    declared: decoded.declared,
+  });
   const shared =
-    parsed.producerName === producerName ? undefined : sharedWeightsNote(decoded.nodes, weights.parameters, decoded.initializers);
+    parsed.producerName === producerName
+      ? undefined
+      : sharedWeightsNote(decoded.nodes, weights.parameters, decoded.initializers);
   if (shared !== undefined) notes.push(shared);
   const used = usedValues(nodes, outputs);
   const graph: Graph = {
@@ -89,18 +101,24 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
 }
 
 /** The file's graph with everything in one place, nothing but plain nodes, and each weight once. */
-function prepare(model: ModelProto, { loadExternal, dimensions = {} }: ImportOptions): { graph: GraphProto; notes: readonly string[] } {
+function prepare(
+  model: ModelProto,
+  { loadExternal, dimensions = {} }: ImportOptions,
+): { graph: GraphProto; notes: readonly string[] } {
   const plain = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
   const whole = foldBranches(model, loadExternalTensors(plain, loadExternal), { upgrade, dimensions });
-  if (model.producerName === producerName) return { graph: whole, notes: [] }; // in files of ours, what is tied is meant to be
+  // in files of ours, what is tied is meant to be
+  if (model.producerName === producerName) return { graph: whole, notes: [] };
   const notes: string[] = [];
   const retied = retieTransposes(whole);
   const twice = whole.initializer.length - retied.initializer.length;
   if (twice === 1) notes.push('The exporter had stored 1 weight twice, as it is and transposed; it is one again.');
-  if (twice > 1) notes.push(`The exporter had stored ${twice} weights twice, as they are and transposed; they are one again.`);
+  if (twice > 1)
+    notes.push(`The exporter had stored ${twice} weights twice, as they are and transposed; they are one again.`);
   const graph = untieVectors(retied);
   const untied = graph.initializer.length - retied.initializer.length;
-  if (untied > 0) notes.push(`The exporter had stored equal vectors once; ${untied} of them are weights of their own again.`);
+  if (untied > 0)
+    notes.push(`The exporter had stored equal vectors once; ${untied} of them are weights of their own again.`);
   return { graph, notes };
 }
 
@@ -119,12 +137,15 @@ function upgrade({ opset, nodes, initializers, names }: DecodedModel): {
 }
 
 /**
- * Calls the batch's symbol 'N'. It is the first symbol at the first dimension of an input, in the inputs' order, or else the first symbol
- * at all; inputs that do not have it but begin with another symbol (each input may have its own) mean the same by that one.
+ * Calls the batch's symbol 'N'. It is the first symbol at the first dimension of an input, in the inputs' order, or
+ * else the first symbol at all; inputs that do not have it but begin with another symbol (each input may have its own)
+ * mean the same by that one.
  */
 function nameBatch(graph: Graph): Graph {
   const isSymbol = (dimension: Dimension | undefined): dimension is string => typeof dimension === 'string';
-  const symbol = graph.inputs.map(({ shape }) => shape[0]).find(isSymbol) ?? graph.inputs.flatMap(({ shape }) => shape).find(isSymbol);
+  const symbol =
+    graph.inputs.map(({ shape }) => shape[0]).find(isSymbol) ??
+    graph.inputs.flatMap(({ shape }) => shape).find(isSymbol);
   if (symbol === undefined) return graph;
   const batches = new Set([symbol]);
   for (const { shape } of graph.inputs) if (!shape.includes(symbol) && isSymbol(shape[0])) batches.add(shape[0]);
@@ -142,15 +163,20 @@ function nameBatch(graph: Graph): Graph {
 /** Gives symbols their sizes. A name that the model does not have is a mistake of the user's. */
 function bind(graph: Graph, dimensions: Readonly<Record<string, number>>): Graph {
   const symbols = new Set(
-    graph.inputs.flatMap(({ shape }) => shape.filter((dimension) => typeof dimension === 'string' && dimension !== batchSymbol)),
+    graph.inputs.flatMap(({ shape }) =>
+      shape.filter((dimension) => typeof dimension === 'string' && dimension !== batchSymbol),
+    ),
   );
   for (const [name, size] of Object.entries(dimensions)) {
     if (!symbols.has(name)) {
       const known =
-        symbols.size === 0 ? 'there is none besides the batch' : `there are ${[...symbols].map((symbol) => `"${symbol}"`).join(', ')}`;
+        symbols.size === 0
+          ? 'there is none besides the batch'
+          : `there are ${[...symbols].map((symbol) => `"${symbol}"`).join(', ')}`;
       throw new InputError(`The model has no symbolic dimension "${name}"; ${known}.`);
     }
-    if (!Number.isSafeInteger(size) || size < 1) throw new InputError(`Dimension "${name}" must be a positive integer, not ${size}.`);
+    if (!Number.isSafeInteger(size) || size < 1)
+      throw new InputError(`Dimension "${name}" must be a positive integer, not ${size}.`);
   }
   return bindDimensions(graph, dimensions);
 }
@@ -158,7 +184,11 @@ function bind(graph: Graph, dimensions: Readonly<Record<string, number>>): Graph
 function openBatch(graph: Graph, notes: string[]): Graph {
   if (graph.fixedBatch !== undefined || graph.inputs.length === 0 || hasOpenBatch(graph)) return graph;
   const size = graph.inputs[0]?.shape[0];
-  if (graph.inputs.some(({ shape }) => shape.some((dimension) => typeof dimension === 'string')) || typeof size !== 'number') return graph;
+  if (
+    graph.inputs.some(({ shape }) => shape.some((dimension) => typeof dimension === 'string')) ||
+    typeof size !== 'number'
+  )
+    return graph;
   const opened = rebatch(graph);
   notes.push(
     opened.fixedBatch === undefined

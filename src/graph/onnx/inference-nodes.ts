@@ -7,8 +7,9 @@ import { randomDecisions } from './expected-draws.ts';
 import { AttributeProtoSchema, type GraphProto, type NodeProto, NodeProtoSchema } from './generated/onnx_pb.ts';
 
 /**
- * A graph with batch normalization and dropout in inference mode, and the mean of each random decision in its place (expected-draws.ts). Running statistics that are read elsewhere keep their node as it is.
- * Tensors that only told dropout that it is training are left out.
+ * A graph with batch normalization and dropout in inference mode, and the mean of each random decision in its place
+ * (expected-draws.ts). Running statistics that are read elsewhere keep their node as it is. Tensors that only told
+ * dropout that it is training are left out.
  */
 export function inferenceNodes(training: GraphProto): GraphProto {
   const graph = expectedDraws(training);
@@ -22,11 +23,14 @@ export function inferenceNodes(training: GraphProto): GraphProto {
     return patchNode(node, { input: node.input.slice(0, node.input[1] === '' ? 1 : 2) });
   });
   const stillRead = readNames({ node: switched, output: graph.output });
-  const isLeftOver = (name: string | undefined): boolean => name !== undefined && name !== '' && dropped.has(name) && !stillRead.has(name);
+  const isLeftOver = (name: string | undefined): boolean =>
+    name !== undefined && name !== '' && dropped.has(name) && !stillRead.has(name);
   return patchGraph(graph, {
     node: switched.filter(({ opType, output }) => !(opType === 'Constant' && isLeftOver(output[0]))),
     initializer: graph.initializer.filter(({ name }) => !isLeftOver(name)),
-    input: graph.input.filter(({ name }) => !(isLeftOver(name) && graph.initializer.some((tensor) => tensor.name === name))),
+    input: graph.input.filter(
+      ({ name }) => !(isLeftOver(name) && graph.initializer.some((tensor) => tensor.name === name)),
+    ),
   });
 }
 
@@ -44,7 +48,8 @@ function expectedDraws(graph: GraphProto): GraphProto {
     const { chance, like } = decision;
     const type = one.attribute.filter(({ name }) => name === 'to' || name === 'dtype');
     const to = type.map((attribute) => Object.assign(create(AttributeProtoSchema), attribute, { name: 'to' }));
-    if (like === undefined) return [patchNode(one, { opType: to.length === 0 ? 'Identity' : 'Cast', input: [chance], attribute: to })];
+    if (like === undefined)
+      return [patchNode(one, { opType: to.length === 0 ? 'Identity' : 'Cast', input: [chance], attribute: to })];
     const [shape, mean] = [`${one.output[0]}.shape`, `${one.output[0]}.mean`];
     return [
       create(NodeProtoSchema, { name: shape, opType: 'Shape', input: [like], output: [shape] }),
@@ -56,11 +61,15 @@ function expectedDraws(graph: GraphProto): GraphProto {
   const compared = patchGraph(graph, { node });
   const readAfter = readNames(compared);
   const drawn = patchGraph(compared, {
-    node: node.filter(({ opType, output }) => !/^(Less|Greater)/.test(opType) || output.some((name) => readAfter.has(name))),
+    node: node.filter(
+      ({ opType, output }) => !/^(Less|Greater)/.test(opType) || output.some((name) => readAfter.has(name)),
+    ),
   });
   const read = readNames(drawn);
   return patchGraph(drawn, {
-    node: drawn.node.filter(({ opType, output }) => opType !== 'RandomUniformLike' || output.some((name) => read.has(name))),
+    node: drawn.node.filter(
+      ({ opType, output }) => opType !== 'RandomUniformLike' || output.some((name) => read.has(name)),
+    ),
   });
 }
 
@@ -71,7 +80,10 @@ function isUnit({ attribute }: NodeProto): boolean {
 
 function inferenceBatchNormalization(node: NodeProto, read: ReadonlySet<string>): NodeProto {
   if (node.output.slice(1).some((name) => read.has(name))) return node;
-  return patchNode(node, { output: node.output.slice(0, 1), attribute: node.attribute.filter(({ name }) => name !== 'training_mode') });
+  return patchNode(node, {
+    output: node.output.slice(0, 1),
+    attribute: node.attribute.filter(({ name }) => name !== 'training_mode'),
+  });
 }
 
 /** What nodes and outputs read; names inside of subgraphs too. */
@@ -80,7 +92,8 @@ function readNames({ node, output }: Pick<GraphProto, 'node' | 'output'>): Set<s
   for (const { input, attribute } of node) {
     for (const name of input) names.add(name);
     for (const { g, graphs } of attribute)
-      for (const inner of [...(g === undefined ? [] : [g]), ...graphs]) for (const name of readNames(inner)) names.add(name);
+      for (const inner of [...(g === undefined ? [] : [g]), ...graphs])
+        for (const name of readNames(inner)) names.add(name);
   }
   return names;
 }

@@ -1,4 +1,5 @@
-// What a Graph says and an ONNX file has no place for, kept in the file's metadata by exportGraph and read back by importModel.
+// What a Graph says and an ONNX file has no place for, kept in the file's metadata by exportGraph and read back by
+// importModel.
 
 import { create } from '@bufbuild/protobuf';
 

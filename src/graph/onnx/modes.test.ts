@@ -77,7 +77,9 @@ test('random decisions have their mean in inference, in graphs and in the files 
   const x = { name: 'x', type: 'float32', shape: ['N', 2] } as const;
   const initializers = { ones: tensor('float32', [1, 2], [1, 1]), p: scalar('float32', 0.75) };
   const imported = importModel(onnxModel({ opset: 18, inputs: [x], nodes, outputs: ['y'], initializers }));
-  const weights = new Map([...imported.graph.initializers].filter(([name]) => imported.graph.parameters.includes(name)));
+  const weights = new Map(
+    [...imported.graph.initializers].filter(([name]) => imported.graph.parameters.includes(name)),
+  );
   const rewritten = importModel(exportModel(imported, weights));
   for (const graph of [inferenceMode(imported.graph), rewritten.graph]) {
     assert.deepEqual(

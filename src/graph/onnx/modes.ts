@@ -6,8 +6,8 @@ import { scalar, type Tensor } from '../tensor.ts';
 import { randomDecisions } from './expected-draws.ts';
 
 /**
- * The graph in training mode, also where it was exported for inference: batch normalization takes the batch's statistics and makes new
- * running ones (its outputs 1 and 2), dropout drops (with a ratio other than 0).
+ * The graph in training mode, also where it was exported for inference: batch normalization takes the batch's
+ * statistics and makes new running ones (its outputs 1 and 2), dropout drops (with a ratio other than 0).
  */
 export function trainingMode(graph: Graph): Graph {
   const names = namesOf(graph);
@@ -23,7 +23,8 @@ export function trainingMode(graph: Graph): Graph {
   const nodes = graph.nodes.map((node) => {
     if (isDefault(node, 'BatchNormalization')) {
       const [y = '', mean = '', variance = ''] = node.outputs;
-      const output = (name: string, stem: string): string => (name === '' ? freshName(`${node.name}.${stem}`, names) : name);
+      const output = (name: string, stem: string): string =>
+        name === '' ? freshName(`${node.name}.${stem}`, names) : name;
       return {
         ...withAttribute(node, 'training_mode', int(1)),
         outputs: [y, output(mean, 'running_mean'), output(variance, 'running_var')],
@@ -36,8 +37,8 @@ export function trainingMode(graph: Graph): Graph {
 }
 
 /**
- * The graph in inference mode: batch normalization takes the running statistics, dropout passes everything, and random decisions have
- * their mean (expected-draws.ts). What only training reads disappears.
+ * The graph in inference mode: batch normalization takes the running statistics, dropout passes everything, and random
+ * decisions have their mean (expected-draws.ts). What only training reads disappears.
  */
 export function inferenceMode(graph: Graph): Graph {
   const decided = expectedDraws(graph);

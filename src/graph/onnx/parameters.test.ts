@@ -16,7 +16,9 @@ const vector = tensor('float32', [2], [0.5, -1]);
 const table = tensor('float32', [2, 2], [0.5, -1, 0.25, 3]);
 const matrix = tensor('float32', [2, 2], [1, 2, 3, 4]);
 
-/** (((x · w + shift) · val_3) ⊙ unsqueeze_14 + embedding_1) ⊙ table, and what the exporter says that some of them are. */
+/**
+ * (((x · w + shift) · val_3) ⊙ unsqueeze_14 + embedding_1) ⊙ table, and what the exporter says that some of them are.
+ */
 function model(kinds: Readonly<Record<string, string>>): Uint8Array {
   const nodes = [
     { operator: 'MatMul', inputs: ['x', 'w'], outputs: ['a'] },
@@ -27,10 +29,20 @@ function model(kinds: Readonly<Record<string, string>>): Uint8Array {
     { operator: 'Mul', inputs: ['e', 'table'], outputs: ['f'] },
     { operator: 'Mul', inputs: ['f', 'val_9'], outputs: ['y'] },
   ];
-  const initializers = { w: matrix, shift: vector, val_3: matrix, unsqueeze_14: table, embedding_1: table, table, val_9: table };
+  const initializers = {
+    w: matrix,
+    shift: vector,
+    val_3: matrix,
+    unsqueeze_14: table,
+    embedding_1: table,
+    table,
+    val_9: table,
+  };
   return changed(onnxModel({ opset: 18, inputs: [x], nodes, outputs: ['y'], initializers }), ({ graph }) => {
     for (const [name, value] of Object.entries(kinds)) {
-      const metadataProps = [create(StringStringEntryProtoSchema, { key: 'pkg.torch.export.graph_signature.InputSpec.kind', value })];
+      const metadataProps = [
+        create(StringStringEntryProtoSchema, { key: 'pkg.torch.export.graph_signature.InputSpec.kind', value }),
+      ];
       graph?.valueInfo.push(create(ValueInfoProtoSchema, { name, metadataProps }));
     }
   });
@@ -42,7 +54,14 @@ test('what the exporter declares counts; of what it computed ahead, weights by p
 });
 
 test('where nothing is declared, names from the source are weights anywhere, made-up names only in a weight position', () => {
-  assert.deepEqual(importModel(model({})).graph.parameters, ['w', 'shift', 'val_3', 'unsqueeze_14', 'embedding_1', 'table']);
+  assert.deepEqual(importModel(model({})).graph.parameters, [
+    'w',
+    'shift',
+    'val_3',
+    'unsqueeze_14',
+    'embedding_1',
+    'table',
+  ]);
 });
 
 test('vectors with made-up names count where they scale or shift what weights have made; neutral scales of a normalization do not', () => {
@@ -77,5 +96,8 @@ test('where all names are made up, all that a gradient reaches are weights', () 
     { operator: 'Add', inputs: ['a', '2'], outputs: ['y'] },
   ];
   const initializers = { '1': matrix, '2': vector };
-  assert.deepEqual(importModel(onnxModel({ opset: 12, inputs: [x], nodes, outputs: ['y'], initializers })).graph.parameters, ['1', '2']);
+  assert.deepEqual(
+    importModel(onnxModel({ opset: 12, inputs: [x], nodes, outputs: ['y'], initializers })).graph.parameters,
+    ['1', '2'],
+  );
 });

@@ -1,4 +1,5 @@
-// Which tensors of a file are weights to train: ONNX does not say. By position: what a gradient reaches, as far as it does.
+// Which tensors of a file are weights to train: ONNX does not say. By position: what a gradient reaches, as far as it
+// does.
 
 import { leadsTo } from '../gradient-paths.ts';
 import type { Node } from '../graph.ts';
@@ -49,19 +50,33 @@ const weightPositions: Readonly<Record<string, readonly number[]>> = {
   SkipSimplifiedLayerNormalization: [2, 3],
 };
 /** What may stand between a weight and its reader. */
-const rearranging: ReadonlySet<string> = new Set(['Identity', 'Transpose', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Expand', 'Cast']);
-/** What PyTorch's newer exporter calls rows of an embedding that it looked up ahead, as those of the positions 0 to T − 1: a weight as it stands. */
+const rearranging: ReadonlySet<string> = new Set([
+  'Identity',
+  'Transpose',
+  'Reshape',
+  'Flatten',
+  'Squeeze',
+  'Unsqueeze',
+  'Expand',
+  'Cast',
+]);
+/**
+ * What PyTorch's newer exporter calls rows of an embedding that it looked up ahead, as those of the positions 0 to T −
+ * 1: a weight as it stands.
+ */
 const lookedUpName = /^embedding(_\d+)?$/;
 /** Numbers of this size are never weights: they mask attention scores. */
 const maskMagnitude = 1e9;
 
 /**
- * Splits the float tensors of a file: `buffers` are the running statistics of batch normalization; `parameters` are, of those with at
- * least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes where they stand in the
- * position of a weight, or anywhere where the file keeps no float initializers at all. Not counted: what the exporter declares to be no
- * parameter; where it declares parameters or some weight has a name from the source, undeclared and made-up names in no weight's position
- * (tables of rotary positions, masks, numbers of the formula), but for vectors that scale or shift what weights have made; single elements in no weight's position that are a Constant or have a made-up
- * name; Constant scales of ones and biases of zeros (a normalization without any); tensors that are masks (isMask). Both in file order.
+ * Splits the float tensors of a file: `buffers` are the running statistics of batch normalization; `parameters` are, of
+ * those with at least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes
+ * where they stand in the position of a weight, or anywhere where the file keeps no float initializers at all. Not
+ * counted: what the exporter declares to be no parameter; where it declares parameters or some weight has a name from
+ * the source, undeclared and made-up names in no weight's position (tables of rotary positions, masks, numbers of the
+ * formula), but for vectors that scale or shift what weights have made; single elements in no weight's position that
+ * are a Constant or have a made-up name; Constant scales of ones and biases of zeros (a normalization without any);
+ * tensors that are masks (isMask). Both in file order.
  */
 export function findWeights({ nodes, outputs, initializers, places, declared }: WeightSearch): {
   parameters: readonly string[];
@@ -79,7 +94,8 @@ export function findWeights({ nodes, outputs, initializers, places, declared }: 
   const keepsInitializers = inFile.some(([name]) => places.get(name)?.kind === 'initializer' && reached.has(name));
   const hasDeclared = [...declared.values()].includes(true);
   const hasNamed = inFile.some(
-    ([name, value]) => places.get(name)?.kind === 'initializer' && !madeUpName.test(name) && isWeightPosition(value, weights.get(name)),
+    ([name, value]) =>
+      places.get(name)?.kind === 'initializer' && !madeUpName.test(name) && isWeightPosition(value, weights.get(name)),
   );
   const shifting = shiftingValues(nodes, new Set(weights.keys()));
   const isWeight = (name: string, value: Tensor): boolean => {
@@ -111,7 +127,10 @@ function isVector({ shape, data }: Tensor): boolean {
   return data.length > 1 && shape.filter((dimension) => dimension !== 1).length === 1;
 }
 
-/** What is added to or multiplied with a value that depends on one of `weights`: a normalization's scale that the exporter reshaped ahead. */
+/**
+ * What is added to or multiplied with a value that depends on one of `weights`: a normalization's scale that the
+ * exporter reshaped ahead.
+ */
 function shiftingValues(nodes: readonly Node[], weights: ReadonlySet<string>): ReadonlySet<string> {
   const dependent = new Set(weights);
   const shifting = new Set<string>();
@@ -131,7 +150,10 @@ function isNeutral({ data }: Tensor, readers: ReadonlySet<string> | undefined): 
   const first = Number(data[0]);
   const isUniform = (data as Float32Array | Float64Array).every((element) => element === first);
   return (
-    isUniform && (first === 0 || first === 1) && readers !== undefined && [...readers].every((reader) => reader.endsWith('Normalization'))
+    isUniform &&
+    (first === 0 || first === 1) &&
+    readers !== undefined &&
+    [...readers].every((reader) => reader.endsWith('Normalization'))
   );
 }
 

@@ -12,12 +12,16 @@ import { replaceHead } from './replace-head.ts';
 
 const x = { name: 'x', type: 'float32', shape: ['N', 4] } as const;
 const image = { name: 'x', type: 'float32', shape: ['N', 4, 2, 2] } as const;
-const filled = (shape: readonly number[]): Tensor => tensor('float32', shape, new Array(shape.reduce((a, b) => a * b, 1)).fill(1));
+const filled = (shape: readonly number[]): Tensor =>
+  tensor('float32', shape, new Array(shape.reduce((a, b) => a * b, 1)).fill(1));
 
 /** The model's output for 2 samples, and the shapes of its weights. */
 function shapes(graph: Graph): readonly unknown[] {
   const { graph: fixed } = instantiate(graph, 2);
-  return [fixed.outputs[0]?.shape, ...graph.parameters.map((name) => [name, ...(graph.initializers.get(name)?.shape ?? [])].join(' '))];
+  return [
+    fixed.outputs[0]?.shape,
+    ...graph.parameters.map((name) => [name, ...(graph.initializers.get(name)?.shape ?? [])].join(' ')),
+  ];
 }
 
 test('a linear layer: new weights of the new size, named and placed as the old; the rest of the file stays', () => {
@@ -26,14 +30,23 @@ test('a linear layer: new weights of the new size, named and placed as the old; 
     inputs: [x],
     nodes: [
       { operator: 'Gemm', name: 'hidden', inputs: ['x', 'w1', 'b1'], outputs: ['h'], attributes: { transB: int(1) } },
-      { operator: 'Gemm', name: 'fc', inputs: ['h', 'fc.weight', 'fc.bias'], outputs: ['logits'], attributes: { transB: int(1) } },
+      {
+        operator: 'Gemm',
+        name: 'fc',
+        inputs: ['h', 'fc.weight', 'fc.bias'],
+        outputs: ['logits'],
+        attributes: { transB: int(1) },
+      },
       { operator: 'Softmax', name: 'softmax', inputs: ['logits'], outputs: ['y'], attributes: { axis: int(1) } },
     ],
     outputs: ['y'],
     initializers: { w1: filled([6, 4]), b1: filled([6]), 'fc.weight': filled([3, 6]), 'fc.bias': filled([3]) },
   });
   const { model, head } = replaceHead(importModel(bytes), 10, 7);
-  assert.deepEqual([head.node.name, head.classCount, head.fanIn, head.weight.name, head.bias?.name], ['fc', 3, 6, 'fc.weight', 'fc.bias']);
+  assert.deepEqual(
+    [head.node.name, head.classCount, head.fanIn, head.weight.name, head.bias?.name],
+    ['fc', 3, 6, 'fc.weight', 'fc.bias'],
+  );
   assert.deepEqual(shapes(model.graph), [[2, 10], 'w1 6 4', 'b1 6', 'fc.weight 10 6', 'fc.bias 10']);
   const weight = model.graph.initializers.get('fc.weight')?.data as Float32Array;
   assert.ok(weight.every((value) => Math.abs(value) <= 1 / Math.sqrt(6)) && new Set(weight).size > 50);
@@ -79,7 +92,13 @@ test('a 1x1 convolution before the last pool, and a weight that is turned on its
     opset: 13,
     inputs: [image],
     nodes: [
-      { operator: 'Conv', name: 'conv', inputs: ['x', 'w', 'b'], outputs: ['c'], attributes: { kernel_shape: ints([1, 1]) } },
+      {
+        operator: 'Conv',
+        name: 'conv',
+        inputs: ['x', 'w', 'b'],
+        outputs: ['c'],
+        attributes: { kernel_shape: ints([1, 1]) },
+      },
       { operator: 'Relu', name: 'relu', inputs: ['c'], outputs: ['r'] },
       { operator: 'GlobalAveragePool', name: 'pool', inputs: ['r'], outputs: ['g'] },
       { operator: 'Flatten', name: 'flatten', inputs: ['g'], outputs: ['y'] },
@@ -115,7 +134,15 @@ test('a model without a classifier at its end, or with one that serves something
     );
   };
   refused(
-    [{ operator: 'Conv', name: 'conv', inputs: ['x', 'w'], outputs: ['y'], attributes: { kernel_shape: ints([2, 2]) } }],
+    [
+      {
+        operator: 'Conv',
+        name: 'conv',
+        inputs: ['x', 'w'],
+        outputs: ['y'],
+        attributes: { kernel_shape: ints([2, 2]) },
+      },
+    ],
     { w: filled([3, 4, 2, 2]) },
     /^The model has no classifier that --head-classes could replace, .*: walking back from the output, Conv \("conv"\) comes first; replace the end/,
     image,

@@ -1,4 +1,5 @@
-// A new classifier in the user's own file: fresh weights for another number of classes. Names, opset and everything else stay as they came.
+// A new classifier in the user's own file: fresh weights for another number of classes. Names, opset and everything
+// else stay as they came.
 
 import { create } from '@bufbuild/protobuf';
 import { assert, defined } from '../../assert.ts';
@@ -26,8 +27,8 @@ export interface ReplacedHead {
 }
 
 /**
- * The model with a classifier of `classCount` classes in place of its own. Weights and bias are drawn by the seed and their names, uniform within 1 / √fanIn. Throws InputError
- * where the model has no such head.
+ * The model with a classifier of `classCount` classes in place of its own. Weights and bias are drawn by the seed and
+ * their names, uniform within 1 / √fanIn. Throws InputError where the model has no such head.
  */
 export function replaceHead(imported: ImportedModel, classCount: number, seed: number): ReplacedHead {
   const head = findHead(imported.graph);
@@ -40,21 +41,30 @@ export function replaceHead(imported: ImportedModel, classCount: number, seed: n
   if (head.bias !== undefined) draw(head.bias);
   for (const name of head.reshapes) {
     const shape = imported.graph.initializers.get(name);
-    if (shape !== undefined && imported.places.has(name)) values.set(name, int64s(newDimensions(toNumbers(shape), head, classCount)));
+    if (shape !== undefined && imported.places.has(name))
+      values.set(name, int64s(newDimensions(toNumbers(shape), head, classCount)));
   }
   const graph = patched(imported, values, head, classCount);
   const again = importModel(encodeModel(patchModel(imported.proto, { graph })));
   return { model: { ...again, notes: imported.notes }, head };
 }
 
-/** The dimensions that stand for the classes: the one of their number, or that of channels or features where there are more. */
+/**
+ * The dimensions that stand for the classes: the one of their number, or that of channels or features where there are
+ * more.
+ */
 function newDimensions(dimensions: readonly number[], { node, classCount: old }: Head, classCount: number): number[] {
   const places = dimensions.flatMap((dimension, axis) => (axis > 0 && dimension === old ? [axis] : []));
   const place = places.length > 1 && node.operator === 'Conv' ? places[0] : places.at(-1);
   return dimensions.map((dimension, axis) => (axis === place ? classCount : dimension));
 }
 
-function patched({ proto, places }: ImportedModel, values: ReadonlyMap<string, Tensor>, head: Head, classCount: number): GraphProto {
+function patched(
+  { proto, places }: ImportedModel,
+  values: ReadonlyMap<string, Tensor>,
+  head: Head,
+  classCount: number,
+): GraphProto {
   const graph = defined(proto.graph, 'the graph of an imported model');
   const initializer = [...graph.initializer];
   const node = [...graph.node];
@@ -76,7 +86,10 @@ function patched({ proto, places }: ImportedModel, values: ReadonlyMap<string, T
 }
 
 function resized(proto: TensorProto | undefined, value: Tensor): TensorProto {
-  const old = Object.assign(create(TensorProtoSchema), defined(proto, 'a tensor'), { dims: value.shape.map(BigInt), int64Data: [] });
+  const old = Object.assign(create(TensorProtoSchema), defined(proto, 'a tensor'), {
+    dims: value.shape.map(BigInt),
+    int64Data: [],
+  });
   return replaceTensor(old, value);
 }
 
@@ -98,7 +111,10 @@ function resizedConstant(node: NodeProto, value: Tensor): NodeProto {
 }
 
 /** A value's description with other dimensions; symbols and unknown shapes stay as they are. */
-function resizedInfo(info: ValueInfoProto, change: (dimensions: readonly number[]) => readonly number[]): ValueInfoProto {
+function resizedInfo(
+  info: ValueInfoProto,
+  change: (dimensions: readonly number[]) => readonly number[],
+): ValueInfoProto {
   const { type } = info;
   if (type?.value.case !== 'tensorType' || type.value.value.shape === undefined) return info;
   const tensorType = type.value.value;

@@ -28,7 +28,9 @@ test('an embedding and its transpose are one weight, which keeps its own name', 
   assert.deepEqual(imported.graph.parameters, ['table']);
   const [first] = imported.graph.nodes;
   assert.deepEqual([first?.operator, first?.inputs, first?.outputs], ['Transpose', ['table'], ['val_7']]);
-  assert.deepEqual(imported.notes, ['The exporter had stored 1 weight twice, as it is and transposed; it is one again.']);
+  assert.deepEqual(imported.notes, [
+    'The exporter had stored 1 weight twice, as it is and transposed; it is one again.',
+  ]);
   const doubled = tensor(
     'float32',
     [8, 2],

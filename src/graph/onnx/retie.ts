@@ -1,5 +1,6 @@
-// Exporters that compute ahead store a weight that is used as it is and transposed (an embedding that is also the classifier) twice. Trained as
-// two they would drift apart. What is the exact transpose of other random values is one weight with them.
+// Exporters that compute ahead store a weight that is used as it is and transposed (an embedding that is also the
+// classifier) twice. Trained as two they would drift apart. What is the exact transpose of other random values is one
+// weight with them.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -20,14 +21,17 @@ import { elementTypeOf } from './tensors.ts';
 const leastElementCount = 16;
 
 /**
- * The graph in which a float matrix that is the transpose of another one is made from it by a Transpose node. The one with a name of its own
- * stays; between two such, the first. Symmetric matrices and those of equal elements are left alone.
+ * The graph in which a float matrix that is the transpose of another one is made from it by a Transpose node. The one
+ * with a name of its own stays; between two such, the first. Symmetric matrices and those of equal elements are left
+ * alone.
  */
 export function retieTransposes(graph: GraphProto): GraphProto {
   const outside = new Set([...graph.input, ...graph.output].map(({ name }) => name));
   const byShape = new Map<string, TensorProto[]>();
   const sources = new Map<string, string>();
-  for (const tensor of namedFirst(graph.initializer.filter((candidate) => isMatrix(candidate) && !outside.has(candidate.name)))) {
+  for (const tensor of namedFirst(
+    graph.initializer.filter((candidate) => isMatrix(candidate) && !outside.has(candidate.name)),
+  )) {
     const [rows = 0n, columns = 0n] = tensor.dims;
     const source = byShape.get(`${tensor.dataType}:${columns}x${rows}`)?.find((other) => areTransposes(other, tensor));
     if (source !== undefined) sources.set(tensor.name, source.name);
@@ -44,7 +48,10 @@ export function retieTransposes(graph: GraphProto): GraphProto {
 }
 
 function namedFirst(tensors: readonly TensorProto[]): readonly TensorProto[] {
-  return [...tensors.filter(({ name }) => !madeUpName.test(name)), ...tensors.filter(({ name }) => madeUpName.test(name))];
+  return [
+    ...tensors.filter(({ name }) => !madeUpName.test(name)),
+    ...tensors.filter(({ name }) => madeUpName.test(name)),
+  ];
 }
 
 function isMatrix({ dims, dataType, rawData }: TensorProto): boolean {
@@ -54,7 +61,10 @@ function isMatrix({ dims, dataType, rawData }: TensorProto): boolean {
   return rows * columns >= BigInt(leastElementCount) && rawData.length >= leastElementCount * 2;
 }
 
-/** True where `other` holds `tensor`'s elements with rows and columns exchanged, and not all of them are in their own place again. */
+/**
+ * True where `other` holds `tensor`'s elements with rows and columns exchanged, and not all of them are in their own
+ * place again.
+ */
 function areTransposes(tensor: TensorProto, other: TensorProto): boolean {
   const [rows, columns] = tensor.dims.map(Number) as [number, number];
   const size = tensor.rawData.length / (rows * columns);
@@ -83,5 +93,11 @@ function units(bytes: Uint8Array, size: 2 | 4 | 8): Uint16Array | Uint32Array | 
 
 function transposeNode(source: string, name: string): NodeProto {
   const perm = create(AttributeProtoSchema, { name: 'perm', type: AttributeProto_AttributeType.INTS, ints: [1n, 0n] });
-  return create(NodeProtoSchema, { opType: 'Transpose', name: `${name}.transpose`, input: [source], output: [name], attribute: [perm] });
+  return create(NodeProtoSchema, {
+    opType: 'Transpose',
+    name: `${name}.transpose`,
+    input: [source],
+    output: [name],
+    attribute: [perm],
+  });
 }

@@ -17,7 +17,9 @@ test('a matrix that two layers read is one weight, and the user is told what it 
     { operator: 'MatMul', inputs: ['a', 'layers.1.w'], outputs: ['b'] },
     { operator: 'MatMul', inputs: ['b', 'v'], outputs: ['y'] },
   ];
-  const { graph, notes } = importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers: { 'layers.0.w': w, v } }));
+  const { graph, notes } = importModel(
+    onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers: { 'layers.0.w': w, v } }),
+  );
   assert.deepEqual(graph.parameters, ['layers.0.w', 'v']);
   assert.deepEqual(notes, [
     'Weight "layers.0.w" is used by 2 nodes and trained as one; if these are layers that only began equal, export the model in training mode.',
@@ -31,5 +33,8 @@ test('an embedding that is the classifier too, and weights read once, need no wo
     { operator: 'MatMul', inputs: ['a', 'v'], outputs: ['b'] },
     { operator: 'Gemm', inputs: ['b', 'w'], outputs: ['y'] },
   ];
-  assert.deepEqual(importModel(onnxModel({ opset: 17, inputs: [tokens], nodes, outputs: ['y'], initializers: { w, v } })).notes, []);
+  assert.deepEqual(
+    importModel(onnxModel({ opset: 17, inputs: [tokens], nodes, outputs: ['y'], initializers: { w, v } })).notes,
+    [],
+  );
 });

@@ -1,13 +1,24 @@
-// Exporters that store equal tensors once also merge layers that only began equal, as copies of one layer do (torch.nn.TransformerEncoder). In the file
-// they look like layers that share their weights on purpose, and are trained so. The user is told.
+// Exporters that store equal tensors once also merge layers that only began equal, as copies of one layer do
+// (torch.nn.TransformerEncoder). In the file they look like layers that share their weights on purpose, and are trained
+// so. The user is told.
 
 import type { Node } from '../graph.ts';
 import type { Tensor } from '../tensor.ts';
 
 /** Operators of which each usually has a matrix of its own, at these inputs. */
-const matrixPositions: Readonly<Record<string, number>> = { Conv: 1, ConvTranspose: 1, GRU: 1, Gemm: 1, LSTM: 1, MatMul: 1 };
+const matrixPositions: Readonly<Record<string, number>> = {
+  Conv: 1,
+  ConvTranspose: 1,
+  GRU: 1,
+  Gemm: 1,
+  LSTM: 1,
+  MatMul: 1,
+};
 
-/** A sentence about matrices that several nodes of one kind read, or undefined where there are none. `nodes` as the file has them. */
+/**
+ * A sentence about matrices that several nodes of one kind read, or undefined where there are none. `nodes` as the file
+ * has them.
+ */
 export function sharedWeightsNote(
   nodes: readonly Node[],
   parameters: readonly string[],

@@ -1,5 +1,5 @@
-// TensorProto to Tensor and back. Every size is checked against the bytes that are there before anything is allocated. Half precision
-// becomes float32 (what Asteroid computes in) and goes back to half precision in the user's own file.
+// TensorProto to Tensor and back. Every size is checked against the bytes that are there before anything is allocated.
+// Half precision becomes float32 (what Asteroid computes in) and goes back to half precision in the user's own file.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -40,7 +40,10 @@ const dataTypes: Readonly<Record<ElementType, number>> = {
   bool: DataType.BOOL,
 };
 
-/** The element type in which Asteroid holds ONNX's data type (float32 for half precision), or undefined for strings and other exotics. */
+/**
+ * The element type in which Asteroid holds ONNX's data type (float32 for half precision), or undefined for strings and
+ * other exotics.
+ */
 export function elementTypeOf(dataType: number): ElementType | undefined {
   return elementTypes.get(dataType);
 }
@@ -65,12 +68,14 @@ export function dataTypeName(dataType: number): string {
 }
 
 /**
- * Reads a tensor into an array of its own. `what` begins the sentence of errors, such as 'Initializer "w"'. Throws InputError for
- * types that Asteroid does not hold and for bytes that do not fit the shape. External data must have been loaded (external.ts).
+ * Reads a tensor into an array of its own. `what` begins the sentence of errors, such as 'Initializer "w"'. Throws
+ * InputError for types that Asteroid does not hold and for bytes that do not fit the shape. External data must have
+ * been loaded (external.ts).
  */
 export function decodeTensor(proto: TensorProto, what: string): Tensor {
   const type = elementTypeOf(proto.dataType);
-  if (type === undefined) throw new InputError(`${what} has elements of ${dataTypeName(proto.dataType)}, which Asteroid does not support.`);
+  if (type === undefined)
+    throw new InputError(`${what} has elements of ${dataTypeName(proto.dataType)}, which Asteroid does not support.`);
   if (proto.segment !== undefined)
     throw new InputError(`${what} is stored in segments, which Asteroid does not read; save the model whole.`);
   const shape = proto.dims.map((dimension) => {
@@ -94,8 +99,18 @@ export function decodeTensor(proto: TensorProto, what: string): Tensor {
   return wrap(type, shape, data);
 }
 
-/** The field that holds the elements where they are not raw bytes; of several, the one that ONNX prescribes for the type. */
-function typedValues({ dataType, floatData, doubleData, int32Data, int64Data, uint64Data }: TensorProto): readonly (number | bigint)[] {
+/**
+ * The field that holds the elements where they are not raw bytes; of several, the one that ONNX prescribes for the
+ * type.
+ */
+function typedValues({
+  dataType,
+  floatData,
+  doubleData,
+  int32Data,
+  int64Data,
+  uint64Data,
+}: TensorProto): readonly (number | bigint)[] {
   switch (dataType) {
     case DataType.FLOAT:
       return floatData;
@@ -141,7 +156,10 @@ export function encodeTensor(value: Tensor, name?: string): TensorProto {
   });
 }
 
-/** `value` (a float tensor) in the place of `proto`: name, documentation and data type stay as they came. The bytes are `value`'s own unless they are narrowed. */
+/**
+ * `value` (a float tensor) in the place of `proto`: name, documentation and data type stay as they came. The bytes are
+ * `value`'s own unless they are narrowed.
+ */
 export function replaceTensor(proto: TensorProto, value: Tensor): TensorProto {
   const rawData = isHalf(proto.dataType) ? narrow(value.data as Float32Array, proto.dataType) : tensorBytes(value);
   return Object.assign(create(TensorProtoSchema), proto, { rawData, floatData: [], doubleData: [], int32Data: [] });
@@ -159,7 +177,13 @@ function widen(bits: Uint16Array, dataType: number): Float32Array {
     const half = bits[index] as number;
     const [exponent, fraction] = [(half >> 10) & 31, half & 1023];
     const magnitude =
-      exponent === 31 ? (fraction === 0 ? Infinity : NaN) : exponent === 0 ? fraction * 2 ** -24 : (1024 + fraction) * 2 ** (exponent - 25);
+      exponent === 31
+        ? fraction === 0
+          ? Infinity
+          : NaN
+        : exponent === 0
+          ? fraction * 2 ** -24
+          : (1024 + fraction) * 2 ** (exponent - 25);
     result[index] = half >> 15 === 1 ? -magnitude : magnitude;
   }
   return result;
@@ -169,7 +193,8 @@ function widen(bits: Uint16Array, dataType: number): Float32Array {
 function narrow(values: Float32Array, dataType: number): Uint8Array {
   const bits = new Uint16Array(values.length);
   for (let index = 0; index < values.length; index++) {
-    bits[index] = dataType === DataType.BFLOAT16 ? toBfloat16(values[index] as number) : toFloat16(values[index] as number);
+    bits[index] =
+      dataType === DataType.BFLOAT16 ? toBfloat16(values[index] as number) : toFloat16(values[index] as number);
   }
   return new Uint8Array(bits.buffer);
 }

@@ -27,7 +27,9 @@ test('a bias of zeros stored once is a bias for each layer', () => {
   const zeros = tensor('float32', [2], [0, 0]);
   const direct = importModel(shared(zeros));
   assert.deepEqual(direct.graph.parameters, ['w', 'bias', 'v', 'bias_2']);
-  assert.deepEqual(direct.notes, ['The exporter had stored equal vectors once; 1 of them are weights of their own again.']);
+  assert.deepEqual(direct.notes, [
+    'The exporter had stored equal vectors once; 1 of them are weights of their own again.',
+  ]);
   assert.deepEqual(
     importModel(
       changed(shared(zeros), (model) => {
@@ -67,7 +69,8 @@ test('a number of the formula stays one, and so does what the graph gives out', 
     { operator: 'Mul', inputs: ['a', 'half'], outputs: ['y'] },
   ];
   const scale = (initializer: Tensor, outputs: string[]): readonly string[] =>
-    importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs, initializers: { half: initializer } })).graph.parameters;
+    importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs, initializers: { half: initializer } })).graph
+      .parameters;
   assert.deepEqual(scale(half, ['y']), ['half']);
   assert.deepEqual(scale(tensor('float32', [2], [1, 1]), ['y']), ['half', 'half_2']);
   assert.deepEqual(scale(tensor('float32', [2], [1, 1]), ['y', 'half']), ['half']);
@@ -79,7 +82,9 @@ test('running statistics and biases that share their zeros are apart, too', () =
     { operator: 'BatchNormalization', inputs: ['x', 'one', 'zero', 'zero', 'one'], outputs: ['a'] },
     { operator: 'BatchNormalization', inputs: ['a', 'one', 'zero', 'zero', 'one'], outputs: ['y'] },
   ];
-  const { graph } = importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers: { one, zero } }));
+  const { graph } = importModel(
+    onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers: { one, zero } }),
+  );
   assert.deepEqual(graph.parameters.length, 4);
   assert.deepEqual(graph.buffers.length, 4);
   assert.equal(new Set(graph.nodes.flatMap(({ inputs }) => inputs.slice(1))).size, 8);
@@ -101,9 +106,8 @@ test('layer scales of the shape [C, 1, 1] are apart; so are logarithms of scales
   const bytes = onnxModel({ opset: 18, inputs: [image], nodes, outputs: ['y'], initializers });
   assert.deepEqual(importModel(bytes).graph.parameters, ['scale', 'log', 'scale_2', 'log_2']);
   const table = { ...initializers, scale: tensor('float32', [2, 3, 1], new Array<number>(6).fill(1)) };
-  assert.deepEqual(importModel(onnxModel({ opset: 18, inputs: [image], nodes, outputs: ['y'], initializers: table })).graph.parameters, [
-    'scale',
-    'log',
-    'log_2',
-  ]);
+  assert.deepEqual(
+    importModel(onnxModel({ opset: 18, inputs: [image], nodes, outputs: ['y'], initializers: table })).graph.parameters,
+    ['scale', 'log', 'log_2'],
+  );
 });

@@ -1,5 +1,6 @@
-// Exporters store equal tensors once: in a model that was never trained, all biases of one length, all scales of ones and all running
-// means are one tensor then. Trained as one they would be tied, which they are not. Weights tied on purpose hold random values and stay.
+// Exporters store equal tensors once: in a model that was never trained, all biases of one length, all scales of ones
+// and all running means are one tensor then. Trained as one they would be tied, which they are not. Weights tied on
+// purpose hold random values and stay.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -41,11 +42,13 @@ interface Reader {
 }
 
 /**
- * The graph with a vector of its own (the same values, another name) for every reader of a float vector of equal elements that several
- * nodes read as scale, bias or statistic; [C, 1, 1] counts as a vector, too. An Identity between takes its name along and disappears. Nothing else changes.
+ * The graph with a vector of its own (the same values, another name) for every reader of a float vector of equal
+ * elements that several nodes read as scale, bias or statistic; [C, 1, 1] counts as a vector, too. An Identity between
+ * takes its name along and disappears. Nothing else changes.
  */
 export function untieVectors(graph: GraphProto): GraphProto {
-  if (graph.node.some(({ attribute }) => attribute.some(({ g, graphs }) => g !== undefined || graphs.length > 0))) return graph;
+  if (graph.node.some(({ attribute }) => attribute.some(({ g, graphs }) => g !== undefined || graphs.length > 0)))
+    return graph;
   const aliases = aliasesOf(graph);
   const readers = readersOf(graph, aliases);
   const names = new Set([
@@ -68,12 +71,17 @@ export function untieVectors(graph: GraphProto): GraphProto {
     for (const reader of all) {
       const { nodeIndex, inputIndex, alias } = reader;
       const isFirst = reader === first && alias === undefined;
-      const name = isFirst ? tensor.name : alias !== undefined && !removed.has(alias) ? alias : freshName(alias ?? tensor.name, names);
+      const name = isFirst
+        ? tensor.name
+        : alias !== undefined && !removed.has(alias)
+          ? alias
+          : freshName(alias ?? tensor.name, names);
       if (alias !== undefined) removed.add(alias);
       if (!isFirst) {
         added.push(renamed(tensor, name));
         const info = graph.valueInfo.find((entry) => entry.name === tensor.name);
-        if (info !== undefined && !infos.has(name)) described.push(Object.assign(create(ValueInfoProtoSchema), info, { name }));
+        if (info !== undefined && !infos.has(name))
+          described.push(Object.assign(create(ValueInfoProtoSchema), info, { name }));
       }
       nodes[nodeIndex] = withInput(nodes[nodeIndex] as NodeProto, inputIndex, name);
     }
@@ -93,7 +101,8 @@ function aliasesOf(graph: GraphProto): ReadonlyMap<string, string> {
   const aliases = new Map<string, string>();
   for (const { opType, domain, input, output } of graph.node) {
     const source = input[0] ?? '';
-    if (opType === 'Identity' && normalDomain(domain) === '' && initializers.has(source)) aliases.set(output[0] ?? '', source);
+    if (opType === 'Identity' && normalDomain(domain) === '' && initializers.has(source))
+      aliases.set(output[0] ?? '', source);
   }
   return aliases;
 }
@@ -121,7 +130,8 @@ function sortReaders(readers: readonly Reader[]): readonly Reader[] {
 
 function hasOwnVector({ nodeIndex, inputIndex }: Reader, nodes: readonly NodeProto[], tensor: TensorProto): boolean {
   const { opType, domain } = nodes[nodeIndex] as NodeProto;
-  const positions = normalDomain(domain) === '' && Object.hasOwn(vectorPositions, opType) ? vectorPositions[opType] : undefined;
+  const positions =
+    normalDomain(domain) === '' && Object.hasOwn(vectorPositions, opType) ? vectorPositions[opType] : undefined;
   if (positions === undefined || !positions.includes(inputIndex)) return false;
   // A single element there is a number of the formula.
   return !['Add', 'Clip', 'Exp', 'Mul'].includes(opType) || tensor.dims.some((dimension) => dimension !== 1n);

@@ -19,7 +19,9 @@ function run(
   outputs = ['y'],
 ): readonly Tensor[] {
   const nodes = [{ inputs: ['x', ...Object.keys(initializers)], outputs, ...node }];
-  const model = importModel(onnxModel({ opset, inputs: [x], nodes, outputs: outputs.filter((name) => name !== ''), initializers }));
+  const model = importModel(
+    onnxModel({ opset, inputs: [x], nodes, outputs: outputs.filter((name) => name !== ''), initializers }),
+  );
   const { graph } = instantiate(model.graph, 2);
   return [...evaluateGraph(graph, new Map([['x', tensor('float32', [2, 2, 3], values)]])).values()];
 }
@@ -37,21 +39,31 @@ function runOne(
 
 test('axes of reductions were an attribute until opset 17, of ReduceSum until 12', () => {
   const expected = { shape: [2, 2, 1], numbers: [2, 5, 8, 11] };
-  for (const opset of [7, 9, 11, 13, 17]) assert.deepEqual(runOne(opset, 'ReduceMean', { axes: ints([-1]) }), expected, `opset ${opset}`);
-  for (const opset of [18, 21, 28]) assert.deepEqual(runOne(opset, 'ReduceMean', {}, { axes: int64s([-1]) }), expected, `opset ${opset}`);
+  for (const opset of [7, 9, 11, 13, 17])
+    assert.deepEqual(runOne(opset, 'ReduceMean', { axes: ints([-1]) }), expected, `opset ${opset}`);
+  for (const opset of [18, 21, 28])
+    assert.deepEqual(runOne(opset, 'ReduceMean', {}, { axes: int64s([-1]) }), expected, `opset ${opset}`);
   for (const opset of [11, 12])
-    assert.deepEqual(runOne(opset, 'ReduceSum', { axes: ints([1]), keepdims: int(0) }), { shape: [2, 3], numbers: [5, 7, 9, 17, 19, 21] });
+    assert.deepEqual(runOne(opset, 'ReduceSum', { axes: ints([1]), keepdims: int(0) }), {
+      shape: [2, 3],
+      numbers: [5, 7, 9, 17, 19, 21],
+    });
   for (const opset of [13, 17])
     assert.deepEqual(runOne(opset, 'ReduceSum', { keepdims: int(0) }, { axes: int64s([1]) }), {
       shape: [2, 3],
       numbers: [5, 7, 9, 17, 19, 21],
     });
   for (const opset of [11, 18])
-    assert.deepEqual(runOne(opset, 'ReduceMax', { keepdims: int(0) }), { shape: [], numbers: [12] }, 'no axes: all of them');
+    assert.deepEqual(
+      runOne(opset, 'ReduceMax', { keepdims: int(0) }),
+      { shape: [], numbers: [12] },
+      'no axes: all of them',
+    );
 });
 
 test('axes of Squeeze and Unsqueeze were an attribute until opset 12', () => {
-  for (const opset of [9, 11, 12]) assert.deepEqual(runOne(opset, 'Unsqueeze', { axes: ints([0, 2]) }).shape, [1, 2, 1, 2, 3]);
+  for (const opset of [9, 11, 12])
+    assert.deepEqual(runOne(opset, 'Unsqueeze', { axes: ints([0, 2]) }).shape, [1, 2, 1, 2, 3]);
   assert.deepEqual(runOne(13, 'Unsqueeze', {}, { axes: int64s([0, 2]) }).shape, [1, 2, 1, 2, 3]);
   const squeeze = (opset: number, attributes: Attributes, extra: readonly string[]): readonly number[] => {
     const nodes = [
@@ -89,7 +101,9 @@ test('Softmax flattened its input at the axis until opset 12, and is over the ax
   const overLast = [0.09, 0.2447, 0.6652];
   const rounded = (numbers: readonly number[]): number[] => numbers.map((value) => Math.round(value * 1e4) / 1e4);
   const softmax6 = rounded(
-    values.slice(0, 6).map((value) => Math.exp(value) / values.slice(0, 6).reduce((sum, other) => sum + Math.exp(other), 0)),
+    values
+      .slice(0, 6)
+      .map((value) => Math.exp(value) / values.slice(0, 6).reduce((sum, other) => sum + Math.exp(other), 0)),
   );
   assert.deepEqual(runOne(11, 'Softmax', {}).numbers, [...softmax6, ...softmax6], 'axis 1: over all six');
   assert.deepEqual(runOne(11, 'Softmax', { axis: int(2) }).numbers, Array(4).fill(overLast).flat());
@@ -160,7 +174,10 @@ test('batch normalization: outputs beside the first meant training before opset 
   for (const opset of [7, 9, 13])
     assert.deepEqual(runOne(opset, 'BatchNormalization', attributes, perChannel).numbers, inference, `opset ${opset}`);
   for (const opset of [14, 15, 21])
-    assert.deepEqual(runOne(opset, 'BatchNormalization', { ...attributes, training_mode: int(0) }, perChannel).numbers, inference);
+    assert.deepEqual(
+      runOne(opset, 'BatchNormalization', { ...attributes, training_mode: int(0) }, perChannel).numbers,
+      inference,
+    );
   const training = (opset: number, more: Attributes, outputs: string[]): number[][] =>
     run(opset, { operator: 'BatchNormalization', attributes: { ...attributes, ...more } }, perChannel, outputs)
       .slice(1, 3)
@@ -174,7 +191,12 @@ test('batch normalization: outputs beside the first meant training before opset 
       opset: 9,
       inputs: [x],
       nodes: [
-        { operator: 'BatchNormalization', inputs: ['x', ...Object.keys(perChannel)], outputs: ['y', 'a', 'b', 'c', 'd'], attributes },
+        {
+          operator: 'BatchNormalization',
+          inputs: ['x', ...Object.keys(perChannel)],
+          outputs: ['y', 'a', 'b', 'c', 'd'],
+          attributes,
+        },
       ],
       outputs: ['y'],
       initializers: perChannel,
@@ -198,7 +220,13 @@ test('group normalization had a scale for each group until opset 20, for each ch
       },
     ];
     const { graph } = importModel(
-      onnxModel({ opset, inputs: [x], nodes, outputs: ['y'], initializers: { shape: int64s([-1, 6, 1]), scale, bias } }),
+      onnxModel({
+        opset,
+        inputs: [x],
+        nodes,
+        outputs: ['y'],
+        initializers: { shape: int64s([-1, 6, 1]), scale, bias },
+      }),
     );
     assert.deepEqual(graph.parameters, ['scale', 'bias']);
     const { graph: fixed } = instantiate(graph, 2);
@@ -211,14 +239,20 @@ test('group normalization had a scale for each group until opset 20, for each ch
   const expected = [-1.22, 0, 1.22, 7.55, 10, 12.45];
   const rounded = (numbers: number[]): number[] => numbers.map((value) => Math.round(value * 100) / 100);
   assert.deepEqual(rounded(node(18, tensor('float32', [2], [1, 2]), tensor('float32', [2], [0, 10]))), expected);
-  assert.deepEqual(rounded(node(21, tensor('float32', [6], [1, 1, 1, 2, 2, 2]), tensor('float32', [6], [0, 0, 0, 10, 10, 10]))), expected);
+  assert.deepEqual(
+    rounded(node(21, tensor('float32', [6], [1, 1, 1, 2, 2, 2]), tensor('float32', [6], [0, 0, 0, 10, 10, 10]))),
+    expected,
+  );
 });
 
 test('operators newer than the canonical opset are written out', () => {
   assert.deepEqual(runOne(24, 'Swish', {}).numbers.slice(0, 2), [0.7311, 1.7616]);
   assert.deepEqual(runOne(24, 'Swish', { alpha: float(2) }).numbers.slice(0, 1), [0.8808]);
   const scale = tensor('float32', [3], [1, 10, 1]);
-  assert.deepEqual(runOne(23, 'RMSNormalization', { epsilon: float(0) }, { scale }).numbers.slice(0, 3), [0.4629, 9.2582, 1.3887]);
+  assert.deepEqual(
+    runOne(23, 'RMSNormalization', { epsilon: float(0) }, { scale }).numbers.slice(0, 3),
+    [0.4629, 9.2582, 1.3887],
+  );
 });
 
 test('opsets outside of what is known are refused', () => {

@@ -1,5 +1,5 @@
-// Rewrites operators of other opsets (7 to the newest) into those of the canonical opset, with the same meaning. One rule an operator
-// that changed; operators without a rule mean the same everywhere.
+// Rewrites operators of other opsets (7 to the newest) into those of the canonical opset, with the same meaning. One
+// rule an operator that changed; operators without a rule mean the same everywhere.
 
 import {
   type Attribute,
@@ -30,7 +30,10 @@ export const oldestOpset = 7;
 /** The newest opset whose changes are known to these rules. */
 export const newestOpset = 28;
 
-/** The nodes that mean at the canonical opset what `node` means at the context's opset. The last one's first output is the node's. */
+/**
+ * The nodes that mean at the canonical opset what `node` means at the context's opset. The last one's first output is
+ * the node's.
+ */
 export function upgradeNode(node: Node, context: UpgradeContext): readonly Node[] {
   const rule = node.domain === '' && Object.hasOwn(rules, node.operator) ? rules[node.operator] : undefined;
   return rule === undefined ? [node] : rule(node, context);
@@ -41,7 +44,8 @@ const axesToInput =
   (since: number): Rule =>
   (node, { opset, constant }) => {
     const axes = intsAttribute(node, 'axes');
-    if (opset >= since || axes === undefined || axes.length === 0) return [opset >= since ? node : without(node, 'axes')];
+    if (opset >= since || axes === undefined || axes.length === 0)
+      return [opset >= since ? node : without(node, 'axes')];
     return [{ ...without(node, 'axes'), inputs: [node.inputs[0] ?? '', constant(int64s(axes), `${node.name}.axes`)] }];
   };
 
@@ -81,7 +85,9 @@ const rules: Readonly<Record<string, Rule>> = {
   Clip(node, { opset, constant }) {
     if (opset >= 11) return [node];
     const bound = (name: string): string =>
-      node.attributes[name] === undefined ? '' : constant(scalar('float32', floatAttribute(node, name, 0)), `${node.name}.${name}`);
+      node.attributes[name] === undefined
+        ? ''
+        : constant(scalar('float32', floatAttribute(node, name, 0)), `${node.name}.${name}`);
     return [{ ...node, inputs: [node.inputs[0] ?? '', bound('min'), bound('max')], attributes: {} }];
   },
   Dropout(node, { opset, constant }) {
@@ -89,7 +95,10 @@ const rules: Readonly<Record<string, Rule>> = {
     return [
       {
         ...node,
-        inputs: [node.inputs[0] ?? '', constant(scalar('float32', floatAttribute(node, 'ratio', 0.5)), `${node.name}.ratio`)],
+        inputs: [
+          node.inputs[0] ?? '',
+          constant(scalar('float32', floatAttribute(node, 'ratio', 0.5)), `${node.name}.ratio`),
+        ],
         attributes: {},
       },
     ];
@@ -104,7 +113,11 @@ const rules: Readonly<Record<string, Rule>> = {
     const all = context.constant(int64s([-1]), `${node.name}.all`);
     const [channels, each, repeated] = ['channels', 'each', 'repeated'].map(stem) as [string, string, string];
     const spread = (value: string, name: string): { nodes: readonly Node[]; result: string } => {
-      const [column, table, result] = ['column', 'table', 'channels'].map((part) => stem(`${name}.${part}`)) as [string, string, string];
+      const [column, table, result] = ['column', 'table', 'channels'].map((part) => stem(`${name}.${part}`)) as [
+        string,
+        string,
+        string,
+      ];
       const nodes = [
         helper('Unsqueeze', column, [value, one]),
         helper('Expand', table, [column, repeated]),
@@ -149,7 +162,9 @@ const rules: Readonly<Record<string, Rule>> = {
     if (opset >= 10) return [node];
     const [starts, ends] = [intsAttribute(node, 'starts') ?? [], intsAttribute(node, 'ends') ?? []];
     const axes = intsAttribute(node, 'axes') ?? starts.map((_, index) => index);
-    const inputs = Object.entries({ starts, ends, axes }).map(([name, values]) => constant(int64s(values), `${node.name}.${name}`));
+    const inputs = Object.entries({ starts, ends, axes }).map(([name, values]) =>
+      constant(int64s(values), `${node.name}.${name}`),
+    );
     return [{ ...node, inputs: [node.inputs[0] ?? '', ...inputs], attributes: {} }];
   },
   Softmax: flattenedSoftmax,
@@ -162,7 +177,8 @@ const rules: Readonly<Record<string, Rule>> = {
     const sizes = intsAttribute(node, 'split');
     const [x = '', given = ''] = node.inputs;
     const plain = without(node, 'split');
-    if (opset < 13 && sizes !== undefined) return [{ ...plain, inputs: [x, constant(int64s(sizes), `${node.name}.split`)] }];
+    if (opset < 13 && sizes !== undefined)
+      return [{ ...plain, inputs: [x, constant(int64s(sizes), `${node.name}.split`)] }];
     if (opset >= 13 && given !== '') return [node];
     return [{ ...plain, inputs: [x], attributes: { ...plain.attributes, num_outputs: int(node.outputs.length) } }];
   },
@@ -172,7 +188,8 @@ const rules: Readonly<Record<string, Rule>> = {
     const x = node.inputs[0] ?? '';
     const alpha = floatAttribute(node, 'alpha', 1);
     const [scaled, gate] = ['scaled', 'gate'].map((stem) => context.fresh(`${node.name}.${stem}`)) as [string, string];
-    const scaling = alpha === 1 ? [] : [helper('Mul', scaled, [x, context.constant(scalar('float32', alpha), `${node.name}.alpha`)])];
+    const scaling =
+      alpha === 1 ? [] : [helper('Mul', scaled, [x, context.constant(scalar('float32', alpha), `${node.name}.alpha`)])];
     return [
       ...scaling,
       helper('Sigmoid', gate, [alpha === 1 ? x : scaled]),

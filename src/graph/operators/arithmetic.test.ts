@@ -12,19 +12,28 @@ const float32 = (shape: readonly number[], values: readonly number[]): Tensor =>
 const float64 = (...values: readonly number[]): Tensor => tensor('float64', [values.length], values);
 const vector = (type: ElementType, ...values: readonly number[]): Tensor => tensor(type, [values.length], values);
 
-function values(operator: OperatorName, inputs: readonly (Tensor | undefined)[], attributes: Attributes = {}): readonly number[] {
+function values(
+  operator: OperatorName,
+  inputs: readonly (Tensor | undefined)[],
+  attributes: Attributes = {},
+): readonly number[] {
   return runOperator(operator, inputs, attributes).flatMap(toNumbers);
 }
 
 function near(actual: readonly number[], expected: readonly number[], relative = 1e-14): void {
   assert.equal(actual.length, expected.length);
   expected.forEach((value, index) =>
-    assert.ok(Math.abs((actual[index] as number) - value) <= relative * Math.abs(value), `${actual} is not ${expected}`),
+    assert.ok(
+      Math.abs((actual[index] as number) - value) <= relative * Math.abs(value),
+      `${actual} is not ${expected}`,
+    ),
   );
 }
 
 test('broadcasting lines up the last axes', () => {
-  assert.deepEqual(runOperator('Add', [float32([2, 1], [10, 20]), float32([3], [1, 2, 3])]), [float32([2, 3], [11, 12, 13, 21, 22, 23])]);
+  assert.deepEqual(runOperator('Add', [float32([2, 1], [10, 20]), float32([3], [1, 2, 3])]), [
+    float32([2, 3], [11, 12, 13, 21, 22, 23]),
+  ]);
   assert.deepEqual(runOperator('Mul', [float32([], [2]), float32([1, 1], [3])]), [float32([1, 1], [6])]);
   assert.deepEqual(runOperator('Add', [float32([0, 1], []), float32([3], [1, 2, 3])]), [float32([0, 3], [])]);
   assert.equal(
@@ -38,7 +47,10 @@ test('element types are not mixed and not bent', () => {
     operatorProblem('Add', [float32([1], [1]), scalar('int64', 1)]),
     'Node "node" (Add) mixes element types: float32[1] and int64[]; add a Cast.',
   );
-  assert.match(operatorProblem('Sqrt', [vector('int32', 4)]), /does not take int32\[1\] as input "x0"; it takes float32, float64, float16/);
+  assert.match(
+    operatorProblem('Sqrt', [vector('int32', 4)]),
+    /does not take int32\[1\] as input "x0"; it takes float32, float64, float16/,
+  );
   assert.match(operatorProblem('And', [vector('int32', 1), vector('int32', 1)]), /it takes bool/);
 });
 
@@ -73,8 +85,14 @@ test('integers wrap at their width', () => {
   assert.deepEqual(values('Mul', [vector('uint32', 0xffffffff), vector('uint32', 0xffffffff)]), [1]);
   const most: Tensor = { type: 'int64', shape: [], data: BigInt64Array.of(2n ** 63n - 1n) };
   assert.deepEqual(runOperator('Add', [most, scalar('int64', 1)])[0]?.data, BigInt64Array.of(-(2n ** 63n)));
-  assert.deepEqual(values('BitShift', [vector('uint32', 0x80000001), vector('uint32', 1)], { direction: string('LEFT') }), [2]);
-  assert.deepEqual(values('BitShift', [vector('uint64', 6, 6), vector('uint64', 1, 64)], { direction: string('RIGHT') }), [3, 0]);
+  assert.deepEqual(
+    values('BitShift', [vector('uint32', 0x80000001), vector('uint32', 1)], { direction: string('LEFT') }),
+    [2],
+  );
+  assert.deepEqual(
+    values('BitShift', [vector('uint64', 6, 6), vector('uint64', 1, 64)], { direction: string('RIGHT') }),
+    [3, 0],
+  );
 });
 
 test('Cast: fractions are cut off, integers wrap, bool is "not zero", halves round to even', () => {
@@ -84,12 +102,16 @@ test('Cast: fractions are cut off, integers wrap, bool is "not zero", halves rou
   assert.deepEqual(cast(float64(0, -0, 0.5, Number.NaN), 'bool'), [0, 0, 1, 1]);
   assert.deepEqual(cast({ type: 'int64', shape: [], data: BigInt64Array.of(2n ** 62n + 3n) }, 'int32'), [3]);
   assert.deepEqual(cast(vector('int64', -1), 'uint8'), [255]);
-  // 1 + 2^-11 is half way between two halves; so is 1 + 3·2^-11. 65520 rounds to infinity; 2^-25 is half of the least half.
+  // 1 + 2^-11 is half way between two halves; so is 1 + 3·2^-11. 65520 rounds to infinity; 2^-25 is half of the least
+  // half.
   assert.deepEqual(
     cast(float64(1 + 2 ** -11, 1 + 3 * 2 ** -11, 65519, 65520, 2 ** -25, 3 * 2 ** -25), 'float16'),
     [0x3c00, 0x3c02, 0x7bff, 0x7c00, 0, 2],
   );
-  assert.match(operatorProblem('Cast', [float64(1)], { to: int(16) }), /element type 16 of ONNX, which is not supported/);
+  assert.match(
+    operatorProblem('Cast', [float64(1)], { to: int(16) }),
+    /element type 16 of ONNX, which is not supported/,
+  );
 });
 
 test('Clip: absent bounds, crossed bounds', () => {
@@ -120,7 +142,10 @@ test('Pow has the type of its base; PRelu, Where', () => {
   assert.deepEqual(runOperator('Pow', [vector('int32', 2, 3), float64(3, -1)]), [vector('int32', 8, 0)]);
   const exact = runOperator('Pow', [vector('int64', 3), vector('int64', 39)])[0];
   assert.deepEqual(exact?.data, BigInt64Array.of(3n ** 39n));
-  const wrapped = runOperator('Pow', [vector('int64', 3, 2), { type: 'int64', shape: [2], data: BigInt64Array.of(41n, 2n ** 62n) }])[0];
+  const wrapped = runOperator('Pow', [
+    vector('int64', 3, 2),
+    { type: 'int64', shape: [2], data: BigInt64Array.of(41n, 2n ** 62n) },
+  ])[0];
   assert.deepEqual(wrapped?.data, BigInt64Array.of(BigInt.asIntN(64, 3n ** 41n), 0n));
   assert.deepEqual(values('PRelu', [float32([2, 2], [-1, 1, -1, 1]), float32([2, 1], [0.5, 3])]), [-0.5, 1, -3, 1]);
   assert.match(
@@ -132,7 +157,11 @@ test('Pow has the type of its base; PRelu, Where', () => {
 
 test('special functions to the last digits of a double', () => {
   // Reference digits: Abramowitz & Stegun, table 7.1.
-  near(values('Erf', [float64(0.5, 1, -2, 0)]), [0.5204998778130465, 0.8427007929497149, -0.9953222650189527, 0], 1e-15);
+  near(
+    values('Erf', [float64(0.5, 1, -2, 0)]),
+    [0.5204998778130465, 0.8427007929497149, -0.9953222650189527, 0],
+    1e-15,
+  );
   assert.deepEqual(values('Erf', [float64(30, Number.NEGATIVE_INFINITY)]), [1, -1]);
   near(values('Gelu', [float64(1, -1)]), [0.8413447460685429, -0.15865525393145707]);
   near(values('Gelu', [float64(1)], { approximate: string('tanh') }), [0.8411919906082768]);
@@ -162,7 +191,10 @@ test('Reduce: axes, keepdims, no-op, empty groups', () => {
   assert.deepEqual(values('ReduceProd', [empty, int64s([1])]), [1, 1]);
   assert.deepEqual(values('ReduceMax', [empty, int64s([1])]), [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY]);
   assert.deepEqual(values('ReduceMin', [tensor('int8', [0], [])]), [127]);
-  assert.deepEqual(values('ReduceLogSumExp', [empty, int64s([1])]), [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY]);
+  assert.deepEqual(values('ReduceLogSumExp', [empty, int64s([1])]), [
+    Number.NEGATIVE_INFINITY,
+    Number.NEGATIVE_INFINITY,
+  ]);
   assert.match(operatorProblem('ReduceSum', [x, int64s([0, -2])]), /names an axis twice in \[0, -2\]/);
 });
 
@@ -204,7 +236,9 @@ test('MatMul: vectors, batches, what cannot be multiplied', () => {
   assert.deepEqual(runOperator('MatMul', [float32([2], [1, 10]), a]), [float32([2], [31, 42])]);
   assert.deepEqual(runOperator('MatMul', [float32([2], [1, 2]), float32([2], [3, 4])]), [float32([], [11])]);
   const batch = float32([2, 1, 2, 1], [1, 2, 3, 4]);
-  assert.deepEqual(runOperator('MatMul', [batch, float32([2, 1, 1], [1, 10])]), [float32([2, 2, 2, 1], [1, 2, 10, 20, 3, 4, 30, 40])]);
+  assert.deepEqual(runOperator('MatMul', [batch, float32([2, 1, 1], [1, 10])]), [
+    float32([2, 2, 2, 1], [1, 2, 10, 20, 3, 4, 30, 40]),
+  ]);
   assert.equal(
     operatorProblem('MatMul', [a, float32([3, 1], [1, 2, 3])]),
     'Node "node" (MatMul) cannot multiply shapes [2, 2] and [3, 1].',
@@ -216,12 +250,19 @@ test('Gemm: transposes, factors, a broadcast C', () => {
   const [a, b] = [float32([2, 1], [1, 2]), float32([2, 3], [1, 2, 3, 4, 5, 6])];
   // Aᵀ·B = [1·1 + 2·4, …]
   assert.deepEqual(runOperator('Gemm', [a, b], { transA: int(1) }), [float32([1, 3], [9, 12, 15])]);
-  const scaled = runOperator('Gemm', [a, b, float32([1], [100])], { transA: int(1), alpha: float(2), beta: float(0.5) });
+  const scaled = runOperator('Gemm', [a, b, float32([1], [100])], {
+    transA: int(1),
+    alpha: float(2),
+    beta: float(0.5),
+  });
   assert.deepEqual(scaled, [float32([1, 3], [68, 74, 80])]);
   assert.deepEqual(runOperator('Gemm', [b, b], { transB: int(1) }), [float32([2, 2], [14, 32, 32, 77])]);
   const columns = runOperator('Gemm', [a, float32([1, 2], [1, 10]), float32([2, 1], [1000, 2000])]);
   assert.deepEqual(columns, [float32([2, 2], [1001, 1010, 2002, 2020])]);
-  assert.match(operatorProblem('Gemm', [a, b]), /multiplies 2x1 by 2x3 \(A \[2, 1\], B \[2, 3\]\); the inner dimensions must be equal/);
+  assert.match(
+    operatorProblem('Gemm', [a, b]),
+    /multiplies 2x1 by 2x3 \(A \[2, 1\], B \[2, 3\]\); the inner dimensions must be equal/,
+  );
   assert.match(
     operatorProblem('Gemm', [b, b, float32([3], [1, 2, 3])], { transB: int(1) }),
     /C of shape \[3\], which does not broadcast to \[2, 2\]/,

@@ -3,7 +3,17 @@
 import { intAttribute, type Node } from '../graph.ts';
 import { allocate, elementCount, int64s, scalar, type Tensor, tensor, type ValueType } from '../tensor.ts';
 import { elementTypeAttribute } from './data-types.ts';
-import { check, constantIntegers, define, fail, type Inputs, int64Only, required, shapeText, typeText } from './define.ts';
+import {
+  check,
+  constantIntegers,
+  define,
+  fail,
+  type Inputs,
+  int64Only,
+  required,
+  shapeText,
+  typeText,
+} from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { zeros } from './indexing.ts';
 import { literal, numbers, scratch, store } from './numbers.ts';
@@ -46,14 +56,20 @@ export const construction: Readonly<Record<ConstructionName, OperatorDefinition>
     infer(node, inputs) {
       const { type, shape } = required(inputs, 0);
       check(shape.length === 2, node, () => `wants a matrix, not ${shapeText(shape)}`);
-      return [{ type: node.attributes['dtype'] ? elementTypeAttribute(node, 'dtype', intAttribute(node, 'dtype', 0)) : type, shape }];
+      return [
+        {
+          type: node.attributes['dtype'] ? elementTypeAttribute(node, 'dtype', intAttribute(node, 'dtype', 0)) : type,
+          shape,
+        },
+      ];
     },
     evaluate(node, _inputs, [result]) {
       const { type, shape } = result as ValueType;
       const [rows, columns] = shape as [number, number];
       const k = intAttribute(node, 'k', 0);
       const values = scratch(type, rows * columns);
-      for (let row = Math.max(0, -k); row < rows && row + k < columns; row++) values[row * columns + row + k] = literal(type, 1);
+      for (let row = Math.max(0, -k); row < rows && row + k < columns; row++)
+        values[row * columns + row + k] = literal(type, 1);
       return [store(type, shape, values)];
     },
   }),
@@ -63,7 +79,11 @@ export const construction: Readonly<Record<ConstructionName, OperatorDefinition>
     sameType: 'all',
     constantInputs: [0, 1, 2],
     infer(node, inputs, constants) {
-      const [start, limit, delta] = [0, 1, 2].map((index) => scalarConstant(node, inputs, constants, index)) as [number, number, number];
+      const [start, limit, delta] = [0, 1, 2].map((index) => scalarConstant(node, inputs, constants, index)) as [
+        number,
+        number,
+        number,
+      ];
       check(delta !== 0, node, () => 'has delta 0');
       return [{ type: required(inputs, 0).type, shape: [Math.max(0, Math.ceil((limit - start) / delta))] }];
     },
@@ -123,7 +143,11 @@ function fillOf(node: Node): Tensor {
 
 function scalarConstant(node: Node, inputs: Inputs<ValueType>, constants: Inputs<Tensor>, index: number): number {
   const type = required(inputs, index);
-  check(elementCount(type.shape) === 1, node, () => `wants a scalar in input "${node.inputs[index]}", not ${typeText(type)}`);
+  check(
+    elementCount(type.shape) === 1,
+    node,
+    () => `wants a scalar in input "${node.inputs[index]}", not ${typeText(type)}`,
+  );
   const constant = constants[index];
   check(
     constant,

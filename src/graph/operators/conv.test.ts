@@ -165,12 +165,21 @@ test('convolutions name the shapes that do not fit', () => {
     operatorProblem('Conv', [x, count([2, 3, 1, 1])], { auto_pad: string('SAME_UPPER'), pads: ints([1, 1, 1, 1]) }),
     'Node "node" (Conv) has both auto_pad "SAME_UPPER" and pads [1, 1, 1, 1]; remove one.',
   );
-  assert.match(operatorProblem('Conv', [x, count([2, 3, 1, 1])], { group: int(2) }), /3 input channels, which 2 groups do not divide/);
-  assert.match(operatorProblem('Conv', [x, count([2, 3, 1, 1])], { strides: ints([1]) }), /strides \[1\]; it needs 2 positive integers/);
+  assert.match(
+    operatorProblem('Conv', [x, count([2, 3, 1, 1])], { group: int(2) }),
+    /3 input channels, which 2 groups do not divide/,
+  );
+  assert.match(
+    operatorProblem('Conv', [x, count([2, 3, 1, 1])], { strides: ints([1]) }),
+    /strides \[1\]; it needs 2 positive integers/,
+  );
   assert.match(operatorProblem('Conv', [x, count([2, 3, 1])]), /both must have one rank of at least 3/);
   assert.match(operatorProblem('ConvTranspose', [x, count([2, 3, 1, 1])]), /their first dimension must be 3/);
   assert.match(
-    operatorProblem('ConvTranspose', [count([1, 1, 2]), count([1, 1, 1])], { output_shape: ints([5]), strides: ints([2]) }),
+    operatorProblem('ConvTranspose', [count([1, 1, 2]), count([1, 1, 1])], {
+      output_shape: ints([5]),
+      strides: ints([2]),
+    }),
     /leaves a whole stride of its output \[5\] uncovered/,
   );
 });

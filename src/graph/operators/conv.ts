@@ -5,7 +5,16 @@ import { elementCount, sameShape, type Tensor, type ValueType } from '../tensor.
 import { check, define, floatTypes, type Inputs, required, shapeText } from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { numbers, store } from './numbers.ts';
-import { checkAutoPad, explicitPads, splitPadding, type Window, windowAttributes, windowOf, windowSteps, windowTable } from './windows.ts';
+import {
+  checkAutoPad,
+  explicitPads,
+  splitPadding,
+  type Window,
+  windowAttributes,
+  windowOf,
+  windowSteps,
+  windowTable,
+} from './windows.ts';
 
 export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDefinition>> = {
   // Y[n, m, o] = B[m] + Σ_c Σ_k W[m, c, k]·X[n, g·C/G + c, o·stride − pad + k·dilation], where g is m's group
@@ -22,7 +31,11 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
         () =>
           `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} with group = ${groups}; the weights' second dimension must be ${(x.shape[1] as number) / groups}`,
       );
-      check((w.shape[0] as number) % groups === 0, node, () => `has ${w.shape[0]} output channels, which ${groups} groups do not divide`);
+      check(
+        (w.shape[0] as number) % groups === 0,
+        node,
+        () => `has ${w.shape[0]} output channels, which ${groups} groups do not divide`,
+      );
       checkBias(node, inputs[2], w.shape[0] as number);
       return [{ type: x.type, shape: [x.shape[0] as number, w.shape[0] as number, ...convWindow(node, x, w).output] }];
     },
@@ -42,7 +55,8 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
       check(
         w.shape[0] === x.shape[1],
         node,
-        () => `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ${x.shape[1]}`,
+        () =>
+          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ${x.shape[1]}`,
       );
       const channels = (w.shape[1] as number) * groups;
       checkBias(node, inputs[2], channels);
@@ -50,7 +64,16 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
     },
     evaluate(node, inputs, [result]) {
       const [x, w] = [required(inputs, 0), required(inputs, 1)];
-      return [convolveTransposed(x, w, inputs[2], transposedWindow(node, x, w), intAttribute(node, 'group', 1), result as ValueType)];
+      return [
+        convolveTransposed(
+          x,
+          w,
+          inputs[2],
+          transposedWindow(node, x, w),
+          intAttribute(node, 'group', 1),
+          result as ValueType,
+        ),
+      ];
     },
   }),
 };
@@ -92,7 +115,10 @@ function convWindow(node: Node, x: ValueType, w: ValueType): Window {
   return windowOf(node, x.shape.slice(2), w.shape.slice(2));
 }
 
-/** The window of the convolution of which this node is the transpose: it slides over the node's output and has X's places. */
+/**
+ * The window of the convolution of which this node is the transpose: it slides over the node's output and has X's
+ * places.
+ */
 function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
   const [places, kernel] = [x.shape.slice(2), w.shape.slice(2)];
   const { strides, dilations, autoPad } = windowSteps(node, kernel);
@@ -105,7 +131,10 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
   // What the scattered windows cover, before padding is cut off.
   const covered = places.map(
     (count, axis) =>
-      (count - 1) * (strides[axis] as number) + (extra[axis] as number) + ((kernel[axis] as number) - 1) * (dilations[axis] as number) + 1,
+      (count - 1) * (strides[axis] as number) +
+      (extra[axis] as number) +
+      ((kernel[axis] as number) - 1) * (dilations[axis] as number) +
+      1,
   );
   const window = { kernel, strides, dilations, output: places };
   const stated = intsAttribute(node, 'output_shape');
@@ -126,7 +155,8 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
     node,
     () => `has output_shape ${shapeText(size)}; it needs ${kernel.length} positive integers`,
   );
-  // Padding cuts off what is too much. Where the windows cover less, a stated output has zeros at its end; SAME stays with less.
+  // Padding cuts off what is too much. Where the windows cover less, a stated output has zeros at its end; SAME stays
+  // with less.
   const totals = covered.map((length, axis) => Math.max(0, length - (size[axis] as number)));
   const [padsBegin, padsEnd] = splitPadding(totals, autoPad === 'SAME_UPPER' ? 'SAME_UPPER' : 'SAME_LOWER');
   if (!stated) return { ...window, ...uncovered(node, covered, padsBegin, padsEnd) };
@@ -134,8 +164,15 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
   return { ...window, input: stated, padsBegin, padsEnd };
 }
 
-/** Zeros after the last window must not make room for another: the node would then be the transpose of no convolution. */
-function checkCovering(node: Node, size: readonly number[], covered: readonly number[], strides: readonly number[]): void {
+/**
+ * Zeros after the last window must not make room for another: the node would then be the transpose of no convolution.
+ */
+function checkCovering(
+  node: Node,
+  size: readonly number[],
+  covered: readonly number[],
+  strides: readonly number[],
+): void {
   check(
     size.every((length, axis) => length - (covered[axis] as number) < (strides[axis] as number)),
     node,
@@ -210,7 +247,8 @@ function convolveTransposed(
   const [size, places, taps] = [elementCount(window.input), elementCount(window.output), elementCount(window.kernel)];
   const y = new Float64Array(batch * channelsOut * size);
   for (let n = 0; n < batch; n++) {
-    for (let m = 0; m < channelsOut; m++) y.fill(b ? (b[m] as number) : 0, (n * channelsOut + m) * size, (n * channelsOut + m + 1) * size);
+    for (let m = 0; m < channelsOut; m++)
+      y.fill(b ? (b[m] as number) : 0, (n * channelsOut + m) * size, (n * channelsOut + m + 1) * size);
     for (let c = 0; c < channels; c++) {
       const firstOut = Math.floor((c * groups) / channels) * perGroup;
       const fromX = (n * channels + c) * places;
@@ -219,7 +257,8 @@ function convolveTransposed(
         for (let place = 0; place < places; place++) {
           for (let tap = 0; tap < taps; tap++) {
             const offset = table[place * taps + tap] as number;
-            if (offset >= 0) (y[target + offset] as number) += (w[fromW + tap] as number) * (x[fromX + place] as number);
+            if (offset >= 0)
+              (y[target + offset] as number) += (w[fromW + tap] as number) * (x[fromX + place] as number);
           }
         }
       }

@@ -45,7 +45,15 @@ export const cutting: Readonly<Record<'Pad' | 'Slice' | 'Split', OperatorDefinit
     },
     evaluate(node, inputs, [result]) {
       const [begins] = paddings(node, inputs, inputs);
-      return [pad(required(inputs, 0), begins, (result as ValueType).shape, stringAttribute(node, 'mode', 'constant'), inputs[2])];
+      return [
+        pad(
+          required(inputs, 0),
+          begins,
+          (result as ValueType).shape,
+          stringAttribute(node, 'mode', 'constant'),
+          inputs[2],
+        ),
+      ];
     },
   }),
   Slice: define({
@@ -75,7 +83,10 @@ export const cutting: Readonly<Record<'Pad' | 'Slice' | 'Split', OperatorDefinit
     infer(node, inputs, constants) {
       const { type, shape } = required(inputs, 0);
       const axis = normalizeAxis(node, intAttribute(node, 'axis', 0), shape.length);
-      return splitSizes(node, shape[axis] as number, inputs, constants).map((size) => ({ type, shape: shape.with(axis, size) }));
+      return splitSizes(node, shape[axis] as number, inputs, constants).map((size) => ({
+        type,
+        shape: shape.with(axis, size),
+      }));
     },
     evaluate(node, inputs, types) {
       const x = required(inputs, 0);
@@ -97,17 +108,30 @@ interface Range {
   readonly count: number;
 }
 
-/** What Slice takes of each axis, with starts and ends clamped as ONNX says: a start before the first element is the first, also for negative steps (not so in numpy). */
-function sliceRanges(node: Node, shape: readonly number[], inputs: Inputs<ValueType>, constants: Inputs<Tensor>): readonly Range[] {
+/**
+ * What Slice takes of each axis, with starts and ends clamped as ONNX says: a start before the first element is the
+ * first, also for negative steps (not so in numpy).
+ */
+function sliceRanges(
+  node: Node,
+  shape: readonly number[],
+  inputs: Inputs<ValueType>,
+  constants: Inputs<Tensor>,
+): readonly Range[] {
   const starts = constantIntegers(node, inputs, constants, 1) ?? [];
   const ends = constantIntegers(node, inputs, constants, 2) ?? [];
-  const axes = normalizeAxes(node, constantIntegers(node, inputs, constants, 3) ?? starts.map((_, axis) => axis), shape.length);
+  const axes = normalizeAxes(
+    node,
+    constantIntegers(node, inputs, constants, 3) ?? starts.map((_, axis) => axis),
+    shape.length,
+  );
   const steps = constantIntegers(node, inputs, constants, 4) ?? starts.map(() => 1);
   const agree = starts.length === ends.length && starts.length === axes.length && starts.length === steps.length;
   check(
     agree,
     node,
-    () => `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they must be as many`,
+    () =>
+      `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they must be as many`,
   );
   return shape.map((dimension, axis) => {
     const position = axes.indexOf(axis);
@@ -123,14 +147,26 @@ function sliceRanges(node: Node, shape: readonly number[], inputs: Inputs<ValueT
   });
 }
 
-function splitSizes(node: Node, length: number, inputs: Inputs<ValueType>, constants: Inputs<Tensor>): readonly number[] {
+function splitSizes(
+  node: Node,
+  length: number,
+  inputs: Inputs<ValueType>,
+  constants: Inputs<Tensor>,
+): readonly number[] {
   const given = constantIntegers(node, inputs, constants, 1);
   const parts = node.outputs.length;
   const stated = node.attributes['num_outputs'] !== undefined;
   check(!given || !stated, node, () => 'has both an input "split" and an attribute "num_outputs"; keep one');
   if (given) {
-    const fits = given.length === parts && given.every((size) => size >= 0) && given.reduce((sum, size) => sum + size, 0) === length;
-    check(fits, node, () => `splits ${length} elements into ${parts} outputs of sizes ${shapeText(given)}, which does not add up`);
+    const fits =
+      given.length === parts &&
+      given.every((size) => size >= 0) &&
+      given.reduce((sum, size) => sum + size, 0) === length;
+    check(
+      fits,
+      node,
+      () => `splits ${length} elements into ${parts} outputs of sizes ${shapeText(given)}, which does not add up`,
+    );
     return given;
   }
   check(
@@ -146,11 +182,23 @@ function splitSizes(node: Node, length: number, inputs: Inputs<ValueType>, const
 }
 
 /** Elements added before and after each axis (removed where negative). */
-function paddings(node: Node, inputs: Inputs<ValueType>, constants: Inputs<Tensor>): readonly [readonly number[], readonly number[]] {
+function paddings(
+  node: Node,
+  inputs: Inputs<ValueType>,
+  constants: Inputs<Tensor>,
+): readonly [readonly number[], readonly number[]] {
   const { shape } = required(inputs, 0);
   const pads = constantIntegers(node, inputs, constants, 1) ?? [];
-  const axes = normalizeAxes(node, constantIntegers(node, inputs, constants, 3) ?? shape.map((_, axis) => axis), shape.length);
-  check(pads.length === 2 * axes.length, node, () => `has ${pads.length} pads for ${axes.length} axes; it needs two for each`);
+  const axes = normalizeAxes(
+    node,
+    constantIntegers(node, inputs, constants, 3) ?? shape.map((_, axis) => axis),
+    shape.length,
+  );
+  check(
+    pads.length === 2 * axes.length,
+    node,
+    () => `has ${pads.length} pads for ${axes.length} axes; it needs two for each`,
+  );
   const pick = (offset: number): readonly number[] =>
     shape.map((_, axis) => (axes.includes(axis) ? (pads[axes.indexOf(axis) + offset] as number) : 0));
   return [pick(0), pick(axes.length)];
@@ -176,7 +224,13 @@ function checkPadMode(node: Node, shape: readonly number[], begins: readonly num
 }
 
 /** Pads by reading: each axis has a map from the result's index to the input's; −1 where the constant stands. */
-function pad(x: Tensor, begins: readonly number[], shape: readonly number[], mode: string, value: Tensor | undefined): Tensor {
+function pad(
+  x: Tensor,
+  begins: readonly number[],
+  shape: readonly number[],
+  mode: string,
+  value: Tensor | undefined,
+): Tensor {
   const strides = stridesOf(x.shape);
   if (mode === 'constant') {
     const data = allocate(x.type, elementCount(shape)) as Float64Array;

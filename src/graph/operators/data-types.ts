@@ -35,7 +35,9 @@ export function elementTypeAttribute(node: Node, attribute: string, code: number
     elementTypeOfCode(code) ??
     fail(
       node,
-      `asks in "${attribute}" for element type ${code} of ONNX, which is not supported; it supports ${Object.entries(codes)
+      `asks in "${attribute}" for element type ${code} of ONNX, which is not supported; it supports ${Object.entries(
+        codes,
+      )
         .map(([name, value]) => `${value} (${name})`)
         .join(', ')}`,
     )

@@ -1,5 +1,6 @@
-// The frame around every operator: checks the node's inputs, outputs, attributes and element types before the operator's own rule
-// sees them, so that rules contain nothing but the rule. Every complaint is an InputError that names the node and what it saw.
+// The frame around every operator: checks the node's inputs, outputs, attributes and element types before the
+// operator's own rule sees them, so that rules contain nothing but the rule. Every complaint is an InputError that
+// names the node and what it saw.
 
 import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -19,7 +20,10 @@ export interface Specification {
   readonly outputs?: readonly [least: number, most: number];
   /** The attributes that the operator has, with their types. */
   readonly attributes?: Readonly<Record<string, Attribute['type']>>;
-  /** The element types that each input may have: for the inputs in order, the last list for all that follow. Any type where it is not given. */
+  /**
+   * The element types that each input may have: for the inputs in order, the last list for all that follow. Any type
+   * where it is not given.
+   */
   readonly types?: readonly (readonly ElementType[])[];
   /** Inputs that must have the element type of input 0 (where they are present). */
   readonly sameType?: readonly number[] | 'all';
@@ -57,8 +61,14 @@ export function define(specification: Specification): OperatorDefinition {
       const outputs = specification.evaluate(node, inputs, types).slice(0, node.outputs.length);
       outputs.forEach((output, index) => {
         const type = defined(types[index], `output type ${index} of ${node.operator}`);
-        const fits = output.type === type.type && sameShape(output.shape, type.shape) && output.data.length === elementCount(type.shape);
-        assert(fits, `${node.operator} promised ${typeText(type)} and returned ${typeText(output)} with ${output.data.length} elements`);
+        const fits =
+          output.type === type.type &&
+          sameShape(output.shape, type.shape) &&
+          output.data.length === elementCount(type.shape);
+        assert(
+          fits,
+          `${node.operator} promised ${typeText(type)} and returned ${typeText(output)} with ${output.data.length} elements`,
+        );
       });
       return outputs;
     },
@@ -108,7 +118,10 @@ export function normalizeAxes(node: Node, axes: readonly number[], rank: number)
   return normalized;
 }
 
-/** The integers in a constant input, or undefined where the input is absent. Throws where the value is not known before running. */
+/**
+ * The integers in a constant input, or undefined where the input is absent. Throws where the value is not known before
+ * running.
+ */
 export function constantIntegers(
   node: Node,
   inputs: Inputs<ValueType>,
@@ -123,7 +136,11 @@ export function constantIntegers(
     () =>
       `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`,
   );
-  check(constant.shape.length <= 1, node, () => `wants a list of integers in input "${node.inputs[index]}", not ${typeText(constant)}`);
+  check(
+    constant.shape.length <= 1,
+    node,
+    () => `wants a list of integers in input "${node.inputs[index]}", not ${typeText(constant)}`,
+  );
   return [...plainNumbers(constant)];
 }
 
@@ -131,7 +148,11 @@ function checkCounts(
   node: Node,
   { inputs: [leastInputs, mostInputs], outputs: [leastOutputs, mostOutputs] = [1, 1] }: Specification,
 ): void {
-  check(node.inputs.length <= mostInputs, node, () => `has ${node.inputs.length} inputs where the operator takes at most ${mostInputs}`);
+  check(
+    node.inputs.length <= mostInputs,
+    node,
+    () => `has ${node.inputs.length} inputs where the operator takes at most ${mostInputs}`,
+  );
   for (let index = 0; index < leastInputs; index++) {
     check(node.inputs[index], node, () => `lacks input ${index}; the operator needs at least ${leastInputs} inputs`);
   }
@@ -151,9 +172,14 @@ function checkAttributes(node: Node, known: Readonly<Record<string, Attribute['t
     check(
       type,
       node,
-      () => `has the attribute "${name}", which the operator does not know at opset 21 (it knows ${names === '' ? 'none' : names})`,
+      () =>
+        `has the attribute "${name}", which the operator does not know at opset 21 (it knows ${names === '' ? 'none' : names})`,
     );
-    check(attribute.type === type, node, () => `has the attribute "${name}" of type ${attribute.type} where the operator wants ${type}`);
+    check(
+      attribute.type === type,
+      node,
+      () => `has the attribute "${name}" of type ${attribute.type} where the operator wants ${type}`,
+    );
   }
 }
 
@@ -170,6 +196,10 @@ function checkTypes(node: Node, inputs: Inputs<ValueType>, { types, sameType, in
     );
     if (sameType === undefined || (sameType !== 'all' && !sameType.includes(index))) return;
     const first = required(inputs, 0);
-    check(input.type === first.type, node, () => `mixes element types: ${typeText(first)} and ${typeText(input)}; add a Cast`);
+    check(
+      input.type === first.type,
+      node,
+      () => `mixes element types: ${typeText(first)} and ${typeText(input)}; add a Cast`,
+    );
   });
 }

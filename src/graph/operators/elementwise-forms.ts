@@ -44,7 +44,10 @@ interface BinaryOptions extends Pick<Specification, 'types' | 'attributes'> {
   readonly result?: ElementType;
 }
 
-/** An operator c = f(a, b) with broadcasting, on two values of one type. Takes all numeric types unless `types` says otherwise. */
+/**
+ * An operator c = f(a, b) with broadcasting, on two values of one type. Takes all numeric types unless `types` says
+ * otherwise.
+ */
 export function binary(
   choose: (node: Node, type: ElementType) => Binary,
   { types = [numericTypes], attributes = {}, result }: BinaryOptions = {},
@@ -63,7 +66,10 @@ export function binary(
   });
 }
 
-/** An operator that folds `combine` over any number of inputs of one type, with broadcasting, and then finishes each element. */
+/**
+ * An operator that folds `combine` over any number of inputs of one type, with broadcasting, and then finishes each
+ * element.
+ */
 export function variadic(
   types: readonly ElementType[],
   choose: (type: ElementType) => Binary,

@@ -38,7 +38,8 @@ export function clip(inputs: Inputs<Tensor>): Tensor {
 
 /** a to the power of b in a's type. 64-bit integers with a whole exponent stay exact modulo 2^64. */
 export function power(base: Tensor, exponent: Tensor, { type, shape }: ValueType): Tensor {
-  if (isBig(type) && isInteger(exponent.type)) return zip([base, cast(exponent, 'int64')], { type, shape }, powerBig as unknown as Binary);
+  if (isBig(type) && isInteger(exponent.type))
+    return zip([base, cast(exponent, 'int64')], { type, shape }, powerBig as unknown as Binary);
   const [a, b] = [plainNumbers(base), plainNumbers(exponent)];
   const [first, second] = [broadcastOffsets(base.shape, shape), broadcastOffsets(exponent.shape, shape)];
   const values = new Float64Array(first.length);
@@ -61,7 +62,10 @@ function powerBig(a: bigint, b: bigint): bigint {
 /** Truncating division of 64-bit integers; 0 where the divisor is 0, whose quotient ONNX leaves undefined. */
 export const divideBig: Binary = ((a: bigint, b: bigint) => (b === 0n ? 0n : a / b)) as unknown as Binary;
 
-/** fmod = 1: the remainder has the sign of the dividend, as in C. fmod = 0 (integers only): the sign of the divisor, as in Python. */
+/**
+ * fmod = 1: the remainder has the sign of the dividend, as in C. fmod = 0 (integers only): the sign of the divisor, as
+ * in Python.
+ */
 export function modulo(node: Node, type: ElementType): Binary {
   const fmod = intAttribute(node, 'fmod', 0) !== 0;
   check(fmod || !isFloat(type), node, () => `has ${type} operands and fmod = 0; floats need fmod = 1`);
@@ -79,7 +83,11 @@ export function modulo(node: Node, type: ElementType): Binary {
 /** Shifts by `direction`; everything is shifted out by the width or more. */
 export function bitShift(node: Node, type: ElementType): Binary {
   const direction = stringAttribute(node, 'direction', '');
-  check(direction === 'LEFT' || direction === 'RIGHT', node, () => `has direction "${direction}"; it must be "LEFT" or "RIGHT"`);
+  check(
+    direction === 'LEFT' || direction === 'RIGHT',
+    node,
+    () => `has direction "${direction}"; it must be "LEFT" or "RIGHT"`,
+  );
   const left = direction === 'LEFT';
   if (isBig(type)) return ((a: bigint, b: bigint) => (b > 63n ? 0n : left ? a << b : a >> b)) as unknown as Binary;
   // Powers of two keep unsigned 32-bit values out of JavaScript's signed shifts.
@@ -99,7 +107,9 @@ export function where(inputs: Inputs<Tensor>, { type, shape }: ValueType): Tenso
   return { type, shape, data: to };
 }
 
-/** The values in another element type: floats round to nearest, integers lose the fraction and wrap, bool is "not zero". */
+/**
+ * The values in another element type: floats round to nearest, integers lose the fraction and wrap, bool is "not zero".
+ */
 export function cast(source: Tensor, type: ElementType): Tensor {
   const { shape } = source;
   if (source.type === type) return source;
@@ -110,7 +120,12 @@ export function cast(source: Tensor, type: ElementType): Tensor {
       mapNumbers(plainNumbers(source), (x) => Number(x !== 0)),
     );
   if (!isBig(source.type)) return storePlain(type, shape, plainNumbers(source));
-  if (isBig(type)) return { type, shape, data: (type === 'int64' ? BigInt64Array : BigUint64Array).from(source.data as BigInt64Array) };
+  if (isBig(type))
+    return {
+      type,
+      shape,
+      data: (type === 'int64' ? BigInt64Array : BigUint64Array).from(source.data as BigInt64Array),
+    };
   // Wrapping to 32 bits first keeps the low bits, which a double would lose.
   if (isInteger(type))
     return store(

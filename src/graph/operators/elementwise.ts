@@ -43,7 +43,9 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
   Cast: define({
     inputs: [1, 1],
     attributes: { to: 'int', saturate: 'int' },
-    infer: (node, inputs) => [{ type: elementTypeAttribute(node, 'to', intAttribute(node, 'to', 0)), shape: required(inputs, 0).shape }],
+    infer: (node, inputs) => [
+      { type: elementTypeAttribute(node, 'to', intAttribute(node, 'to', 0)), shape: required(inputs, 0).shape },
+    ],
     evaluate: (_node, inputs, [result]) => [cast(required(inputs, 0), (result as ValueType).type)],
   }),
   CastLike: define({
@@ -68,7 +70,11 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
     infer(node, inputs) {
       for (const index of [1, 2]) {
         const bound = inputs[index];
-        check(!bound || elementCount(bound.shape) === 1, node, () => `wants a scalar bound, not ${bound && typeText(bound)}`);
+        check(
+          !bound || elementCount(bound.shape) === 1,
+          node,
+          () => `wants a scalar bound, not ${bound && typeText(bound)}`,
+        );
       }
       const { type, shape } = required(inputs, 0);
       return [{ type, shape }];
@@ -93,7 +99,11 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
   Gelu: unary(
     (node) => {
       const approximate = stringAttribute(node, 'approximate', 'none');
-      check(approximate === 'none' || approximate === 'tanh', node, () => `has approximate "${approximate}"; it may be "none" or "tanh"`);
+      check(
+        approximate === 'none' || approximate === 'tanh',
+        node,
+        () => `has approximate "${approximate}"; it may be "none" or "tanh"`,
+      );
       return approximate === 'tanh' ? geluTanh : gelu;
     },
     { attributes: { approximate: 'string' } },
@@ -119,7 +129,8 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
     (node) => {
       const negative = intAttribute(node, 'detect_negative', 1) !== 0;
       const positive = intAttribute(node, 'detect_positive', 1) !== 0;
-      return (x) => Number((positive && x === Number.POSITIVE_INFINITY) || (negative && x === Number.NEGATIVE_INFINITY));
+      return (x) =>
+        Number((positive && x === Number.POSITIVE_INFINITY) || (negative && x === Number.NEGATIVE_INFINITY));
     },
     { attributes: { detect_negative: 'int', detect_positive: 'int' }, result: 'bool' },
   ),
@@ -157,7 +168,8 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
       check(
         broadcastsTo(slope.shape, x.shape),
         node,
-        () => `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ${shapeText(x.shape)}`,
+        () =>
+          `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ${shapeText(x.shape)}`,
       );
       return [typeOf(x)];
     },

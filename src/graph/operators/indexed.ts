@@ -30,7 +30,9 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
     infer(node, inputs) {
       const [data, indices] = [required(inputs, 0), required(inputs, 1)];
       const axis = axisOf(node, data.shape.length);
-      return [{ type: data.type, shape: [...data.shape.slice(0, axis), ...indices.shape, ...data.shape.slice(axis + 1)] }];
+      return [
+        { type: data.type, shape: [...data.shape.slice(0, axis), ...indices.shape, ...data.shape.slice(axis + 1)] },
+      ];
     },
     evaluate(node, inputs, [result]) {
       const [data, indices] = [required(inputs, 0), required(inputs, 1)];
@@ -41,7 +43,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
       const table = new Int32Array(outer * places.length * inner);
       let write = 0;
       for (let block = 0; block < outer; block++) {
-        for (const place of places) for (let index = 0; index < inner; index++) table[write++] = (block * length + place) * inner + index;
+        for (const place of places)
+          for (let index = 0; index < inner; index++) table[write++] = (block * length + place) * inner + index;
       }
       return [gather(data, (result as ValueType).shape, table)];
     },
@@ -75,7 +78,11 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
         batch < indices.length &&
         sameShape(data.slice(0, batch), indices.slice(0, batch)) &&
         batch + depth <= data.length;
-      check(fits, node, () => `cannot take indices ${shapeText(indices)} from ${shapeText(data)} with batch_dims ${batch}`);
+      check(
+        fits,
+        node,
+        () => `cannot take indices ${shapeText(indices)} from ${shapeText(data)} with batch_dims ${batch}`,
+      );
       return [{ type, shape: [...indices.slice(0, -1), ...data.slice(batch + depth)] }];
     },
     evaluate(node, inputs, [result]) {
@@ -90,7 +97,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
       return [gather(data, (result as ValueType).shape, table)];
     },
   }),
-  // The coordinates of what is not 0, one column each. Their number decides about the result's shape: only of known values.
+  // The coordinates of what is not 0, one column each. Their number decides about the result's shape: only of known
+  // values.
   NonZero: define({
     inputs: [1, 1],
     constantInputs: [0],
@@ -100,7 +108,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
       check(
         known,
         node,
-        () => `needs the value of its input "${node.inputs[0]}" before running, because the size of its result depends on it`,
+        () =>
+          `needs the value of its input "${node.inputs[0]}" before running, because the size of its result depends on it`,
       );
       return [{ type: 'int64', shape: [Math.max(1, x.shape.length), nonZeroPlaces(known).length] }];
     },
@@ -110,7 +119,9 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
       const places = nonZeroPlaces(x);
       const strides = x.shape.length === 0 ? [1] : stridesOf(x.shape);
       const sizes = x.shape.length === 0 ? [1] : x.shape;
-      const coordinates = strides.flatMap((stride, axis) => places.map((place) => Math.floor(place / stride) % (sizes[axis] as number)));
+      const coordinates = strides.flatMap((stride, axis) =>
+        places.map((place) => Math.floor(place / stride) % (sizes[axis] as number)),
+      );
       return [tensor('int64', shape, coordinates)];
     },
   }),
@@ -146,7 +157,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
       check(
         sameShape(indices.shape, updates.shape),
         node,
-        () => `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they must be equal`,
+        () =>
+          `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they must be equal`,
       );
       reducer(node, data.type);
       return [{ type: data.type, shape: data.shape }];
@@ -170,10 +182,21 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
     attributes: { reduction: 'string' },
     infer(node, inputs) {
       const { type } = required(inputs, 0);
-      const [data, indices, updates] = [required(inputs, 0).shape, required(inputs, 1).shape, required(inputs, 2).shape];
+      const [data, indices, updates] = [
+        required(inputs, 0).shape,
+        required(inputs, 1).shape,
+        required(inputs, 2).shape,
+      ];
       const depth = indices.at(-1) ?? 0;
-      const fits = indices.length >= 1 && depth <= data.length && sameShape(updates, [...indices.slice(0, -1), ...data.slice(depth)]);
-      check(fits, node, () => `cannot write updates ${shapeText(updates)} at indices ${shapeText(indices)} into ${shapeText(data)}`);
+      const fits =
+        indices.length >= 1 &&
+        depth <= data.length &&
+        sameShape(updates, [...indices.slice(0, -1), ...data.slice(depth)]);
+      check(
+        fits,
+        node,
+        () => `cannot write updates ${shapeText(updates)} at indices ${shapeText(indices)} into ${shapeText(data)}`,
+      );
       reducer(node, type);
       return [{ type, shape: data }];
     },
@@ -210,15 +233,19 @@ function normalizedIndices(node: Node, indices: Tensor, limit: (position: number
   });
 }
 
-/** GatherElements and ScatterElements: indices have data's rank and reach no further than data except along the axis. */
+/**
+ * GatherElements and ScatterElements: indices have data's rank and reach no further than data except along the axis.
+ */
 function checkElementIndices(node: Node, data: readonly number[], indices: readonly number[]): void {
   const axis = axisOf(node, data.length);
   const fits =
-    indices.length === data.length && indices.every((dimension, other) => other === axis || dimension <= (data[other] as number));
+    indices.length === data.length &&
+    indices.every((dimension, other) => other === axis || dimension <= (data[other] as number));
   check(
     fits,
     node,
-    () => `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must not be larger`,
+    () =>
+      `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must not be larger`,
   );
 }
 
@@ -241,7 +268,8 @@ function tupleOffsets(node: Node, shape: readonly number[], indices: Tensor, bat
   const batchSize = span(shape, batch);
   return Int32Array.from({ length: span(indices.shape, 0, indices.shape.length - 1) }, (_, tuple) => {
     let offset = Math.floor(tuple / tuplesPerBatch) * batchSize;
-    for (let level = 0; level < depth; level++) offset += (places[tuple * depth + level] as number) * (strides[batch + level] as number);
+    for (let level = 0; level < depth; level++)
+      offset += (places[tuple * depth + level] as number) * (strides[batch + level] as number);
     return offset;
   });
 }
@@ -269,11 +297,18 @@ function reducer(node: Node, type: ElementType): (old: number, update: number) =
     case 'min':
       return isFloat(type) ? Math.min : (old, update) => (update < old ? update : old);
     default:
-      return check(false, node, () => `has reduction "${reduction}"; it may be "none", "add", "mul", "max" or "min"`) as never;
+      return check(
+        false,
+        node,
+        () => `has reduction "${reduction}"; it may be "none", "add", "mul", "max" or "min"`,
+      ) as never;
   }
 }
 
-/** values[1] where the coordinate along `axis` is the index, values[0] elsewhere; indices out of range are "off" everywhere. */
+/**
+ * values[1] where the coordinate along `axis` is the index, values[0] elsewhere; indices out of range are "off"
+ * everywhere.
+ */
 function oneHot(indices: Tensor, values: Tensor, shape: readonly number[], axis: number): Tensor {
   const depth = shape[axis] as number;
   const inner = span(shape, axis + 1);

@@ -1,5 +1,6 @@
-// Index arithmetic: strides, broadcasting, and tables of offsets. Kernels that move elements are one table away from a plain loop:
-// `offsets(shape, strides)` lists, for each element of `shape` in row-major order, where it lies in an array with those strides.
+// Index arithmetic: strides, broadcasting, and tables of offsets. Kernels that move elements are one table away from a
+// plain loop: `offsets(shape, strides)` lists, for each element of `shape` in row-major order, where it lies in an
+// array with those strides.
 
 import type { Node } from '../graph.ts';
 import { allocate, type ElementType, elementCount, sameShape, type Tensor } from '../tensor.ts';
@@ -35,7 +36,8 @@ export function mappedOffsets(maps: readonly ArrayLike<number>[]): Int32Array {
   for (const map of maps) {
     const next = new Int32Array(table.length * map.length);
     let write = 0;
-    for (const base of table) for (let index = 0; index < map.length; index++) next[write++] = base + (map[index] as number);
+    for (const base of table)
+      for (let index = 0; index < map.length; index++) next[write++] = base + (map[index] as number);
     table = next;
   }
   return table;
@@ -60,7 +62,8 @@ export function broadcast(shapes: readonly (readonly number[])[]): readonly numb
 /** `broadcast`, or the InputError of the node. */
 export function broadcastShapes(node: Node, shapes: readonly (readonly number[])[]): readonly number[] {
   return (
-    broadcast(shapes) ?? fail(node, `has inputs of shapes ${shapes.map(shapeText).join(' and ')}, which do not broadcast to one shape`)
+    broadcast(shapes) ??
+    fail(node, `has inputs of shapes ${shapes.map(shapeText).join(' and ')}, which do not broadcast to one shape`)
   );
 }
 
@@ -70,7 +73,10 @@ export function broadcastsTo(shape: readonly number[], target: readonly number[]
   return result !== undefined && sameShape(result, target);
 }
 
-/** For each element of `target`, the offset of the element of `shape` that broadcasts there; the rank may be smaller than target's. */
+/**
+ * For each element of `target`, the offset of the element of `shape` that broadcasts there; the rank may be smaller
+ * than target's.
+ */
 export function broadcastOffsets(shape: readonly number[], target: readonly number[]): Int32Array {
   const own = stridesOf(shape);
   const lead = target.length - shape.length;

@@ -35,7 +35,9 @@ export const matmul: Readonly<Record<'Gemm' | 'MatMul', OperatorDefinition>> = {
       );
       return [{ type: a.type, shape: [rows, columns] }];
     },
-    evaluate: (node, inputs, [result]) => [gemm(node, required(inputs, 0), required(inputs, 1), inputs[2], result as ValueType)],
+    evaluate: (node, inputs, [result]) => [
+      gemm(node, required(inputs, 0), required(inputs, 1), inputs[2], result as ValueType),
+    ],
   }),
   MatMul: define({
     inputs: [2, 2],
@@ -50,16 +52,31 @@ export const matmul: Readonly<Record<'Gemm' | 'MatMul', OperatorDefinition>> = {
 };
 
 /** Shapes as matrices: a vector on the left is one row, on the right one column. */
-function asMatrices(a: readonly number[], b: readonly number[]): readonly [left: readonly number[], right: readonly number[]] {
+function asMatrices(
+  a: readonly number[],
+  b: readonly number[],
+): readonly [left: readonly number[], right: readonly number[]] {
   return [a.length === 1 ? [1, ...a] : a, b.length === 1 ? [...b, 1] : b];
 }
 
 function productShape(node: Node, a: ValueType, b: ValueType): readonly number[] {
-  check(a.shape.length > 0 && b.shape.length > 0, node, () => `multiplies ${typeText(a)} by ${typeText(b)}; scalars are for Mul`);
+  check(
+    a.shape.length > 0 && b.shape.length > 0,
+    node,
+    () => `multiplies ${typeText(a)} by ${typeText(b)}; scalars are for Mul`,
+  );
   const [left, right] = asMatrices(a.shape, b.shape);
   const batch = broadcast([left.slice(0, -2), right.slice(0, -2)]);
-  check(batch && left.at(-1) === right.at(-2), node, () => `cannot multiply shapes ${shapeText(a.shape)} and ${shapeText(b.shape)}`);
-  return [...batch, ...(a.shape.length === 1 ? [] : [left.at(-2) as number]), ...(b.shape.length === 1 ? [] : [right.at(-1) as number])];
+  check(
+    batch && left.at(-1) === right.at(-2),
+    node,
+    () => `cannot multiply shapes ${shapeText(a.shape)} and ${shapeText(b.shape)}`,
+  );
+  return [
+    ...batch,
+    ...(a.shape.length === 1 ? [] : [left.at(-2) as number]),
+    ...(b.shape.length === 1 ? [] : [right.at(-1) as number]),
+  ];
 }
 
 function product(a: Tensor, b: Tensor, { type, shape }: ValueType): Tensor {
@@ -71,7 +88,11 @@ function product(a: Tensor, b: Tensor, { type, shape }: ValueType): Tensor {
   const [x, y] = [numbers(a), numbers(b)];
   const values = scratch(type, elementCount(shape));
   leftBatches.forEach((leftBatch, index) => {
-    const from = { x: leftBatch * rows * inner, y: (rightBatches[index] as number) * inner * columns, result: index * rows * columns };
+    const from = {
+      x: leftBatch * rows * inner,
+      y: (rightBatches[index] as number) * inner * columns,
+      result: index * rows * columns,
+    };
     accumulate(x, y, values, { rows, inner, columns, ...from, strideX: [inner, 1], strideY: [columns, 1] });
   });
   return store(type, shape, values);

@@ -1,5 +1,5 @@
-// Operators that move elements without looking at them, under shapes that are known before running: reshaping, transposing,
-// joining, repeating. Cutting and padding stand in cutting.ts.
+// Operators that move elements without looking at them, under shapes that are known before running: reshaping,
+// transposing, joining, repeating. Cutting and padding stand in cutting.ts.
 
 import { intAttribute, intsAttribute, type Node, stringAttribute } from '../graph.ts';
 import { elementCount, type Tensor, type ValueType } from '../tensor.ts';
@@ -72,7 +72,11 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
       const [n, c, h, w, block] = blockShape(node, required(inputs, 0));
       const mode = stringAttribute(node, 'mode', 'DCR');
       check(mode === 'DCR' || mode === 'CRD', node, () => `has mode "${mode}"; it may be "DCR" or "CRD"`);
-      check(c % (block * block) === 0, node, () => `has ${c} channels, which blocksize ${block} squared does not divide`);
+      check(
+        c % (block * block) === 0,
+        node,
+        () => `has ${c} channels, which blocksize ${block} squared does not divide`,
+      );
       return [{ type: required(inputs, 0).type, shape: [n, c / (block * block), h * block, w * block] }];
     },
     evaluate(node, inputs, [result]) {
@@ -91,7 +95,12 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
     constantInputs: [1],
     infer(node, inputs, constants) {
       const { type, shape } = required(inputs, 0);
-      return [{ type, shape: broadcastShapes(node, [shape, dimensions(node, constantIntegers(node, inputs, constants, 1) ?? [])]) }];
+      return [
+        {
+          type,
+          shape: broadcastShapes(node, [shape, dimensions(node, constantIntegers(node, inputs, constants, 1) ?? [])]),
+        },
+      ];
     },
     evaluate(_node, inputs, [result]) {
       const x = required(inputs, 0);
@@ -105,7 +114,11 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
     infer(node, inputs) {
       const { type, shape } = required(inputs, 0);
       const axis = intAttribute(node, 'axis', 1);
-      check(axis >= -shape.length && axis <= shape.length, node, () => `has axis ${axis}, which ${shapeText(shape)} does not have`);
+      check(
+        axis >= -shape.length && axis <= shape.length,
+        node,
+        () => `has axis ${axis}, which ${shapeText(shape)} does not have`,
+      );
       const cut = axis < 0 ? axis + shape.length : axis;
       return [{ type, shape: [span(shape, 0, cut), span(shape, cut)] }];
     },
@@ -127,7 +140,11 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
     attributes: { blocksize: 'int' },
     infer(node, inputs) {
       const [n, c, h, w, block] = blockShape(node, required(inputs, 0));
-      check(h % block === 0 && w % block === 0, node, () => `has an image of ${h}x${w}, which blocksize ${block} does not divide`);
+      check(
+        h % block === 0 && w % block === 0,
+        node,
+        () => `has an image of ${h}x${w}, which blocksize ${block} does not divide`,
+      );
       return [{ type: required(inputs, 0).type, shape: [n, c * block * block, h / block, w / block] }];
     },
     evaluate(node, inputs, [result]) {
@@ -150,7 +167,8 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
         () => 'has an empty list of axes, which runtimes read differently; leave the input out to squeeze every 1',
       );
       const axes = normalizeAxes(node, given, shape.length);
-      for (const axis of axes) check(shape[axis] === 1, node, () => `squeezes axis ${axis} of ${shapeText(shape)}, which is not 1`);
+      for (const axis of axes)
+        check(shape[axis] === 1, node, () => `squeezes axis ${axis} of ${shapeText(shape)}, which is not 1`);
       return [{ type, shape: shape.filter((_, axis) => !axes.includes(axis)) }];
     },
     evaluate: (_node, inputs, [result]) => [reshaped(required(inputs, 0), (result as ValueType).shape)],
@@ -162,7 +180,11 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
     infer(node, inputs, constants) {
       const { type, shape } = required(inputs, 0);
       const repeats = dimensions(node, constantIntegers(node, inputs, constants, 1) ?? []);
-      check(repeats.length === shape.length, node, () => `has ${repeats.length} repeats for an input of shape ${shapeText(shape)}`);
+      check(
+        repeats.length === shape.length,
+        node,
+        () => `has ${repeats.length} repeats for an input of shape ${shapeText(shape)}`,
+      );
       return [{ type, shape: shape.map((dimension, axis) => dimension * (repeats[axis] as number)) }];
     },
     evaluate(_node, inputs, [result]) {
@@ -170,7 +192,10 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
       const { shape } = result as ValueType;
       const strides = stridesOf(x.shape);
       const maps = shape.map((dimension, axis) =>
-        Int32Array.from({ length: dimension }, (_, index) => (index % (x.shape[axis] as number)) * (strides[axis] as number)),
+        Int32Array.from(
+          { length: dimension },
+          (_, index) => (index % (x.shape[axis] as number)) * (strides[axis] as number),
+        ),
       );
       return [gather(x, shape, mappedOffsets(maps))];
     },
@@ -194,7 +219,11 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
     infer(node, inputs) {
       const { type, shape } = required(inputs, 0);
       check(shape.length >= 2, node, () => `wants matrices, not ${shapeText(shape)}`);
-      check(!inputs[1] || elementCount(inputs[1].shape) === 1, node, () => `wants a scalar k, not ${inputs[1] && typeText(inputs[1])}`);
+      check(
+        !inputs[1] || elementCount(inputs[1].shape) === 1,
+        node,
+        () => `wants a scalar k, not ${inputs[1] && typeText(inputs[1])}`,
+      );
       return [{ type, shape }];
     },
     evaluate(node, inputs) {
@@ -212,7 +241,12 @@ export const movement: Readonly<Record<MovementName & ShapeName, OperatorDefinit
       const rank = shape.length + given.length;
       const axes = normalizeAxes(node, given, rank);
       const rest = shape.values();
-      return [{ type, shape: Array.from({ length: rank }, (_, axis) => (axes.includes(axis) ? 1 : (rest.next().value as number))) }];
+      return [
+        {
+          type,
+          shape: Array.from({ length: rank }, (_, axis) => (axes.includes(axis) ? 1 : (rest.next().value as number))),
+        },
+      ];
     },
     evaluate: (_node, inputs, [result]) => [reshaped(required(inputs, 0), (result as ValueType).shape)],
   }),
@@ -253,11 +287,13 @@ function concatenated(node: Node, inputs: Inputs<ValueType>): ValueType {
   for (const input of inputs) {
     check(input, node, () => 'lacks one of its inputs');
     const fits =
-      input.shape.length === shape.length && input.shape.every((dimension, other) => other === axis || dimension === shape[other]);
+      input.shape.length === shape.length &&
+      input.shape.every((dimension, other) => other === axis || dimension === shape[other]);
     check(
       fits,
       node,
-      () => `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must be equal`,
+      () =>
+        `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must be equal`,
     );
     length += input.shape[axis] as number;
   }

@@ -10,7 +10,9 @@ function near(actual: Tensor | undefined, expected: readonly number[], tolerance
   assert.ok(actual);
   const values = toNumbers(actual);
   assert.equal(values.length, expected.length);
-  values.forEach((value, index) => assert.ok(Math.abs(value - (expected[index] as number)) <= tolerance, `${values} is not ${expected}`));
+  values.forEach((value, index) =>
+    assert.ok(Math.abs(value - (expected[index] as number)) <= tolerance, `${values} is not ${expected}`),
+  );
 }
 
 test('BatchNormalization in inference mode uses the given statistics', () => {
@@ -32,7 +34,12 @@ test('BatchNormalization in training mode: batch statistics, population variance
 
 test('LayerNormalization returns the mean and 1/√(variance + ε) of each row', () => {
   const x = float64([2, 2], [1, 3, 10, 10]);
-  const [y, mean, inverse] = runOperator('LayerNormalization', [x, float64([2], [1, 2]), float64([2], [0, 5])], { epsilon: float(3) }, 3);
+  const [y, mean, inverse] = runOperator(
+    'LayerNormalization',
+    [x, float64([2], [1, 2]), float64([2], [0, 5])],
+    { epsilon: float(3) },
+    3,
+  );
   near(y, [-0.5, 6, 0, 5]); // variance 1 → 1/√4
   assert.deepEqual(mean?.shape, [2, 1]);
   near(mean, [2, 10]);
@@ -55,7 +62,10 @@ test('LayerNormalization over several axes; its statistics are float32 for float
 test('GroupNormalization scales by channel, not by group; InstanceNormalization is one group a channel', () => {
   const x = float64([1, 2, 2], [1, 3, 5, 7]);
   const [scale, bias] = [float64([2], [3, 6]), float64([2], [0, 1])];
-  near(runOperator('GroupNormalization', [x, scale, bias], { num_groups: int(1), epsilon: float(4) })[0], [-3, -1, 3, 7]);
+  near(
+    runOperator('GroupNormalization', [x, scale, bias], { num_groups: int(1), epsilon: float(4) })[0],
+    [-3, -1, 3, 7],
+  );
   near(runOperator('InstanceNormalization', [x, scale, bias], { epsilon: float(3) })[0], [-1.5, 1.5, -2, 4]);
   assert.match(
     operatorProblem('GroupNormalization', [x, float64([1], [1]), bias], { num_groups: int(1) }),
@@ -93,7 +103,13 @@ test('normalizations name what does not fit', () => {
     operatorProblem('BatchNormalization', [x, ones(3), ones(3), ones(4), ones(3)]),
     'Node "node" (BatchNormalization) has "x3" of shape [4]; it must be [3], one entry a channel.',
   );
-  assert.match(operatorProblem('BatchNormalization', [x, ones(3), ones(3), ones(3), ones(3)], {}, 3), /without training_mode = 1/);
-  assert.match(operatorProblem('LayerNormalization', [x, ones(3)]), /shape \[3\], which does not broadcast to its input's \[2, 3, 4\]/);
+  assert.match(
+    operatorProblem('BatchNormalization', [x, ones(3), ones(3), ones(3), ones(3)], {}, 3),
+    /without training_mode = 1/,
+  );
+  assert.match(
+    operatorProblem('LayerNormalization', [x, ones(3)]),
+    /shape \[3\], which does not broadcast to its input's \[2, 3, 4\]/,
+  );
   assert.match(operatorProblem('Softmax', [x], { axis: int(3) }), /axis 3, which a value of rank 3 does not have/);
 });

@@ -1,9 +1,20 @@
-// Normalizations: values brought to mean 0 and variance 1 (or to norm 1) over some axes, then scaled and shifted; Softmax; Dropout.
-// Variances are those of the population (divided by the count), everywhere, as ONNX has them.
+// Normalizations: values brought to mean 0 and variance 1 (or to norm 1) over some axes, then scaled and shifted;
+// Softmax; Dropout. Variances are those of the population (divided by the count), everywhere, as ONNX has them.
 
 import { floatAttribute, intAttribute, type Node } from '../graph.ts';
 import { type ElementType, elementCount, sameShape, type Tensor, type ValueType } from '../tensor.ts';
-import { boolOnly, check, define, fail, floatTypes, type Inputs, normalizeAxis, required, shapeText, typeText } from './define.ts';
+import {
+  boolOnly,
+  check,
+  define,
+  fail,
+  floatTypes,
+  type Inputs,
+  normalizeAxis,
+  required,
+  shapeText,
+  typeText,
+} from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { broadcastOffsets, broadcastsTo, span } from './indexing.ts';
 import type { NeuralName } from './names.ts';
@@ -40,7 +51,8 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
     },
     evaluate: (node, inputs) => batchNormalization(node, inputs),
   }),
-  // Inference, and training with ratio 0, pass the data through. Random masks are the differentiated graph's business: there they are inputs.
+  // Inference, and training with ratio 0, pass the data through. Random masks are the differentiated graph's business:
+  // there they are inputs.
   Dropout: define({
     inputs: [1, 3],
     outputs: [1, 2],
@@ -50,7 +62,11 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
       const { type, shape } = required(inputs, 0);
       for (const index of [1, 2]) {
         const input = inputs[index];
-        check(!input || elementCount(input.shape) === 1, node, () => `wants a scalar in input ${index}, not ${input && typeText(input)}`);
+        check(
+          !input || elementCount(input.shape) === 1,
+          node,
+          () => `wants a scalar in input ${index}, not ${input && typeText(input)}`,
+        );
       }
       return [
         { type, shape },
@@ -79,7 +95,11 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
       const channels = shape[1] ?? 0;
       check(shape.length >= 3, node, () => `wants an input [N, C, D1, ...], not ${shapeText(shape)}`);
       const groups = intAttribute(node, 'num_groups', 0);
-      check(groups > 0 && channels % groups === 0, node, () => `has num_groups ${groups}, which does not divide its ${channels} channels`);
+      check(
+        groups > 0 && channels % groups === 0,
+        node,
+        () => `has num_groups ${groups}, which does not divide its ${channels} channels`,
+      );
       for (const index of [1, 2]) checkChannels(node, inputs, index, channels);
       return [{ type, shape }];
     },
@@ -141,7 +161,12 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
           : Math.sqrt(x.reduce((sum, value) => sum + value * value, 0));
       return x.map((value) => (norm === 0 ? 0 : value / norm));
     },
-    (node) => check([1, 2].includes(intAttribute(node, 'p', 2)), node, () => `has p = ${intAttribute(node, 'p', 2)}; it may be 1 or 2`),
+    (node) =>
+      check(
+        [1, 2].includes(intAttribute(node, 'p', 2)),
+        node,
+        () => `has p = ${intAttribute(node, 'p', 2)}; it may be 1 or 2`,
+      ),
   ),
   Softmax: alongAxis((x) => {
     const maximum = x.reduce((a, b) => Math.max(a, b), Number.NEGATIVE_INFINITY);
@@ -156,11 +181,15 @@ function checkChannels(node: Node, inputs: Inputs<ValueType>, index: number, cha
   check(
     sameShape(input.shape, [channels]),
     node,
-    () => `has "${node.inputs[index]}" of shape ${shapeText(input.shape)}; it must be [${channels}], one entry a channel`,
+    () =>
+      `has "${node.inputs[index]}" of shape ${shapeText(input.shape)}; it must be [${channels}], one entry a channel`,
   );
 }
 
-/** ONNX keeps LayerNormalization's statistics in float32 (stash_type 1). For float64 ours stay in float64, so that gradients can be checked in it. */
+/**
+ * ONNX keeps LayerNormalization's statistics in float32 (stash_type 1). For float64 ours stay in float64, so that
+ * gradients can be checked in it.
+ */
 function statisticsType(type: ElementType): ElementType {
   return type === 'float64' ? 'float64' : 'float32';
 }
@@ -176,8 +205,8 @@ function moments(x: Numbers, start: number, length: number): readonly [mean: num
 }
 
 /**
- * Y = (X − mean)/√(variance + ε)·scale + B per channel. In training mode the statistics are the batch's, and the second and third
- * output are running·momentum + batch·(1 − momentum).
+ * Y = (X − mean)/√(variance + ε)·scale + B per channel. In training mode the statistics are the batch's, and the second
+ * and third output are running·momentum + batch·(1 − momentum).
  */
 function batchNormalization(node: Node, inputs: Inputs<Tensor>): readonly Tensor[] {
   const x = required(inputs, 0);
@@ -231,7 +260,8 @@ function normalizePerChannel(node: Node, inputs: Inputs<Tensor>, length: number)
     for (let index = start; index < start + length; index++) {
       const channel = Math.floor(index / inner) % channels;
       y[index] =
-        (((values[index] as number) - mean) / Math.sqrt(variance + epsilon)) * (scale[channel] as number) + (bias[channel] as number);
+        (((values[index] as number) - mean) / Math.sqrt(variance + epsilon)) * (scale[channel] as number) +
+        (bias[channel] as number);
     }
   }
   return store(x.type, x.shape, y);
@@ -252,7 +282,8 @@ function layerNormalization(node: Node, inputs: Inputs<Tensor>): readonly Tensor
     const inverse = 1 / Math.sqrt(variance + epsilon);
     for (let index = row * length; index < (row + 1) * length; index++) {
       const shift = bias && biasOffsets ? (bias[biasOffsets[index] as number] as number) : 0;
-      y[index] = ((values[index] as number) - mean) * inverse * (scale[scaleOffsets[index] as number] as number) + shift;
+      y[index] =
+        ((values[index] as number) - mean) * inverse * (scale[scaleOffsets[index] as number] as number) + shift;
     }
     [means[row], inverses[row]] = [mean, inverse];
   }
@@ -262,7 +293,10 @@ function layerNormalization(node: Node, inputs: Inputs<Tensor>): readonly Tensor
 }
 
 /** An operator that maps each line of elements along `axis` (the last by default) to a line. */
-function alongAxis(f: (line: Float64Array, node: Node) => Float64Array, validate?: (node: Node) => void): OperatorDefinition {
+function alongAxis(
+  f: (line: Float64Array, node: Node) => Float64Array,
+  validate?: (node: Node) => void,
+): OperatorDefinition {
   return define({
     inputs: [1, 1],
     types: [floatTypes],

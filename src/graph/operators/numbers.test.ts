@@ -21,7 +21,8 @@ test('a number becomes the nearest half', () => {
     // Neighbours in the order of the bits are neighbours in value, within one sign.
     for (const other of [bits - 1, bits + 1]) {
       const neighbour = halfToNumber(other & 0xffff);
-      if (Math.sign(neighbour) === Math.sign(value)) assert.ok(error <= Math.abs(neighbour - value), `${value} is nearer to ${neighbour}`);
+      if (Math.sign(neighbour) === Math.sign(value))
+        assert.ok(error <= Math.abs(neighbour - value), `${value} is nearer to ${neighbour}`);
     }
   }
 });

@@ -1,8 +1,9 @@
-// Elements as JavaScript numbers: how kernels read and write tensors. Arithmetic happens in double precision and is rounded once,
-// when the result is stored in its element type.
+// Elements as JavaScript numbers: how kernels read and write tensors. Arithmetic happens in double precision and is
+// rounded once, when the result is stored in its element type.
 //
-// 64-bit integers stay bigints. JavaScript's + - * and < work alike on numbers and on bigints (not on a mixture), so kernels made of
-// those are written once, over `Numbers`, and bigint arrays pass under that name; `literal` gives them constants of the right kind.
+// 64-bit integers stay bigints. JavaScript's + - * and < work alike on numbers and on bigints (not on a mixture), so
+// kernels made of those are written once, over `Numbers`, and bigint arrays pass under that name; `literal` gives them
+// constants of the right kind.
 
 import { allocate, type ElementType, elementCount, type Tensor } from '../tensor.ts';
 
@@ -21,7 +22,9 @@ export function isInteger(type: ElementType): boolean {
 
 /** The elements of a tensor, for reading only: float16 decoded, 64-bit integers as bigints in disguise. */
 export function numbers(tensor: Tensor): Numbers {
-  return tensor.type === 'float16' ? Float64Array.from(tensor.data as Uint16Array, halfToNumber) : (tensor.data as unknown as Numbers);
+  return tensor.type === 'float16'
+    ? Float64Array.from(tensor.data as Uint16Array, halfToNumber)
+    : (tensor.data as unknown as Numbers);
 }
 
 /** The elements of a tensor as true numbers, also for 64-bit integers (exact below 2^53). */
@@ -46,18 +49,26 @@ export function literal(type: ElementType, value: number): number {
   return isBig(type) ? (BigInt(value) as unknown as number) : value;
 }
 
-/** The tensor of `type` with these values, each rounded to the type: floats to the nearest, integers modulo 2^bits, bool to 0 or 1. */
+/**
+ * The tensor of `type` with these values, each rounded to the type: floats to the nearest, integers modulo 2^bits, bool
+ * to 0 or 1.
+ */
 export function store(type: ElementType, shape: readonly number[], values: Numbers): Tensor {
   if (isBig(type)) return { type, shape, data: values };
   // `values` may be another tensor's own elements.
-  if (type === 'float64') return { type, shape, data: values instanceof Float64Array ? values : Float64Array.from(values) };
+  if (type === 'float64')
+    return { type, shape, data: values instanceof Float64Array ? values : Float64Array.from(values) };
   const data = allocate(type, values.length) as Uint8Array;
-  if (type === 'float16') for (let index = 0; index < data.length; index++) data[index] = numberToHalf(values[index] as number);
+  if (type === 'float16')
+    for (let index = 0; index < data.length; index++) data[index] = numberToHalf(values[index] as number);
   else data.set(values);
   return { type, shape, data };
 }
 
-/** A tensor of `type`, which may be a 64-bit integer type, from true numbers; fractions are cut off, NaN and infinities become 0. */
+/**
+ * A tensor of `type`, which may be a 64-bit integer type, from true numbers; fractions are cut off, NaN and infinities
+ * become 0.
+ */
 export function storePlain(type: ElementType, shape: readonly number[], values: Numbers): Tensor {
   if (!isBig(type)) return store(type, shape, values);
   const data = allocate(type, elementCount(shape)) as BigInt64Array;
@@ -80,7 +91,8 @@ export function lowest(type: ElementType): number {
 /** The greatest value of a type: Infinity for floats. A bigint for 64-bit integers. */
 export function highest(type: ElementType): number {
   if (isBig(type)) return (type === 'int64' ? 2n ** 63n - 1n : 2n ** 64n - 1n) as unknown as number;
-  if (isInteger(type)) return type.startsWith('u') ? 2 ** Number(type.slice(4)) - 1 : 2 ** (Number(type.slice(3)) - 1) - 1;
+  if (isInteger(type))
+    return type.startsWith('u') ? 2 ** Number(type.slice(4)) - 1 : 2 ** (Number(type.slice(3)) - 1) - 1;
   return type === 'bool' ? 1 : Number.POSITIVE_INFINITY;
 }
 

@@ -1,5 +1,5 @@
-// What holds for every operator, on random cases: the type that is inferred is the type of the value; whatever is wrong with a node is
-// an InputError that names it, never another error and never a wrong value.
+// What holds for every operator, on random cases: the type that is inferred is the type of the value; whatever is wrong
+// with a node is an InputError that names it, never another error and never a wrong value.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

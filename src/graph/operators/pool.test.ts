@@ -17,16 +17,24 @@ test('MaxPool returns the maxima and where they lie in the whole tensor', () => 
 });
 
 test('MaxPool takes the first of equal elements, and NaN where there is one', () => {
-  assert.deepEqual(numbers(runOperator('MaxPool', [float32([1, 1, 3], [4, 4, 4])], { kernel_shape: ints([3]) }, 2)), [[4], [0]]);
-  assert.deepEqual(numbers(runOperator('MaxPool', [float32([1, 1, 3], [4, Number.NaN, 5])], { kernel_shape: ints([3]) }, 2)), [
-    [Number.NaN],
-    [1],
+  assert.deepEqual(numbers(runOperator('MaxPool', [float32([1, 1, 3], [4, 4, 4])], { kernel_shape: ints([3]) }, 2)), [
+    [4],
+    [0],
   ]);
+  assert.deepEqual(
+    numbers(runOperator('MaxPool', [float32([1, 1, 3], [4, Number.NaN, 5])], { kernel_shape: ints([3]) }, 2)),
+    [[Number.NaN], [1]],
+  );
 });
 
 test('MaxPool does not see padding, even where all elements are negative', () => {
   const x = float32([1, 1, 2, 2], [-1, -2, -3, -4]);
-  const padded = runOperator('MaxPool', [x], { kernel_shape: ints([2, 2]), pads: ints([1, 1, 1, 1]), strides: ints([2, 2]) }, 2);
+  const padded = runOperator(
+    'MaxPool',
+    [x],
+    { kernel_shape: ints([2, 2]), pads: ints([1, 1, 1, 1]), strides: ints([2, 2]) },
+    2,
+  );
   assert.deepEqual(numbers(padded), [
     [-1, -2, -3, -4],
     [0, 1, 2, 3],
@@ -51,7 +59,8 @@ test('ceil_mode adds a window at the end, but none that starts in the padding', 
   const window = { kernel_shape: ints([2]), strides: ints([2]) };
   assert.deepEqual(numbers(runOperator('MaxPool', [x], window)), [[2, 4]]);
   assert.deepEqual(numbers(runOperator('MaxPool', [x], { ...window, ceil_mode: int(1) })), [[2, 4, 5]]);
-  // Two elements, kernel 1, stride 2 and one of padding at the end: the second window would start at position 2, past the input.
+  // Two elements, kernel 1, stride 2 and one of padding at the end: the second window would start at position 2, past
+  // the input.
   const late = { kernel_shape: ints([2]), strides: ints([3]), pads: ints([0, 1]), ceil_mode: int(1) };
   assert.deepEqual(numbers(runOperator('MaxPool', [float32([1, 1, 3], [1, 2, 3])], late)), [[2]]);
 });
@@ -72,13 +81,17 @@ test('AveragePool: what ceil_mode adds beyond the padding is not counted, even w
 
 test('AveragePool: auto_pad and dilations', () => {
   const x = float32([1, 1, 4], [1, 2, 3, 4]);
-  assert.deepEqual(numbers(runOperator('AveragePool', [x], { kernel_shape: ints([2]), auto_pad: string('SAME_UPPER') })), [
-    [1.5, 2.5, 3.5, 4],
+  assert.deepEqual(
+    numbers(runOperator('AveragePool', [x], { kernel_shape: ints([2]), auto_pad: string('SAME_UPPER') })),
+    [[1.5, 2.5, 3.5, 4]],
+  );
+  assert.deepEqual(
+    numbers(runOperator('AveragePool', [x], { kernel_shape: ints([2]), auto_pad: string('SAME_LOWER') })),
+    [[1, 1.5, 2.5, 3.5]],
+  );
+  assert.deepEqual(numbers(runOperator('AveragePool', [x], { kernel_shape: ints([2]), dilations: ints([3]) })), [
+    [2.5],
   ]);
-  assert.deepEqual(numbers(runOperator('AveragePool', [x], { kernel_shape: ints([2]), auto_pad: string('SAME_LOWER') })), [
-    [1, 1.5, 2.5, 3.5],
-  ]);
-  assert.deepEqual(numbers(runOperator('AveragePool', [x], { kernel_shape: ints([2]), dilations: ints([3]) })), [[2.5]]);
 });
 
 test('global pools leave one element a channel', () => {
@@ -98,6 +111,12 @@ test('pools name what does not fit', () => {
     operatorProblem('MaxPool', [x], { kernel_shape: ints([1, 1]), pads: ints([0, 1, 0, 0]) }),
     /a window would see nothing but padding/,
   );
-  assert.match(operatorProblem('AveragePool', [x], { kernel_shape: ints([3, 3]) }), /larger than its padded input \[2, 2\]/);
-  assert.match(operatorProblem('GlobalMaxPool', [float32([2, 2], [1, 2, 3, 4])]), /wants an input \[N, C, D1, ...\], not \[2, 2\]/);
+  assert.match(
+    operatorProblem('AveragePool', [x], { kernel_shape: ints([3, 3]) }),
+    /larger than its padded input \[2, 2\]/,
+  );
+  assert.match(
+    operatorProblem('GlobalMaxPool', [float32([2, 2], [1, 2, 3, 4])]),
+    /wants an input \[N, C, D1, ...\], not \[2, 2\]/,
+  );
 });

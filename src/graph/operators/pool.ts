@@ -8,7 +8,9 @@ import { span, stridesOf } from './indexing.ts';
 import { lowest, numbers, scratch, store } from './numbers.ts';
 import { explicitPads, type Window, windowAttributes, windowOf, windowTable } from './windows.ts';
 
-export const pools: Readonly<Record<'AveragePool' | 'GlobalAveragePool' | 'GlobalMaxPool' | 'MaxPool', OperatorDefinition>> = {
+export const pools: Readonly<
+  Record<'AveragePool' | 'GlobalAveragePool' | 'GlobalMaxPool' | 'MaxPool', OperatorDefinition>
+> = {
   AveragePool: define({
     inputs: [1, 1],
     types: [floatTypes],
@@ -16,7 +18,9 @@ export const pools: Readonly<Record<'AveragePool' | 'GlobalAveragePool' | 'Globa
     infer: (node, inputs) => [pooled(node, required(inputs, 0))],
     evaluate(node, inputs, [result]) {
       const x = required(inputs, 0);
-      return [averagePool(x, poolWindow(node, x), intAttribute(node, 'count_include_pad', 0) !== 0, result as ValueType)];
+      return [
+        averagePool(x, poolWindow(node, x), intAttribute(node, 'count_include_pad', 0) !== 0, result as ValueType),
+      ];
     },
   }),
   GlobalAveragePool: globalPool((x, start, size) => {
@@ -68,7 +72,10 @@ function poolWindow(node: Node, x: ValueType): Window {
   return windowOf(node, x.shape.slice(2), kernel, intAttribute(node, 'ceil_mode', 0) !== 0);
 }
 
-/** The mean of what each window sees; with `countPadding` the padding counts as zeros (what ceil_mode adds beyond it does not). */
+/**
+ * The mean of what each window sees; with `countPadding` the padding counts as zeros (what ceil_mode adds beyond it
+ * does not).
+ */
 function averagePool(source: Tensor, window: Window, countPadding: boolean, { type, shape }: ValueType): Tensor {
   const x = numbers(source);
   const table = windowTable(window);
@@ -98,7 +105,9 @@ function averagePool(source: Tensor, window: Window, countPadding: boolean, { ty
 
 /** For each place of the window, how many of its elements lie on the padded input. */
 function paddedSizes(window: Window): Float64Array {
-  const padded = window.input.map((size, axis) => size + (window.padsBegin[axis] as number) + (window.padsEnd[axis] as number));
+  const padded = window.input.map(
+    (size, axis) => size + (window.padsBegin[axis] as number) + (window.padsEnd[axis] as number),
+  );
   const table = windowTable({ ...window, input: padded, padsBegin: padded.map(() => 0) });
   const [places, taps] = [elementCount(window.output), elementCount(window.kernel)];
   const sizes = new Float64Array(places);
@@ -108,7 +117,9 @@ function paddedSizes(window: Window): Float64Array {
   return sizes;
 }
 
-/** The maximum under each window (the first of equals; NaN where there is one), and where in the whole tensor it lies. */
+/**
+ * The maximum under each window (the first of equals; NaN where there is one), and where in the whole tensor it lies.
+ */
 function maxPool(source: Tensor, window: Window, columnMajor: boolean, { type, shape }: ValueType): readonly Tensor[] {
   const x = numbers(source);
   const table = windowTable(window);

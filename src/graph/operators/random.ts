@@ -1,5 +1,5 @@
-// Operators that draw at random. Training replaces them by inputs that follow from its seed (autodiff/dropout.ts); the reference here
-// draws from a stream that belongs to the node's name, so that a graph has one value.
+// Operators that draw at random. Training replaces them by inputs that follow from its seed (autodiff/dropout.ts); the
+// reference here draws from a stream that belongs to the node's name, so that a graph has one value.
 
 import { createRandom, hashString, type Random } from '../../random.ts';
 import { floatAttribute, intAttribute, intsAttribute, type Node } from '../graph.ts';
@@ -19,7 +19,9 @@ export const randoms: Readonly<Record<RandomName, OperatorDefinition>> = {
     infer: (node, inputs) => [{ type: typeOf(node, required(inputs, 0).type), shape: required(inputs, 0).shape }],
     evaluate(node, inputs, [result]) {
       const chances = numbers(required(inputs, 0));
-      return [drawn(node, result as ValueType, (random, index) => Number(random.uniform() < (chances[index] as number)))];
+      return [
+        drawn(node, result as ValueType, (random, index) => Number(random.uniform() < (chances[index] as number))),
+      ];
     },
   }),
   RandomNormal: fromShape({ mean: 'float', scale: 'float' }, normal),
@@ -58,7 +60,9 @@ function fromShape(attributes: Specification['attributes'], draw: Draw): Operato
 }
 
 function typeOf(node: Node, fallback: ValueType['type']): ValueType['type'] {
-  return node.attributes['dtype'] === undefined ? fallback : elementTypeAttribute(node, 'dtype', intAttribute(node, 'dtype', 1));
+  return node.attributes['dtype'] === undefined
+    ? fallback
+    : elementTypeAttribute(node, 'dtype', intAttribute(node, 'dtype', 1));
 }
 
 function drawn(node: Node, { type, shape }: ValueType, draw: (random: Random, index: number) => number): Tensor {

@@ -19,7 +19,17 @@ import {
 import type { OperatorDefinition } from './definition.ts';
 import { offsets, span, stridesOf } from './indexing.ts';
 import type { ReductionName } from './names.ts';
-import { highest, literal, lowest, type Numbers, numbers, plainNumbers, scratch, store, storePlain } from './numbers.ts';
+import {
+  highest,
+  literal,
+  lowest,
+  type Numbers,
+  numbers,
+  plainNumbers,
+  scratch,
+  store,
+  storePlain,
+} from './numbers.ts';
 import { topK } from './top-k.ts';
 
 export const reductions: Readonly<Record<ReductionName, OperatorDefinition>> = {
@@ -32,7 +42,11 @@ export const reductions: Readonly<Record<ReductionName, OperatorDefinition>> = {
     infer(node, inputs, constants) {
       const { type, shape } = required(inputs, 0);
       const axis = constants[1];
-      check(elementCount(required(inputs, 1).shape) === 1, node, () => `wants a scalar axis, not ${typeText(required(inputs, 1))}`);
+      check(
+        elementCount(required(inputs, 1).shape) === 1,
+        node,
+        () => `wants a scalar axis, not ${typeText(required(inputs, 1))}`,
+      );
       if (axis) normalizeAxis(node, Number(axis.data[0]), shape.length);
       return [{ type, shape }];
     },
@@ -42,9 +56,13 @@ export const reductions: Readonly<Record<ReductionName, OperatorDefinition>> = {
   ReduceL2: reduce((x) => sums(x, (value) => value * value).map(Math.sqrt), { plain: true }),
   ReduceLogSum: reduce((x) => sums(x, (value) => value).map(Math.log), { plain: true }),
   ReduceLogSumExp: reduce(logSumExp, { plain: true }),
-  ReduceMax: reduce((x) => extremes(x, lowest(x.type), (candidate, best) => candidate > best), { types: [...numericTypes, 'bool'] }),
+  ReduceMax: reduce((x) => extremes(x, lowest(x.type), (candidate, best) => candidate > best), {
+    types: [...numericTypes, 'bool'],
+  }),
   ReduceMean: reduce((x) => sums(x, (value) => value).map((sum) => sum / x.groupSize), { plain: true }),
-  ReduceMin: reduce((x) => extremes(x, highest(x.type), (candidate, best) => candidate < best), { types: [...numericTypes, 'bool'] }),
+  ReduceMin: reduce((x) => extremes(x, highest(x.type), (candidate, best) => candidate < best), {
+    types: [...numericTypes, 'bool'],
+  }),
   ReduceProd: reduce((x) => fold(x, 1, (total, value) => total * value)),
   ReduceSum: reduce((x) => fold(x, 0, (total, value) => total + value)),
   ReduceSumSquare: reduce((x) => fold(x, 0, (total, value) => total + value * value)),
@@ -68,10 +86,14 @@ interface ReduceOptions {
 }
 
 /**
- * A Reduce operator: axes from input 1 (all where there are none), `keepdims`, `noop_with_empty_axes`. "No-op" means that nothing is
+ * A Reduce operator: axes from input 1 (all where there are none), `keepdims`, `noop_with_empty_axes`. "No-op" means
+ * that nothing is
  * joined: every element is a group of its own, so that ReduceL1 gives |x| then, as ONNX clarified after opset 21 and runtimes do.
  */
-function reduce(rule: (x: Groups) => Numbers, { types = numericTypes, plain = false }: ReduceOptions = {}): OperatorDefinition {
+function reduce(
+  rule: (x: Groups) => Numbers,
+  { types = numericTypes, plain = false }: ReduceOptions = {},
+): OperatorDefinition {
   return define({
     inputs: [1, 2],
     types: [types, int64Only],
@@ -113,8 +135,15 @@ function collapse(shape: readonly number[], axes: readonly number[]): readonly n
   return shape.map((dimension, axis) => (axes.includes(axis) ? 1 : dimension));
 }
 
-/** Folds each group, starting from `start`; `combine` may only use + − · and comparisons (64-bit integers pass through it). */
-function fold({ type, values, groups, groupCount }: Groups, start: number, combine: (total: number, value: number) => number): Numbers {
+/**
+ * Folds each group, starting from `start`; `combine` may only use + − · and comparisons (64-bit integers pass through
+ * it).
+ */
+function fold(
+  { type, values, groups, groupCount }: Groups,
+  start: number,
+  combine: (total: number, value: number) => number,
+): Numbers {
   const totals = scratch(type, groupCount).fill(literal(type, start));
   for (let index = 0; index < values.length; index++) {
     const group = groups[index] as number;
@@ -126,7 +155,8 @@ function fold({ type, values, groups, groupCount }: Groups, start: number, combi
 /** Σ f(x) of each group, in doubles. */
 function sums({ values, groups, groupCount }: Groups, f: (value: number) => number): Numbers {
   const totals = new Float64Array(groupCount);
-  for (let index = 0; index < values.length; index++) (totals[groups[index] as number] as number) += f(values[index] as number);
+  for (let index = 0; index < values.length; index++)
+    (totals[groups[index] as number] as number) += f(values[index] as number);
   return totals;
 }
 
@@ -182,7 +212,10 @@ function argument(better: (candidate: number, best: number) => boolean): Operato
         const start = Math.floor(group / inner) * length * inner + (group % inner);
         let best = 0;
         for (let position = 1; position < length; position++) {
-          const [candidate, leader] = [values[start + position * inner] as number, values[start + best * inner] as number];
+          const [candidate, leader] = [
+            values[start + position * inner] as number,
+            values[start + best * inner] as number,
+          ];
           if (better(candidate, leader) || (last && candidate === leader)) best = position;
         }
         data[group] = BigInt(best);

@@ -1,9 +1,19 @@
-// Resize: every axis that changes is resampled by itself, each new element a weighted sum of a few old ones. The table of these weights
-// (`resampledAxes`) is all there is to it; the gradient is the same sum the other way.
+// Resize: every axis that changes is resampled by itself, each new element a weighted sum of a few old ones. The table
+// of these weights (`resampledAxes`) is all there is to it; the gradient is the same sum the other way.
 
 import { floatAttribute, intAttribute, intsAttribute, type Node, stringAttribute } from '../graph.ts';
 import type { Tensor, ValueType } from '../tensor.ts';
-import { check, constantIntegers, define, floatTypes, type Inputs, int64Only, normalizeAxes, numericTypes, required } from './define.ts';
+import {
+  check,
+  constantIntegers,
+  define,
+  floatTypes,
+  type Inputs,
+  int64Only,
+  normalizeAxes,
+  numericTypes,
+  required,
+} from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { span } from './indexing.ts';
 import { type Numbers, plainNumbers, storePlain } from './numbers.ts';
@@ -19,7 +29,10 @@ export interface ResampledAxis {
   readonly axis: number;
   readonly input: number;
   readonly output: number;
-  /** For each new element, the old ones that it is a sum of; undefined where it lies outside of the region (extrapolation_value). */
+  /**
+   * For each new element, the old ones that it is a sum of; undefined where it lies outside of the region
+   * (extrapolation_value).
+   */
   readonly taps: readonly (readonly Tap[] | undefined)[];
 }
 
@@ -58,7 +71,9 @@ export const resize: OperatorDefinition = define({
     for (const { axis, output, taps } of axes) {
       const inner = span(shape, axis + 1);
       if (taps.some((tap) => tap === undefined))
-        values = values.map((value, place) => (taps[Math.floor(place / inner) % output] === undefined ? outside : value));
+        values = values.map((value, place) =>
+          taps[Math.floor(place / inner) % output] === undefined ? outside : value,
+        );
     }
     return [storePlain((result as ValueType).type, shape, values)];
   },
@@ -72,7 +87,8 @@ function resample(values: Numbers, shape: readonly number[], { axis, input, outp
       const to = (block * output + place) * inner;
       for (const { index, weight } of list ?? []) {
         const from = (block * input + index) * inner;
-        for (let lane = 0; lane < inner; lane++) (results[to + lane] as number) += weight * (values[from + lane] as number);
+        for (let lane = 0; lane < inner; lane++)
+          (results[to + lane] as number) += weight * (values[from + lane] as number);
       }
     });
   }
@@ -80,7 +96,11 @@ function resample(values: Numbers, shape: readonly number[], { axis, input, outp
 }
 
 /** The axes that change, with their weights. `constants`: the node's inputs; those behind the first must be known. */
-export function resampledAxes(node: Node, shape: readonly number[], constants: Inputs<Tensor>): readonly ResampledAxis[] {
+export function resampledAxes(
+  node: Node,
+  shape: readonly number[],
+  constants: Inputs<Tensor>,
+): readonly ResampledAxis[] {
   const axes = normalizeAxes(node, intsAttribute(node, 'axes') ?? shape.map((_, axis) => axis), shape.length);
   const roi = values(node, constants, 1);
   return sizesOf(node, axes, shape, constants).flatMap(({ axis, scale, output }, position) => {
@@ -116,7 +136,12 @@ interface AxisSize {
 }
 
 /** Scales and lengths of the axes, from input 2 (scales) or 3 (sizes). */
-function sizesOf(node: Node, axes: readonly number[], shape: readonly number[], constants: Inputs<Tensor>): readonly AxisSize[] {
+function sizesOf(
+  node: Node,
+  axes: readonly number[],
+  shape: readonly number[],
+  constants: Inputs<Tensor>,
+): readonly AxisSize[] {
   const [scales, sizes] = [values(node, constants, 2), values(node, constants, 3)];
   const given = scales ?? sizes;
   check(given && !(scales && sizes), node, () => 'needs either scales (input 2) or sizes (input 3)');
@@ -135,7 +160,8 @@ function sizesOf(node: Node, axes: readonly number[], shape: readonly number[], 
     }));
   const policy = stringAttribute(node, 'keep_aspect_ratio_policy', 'stretch');
   const ratios = given.map((size, index) => size / (lengths[index] as number));
-  if (policy === 'stretch') return axes.map((axis, index) => ({ axis, scale: ratios[index] as number, output: given[index] as number }));
+  if (policy === 'stretch')
+    return axes.map((axis, index) => ({ axis, scale: ratios[index] as number, output: given[index] as number }));
   check(
     policy === 'not_larger' || policy === 'not_smaller',
     node,
@@ -149,7 +175,12 @@ function sizesOf(node: Node, axes: readonly number[], shape: readonly number[], 
 function oldCoordinate(
   node: Node,
   place: number,
-  { input, output, scale, region: [start, end] }: { input: number; output: number; scale: number; region: readonly [number, number] },
+  {
+    input,
+    output,
+    scale,
+    region: [start, end],
+  }: { input: number; output: number; scale: number; region: readonly [number, number] },
 ): number {
   const mode = stringAttribute(node, 'coordinate_transformation_mode', 'half_pixel');
   switch (mode) {
@@ -166,9 +197,15 @@ function oldCoordinate(
     case 'tf_half_pixel_for_nn':
       return (place + 0.5) / scale;
     case 'tf_crop_and_resize':
-      return output > 1 ? start * (input - 1) + (place * (end - start) * (input - 1)) / (output - 1) : ((start + end) * (input - 1)) / 2;
+      return output > 1
+        ? start * (input - 1) + (place * (end - start) * (input - 1)) / (output - 1)
+        : ((start + end) * (input - 1)) / 2;
     default:
-      return check(false, node, () => `has coordinate_transformation_mode "${mode}", which ONNX does not know`) as never;
+      return check(
+        false,
+        node,
+        () => `has coordinate_transformation_mode "${mode}", which ONNX does not know`,
+      ) as never;
   }
 }
 
@@ -176,9 +213,14 @@ function oldCoordinate(
 function tapsAt(node: Node, old: number, scale: number, length: number): readonly Tap[] {
   const mode = stringAttribute(node, 'mode', 'nearest');
   if (mode === 'nearest') return [{ index: clamp(nearest(node, old), length), weight: 1 }];
-  check(mode === 'linear' || mode === 'cubic', node, () => `has mode "${mode}"; it may be "nearest", "linear" or "cubic"`);
+  check(
+    mode === 'linear' || mode === 'cubic',
+    node,
+    () => `has mode "${mode}"; it may be "nearest", "linear" or "cubic"`,
+  );
   const a = floatAttribute(node, 'cubic_coeff_a', -0.75);
-  const kernel = mode === 'linear' ? (distance: number) => Math.max(0, 1 - distance) : (distance: number) => cubic(distance, a);
+  const kernel =
+    mode === 'linear' ? (distance: number) => Math.max(0, 1 - distance) : (distance: number) => cubic(distance, a);
   const antialias = intAttribute(node, 'antialias', 0) !== 0;
   const stretch = antialias ? Math.min(1, scale) : 1;
   const reach = (mode === 'linear' ? 1 : 2) / stretch;

@@ -1,6 +1,9 @@
 // Functions of one real number that JavaScript's Math lacks, to about 1e-15 relative: slow and obvious.
 
-/** The error function, by its series of positive terms erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!! (Abramowitz & Stegun 7.1.6). */
+/**
+ * The error function, by its series of positive terms erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!! (Abramowitz &
+ * Stegun 7.1.6).
+ */
 export function erf(x: number): number {
   if (Number.isNaN(x)) return Number.NaN;
   if (Math.abs(x) > 6) return Math.sign(x); // 1 − erf(6) = 2e-17

@@ -33,7 +33,10 @@ test('Slice clamps, counts from the end and goes backwards', () => {
   assert.deepEqual(slice(3, 1), []);
   // ONNX clamps a start before the beginning to the first element; numpy would give nothing.
   assert.deepEqual(slice(-9, -1000, -1), [0]);
-  assert.deepEqual(result(runOperator('Slice', [upTo([0]), int64s([-1]), int64s([-9]), int64s([0]), int64s([-1])])), [[0], []]);
+  assert.deepEqual(result(runOperator('Slice', [upTo([0]), int64s([-1]), int64s([-9]), int64s([0]), int64s([-1])])), [
+    [0],
+    [],
+  ]);
 });
 
 test('Slice works on the axes it names and leaves the others', () => {
@@ -43,7 +46,10 @@ test('Slice works on the axes it names and leaves the others', () => {
     [1, 2, 4, 5],
   ]);
   assert.deepEqual(result(runOperator('Slice', [x, int64s([1, 0]), int64s([2, 1])])), [[1, 1], [3]]);
-  assert.match(operatorProblem('Slice', [x, int64s([0]), int64s([1]), int64s([2])]), /axis 2, which a value of rank 2 does not have/);
+  assert.match(
+    operatorProblem('Slice', [x, int64s([0]), int64s([1]), int64s([2])]),
+    /axis 2, which a value of rank 2 does not have/,
+  );
   assert.match(operatorProblem('Slice', [x, int64s([0, 0]), int64s([1, 1]), int64s([1, -1])]), /names an axis twice/);
   assert.match(operatorProblem('Slice', [x, int64s([0]), int64s([1]), int64s([0]), int64s([0])]), /has step 0/);
 });
@@ -84,7 +90,10 @@ test('Reshape: −1 takes the rest, 0 copies, allowzero means 0', () => {
   assert.deepEqual(shape([0, -1]), [2, 12]);
   assert.deepEqual(shape([0, 0, 2, 2]), [2, 3, 2, 2]);
   assert.deepEqual(result(runOperator('Reshape', [upTo([0, 3]), int64s([3, 0])], { allowzero: int(1) }))[0], [3, 0]);
-  assert.equal(operatorProblem('Reshape', [x, int64s([5, -1])]), 'Node "node" (Reshape) cannot reshape [2, 3, 4] to [5, -1].');
+  assert.equal(
+    operatorProblem('Reshape', [x, int64s([5, -1])]),
+    'Node "node" (Reshape) cannot reshape [2, 3, 4] to [5, -1].',
+  );
   assert.match(operatorProblem('Reshape', [x, int64s([-1, -1])]), /cannot reshape/);
   assert.match(operatorProblem('Reshape', [x, int64s([24, 1, 1, 0])]), /cannot reshape/);
 });
@@ -101,7 +110,11 @@ test('Reshape needs its target before running', () => {
 
 test('Split: sizes, equal parts, a smaller last part', () => {
   const x = upTo([7]);
-  const parts = (split: readonly number[] | undefined, count: number, attributes = {}): readonly (readonly number[])[] =>
+  const parts = (
+    split: readonly number[] | undefined,
+    count: number,
+    attributes = {},
+  ): readonly (readonly number[])[] =>
     runOperator('Split', split ? [x, int64s(split)] : [x], attributes, count).map(toNumbers);
   assert.deepEqual(parts([1, 0, 6], 3), [[0], [], [1, 2, 3, 4, 5, 6]]);
   assert.deepEqual(parts(undefined, 3, { num_outputs: int(3) }), [[0, 1, 2], [3, 4, 5], [6]]);
@@ -124,12 +137,18 @@ test('Transpose, Concat, Expand, Tile', () => {
     [2, 3, 1],
     [0, 1, 2, 3, 4, 5],
   ]);
-  assert.match(operatorProblem('Transpose', [x], { perm: ints([0, 0]) }), /perm \[0, 0\], which is no order of the axes of \[2, 3\]/);
+  assert.match(
+    operatorProblem('Transpose', [x], { perm: ints([0, 0]) }),
+    /perm \[0, 0\], which is no order of the axes of \[2, 3\]/,
+  );
   assert.deepEqual(result(runOperator('Concat', [x, float32([2, 1], [8, 9])], { axis: int(1) })), [
     [2, 4],
     [0, 1, 2, 8, 3, 4, 5, 9],
   ]);
-  assert.match(operatorProblem('Concat', [x, upTo([3, 1])], { axis: int(1) }), /joins \[2, 3\] and \[3, 1\] along axis 1/);
+  assert.match(
+    operatorProblem('Concat', [x, upTo([3, 1])], { axis: int(1) }),
+    /joins \[2, 3\] and \[3, 1\] along axis 1/,
+  );
   assert.deepEqual(result(runOperator('Expand', [float32([2, 1], [1, 2]), int64s([3, 1, 2])])), [
     [3, 2, 2],
     [1, 1, 2, 2, 1, 1, 2, 2, 1, 1, 2, 2],
@@ -158,12 +177,18 @@ test('Gather counts negative indices from the end and refuses wrong ones', () =>
     [3, 1, 2],
     [1, 0, 3, 2, 5, 4],
   ]);
-  assert.equal(operatorProblem('Gather', [x, int64([1], [3])]), 'Node "node" (Gather) reads index 3 where there are 3 elements.');
+  assert.equal(
+    operatorProblem('Gather', [x, int64([1], [3])]),
+    'Node "node" (Gather) reads index 3 where there are 3 elements.',
+  );
 });
 
 test('GatherElements and GatherND', () => {
   const x = float32([2, 2], [1, 2, 3, 4]);
-  assert.deepEqual(result(runOperator('GatherElements', [x, int64([2, 2], [0, 0, 1, 0])], { axis: int(1) }))[1], [1, 1, 4, 3]);
+  assert.deepEqual(
+    result(runOperator('GatherElements', [x, int64([2, 2], [0, 0, 1, 0])], { axis: int(1) }))[1],
+    [1, 1, 4, 3],
+  );
   assert.deepEqual(result(runOperator('GatherND', [x, int64([2, 2], [0, 0, 1, -1])])), [[2], [1, 4]]);
   assert.deepEqual(result(runOperator('GatherND', [x, int64([2, 1], [1, 0])])), [
     [2, 2],
@@ -174,7 +199,10 @@ test('GatherElements and GatherND', () => {
     [2, 2],
     [2, 3, 4, 5],
   ]);
-  assert.match(operatorProblem('GatherND', [x, int64([1, 3], [0, 0, 0])]), /cannot take indices \[1, 3\] from \[2, 2\]/);
+  assert.match(
+    operatorProblem('GatherND', [x, int64([1, 3], [0, 0, 0])]),
+    /cannot take indices \[1, 3\] from \[2, 2\]/,
+  );
 });
 
 test('ScatterElements: what is written twice is overwritten or reduced', () => {
@@ -198,7 +226,10 @@ test('ScatterND writes slices', () => {
   const x = float32([3, 2], [1, 2, 3, 4, 5, 6]);
   const [indices, updates] = [int64([2, 1], [2, 2]), float32([2, 2], [10, 20, 30, 40])];
   assert.deepEqual(result(runOperator('ScatterND', [x, indices, updates]))[1], [1, 2, 3, 4, 30, 40]);
-  assert.deepEqual(result(runOperator('ScatterND', [x, indices, updates], { reduction: string('add') }))[1], [1, 2, 3, 4, 45, 66]);
+  assert.deepEqual(
+    result(runOperator('ScatterND', [x, indices, updates], { reduction: string('add') }))[1],
+    [1, 2, 3, 4, 45, 66],
+  );
   assert.match(
     operatorProblem('ScatterND', [x, indices, float32([2], [1, 2])]),
     /cannot write updates \[2\] at indices \[2, 1\] into \[3, 2\]/,
@@ -219,7 +250,8 @@ test('OneHot: a new axis, negative indices, indices out of range', () => {
 });
 
 test('Constant reads whichever value it has', () => {
-  const constant = (attributes: Parameters<typeof runOperator>[2]): Tensor | undefined => runOperator('Constant', [], attributes)[0];
+  const constant = (attributes: Parameters<typeof runOperator>[2]): Tensor | undefined =>
+    runOperator('Constant', [], attributes)[0];
   assert.deepEqual(constant({ value: tensorAttribute(float32([2], [1, 2])) }), float32([2], [1, 2]));
   assert.deepEqual(constant({ value_int: int(7) }), scalar('int64', 7));
   assert.deepEqual(constant({ value_ints: ints([7, 8]) }), int64s([7, 8]));
@@ -234,14 +266,29 @@ test('Constant reads whichever value it has', () => {
 
 test('ConstantOfShape, EyeLike, Range, Shape, Size, Trilu', () => {
   assert.deepEqual(runOperator('ConstantOfShape', [int64s([2])])[0], float32([2], [0, 0]));
-  assert.deepEqual(runOperator('ConstantOfShape', [int64s([])], { value: tensorAttribute(int64s([3])) })[0], scalar('int64', 3));
-  assert.deepEqual(runOperator('EyeLike', [upTo([2, 3])], { k: int(1), dtype: int(7) })[0], int64([2, 3], [0, 1, 0, 0, 0, 1]));
-  assert.deepEqual(runOperator('Range', [scalar('int64', 10), scalar('int64', 4), scalar('int64', -3)])[0], int64s([10, 7]));
-  assert.deepEqual(runOperator('Range', [scalar('float32', 1), scalar('float32', 2), scalar('float32', 0.5)])[0], float32([2], [1, 1.5]));
+  assert.deepEqual(
+    runOperator('ConstantOfShape', [int64s([])], { value: tensorAttribute(int64s([3])) })[0],
+    scalar('int64', 3),
+  );
+  assert.deepEqual(
+    runOperator('EyeLike', [upTo([2, 3])], { k: int(1), dtype: int(7) })[0],
+    int64([2, 3], [0, 1, 0, 0, 0, 1]),
+  );
+  assert.deepEqual(
+    runOperator('Range', [scalar('int64', 10), scalar('int64', 4), scalar('int64', -3)])[0],
+    int64s([10, 7]),
+  );
+  assert.deepEqual(
+    runOperator('Range', [scalar('float32', 1), scalar('float32', 2), scalar('float32', 0.5)])[0],
+    float32([2], [1, 1.5]),
+  );
   assert.deepEqual(runOperator('Shape', [upTo([2, 3, 4])], { start: int(-2), end: int(9) })[0], int64s([3, 4]));
   assert.deepEqual(runOperator('Size', [upTo([2, 3])])[0], scalar('int64', 6));
   assert.deepEqual(result(runOperator('Trilu', [upTo([3, 3]), scalar('int64', 1)]))[1], [0, 1, 2, 0, 0, 5, 0, 0, 0]);
-  assert.deepEqual(result(runOperator('Trilu', [upTo([2, 3]), scalar('int64', -1)], { upper: int(0) }))[1], [0, 0, 0, 3, 0, 0]);
+  assert.deepEqual(
+    result(runOperator('Trilu', [upTo([2, 3]), scalar('int64', -1)], { upper: int(0) }))[1],
+    [0, 0, 0, 3, 0, 0],
+  );
 });
 
 test('DepthToSpace in both orders, and SpaceToDepth', () => {
@@ -269,5 +316,8 @@ test('elements of any type move: 64-bit integers keep every bit, halves their ra
   const big = { type: 'int64', shape: [2], data: BigInt64Array.of(2n ** 62n + 1n, -5n) } as const;
   assert.deepEqual(runOperator('Gather', [big, int64([1], [0])])[0]?.data, BigInt64Array.of(2n ** 62n + 1n));
   assert.deepEqual(runOperator('Pad', [big, int64s([1, 0])])[0]?.data, BigInt64Array.of(0n, 2n ** 62n + 1n, -5n));
-  assert.deepEqual(runOperator('Transpose', [tensor('float16', [1, 2], [0x3c00, 0xfc00])])[0], tensor('float16', [2, 1], [0x3c00, 0xfc00]));
+  assert.deepEqual(
+    runOperator('Transpose', [tensor('float16', [1, 2], [0x3c00, 0xfc00])])[0],
+    tensor('float16', [2, 1], [0x3c00, 0xfc00]),
+  );
 });

@@ -7,4 +7,9 @@ import { indexed } from './indexed.ts';
 import { movement } from './movement.ts';
 import type { ShapeName } from './names.ts';
 
-export const shapes: Readonly<Record<ShapeName, OperatorDefinition>> = { ...construction, ...cutting, ...indexed, ...movement };
+export const shapes: Readonly<Record<ShapeName, OperatorDefinition>> = {
+  ...construction,
+  ...cutting,
+  ...indexed,
+  ...movement,
+};

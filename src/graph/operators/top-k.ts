@@ -1,8 +1,18 @@
-// TopK: the k greatest (or least) elements along an axis, with their places. Of equal elements the first ones come first.
+// TopK: the k greatest (or least) elements along an axis, with their places. Of equal elements the first ones come
+// first.
 
 import { intAttribute } from '../graph.ts';
 import { allocate, elementCount, type Tensor, type ValueType } from '../tensor.ts';
-import { check, constantIntegers, define, int64Only, normalizeAxis, numericTypes, required, typeText } from './define.ts';
+import {
+  check,
+  constantIntegers,
+  define,
+  int64Only,
+  normalizeAxis,
+  numericTypes,
+  required,
+  typeText,
+} from './define.ts';
 import type { OperatorDefinition } from './definition.ts';
 import { span } from './indexing.ts';
 import { numbers } from './numbers.ts';
@@ -16,7 +26,11 @@ export const topK: OperatorDefinition = define({
   infer(node, inputs, constants) {
     const x = required(inputs, 0);
     const axis = normalizeAxis(node, intAttribute(node, 'axis', -1), x.shape.length);
-    check(elementCount(required(inputs, 1).shape) === 1, node, () => `wants one count, not ${typeText(required(inputs, 1))}`);
+    check(
+      elementCount(required(inputs, 1).shape) === 1,
+      node,
+      () => `wants one count, not ${typeText(required(inputs, 1))}`,
+    );
     check(node.outputs[0] && node.outputs[1], node, () => 'lacks one of its two outputs');
     const count = constantIntegers(node, inputs, constants, 1)?.[0] ?? 0;
     check(count >= 0 && count <= (x.shape[axis] as number), node, () => `wants ${count} of ${x.shape[axis]} elements`);

@@ -1,5 +1,6 @@
-// Sliding windows: what convolutions and pools share. Sizes from attributes (auto_pad, ceil_mode, dilations, pads, strides), and the
-// table that says which input element lies under which element of the kernel, for every place of the window.
+// Sliding windows: what convolutions and pools share. Sizes from attributes (auto_pad, ceil_mode, dilations, pads,
+// strides), and the table that says which input element lies under which element of the kernel, for every place of the
+// window.
 
 import { intsAttribute, type Node, stringAttribute } from '../graph.ts';
 import { elementCount } from '../tensor.ts';
@@ -20,7 +21,13 @@ export interface Window {
   readonly output: readonly number[];
 }
 
-export const windowAttributes = { auto_pad: 'string', dilations: 'ints', kernel_shape: 'ints', pads: 'ints', strides: 'ints' } as const;
+export const windowAttributes = {
+  auto_pad: 'string',
+  dilations: 'ints',
+  kernel_shape: 'ints',
+  pads: 'ints',
+  strides: 'ints',
+} as const;
 
 /** The window of a Conv or a pool over `input`. `ceil` rounds the number of places up (pools' ceil_mode). */
 export function windowOf(node: Node, input: readonly number[], kernel: readonly number[], ceil = false): Window {
@@ -32,7 +39,11 @@ export function windowOf(node: Node, input: readonly number[], kernel: readonly 
     const begin = padsBegin[axis] as number;
     if (autoPad.startsWith('SAME')) return Math.ceil(size / stride);
     const room = size + begin + (padsEnd[axis] as number) - (reach[axis] as number);
-    check(room >= 0, node, () => `has a window of ${shapeText(reach)} (dilated) that is larger than its padded input ${shapeText(input)}`);
+    check(
+      room >= 0,
+      node,
+      () => `has a window of ${shapeText(reach)} (dilated) that is larger than its padded input ${shapeText(input)}`,
+    );
     const count = (ceil ? Math.ceil(room / stride) : Math.floor(room / stride)) + 1;
     // A window that would start in the padding after the input is dropped, so every window touches the input.
     return ceil && (count - 1) * stride >= size + begin ? count - 1 : count;
@@ -90,7 +101,10 @@ export function checkAutoPad(node: Node, autoPad: string): void {
 }
 
 /** Splits a total of padding in two halves; the odd one goes to the end (UPPER) or to the beginning (LOWER). */
-export function splitPadding(totals: readonly number[], autoPad: string): readonly [begin: readonly number[], end: readonly number[]] {
+export function splitPadding(
+  totals: readonly number[],
+  autoPad: string,
+): readonly [begin: readonly number[], end: readonly number[]] {
   const small = totals.map((total) => Math.floor(total / 2));
   const large = totals.map((total) => Math.ceil(total / 2));
   return autoPad === 'SAME_LOWER' ? [large, small] : [small, large];
@@ -114,8 +128,8 @@ function windowPads(
 }
 
 /**
- * table[place · kernelCount + k]: the offset in the spatial input that element k of the kernel covers at this place of the window,
- * −1 where that lies in the padding.
+ * table[place · kernelCount + k]: the offset in the spatial input that element k of the kernel covers at this place of
+ * the window, −1 where that lies in the padding.
  */
 export function windowTable({ input, kernel, strides, dilations, padsBegin, output }: Window): Int32Array {
   const [places, taps] = [elementCount(output), elementCount(kernel)];
@@ -127,8 +141,10 @@ export function windowTable({ input, kernel, strides, dilations, padsBegin, outp
       for (let axis = 0; axis < input.length && offset >= 0; axis++) {
         const at = Math.floor(place / (placeStrides[axis] as number)) % (output[axis] as number);
         const under = Math.floor(tap / (tapStrides[axis] as number)) % (kernel[axis] as number);
-        const position = at * (strides[axis] as number) - (padsBegin[axis] as number) + under * (dilations[axis] as number);
-        offset = position >= 0 && position < (input[axis] as number) ? offset + position * (inputStrides[axis] as number) : -1;
+        const position =
+          at * (strides[axis] as number) - (padsBegin[axis] as number) + under * (dilations[axis] as number);
+        offset =
+          position >= 0 && position < (input[axis] as number) ? offset + position * (inputStrides[axis] as number) : -1;
       }
       table[place * taps + tap] = offset;
     }

@@ -7,7 +7,12 @@ import { backups, holdersAfter } from './backups.ts';
 function layout(...stages: readonly (readonly [devices: readonly string[], samples: readonly number[]])[]): PlanLayout {
   return {
     ...{ planner: 'test', schedule: '1f1b', batchSize: 4, microBatchSize: 4, microBatchCount: 1 },
-    stages: stages.map(([devices, samples], index) => ({ layers: [index, index + 1] as const, devices, samples, inFlight: 1 })),
+    stages: stages.map(([devices, samples], index) => ({
+      layers: [index, index + 1] as const,
+      devices,
+      samples,
+      inFlight: 1,
+    })),
   };
 }
 

@@ -1,23 +1,29 @@
-// Topology-driven replication (Asteroid §3.4, module 2): a stage on a single device keeps a copy of its model on one device of the next
-// stage, the last stage on one of the stage before it (in the paper on one of the first). Stages on several devices are copies of each other already.
+// Topology-driven replication (Asteroid §3.4, module 2): a stage on a single device keeps a copy of its model on one
+// device of the next stage, the last stage on one of the stage before it (in the paper on one of the first). Stages on
+// several devices are copies of each other already.
 
 import type { PlanLayout } from '../../cluster/cluster.ts';
 import { layerCountOf } from './survivors.ts';
 
 export interface BackupOptions {
-  /** Memory that a device has left beside its own stage, in bytes; where it is given, the device of a group with the most is chosen. */
+  /**
+   * Memory that a device has left beside its own stage, in bytes; where it is given, the device of a group with the
+   * most is chosen.
+   */
   readonly spareBytes?: (device: string) => number;
   /**
-   * Where the last stage is copied to. With 'previous' the stage that takes over the last one's layers has them already, which are often most of the
-   * model's weights, and the first and the last stage may be lost together; but the loss of both of the last two costs both. 'first' is the paper's
-   * ring: the loss of two neighbours, the last and the first among them, costs one stage. Default 'previous'.
+   * Where the last stage is copied to. With 'previous' the stage that takes over the last one's layers has them
+   * already, which are often most of the model's weights, and the first and the last stage may be lost together; but
+   * the loss of both of the last two costs both. 'first' is the paper's ring: the loss of two neighbours, the last and
+   * the first among them, costs one stage. Default 'previous'.
    */
   readonly lastTo?: 'first' | 'previous';
 }
 
 /**
- * By stage that stands on a single device: the device that keeps its copy. Of several in the next stage, the one with the most memory to
- * spare, else the smallest share of samples, else the first in the plan. Empty for a plan of one stage: there is no other device to ask.
+ * By stage that stands on a single device: the device that keeps its copy. Of several in the next stage, the one with
+ * the most memory to spare, else the smallest share of samples, else the first in the plan. Empty for a plan of one
+ * stage: there is no other device to ask.
  */
 export function backups(
   { stages }: PlanLayout,
@@ -41,8 +47,9 @@ export function backups(
 }
 
 /**
- * By layer: the devices that hold its state when the plan's `lost` devices are gone: those of its stage, and the one that keeps its stage's
- * copy. Empty where only a checkpoint has it. `copies` is where stages are copied to; default: where `backups` says, as if all copies stood.
+ * By layer: the devices that hold its state when the plan's `lost` devices are gone: those of its stage, and the one
+ * that keeps its stage's copy. Empty where only a checkpoint has it. `copies` is where stages are copied to; default:
+ * where `backups` says, as if all copies stood.
  */
 export function holdersAfter(
   plan: PlanLayout,

@@ -15,8 +15,14 @@ function* everyCut(layerCount: number, partCount: number, start = 0): Generator<
       for (const rest of everyCut(layerCount, partCount - 1, end)) yield [end, ...rest];
 }
 
-/** A problem with tight memory now and then, some layers that may not be replicated, and groups of one or two devices. */
-function randomGroups(seed: number): { readonly problem: Problem; readonly groups: readonly Group[]; readonly random: Random } {
+/**
+ * A problem with tight memory now and then, some layers that may not be replicated, and groups of one or two devices.
+ */
+function randomGroups(seed: number): {
+  readonly problem: Problem;
+  readonly groups: readonly Group[];
+  readonly random: Random;
+} {
   const random = createRandom(seed, 66);
   const [deviceCount, layerCount] = [3 + random.integer(3), 4 + random.integer(5)];
   const { profile, cluster } = randomInstance(seed, { deviceCount, layerCount });
@@ -30,14 +36,18 @@ function randomGroups(seed: number): { readonly problem: Problem; readonly group
     const start = sizes.slice(0, index).reduce((sum, own) => sum + own, 0);
     const devices = problem.devices.slice(start, start + size);
     const missingBytes = layers.map(({ weightBytes }) => (random.uniform() < 0.5 ? 0 : weightBytes));
-    return devices.length === 0 ? [] : [{ devices, inFlight: inFlight('1f1b', index, sizes.length + 1, 4), missingBytes }];
+    return devices.length === 0
+      ? []
+      : [{ devices, inFlight: inFlight('1f1b', index, sizes.length + 1, 4), missingBytes }];
   });
   return { problem, groups, random };
 }
 
 function bottleneck(ends: readonly number[], { stageMs, crossMs }: CutCosts, crossings: number): number {
   return Math.max(
-    ...ends.map((end, group) => Math.max(stageMs(group, ends[group - 1] ?? 0, end), crossings * crossMs(group, ends[group - 1] ?? 0))),
+    ...ends.map((end, group) =>
+      Math.max(stageMs(group, ends[group - 1] ?? 0, end), crossings * crossMs(group, ends[group - 1] ?? 0)),
+    ),
   );
 }
 
@@ -66,16 +76,25 @@ test('500 random groups, against every cut: the least bytes within the slack of 
     assert.equal(chosen.length, 2, `seed ${seed}`);
     for (const [index, slack] of [0.01, 0.3].entries()) {
       const ends = chosen[index] ?? [];
-      assert.ok(ends.every((end, group) => end > (ends[group - 1] ?? 0)) && ends.at(-1) === layerCount, `seed ${seed}: ${ends}`);
+      assert.ok(
+        ends.every((end, group) => end > (ends[group - 1] ?? 0)) && ends.at(-1) === layerCount,
+        `seed ${seed}: ${ends}`,
+      );
       const ms = bottleneck(ends, costs, crossings);
       assert.ok(ms <= best * (1 + slack) * 1.005, `seed ${seed}: ${ms} ms, the best cut ${best} ms`);
       const leastBytes = Math.min(...all.filter((cut) => cut.ms <= best * (1 + slack)).map(({ bytes }) => bytes));
-      assert.ok(movedBytes(ends, costs) <= leastBytes, `seed ${seed}: ${movedBytes(ends, costs)} bytes, ${leastBytes} would do`);
+      assert.ok(
+        movedBytes(ends, costs) <= leastBytes,
+        `seed ${seed}: ${movedBytes(ends, costs)} bytes, ${leastBytes} would do`,
+      );
     }
     if (movedBytes(chosen[1] ?? [], costs) < movedBytes(chosen[0] ?? [], costs)) cheaperCount++;
     foundCount++;
   }
-  assert.ok(foundCount > 200 && emptyCount > 10 && cheaperCount > 50, `${foundCount} found, ${emptyCount} empty, ${cheaperCount} cheaper`);
+  assert.ok(
+    foundCount > 200 && emptyCount > 10 && cheaperCount > 50,
+    `${foundCount} found, ${emptyCount} empty, ${cheaperCount} cheaper`,
+  );
 });
 
 test('a stage fits exactly where eq. 3 says so, by hand', () => {
@@ -98,7 +117,8 @@ test('a stage fits exactly where eq. 3 says so, by hand', () => {
           const free = (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB - 3 * weights;
           return Math.min(microBatchSize, Math.max(0, Math.floor(free / (ahead * saved))));
         });
-        const mayShare = devices.length > 1 && (replicateBatchDependent || range.every((layer) => layer.batchDependent !== true));
+        const mayShare =
+          devices.length > 1 && (replicateBatchDependent || range.every((layer) => layer.batchDependent !== true));
         const held = mayShare ? most.reduce((sum, share) => sum + share, 0) : Math.max(...most);
         assert.equal(
           Number.isFinite(costs.stageMs(group, first, end)),

@@ -1,10 +1,11 @@
-// Where the stages of a pipeline that lost devices are cut (Asteroid §3.4, module 3): each stage keeps its devices and its place, and gets a
-// share of the layers by its devices' computing capacity, within their memory. Of the cuts that are nearly as good as the best, the one that
-// moves the fewest bytes, which is what makes the change small. The paper counts FLOPs; here are times, so layers that run badly on a device
-// count for what they take.
+// Where the stages of a pipeline that lost devices are cut (Asteroid §3.4, module 3): each stage keeps its devices and
+// its place, and gets a share of the layers by its devices' computing capacity, within their memory. Of the cuts that
+// are nearly as good as the best, the one that moves the fewest bytes, which is what makes the change small. The paper
+// counts FLOPs; here are times, so layers that run badly on a device count for what they take.
 //
-// A stage's time and memory only grow with its layers. So for a bound on the slowest part, each stage that ends at a layer may begin in one
-// window, which two pointers find; the least bound with a way through the windows is found by bisection. O(layers · groups) for a bound.
+// A stage's time and memory only grow with its layers. So for a bound on the slowest part, each stage that ends at a
+// layer may begin in one window, which two pointers find; the least bound with a way through the windows is found by
+// bisection. O(layers · groups) for a bound.
 
 import { slowestInGroup } from '../../cluster/links.ts';
 import { stageMemoryBytes } from '../../cluster/memory.ts';
@@ -25,11 +26,15 @@ export interface Group {
 /** What the search for cuts asks about groups; all constant in the number of layers. */
 export interface CutCosts {
   /**
-   * A group's time for layers [first, end), one micro-batch forward and backward and its part of the AllReduce; Infinity where they do not fit.
-   * With `first` going down it only grows, but where layers come in that only one device may have: that one pays no AllReduce.
+   * A group's time for layers [first, end), one micro-batch forward and backward and its part of the AllReduce;
+   * Infinity where they do not fit. With `first` going down it only grows, but where layers come in that only one
+   * device may have: that one pays no AllReduce.
    */
   readonly stageMs: (group: number, first: number, end: number) => number;
-  /** By group and end: the first layer from which on a stage is shared by the devices of the group; the end itself for a single device. */
+  /**
+   * By group and end: the first layer from which on a stage is shared by the devices of the group; the end itself for a
+   * single device.
+   */
   readonly sharedFrom: readonly Int32Array[];
   /** The time of the border in front of layer `cut` for one micro-batch, from group − 1 to group. */
   readonly crossMs: (group: number, cut: number) => number;
@@ -37,27 +42,37 @@ export interface CutCosts {
   readonly movedBytes: (group: number, first: number, end: number) => number;
 }
 
-/** Prefix sums over the layers of a device's time at a share, and by end the first layer from which on a stage fits its memory. */
+/**
+ * Prefix sums over the layers of a device's time at a share, and by end the first layer from which on a stage fits its
+ * memory.
+ */
 interface Timed {
   readonly ms: Float64Array;
   readonly fitsFrom: Int32Array;
 }
 
 /**
- * Prepares the costs. A group shares a micro-batch by its devices' capacity for the whole model, v_d (eq. 9); the final shares are settled
- * when the cuts are known.
+ * Prepares the costs. A group shares a micro-batch by its devices' capacity for the whole model, v_d (eq. 9); the final
+ * shares are settled when the cuts are known.
  */
 export function cutCosts(problem: Problem, groups: readonly Group[]): CutCosts {
   const { profile, table } = problem;
   const shares = groups.map(({ devices }) => capacityShares(problem, devices));
   const alone = groups.map(({ devices, inFlight }) => devices.map((device) => aloneCost(problem, device, inFlight)));
-  const together = groups.map((group, index) => (group.devices.length < 2 ? undefined : togetherCost(problem, group, shares[index] ?? [])));
+  const together = groups.map((group, index) =>
+    group.devices.length < 2 ? undefined : togetherCost(problem, group, shares[index] ?? []),
+  );
   const missing = groups.map(({ missingBytes }) => prefixSums(missingBytes));
-  const sides = groups.map(({ devices }, group) => ({ devices: devices.map(({ place }) => place), samples: shares[group] ?? [] }));
+  const sides = groups.map(({ devices }, group) => ({
+    devices: devices.map(({ place }) => place),
+    samples: shares[group] ?? [],
+  }));
   const borders = sides.map((to, group) => {
     const from = sides[group - 1];
     if (from === undefined) return new Float64Array(0);
-    return Float64Array.from(profile.layers, (_, cut) => transferMs(table, from, to, profile.layers[cut - 1]?.outputBytes ?? 0));
+    return Float64Array.from(profile.layers, (_, cut) =>
+      transferMs(table, from, to, profile.layers[cut - 1]?.outputBytes ?? 0),
+    );
   });
   const replicableFrom = windowOf(profile.layers.length, (first, end) => mayReplicate(problem, first, end));
   const never = Int32Array.from({ length: profile.layers.length + 1 }, (_, end) => end);
@@ -91,7 +106,10 @@ function layerMs({ classes, profile }: Problem, { classIndex }: PlannerDevice, s
   const sums = new Float64Array(profile.layers.length + 1);
   for (let layer = 0; layer < profile.layers.length; layer++) {
     const at = (row: number): number =>
-      [times?.forward[row], times?.backward[row]].reduce((ms, all) => ms + (all === undefined ? 0 : rangeOf(all, layer, layer + 1)), 0);
+      [times?.forward[row], times?.backward[row]].reduce(
+        (ms, all) => ms + (all === undefined ? 0 : rangeOf(all, layer, layer + 1)),
+        0,
+      );
     // Beyond the last measured size, noise in a profile can make a line fall below zero.
     sums[layer + 1] = (sums[layer] as number) + Math.max(0, lowerWeight * at(lower) + upperWeight * at(upper));
   }
@@ -118,19 +136,27 @@ function togetherCost(problem: Problem, { devices, inFlight }: Group, shares: re
   const count = devices.length;
   const fits = (first: number, end: number): boolean => {
     const demand = stageDemand(problem, first, end, inFlight);
-    return devices.reduce((held, { memoryBytes }) => held + largestShare(demand, memoryBytes, microBatchSize), 0) >= microBatchSize;
+    return (
+      devices.reduce((held, { memoryBytes }) => held + largestShare(demand, memoryBytes, microBatchSize), 0) >=
+      microBatchSize
+    );
   };
   const places = devices.map(({ place }) => place);
   const { bandwidthMbps, latencyMs } = slowestInGroup(table, places);
   const byteMs = (2 * (count - 1) * 8) / (count * bandwidthMbps * 1000) / microBatchCount;
   // Devices of a class have the same share and the same time.
   const distinct = devices.flatMap((device, index) =>
-    devices.findIndex(({ classIndex }) => classIndex === device.classIndex) === index ? [layerMs(problem, device, shares[index] ?? 0)] : [],
+    devices.findIndex(({ classIndex }) => classIndex === device.classIndex) === index
+      ? [layerMs(problem, device, shares[index] ?? 0)]
+      : [],
   );
   return {
     ms: distinct,
     fitsFrom: windowOf(profile.layers.length, fits),
-    reduceMs: Float64Array.from({ length: profile.layers.length + 1 }, (_, layer) => sums.weightBytes(0, layer) * byteMs),
+    reduceMs: Float64Array.from(
+      { length: profile.layers.length + 1 },
+      (_, layer) => sums.weightBytes(0, layer) * byteMs,
+    ),
     latencyMs: (2 * (count - 1) * latencyMs) / microBatchCount,
   };
 }
@@ -142,7 +168,10 @@ function sharedMs({ ms, fitsFrom, reduceMs, latencyMs }: TogetherCost, first: nu
   return slowest + rangeOf(reduceMs, first, end) + latencyMs;
 }
 
-/** By end: the first layer from which on `fits`; the end itself where not even one layer does. Needs a `fits` that holds for parts of a range. */
+/**
+ * By end: the first layer from which on `fits`; the end itself where not even one layer does. Needs a `fits` that holds
+ * for parts of a range.
+ */
 function windowOf(layerCount: number, fits: (first: number, end: number) => boolean): Int32Array {
   const window = new Int32Array(layerCount + 1);
   let first = 0;
@@ -171,11 +200,17 @@ function longestLayerMs(layerCount: number, groupCount: number, { stageMs }: Cut
 /** What no part of a pipeline may take longer than. */
 interface Bound {
   readonly ms: number;
-  /** How often a border counts for one micro-batch: 1 where its two directions work side by side, 2 where one waits for the other (eq. 6). */
+  /**
+   * How often a border counts for one micro-batch: 1 where its two directions work side by side, 2 where one waits for
+   * the other (eq. 6).
+   */
   readonly crossings: 1 | 2;
 }
 
-/** Where the stages of a group may begin under a bound, by their end: in [alone, until) on one device, in [shared, end) on all. */
+/**
+ * Where the stages of a group may begin under a bound, by their end: in [alone, until) on one device, in [shared, end)
+ * on all.
+ */
 interface Windows {
   readonly alone: Int32Array;
   readonly until: Int32Array;
@@ -184,17 +219,25 @@ interface Windows {
   readonly mayCut: Uint8Array;
 }
 
-function windowsOf(layerCount: number, group: number, { stageMs, sharedFrom, crossMs }: CutCosts, { ms, crossings }: Bound): Windows {
+function windowsOf(
+  layerCount: number,
+  group: number,
+  { stageMs, sharedFrom, crossMs }: CutCosts,
+  { ms, crossings }: Bound,
+): Windows {
   const until = sharedFrom[group] as Int32Array;
   const isShared = (first: number, end: number): boolean => first >= (until[end] as number);
   const isNeverShared = until.every((from, end) => from === end);
   const mayCut = new Uint8Array(layerCount);
-  for (let cut = 0; cut < layerCount; cut++) if (group === 0 ? cut === 0 : crossings * crossMs(group, cut) <= ms) mayCut[cut] = 1;
+  for (let cut = 0; cut < layerCount; cut++)
+    if (group === 0 ? cut === 0 : crossings * crossMs(group, cut) <= ms) mayCut[cut] = 1;
   return {
     until,
     mayCut,
     alone: windowOf(layerCount, (first, end) => isShared(first, end) || stageMs(group, first, end) <= ms),
-    shared: isNeverShared ? until : windowOf(layerCount, (first, end) => isShared(first, end) && stageMs(group, first, end) <= ms),
+    shared: isNeverShared
+      ? until
+      : windowOf(layerCount, (first, end) => isShared(first, end) && stageMs(group, first, end) <= ms),
   };
 }
 
@@ -206,7 +249,8 @@ function hasWay(layerCount: number, groups: readonly Windows[]): boolean {
   const cuts = new Int32Array(layerCount + 1);
   const holds = (from: number, to: number): boolean => to > from && (cuts[to] as number) > (cuts[from] as number);
   for (const { alone, until, shared, mayCut } of groups) {
-    for (let cut = 0; cut < layerCount; cut++) cuts[cut + 1] = (cuts[cut] as number) + (reached[cut] as number) * (mayCut[cut] as number);
+    for (let cut = 0; cut < layerCount; cut++)
+      cuts[cut + 1] = (cuts[cut] as number) + (reached[cut] as number) * (mayCut[cut] as number);
     const next = new Uint8Array(layerCount + 1);
     for (let end = 1; end <= layerCount; end++)
       if (holds(alone[end] as number, until[end] as number) || holds(shared[end] as number, end)) next[end] = 1;
@@ -216,8 +260,9 @@ function hasWay(layerCount: number, groups: readonly Windows[]): boolean {
 }
 
 /**
- * For each slack, where each group's layers end: the least bytes moved among the cuts whose slowest part is within that share of the best, which
- * is found to half a hundredth; of several, the most even one. Each group gets at least one layer. Empty when nothing fits.
+ * For each slack, where each group's layers end: the least bytes moved among the cuts whose slowest part is within that
+ * share of the best, which is found to half a hundredth; of several, the most even one. Each group gets at least one
+ * layer. Empty when nothing fits.
  */
 export function chooseCuts(
   layerCount: number,
@@ -239,7 +284,10 @@ export function chooseCuts(
   return slacks.map((slack) => cheapestCuts(layerCount, costs, windows(high * (1 + slack))));
 }
 
-/** The ends that move the fewest bytes through these windows, which have a way; of several, those with the least sum of squared times. */
+/**
+ * The ends that move the fewest bytes through these windows, which have a way; of several, those with the least sum of
+ * squared times.
+ */
 function cheapestCuts(layerCount: number, { stageMs, movedBytes }: CutCosts, groups: readonly Windows[]): number[] {
   const width = layerCount + 1;
   const begins = new Int32Array((groups.length + 1) * width);

@@ -54,7 +54,16 @@ test('light moves what is missing, all pairs at once; heavy gathers everything, 
   assert.deepEqual([found.heavy.migrationMs, found.heavy.totalMs], [11, 126]);
   assert.equal(found.speedup, 126 / 17.5);
   assert.equal(found.throughputRatio, light.plan.predicted.samplesPerS / heavy.plan.predicted.samplesPerS);
-  const adam = recoveryEstimate({ plan, profile, cluster, lost: ['b'], detectionMs: 0, optimizerState: 2, light, heavy });
+  const adam = recoveryEstimate({
+    plan,
+    profile,
+    cluster,
+    lost: ['b'],
+    detectionMs: 0,
+    optimizerState: 2,
+    light,
+    heavy,
+  });
   // Adam's means and squares travel during the first round.
   assert.deepEqual([adam.light.bytes, adam.light.migrationMs], [6000, 2.5]);
 });
@@ -63,7 +72,16 @@ test('two neighbours at once: what only they had comes from the checkpoint', () 
   const one = { plan: planned(layout([0, 4, 'a'])), planningMs: 0 };
   // In the paper's ring a keeps c's copy.
   const copies = backups(plan, { lastTo: 'first' });
-  const { losses, light } = recoveryEstimate({ plan, profile, cluster, copies, lost: ['b', 'c'], detectionMs: 0, light: one, heavy: one });
+  const { losses, light } = recoveryEstimate({
+    plan,
+    profile,
+    cluster,
+    copies,
+    lost: ['b', 'c'],
+    detectionMs: 0,
+    light: one,
+    heavy: one,
+  });
   assert.deepEqual(
     losses.map(({ device, restoredFrom }) => [device, restoredFrom]),
     [
@@ -73,10 +91,29 @@ test('two neighbours at once: what only they had comes from the checkpoint', () 
   );
   // Layer 1 over the default link.
   assert.deepEqual([light.moves, light.migrationMs], [[{ layers: [1, 2], from: null, to: 'a' }], 2.5]);
-  const momentum = { plan, profile, cluster, copies, lost: ['b', 'c'], detectionMs: 0, light: one, heavy: one, optimizerState: 1 } as const;
+  const momentum = {
+    plan,
+    profile,
+    cluster,
+    copies,
+    lost: ['b', 'c'],
+    detectionMs: 0,
+    light: one,
+    heavy: one,
+    optimizerState: 1,
+  } as const;
   assert.equal(recoveryEstimate(momentum).light.migrationMs, 4.5);
   assert.throws(
-    () => recoveryEstimate({ plan: layout([0, 4, 'a']), profile, cluster, lost: ['b'], detectionMs: 0, light: one, heavy: one }),
+    () =>
+      recoveryEstimate({
+        plan: layout([0, 4, 'a']),
+        profile,
+        cluster,
+        lost: ['b'],
+        detectionMs: 0,
+        light: one,
+        heavy: one,
+      }),
     {
       name: 'InputError',
       message: 'The plan gives device "b" nothing to do, so that its loss changes nothing; name a device of the plan.',
@@ -86,40 +123,86 @@ test('two neighbours at once: what only they had comes from the checkpoint', () 
 
 test('a predicted loss: the reserve plan costs no time, several losses are planned for when they come', () => {
   let clockMs = 0;
-  const ask = { cluster, profile, current: plan, batchSize: 4, optimizerState: 0 as const, replicateBatchDependent: false };
+  const ask = {
+    cluster,
+    profile,
+    current: plan,
+    batchSize: 4,
+    optimizerState: 0 as const,
+    replicateBatchDependent: false,
+  };
   const one = predictLoss({ ...ask, lost: ['a'], detectionMs: 3000, now: () => (clockMs += 7) });
   assert.deepEqual([one.light.planningMs, one.heavy.planningMs], [0, 7]);
   assert.deepEqual(one.light.plan, lightReplan({ plan, profile, cluster, lost: ['a'] }));
   assert.equal(one.before.predicted.samplesPerS, one.samplesPerSBefore);
-  assert.equal(predictLoss({ ...ask, lost: ['a', 'b'], detectionMs: 0, now: () => (clockMs += 7) }).light.planningMs, 7);
+  assert.equal(
+    predictLoss({ ...ask, lost: ['a', 'b'], detectionMs: 0, now: () => (clockMs += 7) }).light.planningMs,
+    7,
+  );
   const refused = (lost: string, message: string, of: Cluster = cluster): void =>
-    assert.throws(() => predictLoss({ ...ask, cluster: of, lost: [lost], detectionMs: 0, now: () => 0 }), { name: 'InputError', message });
+    assert.throws(() => predictLoss({ ...ask, cluster: of, lost: [lost], detectionMs: 0, now: () => 0 }), {
+      name: 'InputError',
+      message,
+    });
   refused('q', 'The cluster has no device "q"; name one of a, b, c.');
-  refused('b', 'Device "b" holds the data, and nothing trains without it; name another dataDevice in the cluster first.', {
-    ...cluster,
-    dataDevice: 'b',
-  });
+  refused(
+    'b',
+    'Device "b" holds the data, and nothing trains without it; name another dataDevice in the cluster first.',
+    {
+      ...cluster,
+      dataDevice: 'b',
+    },
+  );
 });
 
 test('a loss after which the same micro-batches fit nowhere: why, and the plan that is made then, with the time that it takes', () => {
-  // A MiB of weights in a layer, with as much of gradients; of each sample a MiB is kept for the backward pass of each layer.
+  // A MiB of weights in a layer, with as much of gradients; of each sample a MiB is kept for the backward pass of each
+  // layer.
   const mib = 2 ** 20;
   const heavyLayers = profile.layers.map((layer) => ({ ...layer, weightBytes: mib, savedBytes: mib }));
   const devices = cluster.devices.slice(0, 2).map((device) => ({ ...device, memoryMiB: 18 }));
-  const ask = { cluster: { ...cluster, devices }, profile: { ...profile, layers: heavyLayers }, batchSize: 4, optimizerState: 0 as const };
+  const ask = {
+    cluster: { ...cluster, devices },
+    profile: { ...profile, layers: heavyLayers },
+    batchSize: 4,
+    optimizerState: 0 as const,
+  };
   const four: PlanLayout = {
     ...{ planner: 'test', schedule: '1f1b', batchSize: 4, microBatchSize: 4, microBatchCount: 1 },
-    stages: ['a', 'b'].map((device, stage) => ({ layers: [2 * stage, 2 * stage + 2], devices: [device], samples: [4], inFlight: 1 })),
+    stages: ['a', 'b'].map((device, stage) => ({
+      layers: [2 * stage, 2 * stage + 2],
+      devices: [device],
+      samples: [4],
+      inFlight: 1,
+    })),
   };
   let clockMs = 0;
   const now = (): number => (clockMs += 7);
-  const found = predictLoss({ ...ask, current: four, replicateBatchDependent: false, lost: ['b'], detectionMs: 3, now });
+  const found = predictLoss({
+    ...ask,
+    current: four,
+    replicateBatchDependent: false,
+    lost: ['b'],
+    detectionMs: 3,
+    now,
+  });
   // Alone, a needs 8 MiB and 4 for each sample.
   assert.match(found.refusal ?? '', /device "a" has 18 MiB and lacks 6 MiB/);
-  assert.deepEqual([found.light.plan.microBatchSize, found.light.plan.stages.map((stage) => stage.devices)], [1, [['a']]]);
+  assert.deepEqual(
+    [found.light.plan.microBatchSize, found.light.plan.stages.map((stage) => stage.devices)],
+    [1, [['a']]],
+  );
   assert.ok((found.light.plan.predicted.peakMemoryMiB['a'] ?? 0) <= 18);
   assert.equal(found.light.planningMs, 7, 'nothing was in reserve');
   const roomy = { ...ask.cluster, devices: devices.map((device) => ({ ...device, memoryMiB: 24 })) };
-  const fits = predictLoss({ ...ask, cluster: roomy, current: four, replicateBatchDependent: false, lost: ['b'], detectionMs: 3, now });
+  const fits = predictLoss({
+    ...ask,
+    cluster: roomy,
+    current: four,
+    replicateBatchDependent: false,
+    lost: ['b'],
+    detectionMs: 3,
+    now,
+  });
   assert.deepEqual([fits.refusal, fits.light.planningMs, fits.light.plan.microBatchSize], [undefined, 0, 4]);
 });

@@ -1,6 +1,6 @@
-// How long a recovery takes and how fast training is afterwards, light (Asteroid §3.4's replay) beside heavy (its straw man: gather all stage
-// models, plan anew, distribute them again). Predicted from a plan, before anything is lost. Planning takes time on a clock, which this
-// module has none of: the plans come from the caller, who measured them.
+// How long a recovery takes and how fast training is afterwards, light (Asteroid §3.4's replay) beside heavy (its straw
+// man: gather all stage models, plan anew, distribute them again). Predicted from a plan, before anything is lost.
+// Planning takes time on a clock, which this module has none of: the plans come from the caller, who measured them.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import type { OptimizerState } from '../../cluster/memory.ts';
@@ -42,7 +42,9 @@ export interface Loss {
   readonly device: string;
   readonly stage: number;
   readonly layers: readonly [first: number, end: number];
-  /** Who has its layers: devices of its stage, the one that keeps its copy, or nobody but the coordinator's checkpoint. */
+  /**
+   * Who has its layers: devices of its stage, the one that keeps its copy, or nobody but the coordinator's checkpoint.
+   */
   readonly restoredFrom: 'peers' | 'copy' | 'checkpoint';
   readonly holders: readonly string[];
 }
@@ -96,7 +98,12 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
     };
   };
   const own = moves({ holders, target: input.light.plan, bytes, cluster: left });
-  const light = recovery(input.light, own, linkLoads(own, bytes), transferTimeMs(awaitedLoads(own, profile, optimizerState), left));
+  const light = recovery(
+    input.light,
+    own,
+    linkLoads(own, bytes),
+    transferTimeMs(awaitedLoads(own, profile, optimizerState), left),
+  );
   const planner = mostPowerful(plan, profile, left);
   const gather = moves({ holders, target: wholeOn(plan, planner), bytes, cluster: left });
   const spread = moves({ holders: holders.map(() => [planner]), target: input.heavy.plan, bytes, cluster: left });
@@ -113,7 +120,10 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
   };
 }
 
-/** What a round cannot begin without: weights, and all that comes from a checkpoint. The optimizer's state of devices travels during the round. */
+/**
+ * What a round cannot begin without: weights, and all that comes from a checkpoint. The optimizer's state of devices
+ * travels during the round.
+ */
 function awaitedLoads(own: readonly Move[], profile: Profile, optimizerState: OptimizerState): readonly LinkLoad[] {
   const loads = (isStored: boolean, state: OptimizerState): readonly LinkLoad[] =>
     linkLoads(
@@ -123,14 +133,27 @@ function awaitedLoads(own: readonly Move[], profile: Profile, optimizerState: Op
   return [...loads(false, 0), ...loads(true, optimizerState)];
 }
 
-function lossOf(plan: PlanLayout, device: string, lost: readonly string[], holders: readonly (readonly string[])[]): Loss {
+function lossOf(
+  plan: PlanLayout,
+  device: string,
+  lost: readonly string[],
+  holders: readonly (readonly string[])[],
+): Loss {
   const stage = plan.stages.findIndex(({ devices }) => devices.includes(device));
   const own = plan.stages[stage];
   if (own === undefined)
-    throw new InputError(`The plan gives device "${device}" nothing to do, so that its loss changes nothing; name a device of the plan.`);
+    throw new InputError(
+      `The plan gives device "${device}" nothing to do, so that its loss changes nothing; name a device of the plan.`,
+    );
   const left = holders[own.layers[0]] ?? [];
   const hasPeers = own.devices.some((peer) => !lost.includes(peer));
-  return { device, stage, layers: own.layers, restoredFrom: hasPeers ? 'peers' : left.length > 0 ? 'copy' : 'checkpoint', holders: left };
+  return {
+    device,
+    stage,
+    layers: own.layers,
+    restoredFrom: hasPeers ? 'peers' : left.length > 0 ? 'copy' : 'checkpoint',
+    holders: left,
+  };
 }
 
 /** The device that computes the whole model the fastest at the plan's micro-batch; of equals, the first. */
@@ -138,7 +161,10 @@ function mostPowerful({ microBatchSize }: PlanLayout, profile: Profile, { device
   const layerCount = profile.layers.length;
   const timed = devices.map((device) => {
     const times = layerTimes(deviceTimes(profile, device), profile.batchSizes);
-    return { name: device.name, ms: times.forwardMs(0, layerCount, microBatchSize) + times.backwardMs(0, layerCount, microBatchSize) };
+    return {
+      name: device.name,
+      ms: times.forwardMs(0, layerCount, microBatchSize) + times.backwardMs(0, layerCount, microBatchSize),
+    };
   });
   const fastest = timed.sort((a, b) => a.ms - b.ms)[0];
   if (fastest === undefined) throw new InputError('Every device of the cluster is lost; name fewer devices.');
@@ -147,5 +173,8 @@ function mostPowerful({ microBatchSize }: PlanLayout, profile: Profile, { device
 
 /** The whole model on one device, as where to gather it. */
 function wholeOn(plan: PlanLayout, device: string): PlanLayout {
-  return { ...plan, stages: [{ layers: [0, layerCountOf(plan)], devices: [device], samples: [plan.microBatchSize], inFlight: 1 }] };
+  return {
+    ...plan,
+    stages: [{ layers: [0, layerCountOf(plan)], devices: [device], samples: [plan.microBatchSize], inFlight: 1 }],
+  };
 }

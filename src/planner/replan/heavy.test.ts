@@ -15,8 +15,21 @@ test('heavy is the full planner on the devices that are left, with the micro-bat
   const pairs = roomy.links.pairs?.filter(({ between }) => !between.includes('d1')) ?? [];
   const alone = plan({ ...question, cluster: { ...left, links: { ...left.links, pairs } }, planner: 'asteroid' });
   const layout: PlanLayout = before;
-  const found = heavyReplan({ plan: layout, profile, cluster: roomy, lost: ['d1'], optimizerState: 1, planner: 'asteroid' });
+  const found = heavyReplan({
+    plan: layout,
+    profile,
+    cluster: roomy,
+    lost: ['d1'],
+    optimizerState: 1,
+    planner: 'asteroid',
+  });
   assert.deepEqual(found, alone);
-  const frozen = heavyReplan({ plan: { ...layout, forwardOnlyLayers: 2 }, profile, cluster: roomy, lost: ['d1'], planner: 'single' });
+  const frozen = heavyReplan({
+    plan: { ...layout, forwardOnlyLayers: 2 },
+    profile,
+    cluster: roomy,
+    lost: ['d1'],
+    planner: 'single',
+  });
   assert.equal(frozen.forwardOnlyLayers, 2);
 });

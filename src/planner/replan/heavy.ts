@@ -1,5 +1,6 @@
-// Heavy rescheduling (Asteroid §3.4's straw man): the full planner on the devices that are left, as if there had been no plan. The baseline
-// that light re-planning is measured against, and a later improvement in the background where it gains more than it costs.
+// Heavy rescheduling (Asteroid §3.4's straw man): the full planner on the devices that are left, as if there had been
+// no plan. The baseline that light re-planning is measured against, and a later improvement in the background where it
+// gains more than it costs.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { planSteps } from '../plan.ts';
@@ -14,7 +15,9 @@ export interface HeavyInput extends ReplanInput {
   readonly signal?: AbortSignal;
 }
 
-/** The full planner's plan on the devices that are left. Throws InputError where nothing fits, and the signal's reason. */
+/**
+ * The full planner's plan on the devices that are left. Throws InputError where nothing fits, and the signal's reason.
+ */
 export function heavyReplan(input: HeavyInput): Plan {
   return finish(heavyReplanSteps(input));
 }
@@ -32,5 +35,7 @@ export function* heavyReplanSteps(input: HeavyInput): Steps<Plan> {
     ...(signal === undefined ? {} : { signal }),
   });
   const layout = { ...found, ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }) };
-  return input.profile === undefined ? { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } } : layout;
+  return input.profile === undefined
+    ? { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } }
+    : layout;
 }

@@ -34,7 +34,14 @@ function randomLoss(seed: number): ReplanInput & { readonly profile: Profile } {
       inFlight: inFlight(schedule, stage, stageCount, microBatchCount),
     };
   });
-  const plan = { planner: 'random', schedule, batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages };
+  const plan = {
+    planner: 'random',
+    schedule,
+    batchSize: microBatchSize * microBatchCount,
+    microBatchSize,
+    microBatchCount,
+    stages,
+  };
   const lostCount = 1 + random.integer(random.uniform() < 0.6 ? 1 : deviceCount - 1);
   const lost = [...permutation(deviceCount, random)].slice(0, lostCount).map((place) => `d${place}`);
   return { plan, profile, cluster, lost, optimizerState: random.integer(3) as 0 | 1 | 2 };
@@ -81,10 +88,14 @@ test('after 500 random losses: a sound plan within memory on the devices that ar
       );
     assert.equal(found.predicted.roundMs, roundMs, `seed ${seed}`);
     const isWhole = plan.stages.every((stage) => stage.devices.some((device) => !lost.includes(device)));
-    if (isWhole && found.stages.every(({ layers }, index) => `${layers}` === `${plan.stages[index]?.layers}`)) keptCount++;
+    if (isWhole && found.stages.every(({ layers }, index) => `${layers}` === `${plan.stages[index]?.layers}`))
+      keptCount++;
     else movedCount++;
   }
-  assert.ok(refusedCount > 20 && keptCount > 60 && movedCount > 150, `${refusedCount} refused, ${keptCount} kept, ${movedCount} moved`);
+  assert.ok(
+    refusedCount > 20 && keptCount > 60 && movedCount > 150,
+    `${refusedCount} refused, ${keptCount} kept, ${movedCount} moved`,
+  );
 });
 
 test('recomputation after 200 random losses: within memory, never refused where all could be kept, and often a plan where it could not', () => {
@@ -110,17 +121,25 @@ test('recomputation after 200 random losses: within memory, never refused where 
       assert.ok((devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-9), `seed ${seed}: ${name}`);
     if (!found.stages.some(({ savedBytes }) => savedBytes !== undefined)) continue;
     usedCount++;
-    // A plan that computes again already may go on to do so, whatever is asked for: with what the new shares need, not with what the old ones kept.
+    // A plan that computes again already may go on to do so, whatever is asked for: with what the new shares need, not
+    // with what the old ones kept.
     const spare = found.stages.flatMap((stage) => stage.devices.slice(stage.devices.length > 1 ? 0 : 1)).at(-1);
     if (spare === undefined) continue;
     const again = attempt({ ...input, profile, plan: found, lost: [...lost, spare] });
     if (typeof again === 'string') continue;
-    for (const stage of again.stages) assert.equal(stage.savedBytes?.length ?? stage.devices.length, stage.devices.length, `seed ${seed}`);
-    const peaks = simulate(program(again), again, profile, withoutLostData(cluster, [...lost, spare]), { optimizerState, events: false });
+    for (const stage of again.stages)
+      assert.equal(stage.savedBytes?.length ?? stage.devices.length, stage.devices.length, `seed ${seed}`);
+    const peaks = simulate(program(again), again, profile, withoutLostData(cluster, [...lost, spare]), {
+      optimizerState,
+      events: false,
+    });
     for (const { name, memoryMiB } of cluster.devices)
       assert.ok((peaks.devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-9), `seed ${seed}: ${name}, again`);
   }
-  assert.ok(savedCount >= 10 && usedCount >= 40, `${savedCount} plans where there was none, ${usedCount} compute again`);
+  assert.ok(
+    savedCount >= 10 && usedCount >= 40,
+    `${savedCount} plans where there was none, ${usedCount} compute again`,
+  );
 });
 
 /** Data that went with its holder is somebody else's matter. */
@@ -137,7 +156,9 @@ test('what a refusal says would be enough is enough, where one device lacks it',
     for (let round = 0; typeof found === 'string' && !found.startsWith('Every'); round++) {
       assert.ok(round < 8, `seed ${seed}: each device is named once at most: ${found}`);
       const [, name, mib] = /device "(\w+)" .* raise its memoryMiB to (\d+)/.exec(found) ?? [];
-      const devices = cluster.devices.map((device) => (device.name === name ? { ...device, memoryMiB: Number(mib) } : device));
+      const devices = cluster.devices.map((device) =>
+        device.name === name ? { ...device, memoryMiB: Number(mib) } : device,
+      );
       cluster = { ...cluster, devices };
       found = attempt({ ...input, cluster });
       if (typeof found !== 'string') mendedCount++;
@@ -242,8 +263,18 @@ test('of all cuts of the stages that are left, simulated one by one, none is muc
     const [deviceCount, layerCount] = [3 + random.integer(2), 5 + random.integer(5)];
     const instance = randomInstance(seed, { deviceCount, layerCount });
     const { profile } = instance;
-    const cluster = { ...instance.cluster, devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 10_000 })) };
-    const plan = layout(cluster.devices.map(({ name }, index) => [index, index + 1 === deviceCount ? layerCount : index + 1, [name], [4]]));
+    const cluster = {
+      ...instance.cluster,
+      devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 10_000 })),
+    };
+    const plan = layout(
+      cluster.devices.map(({ name }, index) => [
+        index,
+        index + 1 === deviceCount ? layerCount : index + 1,
+        [name],
+        [4],
+      ]),
+    );
     const lost = `d${1 + random.integer(deviceCount - 1)}`;
     const left = cluster.devices.filter(({ name }) => name !== lost);
     let least = Number.POSITIVE_INFINITY;
@@ -266,7 +297,14 @@ test('a lost stage is refused exactly where no cut fits with one micro-batch at 
     const random = createRandom(seed, 67);
     const [deviceCount, layerCount] = [3 + random.integer(2), 4 + random.integer(5)];
     const { profile, cluster } = randomInstance(seed, { deviceCount, layerCount });
-    const plan = layout(cluster.devices.map(({ name }, index) => [index, index + 1 === deviceCount ? layerCount : index + 1, [name], [4]]));
+    const plan = layout(
+      cluster.devices.map(({ name }, index) => [
+        index,
+        index + 1 === deviceCount ? layerCount : index + 1,
+        [name],
+        [4],
+      ]),
+    );
     const lost = `d${1 + random.integer(deviceCount - 1)}`;
     const left = cluster.devices
       .filter(({ name }) => name !== lost)
@@ -278,8 +316,17 @@ test('a lost stage is refused exactly where no cut fits with one micro-batch at 
         const bytes = range.reduce((sum, layer) => sum + 2 * layer.weightBytes + 4 * layer.savedBytes, 0);
         return bytes <= (left[index]?.memoryMiB ?? 0) * bytesInMiB;
       });
-    const found = attempt({ plan, profile, cluster: { ...cluster, devices: left, ...dataOn(cluster, left) }, lost: [lost] });
-    assert.equal(typeof found === 'string', ![...everyCut(layerCount, left.length)].some(fits), `seed ${seed}: ${JSON.stringify(found)}`);
+    const found = attempt({
+      plan,
+      profile,
+      cluster: { ...cluster, devices: left, ...dataOn(cluster, left) },
+      lost: [lost],
+    });
+    assert.equal(
+      typeof found === 'string',
+      ![...everyCut(layerCount, left.length)].some(fits),
+      `seed ${seed}: ${JSON.stringify(found)}`,
+    );
     if (typeof found === 'string') refusedCount++;
     else foundCount++;
   }
@@ -289,7 +336,12 @@ test('a lost stage is refused exactly where no cut fits with one micro-batch at 
 /** Links and data of devices that are left. */
 function dataOn({ links }: Cluster, left: Cluster['devices']): Pick<Cluster, 'links'> {
   const names = left.map(({ name }) => name);
-  return { links: { ...links, pairs: links.pairs?.filter(({ between }) => between.every((name) => names.includes(name))) ?? [] } };
+  return {
+    links: {
+      ...links,
+      pairs: links.pairs?.filter(({ between }) => between.every((name) => names.includes(name))) ?? [],
+    },
+  };
 }
 
 test('ten devices, 213 layers: milliseconds of CPU for a plan that is at least as fast as even cuts', () => {
@@ -298,7 +350,12 @@ test('ten devices, 213 layers: milliseconds of CPU for a plan that is at least a
   const cluster = { ...small, devices: small.devices.map((device) => ({ ...device, memoryMiB: 1000 })) };
   const evenly = (devices: readonly string[]): PlanLayout =>
     layout(
-      devices.map((name, index, { length }) => [Math.round((213 * index) / length), Math.round((213 * (index + 1)) / length), [name], [4]]),
+      devices.map((name, index, { length }) => [
+        Math.round((213 * index) / length),
+        Math.round((213 * (index + 1)) / length),
+        [name],
+        [4],
+      ]),
     );
   const plan = evenly(names);
   const times = names.map((lost) => {

@@ -1,6 +1,9 @@
-// Layer-wise light re-planning (Asteroid §3.4, module 3): a plan for the devices that are left, in milliseconds, close to the plan before.
-// - A stage that keeps a device keeps its layers: the lost samples go to its other devices by capacity, within their memory, and no weights move.
-// - A stage that is lost whole: its layers go to the stages that are left, by capacity; these keep their devices and their order, and only
+// Layer-wise light re-planning (Asteroid §3.4, module 3): a plan for the devices that are left, in milliseconds, close
+// to the plan before.
+// - A stage that keeps a device keeps its layers: the lost samples go to its other devices by capacity, within their
+//   memory, and no weights move.
+// - A stage that is lost whole: its layers go to the stages that are left, by capacity; these keep their devices and
+//   their order, and only
 //   the cuts between them move.
 // It looks at no other order or grouping of devices: that is heavy.ts.
 
@@ -25,8 +28,9 @@ interface Settled extends StageLayout {
 }
 
 /**
- * The plan on the devices that are left, with the plan's micro-batches. `predicted` is the simulator's, and zero where there is no profile.
- * Deterministic. Throws InputError where the devices left cannot hold the model in their order, with the device that lacks the most memory.
+ * The plan on the devices that are left, with the plan's micro-batches. `predicted` is the simulator's, and zero where
+ * there is no profile. Deterministic. Throws InputError where the devices left cannot hold the model in their order,
+ * with the device that lacks the most memory.
  */
 export function lightReplan(input: ReplanInput): Plan {
   const { plan, lost } = input;
@@ -58,14 +62,18 @@ function keptCuts(
       samples = group.places.map((place) => shared.samples[shared.devices.indexOf(place)] ?? 0);
     }
     const demand = stageDemand(problem, ...before.layers, ahead);
-    if (group.devices.some(({ memoryBytes }, index) => leastMemoryBytes(demand, samples[index] ?? 0) > memoryBytes)) return undefined;
+    if (group.devices.some(({ memoryBytes }, index) => leastMemoryBytes(demand, samples[index] ?? 0) > memoryBytes))
+      return undefined;
     const kept = keptByDevices(problem, { layers: before.layers, devices: group.places, samples }, ahead);
     stages.push({ ...before, devices, samples, ...kept });
   }
   return { schedule: plan.schedule, stages };
 }
 
-/** How a schedule's K_p is lowered until the plan fits: what it says, P − p (a slower pipeline), one micro-batch at a time. */
+/**
+ * How a schedule's K_p is lowered until the plan fits: what it says, P − p (a slower pipeline), one micro-batch at a
+ * time.
+ */
 const inFlightRules: readonly ((stage: number, stageCount: number) => number)[] = [
   () => Number.POSITIVE_INFINITY,
   (stage, stageCount) => stageCount - stage,
@@ -119,7 +127,10 @@ function bestCuts(
   return candidates.best()?.stages;
 }
 
-/** The cuts before, with the layers of lost stages given whole to the stage before or after them: what moves the least of all. */
+/**
+ * The cuts before, with the layers of lost stages given whole to the stage before or after them: what moves the least
+ * of all.
+ */
 function* handedOver({ stages }: PlanLayout, survivors: readonly Survivors[]): Generator<number[], void, void> {
   const endOf = (stage: number): number => stages[stage]?.layers[1] ?? 0;
   const last = survivors.length - 1;
@@ -157,7 +168,9 @@ class Candidates {
     this.#costs = costs;
     // The evaluator knows 1f1b and gpipe; cuts that are good for 1f1b are good for what is made of it.
     const { schedule, microBatchSize } = problem;
-    this.#evaluator = new Evaluator(schedule === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, '1f1b'));
+    this.#evaluator = new Evaluator(
+      schedule === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, '1f1b'),
+    );
     this.#table = new StageTable(problem);
     this.#unitsEach = problem.microBatchCount * groups.reduce((sum, { devices }) => sum + devices.length, 0);
     this.#byteMs = 8 / (problem.cluster.links.default.bandwidthMbps * 1000);
@@ -174,12 +187,18 @@ class Candidates {
       (latest, end, group) => Math.max(latest, this.#costs.movedBytes(group, ends[group - 1] ?? 0, end) * this.#byteMs),
       0,
     );
-    const candidate = stages === undefined ? undefined : { ends, stages, costMs: moveMs + horizonRounds * this.#evaluator.roundMs(stages) };
+    const candidate =
+      stages === undefined
+        ? undefined
+        : { ends, stages, costMs: moveMs + horizonRounds * this.#evaluator.roundMs(stages) };
     this.#tried.set(key, candidate);
     return candidate;
   }
 
-  /** Moves the borders of what was tried, the best first, one border or two that are neighbours, as long as that helps and the budget lasts. */
+  /**
+   * Moves the borders of what was tried, the best first, one border or two that are neighbours, as long as that helps
+   * and the budget lasts.
+   */
   improve(): void {
     for (const start of this.#sorted()) {
       for (let current: Candidate | undefined = start; current !== undefined; ) current = this.#better(current);
@@ -214,7 +233,10 @@ class Candidates {
     return [...this.#tried.values()].filter((candidate) => candidate !== undefined).sort((a, b) => a.costMs - b.costMs);
   }
 
-  /** The stages with these ends and their shares; undefined when they do not fit. Devices that get no samples leave the plan. */
+  /**
+   * The stages with these ends and their shares; undefined when they do not fit. Devices that get no samples leave the
+   * plan.
+   */
   #settle(ends: readonly number[], like: Candidate | undefined): Settled[] | undefined {
     const settled: Settled[] = [];
     for (const [index, { devices, inFlight: inFlightCount }] of this.#groups.entries()) {
@@ -289,17 +311,27 @@ function planned(
   return predictedPlan(layout, profile, cluster, optimizerState);
 }
 
-/** Why no cut fits: the cuts with the least shortage, one micro-batch at a time, and the device that lacks the most in them. */
+/**
+ * Why no cut fits: the cuts with the least shortage, one micro-batch at a time, and the device that lacks the most in
+ * them.
+ */
 function refusal(input: ReplanInput, problem: Problem, survivors: readonly Survivors[]): InputError {
   const lean = withMicroBatchSize(problem, problem.microBatchSize, '1f1b');
   const groups = groupsOf(input, lean, survivors, () => 1);
-  const lacking = (group: number, first: number, end: number): { readonly device: PlannerDevice; readonly bytes: number } => {
+  const lacking = (
+    group: number,
+    first: number,
+    end: number,
+  ): { readonly device: PlannerDevice; readonly bytes: number } => {
     const { devices, inFlight: inFlightCount } = groups[group] as Group;
     const demand = stageDemand(lean, first, end, inFlightCount);
     const device = devices.reduce((largest, other) => (other.memoryBytes > largest.memoryBytes ? other : largest));
     const together = lean.replicateBatchDependent || lean.sums.batchDependentCount(first, end) === 0;
     const others = together ? devices.filter((other) => other !== device) : [];
-    const held = others.reduce((sum, { memoryBytes }) => sum + largestShare(demand, memoryBytes, lean.microBatchSize), 0);
+    const held = others.reduce(
+      (sum, { memoryBytes }) => sum + largestShare(demand, memoryBytes, lean.microBatchSize),
+      0,
+    );
     const share = Math.max(0, lean.microBatchSize - held);
     return { device, bytes: share === 0 ? 0 : Math.max(0, leastMemoryBytes(demand, share) - device.memoryBytes) };
   };

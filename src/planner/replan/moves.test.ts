@@ -120,11 +120,17 @@ test('1000 random changes: each device gets each layer exactly once, from who ho
         const key = `${to} ${layer}`;
         got.set(key, (got.get(key) ?? 0) + 1);
         const own = holders[layer] ?? [];
-        assert.ok(from === null ? own.length === 0 : own.includes(from), `seed ${seed}: ${from} does not hold layer ${layer}`);
+        assert.ok(
+          from === null ? own.length === 0 : own.includes(from),
+          `seed ${seed}: ${from} does not hold layer ${layer}`,
+        );
         assert.ok(!own.includes(to), `seed ${seed}: ${to} holds layer ${layer}`);
       }
       const next = found[index + 1];
-      assert.ok(next === undefined || next.from !== from || next.to !== to || next.layers[0] !== layers[1], `seed ${seed}: not merged`);
+      assert.ok(
+        next === undefined || next.from !== from || next.to !== to || next.layers[0] !== layers[1],
+        `seed ${seed}: not merged`,
+      );
     }
     const needed = target.stages.flatMap(({ layers, devices }) =>
       devices.flatMap((device) =>
@@ -147,7 +153,11 @@ test('sources that all hold a range share it evenly, to within a layer', () => {
     const random = createRandom(seed, 63);
     const sources = Array.from({ length: 2 + random.integer(4) }, (_, index) => `s${index}`);
     const sizes = Array.from({ length: 40 }, () => 1 + random.integer(9));
-    const found = moves({ holders: sizes.map(() => sources), target: layout([0, 40, 'x']), bytes: (layer) => sizes[layer] ?? 0 });
+    const found = moves({
+      holders: sizes.map(() => sources),
+      target: layout([0, 40, 'x']),
+      bytes: (layer) => sizes[layer] ?? 0,
+    });
     const sent = linkLoads(found, (layer) => sizes[layer] ?? 0).map(({ bytes }) => bytes);
     const fair = sizes.reduce((sum, size) => sum + size, 0) / sources.length;
     assert.ok(
@@ -159,8 +169,8 @@ test('sources that all hold a range share it evenly, to within a layer', () => {
 });
 
 /**
- * FTPipeHD, Algorithm 1, as it stands, for one worker: which layers it needs from which index of the new worker list. Points are the ends of
- * the workers' layers; indices count from 0, so that the last is N − 1.
+ * FTPipeHD, Algorithm 1, as it stands, for one worker: which layers it needs from which index of the new worker list.
+ * Points are the ends of the workers' layers; indices count from 0, so that the last is N − 1.
  */
 function algorithm1(
   points: { readonly current: readonly number[]; readonly next: readonly number[] },

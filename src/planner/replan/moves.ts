@@ -1,9 +1,11 @@
-// Which layers' state travels from where to where, so that the devices of a new plan have what they need: only layers that a device does not
-// hold, all pairs at once (Asteroid §3.4, "concurrent layer migration"). Where several devices hold a layer, they share the work.
+// Which layers' state travels from where to where, so that the devices of a new plan have what they need: only layers
+// that a device does not hold, all pairs at once (Asteroid §3.4, "concurrent layer migration"). Where several devices
+// hold a layer, they share the work.
 //
-// FTPipeHD's Algorithm 1 is the case of single-device stages whose copies go to the next worker (chain replication): holders are the layer's
-// owner and the worker after it, and where both are gone, nobody (global replication: the central node sends it, `from: null`). Its
-// arithmetic on worker indices is what remains of these sets when one index is taken out; the tests hold the two together.
+// FTPipeHD's Algorithm 1 is the case of single-device stages whose copies go to the next worker (chain replication):
+// holders are the layer's owner and the worker after it, and where both are gone, nobody (global replication: the
+// central node sends it, `from: null`). Its arithmetic on worker indices is what remains of these sets when one index
+// is taken out; the tests hold the two together.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
@@ -18,7 +20,9 @@ export interface Move {
 }
 
 export interface MovesInput {
-  /** By layer: the devices that hold its state at the round to return to. Empty: only the coordinator's checkpoint does. */
+  /**
+   * By layer: the devices that hold its state at the round to return to. Empty: only the coordinator's checkpoint does.
+   */
   readonly holders: readonly (readonly string[])[];
   /** The plan whose devices are to be served. */
   readonly target: PlanLayout;
@@ -29,9 +33,10 @@ export interface MovesInput {
 }
 
 /**
- * Every device of the target gets each layer of its stage that it does not hold, exactly once; nothing else travels. Of several holders
- * each gives a contiguous part, so that what they send altogether takes them equally long; where that leaves a choice, the ones in
- * neighbouring stages of the target are asked first, then the first holder named. By stage, device and layer; deterministic.
+ * Every device of the target gets each layer of its stage that it does not hold, exactly once; nothing else travels. Of
+ * several holders each gives a contiguous part, so that what they send altogether takes them equally long; where that
+ * leaves a choice, the ones in neighbouring stages of the target are asked first, then the first holder named. By
+ * stage, device and layer; deterministic.
  */
 export function moves({ holders, target, bytes = () => 1, cluster }: MovesInput): Move[] {
   const found: Move[] = [];
@@ -64,7 +69,10 @@ interface Run {
   readonly bytes: (layer: number) => number;
 }
 
-/** What each device has to send already. A device sends to several at once over one interface, so that its time is the sum. */
+/**
+ * What each device has to send already. A device sends to several at once over one interface, so that its time is the
+ * sum.
+ */
 class Senders {
   readonly #busyMs = new Map<string, number>();
   readonly #stages: ReadonlyMap<string, number>;
@@ -73,13 +81,15 @@ class Senders {
   constructor({ stages }: PlanLayout, cluster: Cluster | undefined) {
     this.#stages = new Map(stages.flatMap(({ devices }, stage) => devices.map((device) => [device, stage] as const)));
     const table = cluster === undefined ? undefined : links(cluster);
-    this.#byteMs = (from, to) => (table === undefined ? 1 : table.occupancyMs(table.deviceIndex(from), table.deviceIndex(to), 1));
+    this.#byteMs = (from, to) =>
+      table === undefined ? 1 : table.occupancyMs(table.deviceIndex(from), table.deviceIndex(to), 1);
   }
 
   /** Shares a run among its holders. */
   share(holders: readonly string[], { to, stage, layers: [first, end], bytes }: Run): Move[] {
     if (holders.length === 0) return [{ layers: [first, end], from: null, to }];
-    const distance = (device: string): number => Math.abs((this.#stages.get(device) ?? Number.MAX_SAFE_INTEGER) - stage);
+    const distance = (device: string): number =>
+      Math.abs((this.#stages.get(device) ?? Number.MAX_SAFE_INTEGER) - stage);
     const sources = [...holders]
       .sort((a, b) => this.#busy(a) - this.#busy(b) || distance(a) - distance(b))
       .map((name) => ({ name, busyMs: this.#busy(name), byteMs: this.#byteMs(name, to) }));
@@ -107,7 +117,10 @@ class Senders {
   }
 }
 
-/** When all sources are done, if they send `bytes` together and none idles: Σ max(0, (level − busy) / byteMs) = bytes. Sources by busyMs. */
+/**
+ * When all sources are done, if they send `bytes` together and none idles: Σ max(0, (level − busy) / byteMs) = bytes.
+ * Sources by busyMs.
+ */
 function levelOf(sources: readonly { readonly busyMs: number; readonly byteMs: number }[], bytes: number): number {
   let rate = 0;
   let weighted = 0;
@@ -159,8 +172,9 @@ export function linkLoads(all: readonly Move[], bytes: (layer: number) => number
 }
 
 /**
- * Milliseconds until the last of these loads has arrived, all links at once: bytes over bandwidth plus latency. A checkpoint is sent by the
- * cluster's dataDevice (nothing travels to itself), or over the default link where the cluster names none.
+ * Milliseconds until the last of these loads has arrived, all links at once: bytes over bandwidth plus latency. A
+ * checkpoint is sent by the cluster's dataDevice (nothing travels to itself), or over the default link where the
+ * cluster names none.
  */
 export function transferTimeMs(loads: readonly LinkLoad[], cluster: Cluster): number {
   const table = links(cluster);

@@ -1,5 +1,5 @@
-// What would happen if devices vanished: what is lost, who takes over, what travels and for how long, and the throughput before and after, with
-// light re-planning beside heavy rescheduling. Nothing is done to a cluster.
+// What would happen if devices vanished: what is lost, who takes over, what travels and for how long, and the
+// throughput before and after, with light re-planning beside heavy rescheduling. Nothing is done to a cluster.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import type { OptimizerState } from '../../cluster/memory.ts';
@@ -34,7 +34,10 @@ export interface PredictLossInput {
 }
 
 export interface LossPrediction extends RecoveryEstimate {
-  /** Why the devices left cannot hold a plan like the one before; `light.plan` is then a new one, made when they are lost. Absent: they can. */
+  /**
+   * Why the devices left cannot hold a plan like the one before; `light.plan` is then a new one, made when they are
+   * lost. Absent: they can.
+   */
   readonly refusal?: string;
   readonly before: Plan;
   /** What it costs to be prepared. */
@@ -42,8 +45,9 @@ export interface LossPrediction extends RecoveryEstimate {
 }
 
 /**
- * Predicts the loss of devices, all at once. The plan for the loss of one is taken to be in reserve, and costs no time; for several it is made
- * when they are lost. InputError for devices that there are not, the data's holder, and where nothing fits afterwards.
+ * Predicts the loss of devices, all at once. The plan for the loss of one is taken to be in reserve, and costs no time;
+ * for several it is made when they are lost. InputError for devices that there are not, the data's holder, and where
+ * nothing fits afterwards.
  */
 export function predictLoss(input: PredictLossInput): LossPrediction {
   const { cluster, profile, current, lost, optimizerState, planner = 'best', replicateBatchDependent, now } = input;
@@ -87,7 +91,10 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
   };
 }
 
-/** A plan for the devices left as if there had been none, with the same micro-batches if it can be: batches are normalized over them. */
+/**
+ * A plan for the devices left as if there had been none, with the same micro-batches if it can be: batches are
+ * normalized over them.
+ */
 function anew(question: HeavyInput): Plan {
   return orRefusal(() => heavyReplan(question)).found ?? heavyReplan({ ...question, microBatchSize: 'any' });
 }
@@ -105,8 +112,12 @@ function orRefusal<Found>(find: () => Found): { readonly found?: Found; readonly
 function checkLost({ devices, dataDevice }: Cluster, lost: readonly string[]): void {
   for (const name of lost) {
     if (!devices.some((device) => device.name === name))
-      throw new InputError(`The cluster has no device "${name}"; name one of ${devices.map((device) => device.name).join(', ')}.`);
+      throw new InputError(
+        `The cluster has no device "${name}"; name one of ${devices.map((device) => device.name).join(', ')}.`,
+      );
     if (name === dataDevice)
-      throw new InputError(`Device "${name}" holds the data, and nothing trains without it; name another dataDevice in the cluster first.`);
+      throw new InputError(
+        `Device "${name}" holds the data, and nothing trains without it; name another dataDevice in the cluster first.`,
+      );
   }
 }

@@ -29,7 +29,10 @@ test('every round where the links have the time; both copies count; the optimize
     predictedCost: 0,
   });
   assert.equal(replicationInterval({ plan, profile, cluster: cluster(2500), optimizerState: 2 }).bytesPerRound, 60_000);
-  const frozen = { ...profile, layers: layers.map((layer, index) => (index === 0 ? { ...layer, frozenBytes: 10_000 } : layer)) };
+  const frozen = {
+    ...profile,
+    layers: layers.map((layer, index) => (index === 0 ? { ...layer, frozenBytes: 10_000 } : layer)),
+  };
   assert.equal(
     replicationInterval({ plan, profile: frozen, cluster: cluster(2500) }).bytesPerRound,
     10_000,
@@ -38,7 +41,8 @@ test('every round where the links have the time; both copies count; the optimize
 });
 
 test('where a copy takes longer than the idle time of a round: the shortest interval within the limit, and its price', () => {
-  // A copy takes 10 ms and a round of 4 ms is idle on both links; 4 · 1.03 = 4.12 ms a round are allowed: 2.43 rounds, so 3, which hold 12 ms.
+  // A copy takes 10 ms and a round of 4 ms is idle on both links; 4 · 1.03 = 4.12 ms a round are allowed: 2.43 rounds,
+  // so 3, which hold 12 ms.
   assert.deepEqual(replicationInterval({ plan, profile, cluster: cluster(1000) }), {
     everyRounds: 3,
     bytesPerRound: 20_000,
@@ -50,7 +54,8 @@ test('where a copy takes longer than the idle time of a round: the shortest inte
 });
 
 test('traffic of the pipeline is not idle time', () => {
-  // 3 000 bytes forward take 3 ms of a->b, and as long back on b->a: the round is 10 ms, of which each link is idle for 7.
+  // 3 000 bytes forward take 3 ms of a->b, and as long back on b->a: the round is 10 ms, of which each link is idle for
+  // 7.
   const busy = { ...profile, layers: layers.map((layer) => ({ ...layer, outputBytes: 3000 })) };
   const half = replicationInterval({ plan, profile: busy, cluster: cluster(1000), limit: 0.001 });
   assert.deepEqual(half, { everyRounds: 2, bytesPerRound: 20_000, predictedCost: 0 });

@@ -1,6 +1,6 @@
-// How often the copies of Asteroid's topology-driven replication (§3.4) are renewed: every round when the links have the time for it beside
-// the pipeline's traffic, else every so many rounds that what does not fit costs little. Replication has the lowest priority on a link, so
-// that only what exceeds the idle time makes a round longer.
+// How often the copies of Asteroid's topology-driven replication (§3.4) are renewed: every round when the links have
+// the time for it beside the pipeline's traffic, else every so many rounds that what does not fit costs little.
+// Replication has the lowest priority on a link, so that only what exceeds the idle time makes a round longer.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
@@ -30,14 +30,17 @@ export interface ReplicationInterval {
   readonly everyRounds: number;
   /** Of all copies together, each time. Weights that are not trained do not change and are not counted. */
   readonly bytesPerRound: number;
-  /** How much longer rounds take on average by what does not fit in the links' idle time, as a share; 0 where all fits. */
+  /**
+   * How much longer rounds take on average by what does not fit in the links' idle time, as a share; 0 where all fits.
+   */
   readonly predictedCost: number;
 }
 
 /** The shortest interval whose predicted cost is within the limit, on the links' idle time in a simulated round. */
 export function replicationInterval(input: ReplicationInput): ReplicationInterval {
   const { plan, profile, cluster, optimizerState = 0, limit = copyCostLimit, copies = backups(plan) } = input;
-  if (!(limit > 0)) throw new InputError(`The limit of replication's cost is ${limit}; give a share above 0, such as 0.03.`);
+  if (!(limit > 0))
+    throw new InputError(`The limit of replication's cost is ${limit}; give a share above 0, such as 0.03.`);
   const table = links(cluster);
   const sums = layerSums(profile);
   const { roundMs, links: traffic } = simulate(program(plan), plan, profile, cluster, { events: false });
@@ -50,7 +53,14 @@ export function replicationInterval(input: ReplicationInput): ReplicationInterva
     return [{ bytes, copyMs, idleMs: Math.max(0, roundMs - (traffic[`${from}->${to}`]?.busyMs ?? 0)) }];
   });
   // A round holds idleMs of copying for nothing, and limit · roundMs more at its price.
-  const everyRounds = Math.max(1, ...busy.map(({ copyMs, idleMs }) => Math.ceil(copyMs / (idleMs + limit * roundMs) - 1e-9)));
+  const everyRounds = Math.max(
+    1,
+    ...busy.map(({ copyMs, idleMs }) => Math.ceil(copyMs / (idleMs + limit * roundMs) - 1e-9)),
+  );
   const excess = busy.map(({ copyMs, idleMs }) => Math.max(0, copyMs - everyRounds * idleMs) / (everyRounds * roundMs));
-  return { everyRounds, bytesPerRound: busy.reduce((sum, { bytes }) => sum + bytes, 0), predictedCost: Math.max(0, ...excess) };
+  return {
+    everyRounds,
+    bytesPerRound: busy.reduce((sum, { bytes }) => sum + bytes, 0),
+    predictedCost: Math.max(0, ...excess),
+  };
 }

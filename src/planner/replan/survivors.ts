@@ -1,5 +1,5 @@
-// What is left of a plan and a cluster when devices are lost, and the planning problem that remains. Where nothing was profiled, every layer
-// is the same work and every device equally fast: the least that can be assumed.
+// What is left of a plan and a cluster when devices are lost, and the planning problem that remains. Where nothing was
+// profiled, every layer is the same work and every device equally fast: the least that can be assumed.
 
 import type { Cluster, DeviceTimes, LayerProfile, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { layerSums, type OptimizerState } from '../../cluster/memory.ts';
@@ -21,11 +21,17 @@ export interface ReplanInput {
   readonly optimizerState?: OptimizerState;
   /** Allows replicas of layers that depend on the whole batch. Default: what the plan does already. */
   readonly replicateBatchDependent?: boolean;
-  /** Lets devices compute activations again where they do not fit, if the profile says what that costs. Default: what the plan does already. */
+  /**
+   * Lets devices compute activations again where they do not fit, if the profile says what that costs. Default: what
+   * the plan does already.
+   */
   readonly mayRecompute?: boolean;
   /** By stage of the plan: the device that keeps its copy. Default: `backups(plan)`. */
   readonly copies?: ReadonlyMap<number, string>;
-  /** Without a profile: the bytes of a layer's weights, so that memory is looked at and few of them move. Default: nothing is known. */
+  /**
+   * Without a profile: the bytes of a layer's weights, so that memory is looked at and few of them move. Default:
+   * nothing is known.
+   */
   readonly weightBytes?: (layer: number) => number;
 }
 
@@ -45,12 +51,15 @@ export function layerCountOf({ stages }: PlanLayout): number {
 /** The plan's stages that still have a device. InputError when none has, and for plans that are no single pipeline. */
 export function survivingStages({ stages, virtualWorkers, planner }: PlanLayout, lost: readonly string[]): Survivors[] {
   if (virtualWorkers !== undefined)
-    throw new InputError(`The plan of planner "${planner}" is no single pipeline that could be mended; make a plan with planner best.`);
+    throw new InputError(
+      `The plan of planner "${planner}" is no single pipeline that could be mended; make a plan with planner best.`,
+    );
   const left = stages.flatMap(({ devices }, stage) => {
     const alive = devices.filter((device) => !lost.includes(device));
     return alive.length === 0 ? [] : [{ stage, devices: alive }];
   });
-  if (left.length === 0) throw new InputError('Every device of the plan is lost; start devices again and resume from a checkpoint.');
+  if (left.length === 0)
+    throw new InputError('Every device of the plan is lost; start devices again and resume from a checkpoint.');
   return left;
 }
 
@@ -70,7 +79,13 @@ export function assumedProfile({ plan, profile, cluster, weightBytes = () => 0 }
   if (profile !== undefined) return profile;
   const layers = Array.from(
     { length: layerCountOf(plan) },
-    (_, layer): LayerProfile => ({ name: String(layer), outputBytes: 0, weightBytes: weightBytes(layer), savedBytes: 0, flops: 1 }),
+    (_, layer): LayerProfile => ({
+      name: String(layer),
+      outputBytes: 0,
+      weightBytes: weightBytes(layer),
+      savedBytes: 0,
+      flops: 1,
+    }),
   );
   const times: DeviceTimes = { forwardMs: [layers.map(() => 1)], backwardMs: [layers.map(() => 2)] };
   const devices = Object.fromEntries(cluster.devices.map(({ name }) => [name, times]));
@@ -80,7 +95,9 @@ export function assumedProfile({ plan, profile, cluster, weightBytes = () => 0 }
 /** Whether the plan computes layers that depend on the whole batch on several devices. */
 function replicatesBatchDependent({ stages }: PlanLayout, profile: Profile): boolean {
   const sums = layerSums(profile);
-  return stages.some(({ layers, samples }) => samples.filter((share) => share > 0).length > 1 && sums.batchDependentCount(...layers) > 0);
+  return stages.some(
+    ({ layers, samples }) => samples.filter((share) => share > 0).length > 1 && sums.batchDependentCount(...layers) > 0,
+  );
 }
 
 /** Whether a device of the plan computes activations again. */
@@ -88,7 +105,10 @@ function recomputes({ stages }: PlanLayout): boolean {
   return stages.some(({ savedBytes }) => savedBytes !== undefined);
 }
 
-/** The planning problem on the devices that are left, with the plan's micro-batches. InputError when a device has no times. */
+/**
+ * The planning problem on the devices that are left, with the plan's micro-batches. InputError when a device has no
+ * times.
+ */
 export function remainingProblem(input: ReplanInput, schedule: string = input.plan.schedule): Problem {
   const { plan, cluster, lost, optimizerState = 0, mayRecompute = recomputes(plan) } = input;
   const profile = assumedProfile(input);

@@ -6,17 +6,31 @@ import { ProtocolError } from '../../errors.ts';
 import type { LinkMeasurement, ToCoordinator } from '../messages.ts';
 
 /** Links are measured once each, to others of the run. Throws ProtocolError. */
-export function checkMeasured(device: string, links: readonly LinkMeasurement[], members: readonly { readonly name: string }[]): void {
+export function checkMeasured(
+  device: string,
+  links: readonly LinkMeasurement[],
+  members: readonly { readonly name: string }[],
+): void {
   const peers = new Set(links.map(({ peer }) => peer));
   const isKnown = (peer: string): boolean => peer !== device && members.some(({ name }) => name === peer);
-  if (peers.size !== links.length || ![...peers].every(isKnown)) throw new ProtocolError(`${device} measured links that it does not have.`);
+  if (peers.size !== links.length || ![...peers].every(isKnown))
+    throw new ProtocolError(`${device} measured links that it does not have.`);
 }
 
 /** A profile has a time for each layer of the model at each batch size that was asked for. Throws ProtocolError. */
-export function checkProfile(device: string, { layers, times }: ToCoordinator['profiled'], layerCount: number, rowCount: number): void {
-  const tables = [times.forwardMs, times.backwardMs, times.backwardInputMs ?? [], times.backwardWeightMs ?? [], times.stepMs ?? []].filter(
-    (rows, index) => index < 2 || rows.length > 0,
-  );
+export function checkProfile(
+  device: string,
+  { layers, times }: ToCoordinator['profiled'],
+  layerCount: number,
+  rowCount: number,
+): void {
+  const tables = [
+    times.forwardMs,
+    times.backwardMs,
+    times.backwardInputMs ?? [],
+    times.backwardWeightMs ?? [],
+    times.stepMs ?? [],
+  ].filter((rows, index) => index < 2 || rows.length > 0);
   const hasUpdates = times.updateMs === undefined || times.updateMs.length === layerCount;
   const isWhole = tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount));
   if (!hasUpdates || layers.length !== layerCount || !isWhole)

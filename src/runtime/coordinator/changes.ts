@@ -1,9 +1,12 @@
 // Losses and other changes of the layout (Asteroid §3.4): part of the coordinator's state machine; pure.
 //
-//   a device is lost ─▶ planning (a small change of the plan) ─▶ deploying: all return to a round that has a holder for every layer, layers travel to
-//   their new owners, nobody lets go of anything ─▶ all have what they need: the layout stands, training goes on from that round
+//   a device is lost ─▶ planning (a small change of the plan) ─▶ deploying: all return to a round that has a holder for
+//   every layer, layers travel to
+//   their new owners, nobody lets go of anything ─▶ all have what they need: the layout stands, training goes on from
+//   that round
 //
-// Another loss on the way starts it again from the same holders. Without a holder for some layer, everything comes from the last checkpoint.
+// Another loss on the way starts it again from the same holders. Without a holder for some layer, everything comes from
+// the last checkpoint.
 
 import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -13,7 +16,10 @@ import { startAll } from './joiners.ts';
 import type { Change, MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 
-/** A link that breaks so often between two live devices, without a round in between, is given up, and one of them with it. */
+/**
+ * A link that breaks so often between two live devices, without a round in between, is given up, and one of them with
+ * it.
+ */
 const maxBrokenLinks = 3;
 
 /** A device is gone. */
@@ -35,16 +41,24 @@ export function lost(config: MachineConfig, state: MachineState, device: string,
   // Before there is a layout, the others simply go on without it, and wait for its call no longer.
   if (state.plan === undefined && state.pending === undefined && state.change === undefined) {
     const callers = state.phase === 'connecting' ? next.waitingFor : [];
-    return [bumped, callers.map((name) => ({ kind: 'send', device: name, message: 'gone', control: { peer: device } }))];
+    return [
+      bumped,
+      callers.map((name) => ({ kind: 'send', device: name, message: 'gone', control: { peer: device } })),
+    ];
   }
-  const isUsed = [state.plan, state.pending].some((plan) => plan?.stages.some(({ devices }) => devices.includes(device)));
-  const isSource = (state.phase === 'deploying' || !state.isSettled) && state.holdings.some((holding) => holding.device === device);
+  const isUsed = [state.plan, state.pending].some((plan) =>
+    plan?.stages.some(({ devices }) => devices.includes(device)),
+  );
+  const isSource =
+    (state.phase === 'deploying' || !state.isSettled) && state.holdings.some((holding) => holding.device === device);
   if (!isUsed && !isSource) return [next, []];
   return recover(bumped, { cause, lost: [device] });
 }
 
 function whereText(state: MachineState): string {
-  return state.phase === 'training' || state.phase === 'snapshotting' ? `in round ${state.round}` : `while ${state.phase}`;
+  return state.phase === 'training' || state.phase === 'snapshotting'
+    ? `in round ${state.round}`
+    : `while ${state.phase}`;
 }
 
 function nobodyLeft(config: MachineConfig, state: MachineState, cause: string): Step {
@@ -65,7 +79,10 @@ const nothingStands = {
   holdings: [],
 } as const;
 
-/** A device cannot go on, or does what the protocol does not allow: the others go on without it. What ails two devices alike ails the run. */
+/**
+ * A device cannot go on, or does what the protocol does not allow: the others go on without it. What ails two devices
+ * alike ails the run.
+ */
 export function putOut(config: MachineConfig, state: MachineState, device: string, message: string): Step {
   const isTraining = state.plan !== undefined || state.pending !== undefined || state.change !== undefined;
   if (!isTraining || state.failures.includes(message)) return fail(state, `${device} cannot go on: ${message}`);
@@ -77,7 +94,8 @@ export function putOut(config: MachineConfig, state: MachineState, device: strin
 export function suspected(state: MachineState, by: string, device: string, reason: string): Step {
   const isKnown = fullMembers(state).some(({ name }) => name === device);
   // A peer that is gone has been dealt with, or will be when its link to the coordinator ends.
-  if (!isKnown || state.suspicions.some((suspicion) => suspicion.device === device && suspicion.by === by)) return [state, []];
+  if (!isKnown || state.suspicions.some((suspicion) => suspicion.device === device && suspicion.by === by))
+    return [state, []];
   const suspicions = [...state.suspicions, { device, by, reason }];
   return [{ ...state, suspicions }, [{ kind: 'send', device, message: 'probe', control: {} }]];
 }
@@ -92,7 +110,10 @@ export function vouchedFor(config: MachineConfig, state: MachineState, device: s
   const count = (state.brokenLinks[pair] ?? 0) + 1;
   const next = { ...state, suspicions: [], brokenLinks: { ...state.brokenLinks, [pair]: count } };
   if (count > maxBrokenLinks) return putOut(config, next, device, `its link to ${by} broke ${count} times (${reason})`);
-  return recover({ ...next, epoch: state.epoch + 1 }, { cause: `the link between ${by} and ${device} broke (${reason})`, lost: [] });
+  return recover(
+    { ...next, epoch: state.epoch + 1 },
+    { cause: `the link between ${by} and ${device} broke (${reason})`, lost: [] },
+  );
 }
 
 /** A device asks to be let go: a layout without it is looked for. */
@@ -109,7 +130,8 @@ export function wantsToLeave(state: MachineState, device: string): Step {
 function recover(state: MachineState, change: Change): Step {
   const from = state.pending ?? state.plan;
   const before = state.change;
-  const merged: Change = before === undefined ? change : { cause: change.cause, lost: [...new Set([...before.lost, ...change.lost])] };
+  const merged: Change =
+    before === undefined ? change : { cause: change.cause, lost: [...new Set([...before.lost, ...change.lost])] };
   const devices = fullMembers(state).map(({ name }) => name);
   return [
     { ...state, phase: 'planning', change: merged, proposal: undefined, waitingFor: [] },
@@ -162,7 +184,10 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   return [next, effects];
 }
 
-/** Beside what is kept for a loss, the layout that stands and is settled: its devices can all return to the round in progress. */
+/**
+ * Beside what is kept for a loss, the layout that stands and is settled: its devices can all return to the round in
+ * progress.
+ */
 function heldNow({ plan, isSettled, round, holdings }: MachineState): readonly Holding[] {
   return plan === undefined || !isSettled ? holdings : [...holdings, ...holdingsOf(plan, round)];
 }

@@ -1,4 +1,5 @@
-// A run over workers on Node: the coordinator behind a WebSocket server, with the local worker processes that were asked for.
+// A run over workers on Node: the coordinator behind a WebSocket server, with the local worker processes that were
+// asked for.
 
 import { randomBytes } from 'node:crypto';
 import { isIP } from 'node:net';
@@ -55,12 +56,17 @@ export async function runCluster(
   options: Omit<CoordinatorOptions, 'peerToken' | 'clock'>,
   cluster: ClusterOptions,
 ): Promise<CoordinatorEnd> {
-  const coordinator = createCoordinator({ ...options, clock: cluster.clock, peerToken: randomBytes(24).toString('hex') });
+  const coordinator = createCoordinator({
+    ...options,
+    clock: cluster.clock,
+    peerToken: randomBytes(24).toString('hex'),
+  });
   const door = await openDoor(cluster);
   const server = await serve(coordinator, door, cluster);
   const { joinCode } = door;
   if (door.tls === undefined && !isOnThisMachine(cluster.host)) {
-    const message = 'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave --insecure away.';
+    const message =
+      'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave --insecure away.';
     options.hooks.observe({ kind: 'warning', message });
   }
   const remoteCount = options.machine.workerCount - cluster.localCount;
@@ -68,9 +74,12 @@ export async function runCluster(
   const stop = (): void => coordinator.stop();
   cluster.signal.addEventListener('abort', stop, { once: true });
   if (cluster.signal.aborted) stop();
-  const announcement = remoteCount > 0 && !isOnThisMachine(cluster.host) ? await tell(server, options.hooks) : undefined;
+  const announcement =
+    remoteCount > 0 && !isOnThisMachine(cluster.host) ? await tell(server, options.hooks) : undefined;
   const unwatch =
-    cluster.runFolder === undefined ? undefined : watchDrainRequests(cluster.runFolder, (device) => coordinator.drain(device));
+    cluster.runFolder === undefined
+      ? undefined
+      : watchDrainRequests(cluster.runFolder, (device) => coordinator.drain(device));
   let workers: LocalWorkers | undefined;
   try {
     workers = startLocalWorkers({
@@ -98,14 +107,20 @@ function isOnThisMachine(host: string): boolean {
 }
 
 /** Announces the server on its network. Where multicast does not work, the printed address does. */
-async function tell({ host, port, url }: LinkServer, { observe }: CoordinatorOptions['hooks']): Promise<Announcement | undefined> {
+async function tell(
+  { host, port, url }: LinkServer,
+  { observe }: CoordinatorOptions['hooks'],
+): Promise<Announcement | undefined> {
   if (isIP(host) !== 4) return undefined;
   const onError = (message: string): void =>
     observe({ kind: 'warning', message: `Workers do not find this run by themselves (${message}): give them --join.` });
   return announce({ host, port, url, onError });
 }
 
-/** A worker that says why it ends is heard by the coordinator, whose message says more than the exit code of its process. */
+/**
+ * A worker that says why it ends is heard by the coordinator, whose message says more than the exit code of its
+ * process.
+ */
 async function afterLastWord(failed: Promise<never>, coordinator: Coordinator, clock: Clock): Promise<CoordinatorEnd> {
   try {
     return await failed;
@@ -124,7 +139,8 @@ function serve(coordinator: Coordinator, door: Door, { host, port, clock }: Clus
     ...(door.tls && { tls: door.tls }),
     async authenticate(hello, address, certificate) {
       const verdict = await door.admit(hello, certificate, address);
-      if (verdict.kind === 'refused' || hello.purpose === 'enrol' || factsSchema.safeParse(hello.facts).success) return verdict;
+      if (verdict.kind === 'refused' || hello.purpose === 'enrol' || factsSchema.safeParse(hello.facts).success)
+        return verdict;
       const reason = `the worker ${address} did not describe itself as this version expects: use the same version on both`;
       return { kind: 'refused', reason, retry: false };
     },

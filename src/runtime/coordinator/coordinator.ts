@@ -1,12 +1,20 @@
-// The coordinator's shell: it feeds the state machine (machine.ts) with what happens on the links and carries out its effects. It owns the links, the
-// data feed, the clock and the state that snapshots bring; every decision is the machine's.
+// The coordinator's shell: it feeds the state machine (machine.ts) with what happens on the links and carries out its
+// effects. It owns the links, the data feed, the clock and the state that snapshots bring; every decision is the
+// machine's.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError, RunError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Frame, Link } from '../../transport/link.ts';
-import { type Message, message, parseMessage, type RoundResult, type ToCoordinator, toCoordinatorSchemas } from '../messages.ts';
+import {
+  type Message,
+  message,
+  parseMessage,
+  type RoundResult,
+  type ToCoordinator,
+  toCoordinatorSchemas,
+} from '../messages.ts';
 import { encodeModel } from '../model-transfer.ts';
 import { optimizerStateCount } from '../training-spec.ts';
 import { checkMeasured, checkProfile, sampleMs } from './answer-checks.ts';
@@ -47,7 +55,8 @@ const judgeEveryMs = 250;
 const waitMs = 120_000;
 
 /** Why a device is not measured again. */
-const tooLittleMemory = 'its system killed it for want of memory before it had any work: it needs more memory for this model';
+const tooLittleMemory =
+  'its system killed it for want of memory before it had any work: it needs more memory for this model';
 
 /** Messages about a layout: those of an earlier one are late and dropped. */
 const layoutKinds: ReadonlySet<string> = new Set<keyof ToCoordinator>([
@@ -112,7 +121,8 @@ class CoordinatorShell implements Coordinator {
 
   join(name: string, link: Link, facts: DeviceFacts): void {
     if (this.#state.phase === 'ended' || this.#links.has(name)) {
-      // A device that comes back before its former link is given up tries again; after the run there is nothing to come back to.
+      // A device that comes back before its former link is given up tries again; after the run there is nothing to come
+      // back to.
       if (this.#state.phase === 'ended') return turnAway(link, 'the run is over');
       void link.close(`another device is called ${name}`);
       return;
@@ -175,14 +185,21 @@ class CoordinatorShell implements Coordinator {
     this.#stopCooling.delete(device);
   }
 
-  /** What was predicted that a device holds, or is about to; nothing as long as it is made ready for its first work; undefined where nobody knows. */
+  /**
+   * What was predicted that a device holds, or is about to; nothing as long as it is made ready for its first work;
+   * undefined where nobody knows.
+   */
   #heldMiB(device: string): number | undefined {
-    return !this.#hasWork(device) && this.#owesWork(device) ? 0 : predictedMiB(device, [this.#state.plan, this.#state.pending]);
+    return !this.#hasWork(device) && this.#owesWork(device)
+      ? 0
+      : predictedMiB(device, [this.#state.plan, this.#state.pending]);
   }
 
   /** In the layout that stands, or in the next one. */
   #hasWork(device: string): boolean {
-    return [this.#state.plan, this.#state.pending].some((plan) => plan?.stages.some(({ devices }) => devices.includes(device)));
+    return [this.#state.plan, this.#state.pending].some((plan) =>
+      plan?.stages.some(({ devices }) => devices.includes(device)),
+    );
   }
 
   /** Looks at regular times who has been silent for too long. */
@@ -208,13 +225,14 @@ class CoordinatorShell implements Coordinator {
   /** Reading a model, profiling and compiling keep a device from answering. */
   #owesWork(device: string): boolean {
     const { phase, waitingFor, members } = this.#state;
-    if (members.some(({ name, joining }) => name === device && joining !== undefined && joining !== 'cooling')) return true;
+    if (members.some(({ name, joining }) => name === device && joining !== undefined && joining !== 'cooling'))
+      return true;
     return phase !== 'training' && phase !== 'snapshotting' && waitingFor.includes(device);
   }
 
   /**
-   * One input after the other: an effect that causes an input (a plan made at once) does not overtake the effects behind it. A mistake of our own on the
-   * way ends the run.
+   * One input after the other: an effect that causes an input (a plan made at once) does not overtake the effects
+   * behind it. A mistake of our own on the way ends the run.
    */
   #input(input: MachineInput): void {
     this.#inputs.push(input);
@@ -297,7 +315,12 @@ class CoordinatorShell implements Coordinator {
         this.#options.hooks.observe({ kind: 'statistics', device, ...received.control });
         return undefined;
       case 'trace':
-        this.#options.hooks.observe({ kind: 'trace', device, round: received.control.round, times: received.control.times });
+        this.#options.hooks.observe({
+          kind: 'trace',
+          device,
+          round: received.control.round,
+          times: received.control.times,
+        });
         return undefined;
     }
   }
@@ -306,7 +329,8 @@ class CoordinatorShell implements Coordinator {
   #snapshotEnd(device: string, round: number): Answer {
     const isOwner = this.#state.plan?.stages.some(({ devices }) => devices[0] === device) === true;
     const [missing] = isOwner ? this.#snapshots.missing(device) : [];
-    if (missing !== undefined && round === this.#state.round) return { kind: 'failed', message: `it sent no ${missing}` };
+    if (missing !== undefined && round === this.#state.round)
+      return { kind: 'failed', message: `it sent no ${missing}` };
     return { kind: 'snapshot-end', round };
   }
 
@@ -352,7 +376,13 @@ class CoordinatorShell implements Coordinator {
         this.#prepare();
         this.#watchCopies();
         this.#watchDrift(effect.results);
-        return this.#options.hooks.onCommitted(effect.round, effect.loss, effect.correctCount, effect.learningRate, effect.results);
+        return this.#options.hooks.onCommitted(
+          effect.round,
+          effect.loss,
+          effect.correctCount,
+          effect.learningRate,
+          effect.results,
+        );
       case 'repeated':
         this.#watchCopies();
         return this.#options.hooks.observe({ kind: 'repeated', round: effect.round });
@@ -369,14 +399,17 @@ class CoordinatorShell implements Coordinator {
       case 'phase':
         this.#options.hooks.observe({ kind: 'phase', phase: effect.phase });
         this.#stopWaiting();
-        if (effect.phase === 'waiting') this.#stopWaiting = this.#options.clock.after(waitMs, () => this.#input({ kind: 'gave-up' }));
+        if (effect.phase === 'waiting')
+          this.#stopWaiting = this.#options.clock.after(waitMs, () => this.#input({ kind: 'gave-up' }));
         return;
       case 'finish':
         return this.#close(() => this.#resolve({ round: effect.round, stopped: effect.stopped }));
       case 'fail': {
         const checkpoint = this.#durableRound;
         const mend =
-          checkpoint === undefined ? 'nothing was saved yet' : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
+          checkpoint === undefined
+            ? 'nothing was saved yet'
+            : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
         return this.#close(() => this.#reject(new RunError(`Training ended: ${effect.message}; ${mend}.`)));
       }
     }
@@ -387,7 +420,9 @@ class CoordinatorShell implements Coordinator {
     void this.#handOver(device, { ...frame, epoch: this.#epoch }, priority);
   }
 
-  /** Waits where the link is full. The end of a link is heard as 'left'; a frame that cannot be sent at all ends it too. */
+  /**
+   * Waits where the link is full. The end of a link is heard as 'left'; a frame that cannot be sent at all ends it too.
+   */
   async #handOver(device: string, frame: Frame, priority: 'control' | 'pipeline'): Promise<void> {
     const link = this.#links.get(device);
     try {
@@ -502,7 +537,10 @@ class CoordinatorShell implements Coordinator {
       });
     else if (!readying.isOver && this.#planner.isReserveTold) {
       readying.isOver = true;
-      this.#options.hooks.observe({ kind: 'reserve-ready', seconds: (this.#options.clock.now() - readying.sinceMs) / 1000 });
+      this.#options.hooks.observe({
+        kind: 'reserve-ready',
+        seconds: (this.#options.clock.now() - readying.sinceMs) / 1000,
+      });
     }
   }
 
@@ -527,7 +565,8 @@ class CoordinatorShell implements Coordinator {
   }
 
   #drifted(drift: Drift): void {
-    if (Object.keys(drift.factors).length + drift.links.length > 0) this.#options.hooks.observe({ kind: 'drift', ...drift });
+    if (Object.keys(drift.factors).length + drift.links.length > 0)
+      this.#options.hooks.observe({ kind: 'drift', ...drift });
     this.#reconsider();
   }
 
@@ -536,13 +575,29 @@ class CoordinatorShell implements Coordinator {
     this.#input({ kind: 'proposed', ...proposal });
   }
 
-  #changing({ change, plan, round, repeatedRounds, source, moves }: Extract<MachineEffect, { kind: 'changing' }>): void {
+  #changing({
+    change,
+    plan,
+    round,
+    repeatedRounds,
+    source,
+    moves,
+  }: Extract<MachineEffect, { kind: 'changing' }>): void {
     const copies = 1 + optimizerStateCount(this.#options.subject.training);
     let movedBytes = 0;
     for (const { layers } of moves)
       for (let layer = layers[0]; layer < layers[1]; layer++) movedBytes += copies * this.#planner.layerBytes(layer);
     const { cause, lost } = change;
-    this.#options.hooks.observe({ kind: 'recovering', cause, lost, plan, round, repeatedRounds, source, movedMiB: movedBytes / 2 ** 20 });
+    this.#options.hooks.observe({
+      kind: 'recovering',
+      cause,
+      lost,
+      plan,
+      round,
+      repeatedRounds,
+      source,
+      movedMiB: movedBytes / 2 ** 20,
+    });
   }
 
   #changed({ change, round }: Extract<MachineEffect, { kind: 'changed' }>): void {
@@ -565,7 +620,10 @@ class CoordinatorShell implements Coordinator {
     this.#input({ kind: 'left', device, reason });
   }
 
-  /** Tells every member of the layout, and sends those who get layers from nobody else what the last checkpoint has of them. */
+  /**
+   * Tells every member of the layout, and sends those who get layers from nobody else what the last checkpoint has of
+   * them.
+   */
   #deploy({ plan, epoch, round, moves, members }: Extract<MachineEffect, { kind: 'deploy' }>): void {
     this.#epoch = epoch;
     this.#feed.begin(program(plan));
@@ -579,7 +637,8 @@ class CoordinatorShell implements Coordinator {
       const layers = moves.filter(({ from, to }) => from === null && to === name).map((move) => move.layers);
       const entries = layers.flatMap((range) => this.#snapshots.entries(range, round));
       this.#send(name, message('deploy', { plan, round, moves, stateCount: entries.length, peers }));
-      for (const { role, name: entry, value } of entries) this.#send(name, message('state', { role, name: entry }, [value]));
+      for (const { role, name: entry, value } of entries)
+        this.#send(name, message('state', { role, name: entry }, [value]));
     }
   }
 
@@ -587,7 +646,9 @@ class CoordinatorShell implements Coordinator {
     const { state } = this.#snapshots;
     const missing = this.#snapshots.missing();
     if (missing.length > 0)
-      return this.#abort(new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`));
+      return this.#abort(
+        new RunError(`Training ended: nobody sent ${missing.slice(0, 3).join(', ')} after round ${round}.`),
+      );
     this.#options.hooks.onCheckpoint(round, state).then(
       (isSafe) => {
         this.#snapshots.saved(round, state);

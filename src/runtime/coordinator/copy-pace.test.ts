@@ -14,8 +14,14 @@ interface World {
   readonly leastEvery: number;
 }
 
-/** Trains as the coordinator does; the rounds between copies, and the time beyond that of rounds without copies, of the last half. */
-function train({ baseMs, copyMs, copyRounds, noise, leastEvery }: World, roundCount = 2000): { every: number; cost: number } {
+/**
+ * Trains as the coordinator does; the rounds between copies, and the time beyond that of rounds without copies, of the
+ * last half.
+ */
+function train(
+  { baseMs, copyMs, copyRounds, noise, leastEvery }: World,
+  roundCount = 2000,
+): { every: number; cost: number } {
   const random = createRandom(7);
   let nowMs = 0;
   const pace = new CopyPace({ now: () => nowMs, after: () => () => {} });

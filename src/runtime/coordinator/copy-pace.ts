@@ -1,5 +1,6 @@
-// How often a layout's stages are copied, from what copies are seen to cost. What links have to spare (planner/replan/replication.ts) says how often they can
-// be at most; the devices' processors, which read, encrypt and check every byte, are heard of only in the time that rounds take.
+// How often a layout's stages are copied, from what copies are seen to cost. What links have to spare
+// (planner/replan/replication.ts) says how often they can be at most; the devices' processors, which read, encrypt and
+// check every byte, are heard of only in the time that rounds take.
 
 import type { Clock } from '../../clock.ts';
 import { copyCostLimit } from '../../planner/replan/replication.ts';
@@ -35,7 +36,10 @@ export class CopyPace {
     this.#forget();
   }
 
-  /** A round has committed; `isCopying` says whether a copy is under way from now on. Returns the rounds between copies where they are others than before. */
+  /**
+   * A round has committed; `isCopying` says whether a copy is under way from now on. Returns the rounds between copies
+   * where they are others than before.
+   */
   committed(isCopying: boolean): number | undefined {
     const nowMs = this.#clock.now();
     const rounds = this.#isCopying ? this.#with : this.#without;
@@ -53,7 +57,8 @@ export class CopyPace {
 
   /** Undefined where there are too few rounds. */
   #judge(): number | undefined {
-    if (this.#without.length < comparedCount) return this.#with.length < crowdedCount ? undefined : Math.min(mostEvery, 2 * this.#every);
+    if (this.#without.length < comparedCount)
+      return this.#with.length < crowdedCount ? undefined : Math.min(mostEvery, 2 * this.#every);
     if (this.#with.length < comparedCount) return undefined;
     const baseMs = median(this.#without);
     const copyMs = (Math.max(0, median(this.#with) - baseMs) * this.#with.length) / Math.max(1, this.#copyCount);

@@ -34,7 +34,10 @@ const twoStages = program({
 });
 
 /** A feed whose sends are written down, and wait for `open` where that is given. */
-function feedTo(sent: string[], open: () => Promise<void> = () => Promise.resolve()): { feed: DataFeed; errors: unknown[] } {
+function feedTo(
+  sent: string[],
+  open: () => Promise<void> = () => Promise.resolve(),
+): { feed: DataFeed; errors: unknown[] } {
   const errors: unknown[] = [];
   const feed = new DataFeed({
     batch: (round) => {
@@ -42,7 +45,9 @@ function feedTo(sent: string[], open: () => Promise<void> = () => Promise.resolv
       return batch(round);
     },
     send: async (device, { kind, round, epoch, microBatch, tensors }: Frame) => {
-      sent.push(`${device} ${kind} ${epoch}/${round}/${microBatch}: ${tensors?.map(({ data }) => [...data].join(' ')).join()}`);
+      sent.push(
+        `${device} ${kind} ${epoch}/${round}/${microBatch}: ${tensors?.map(({ data }) => [...data].join(' ')).join()}`,
+      );
       await open();
     },
     onError: (error) => errors.push(error),

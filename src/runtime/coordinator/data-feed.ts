@@ -1,4 +1,5 @@
-// The data of rounds: each batch is cut to what the devices of a program receive, and sent in the order in which they need it.
+// The data of rounds: each batch is cut to what the devices of a program receive, and sent in the order in which they
+// need it.
 
 import type { Program, SampleRange } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
@@ -47,7 +48,9 @@ export class DataFeed {
   /** Sends a round's data behind those of the rounds before. */
   feed(round: number, epoch: number): void {
     const deliveries = this.#deliveries;
-    this.#sent = this.#sent.then(() => this.#send(round, epoch, deliveries)).catch((error: unknown) => this.#options.onError(error));
+    this.#sent = this.#sent
+      .then(() => this.#send(round, epoch, deliveries))
+      .catch((error: unknown) => this.#options.onError(error));
   }
 
   async #send(round: number, epoch: number, deliveries: readonly Delivery[] | undefined): Promise<void> {

@@ -1,6 +1,7 @@
-// Whether devices live, from what is heard of them (Asteroid §3.4, heartbeat-guided failure detection). Time is a parameter; only monotonic time counts.
-// How long a silence may last follows from how regular a device was before, within limits; a device that computes something that keeps its
-// thread (reading a model, compiling a stage) is given longer.
+// Whether devices live, from what is heard of them (Asteroid §3.4, heartbeat-guided failure detection). Time is a
+// parameter; only monotonic time counts. How long a silence may last follows from how regular a device was before,
+// within limits; a device that computes something that keeps its thread (reading a model, compiling a stage) is given
+// longer.
 
 /** Limits of what is learnt: silence after which a device is asked whether it lives, and after which it is given up. */
 export const suspectLimitsMs = { least: 1_500, most: 10_000 } as const;
@@ -69,8 +70,9 @@ export class Detector {
   }
 
   /**
-   * Devices that have been silent for too long: each is suspected once, then dead. After a pause of this very process (it was stopped, the machine
-   * slept) nobody is judged by what could not be heard. `isBusy`: devices that owe a compilation.
+   * Devices that have been silent for too long: each is suspected once, then dead. After a pause of this very process
+   * (it was stopped, the machine slept) nobody is judged by what could not be heard. `isBusy`: devices that owe a
+   * compilation.
    */
   judge(nowMs: number, isBusy: (device: string) => boolean): readonly Silence[] {
     const pausedMs = this.#judgedMs === undefined ? 0 : nowMs - this.#judgedMs - this.#tickMs;

@@ -1,5 +1,6 @@
-// What a run survives: devices and links that are lost in every phase, and what it does not: the last device, and numbers that are not finite. Then it ends
-// with one sentence that names the device; everybody else ends with the run, and nothing waits for ever.
+// What a run survives: devices and links that are lost in every phase, and what it does not: the last device, and
+// numbers that are not finite. Then it ends with one sentence that names the device; everybody else ends with the run,
+// and nothing waits for ever.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -11,7 +12,15 @@ import { RunError } from '../../errors.ts';
 import { type Tensor, tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
-import { cut, difference, type MemoryCluster, type MemoryRun, type Outcome, runAlone, startCluster } from '../../testing/memory-cluster.ts';
+import {
+  cut,
+  difference,
+  type MemoryCluster,
+  type MemoryRun,
+  type Outcome,
+  runAlone,
+  startCluster,
+} from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
@@ -26,7 +35,12 @@ const hybrid: HandPlan = { schedule: '1f1b', cuts: [2], shares: [[3, 1], [4]], m
 function runOf(plan: HandPlan = hybrid): MemoryRun {
   const net = regressionNet();
   const subject = subjectOf(net, 8);
-  return { subject, batch: batches(net, subject), plan: handPlan(plan, 4), machine: { endRound: 4, checkpointEvery: 2 } };
+  return {
+    subject,
+    batch: batches(net, subject),
+    plan: handPlan(plan, 4),
+    machine: { endRound: 4, checkpointEvery: 2 },
+  };
 }
 
 const measured = new Map<string, MeasuredProfile>();
@@ -46,7 +60,11 @@ function planFor(devices: readonly string[]): Plan {
   const two = handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4);
   if (devices.length === 1) return { ...two, stages, predicted };
   if (devices.length === 2)
-    return { ...two, stages: two.stages.map((stage, index) => ({ ...stage, devices: devices.slice(index, index + 1) })), predicted };
+    return {
+      ...two,
+      stages: two.stages.map((stage, index) => ({ ...stage, devices: devices.slice(index, index + 1) })),
+      predicted,
+    };
   return { ...handPlan(hybrid, 4), predicted };
 }
 
@@ -79,7 +97,16 @@ async function expectNothingLost(cluster: MemoryCluster, outcome: Promise<Outcom
   assert.ok(weight <= 1e-5, `${worst} differs by ${weight}`);
 }
 
-for (const phase of ['preparing', 'connecting', 'measuring', 'profiling', 'planning', 'deploying', 'training', 'snapshotting'] as const) {
+for (const phase of [
+  'preparing',
+  'connecting',
+  'measuring',
+  'profiling',
+  'planning',
+  'deploying',
+  'training',
+  'snapshotting',
+] as const) {
   test(`a device that is lost while ${phase} costs nothing but time`, { timeout }, async () => {
     let isKilled = false;
     const clock = createVirtualClock();
@@ -102,7 +129,11 @@ for (const phase of ['preparing', 'connecting', 'measuring', 'profiling', 'plann
     // Nobody waits for the call of a device that is known to be gone: that would be ten seconds.
     if (phase === 'connecting') assert.ok(clock.now() < 5_000, `${clock.now()} ms`);
     const ends = await cluster.workersEnd();
-    assert.deepEqual(ends.get('b'), { clean: false, lost: true, reason: 'the coordinator is gone: the connection was lost' });
+    assert.deepEqual(ends.get('b'), {
+      clean: false,
+      lost: true,
+      reason: 'the coordinator is gone: the connection was lost',
+    });
     for (const name of ['a', 'c']) assert.deepEqual(ends.get(name), { clean: true, reason: 'the run is done' });
     assert.deepEqual(
       cluster.events.filter((event) => event.kind === 'left').map((event) => event.device),
@@ -115,7 +146,8 @@ test('when the last device is lost, the run ends and says from where it can go o
   const cluster = await startCluster({
     ...runOf(),
     observe: (event, running) => {
-      if (event.kind === 'trace' && event.round === 2 && event.device === 'c') for (const name of ['a', 'b', 'c']) running.kill(name);
+      if (event.kind === 'trace' && event.round === 2 && event.device === 'c')
+        for (const name of ['a', 'b', 'c']) running.kill(name);
     },
   });
   const { message } = await failure(cluster);
@@ -143,7 +175,9 @@ for (const [name, peer] of [
   ['a', 'c'],
   ['b', 'c'],
 ] as const) {
-  test(`the link between ${name} and ${peer} is lost while training: both live, and link anew`, { timeout }, async () => {
+  test(`the link between ${name} and ${peer} is lost while training: both live, and link anew`, {
+    timeout,
+  }, async () => {
     const clock = createVirtualClock();
     let isCut = false;
     const cluster = await startCluster({
@@ -163,12 +197,17 @@ for (const [name, peer] of [
     );
     const causes = cluster.events.flatMap((event) => (event.kind === 'recovering' ? [event.cause] : []));
     // a and b exchange nothing but sums, at the end of the round.
-    assert.match(causes.join(), new RegExp(`the link between [${name}${peer}] and [${name}${peer}] broke \\(the connection was lost\\)`));
+    assert.match(
+      causes.join(),
+      new RegExp(`the link between [${name}${peer}] and [${name}${peer}] broke \\(the connection was lost\\)`),
+    );
   });
 }
 
 for (const phase of ['measuring', 'profiling', 'deploying'] as const) {
-  test(`a link between two devices that is lost while ${phase} is made anew when it is needed`, { timeout }, async () => {
+  test(`a link between two devices that is lost while ${phase} is made anew when it is needed`, {
+    timeout,
+  }, async () => {
     const clock = createVirtualClock();
     const cluster = await startCluster({
       ...measuredRun(),
@@ -227,9 +266,15 @@ test('measured links are what the network is', { timeout }, async () => {
   }
 });
 
-test('a device that the plan leaves out stays as a spare and takes the place of one that is lost', { timeout }, async () => {
+test('a device that the plan leaves out stays as a spare and takes the place of one that is lost', {
+  timeout,
+}, async () => {
   const two = handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4);
-  const withSpare = { ...two, stages: two.stages.map((stage, index) => ({ ...stage, devices: [index === 0 ? 'c' : 'a'] })), predicted };
+  const withSpare = {
+    ...two,
+    stages: two.stages.map((stage, index) => ({ ...stage, devices: [index === 0 ? 'c' : 'a'] })),
+    predicted,
+  };
   const cluster = await startCluster({
     ...measuredRun(),
     choosePlan: () => withSpare,
@@ -256,13 +301,24 @@ test('a device that comes during the run and does not keep to the protocol is se
       if (event.kind !== 'trace' || event.round !== 0 || event.device !== 'a') return;
       const extra = running.joinAlone('d');
       extra.receive(() => {
-        const control = { round: 0, lossSum: 1e9, correctCount: 0, squaredNorm: 0, finite: true, roundMs: 1, busyMs: 1 };
+        const control = {
+          round: 0,
+          lossSum: 1e9,
+          correctCount: 0,
+          squaredNorm: 0,
+          finite: true,
+          roundMs: 1,
+          busyMs: 1,
+        };
         for (const epoch of [0, 1, 2, 3, 4, 5, 6]) {
-          void extra.send({ kind: 'prepared', epoch, round: -1, microBatch: -1, control }).catch(() => {}); // sent away by then
+          // sent away by then
+          void extra.send({ kind: 'prepared', epoch, round: -1, microBatch: -1, control }).catch(() => {});
         }
         const tensors = [tensor('float32', [7], new Array(7).fill(9))];
         const weights = { role: 'parameter', name: 'a.bias' };
-        void extra.send({ kind: 'state', epoch: 5, round: -1, microBatch: -1, control: weights, tensors }).catch(() => {});
+        void extra
+          .send({ kind: 'state', epoch: 5, round: -1, microBatch: -1, control: weights, tensors })
+          .catch(() => {});
       });
     },
   });
@@ -271,7 +327,9 @@ test('a device that comes during the run and does not keep to the protocol is se
   assert.equal(left?.device, 'd');
 });
 
-test('a loss that is not finite ends the run, on all devices, before anything of the round is committed', { timeout }, async () => {
+test('a loss that is not finite ends the run, on all devices, before anything of the round is committed', {
+  timeout,
+}, async () => {
   const run = runOf();
   const cluster = await startCluster({
     ...run,
@@ -298,7 +356,10 @@ test('a loss that is not finite ends the run, on all devices, before anything of
 test('a learning rate that lets the weights overflow ends the same way', { timeout }, async () => {
   const cluster = await startCluster({ ...runOf(), machine: { endRound: 20, learningRate: () => 1e20 } });
   const { message } = await failure(cluster);
-  assert.match(message, /^Training ended: the loss or a gradient of round \d+ is not a finite number: lower the learning rate/);
+  assert.match(
+    message,
+    /^Training ended: the loss or a gradient of round \d+ is not a finite number: lower the learning rate/,
+  );
 });
 
 test('a stop while training commits what has begun, writes a checkpoint and ends everybody; before training it ends at once', {
@@ -317,7 +378,8 @@ test('a stop while training commits what has begun, writes a checkpoint and ends
   assert.equal(losses.length, end.round);
   assert.ok(end.round >= 3 && end.round <= 5, String(end.round));
   assert.deepEqual([...checkpoints.keys()], [end.round]);
-  for (const worker of training.workers.values()) assert.deepEqual(await worker.end, { clean: true, reason: 'the run was stopped' });
+  for (const worker of training.workers.values())
+    assert.deepEqual(await worker.end, { clean: true, reason: 'the run was stopped' });
 
   const early = await startCluster({
     ...run,
@@ -327,7 +389,9 @@ test('a stop while training commits what has begun, writes a checkpoint and ends
   await early.workersEnd();
 });
 
-test('what fails on our own side ends the run with that error: the data, the plan, the checkpoint, an observer', { timeout }, async () => {
+test('what fails on our own side ends the run with that error: the data, the plan, the checkpoint, an observer', {
+  timeout,
+}, async () => {
   const broken = (what: string): never => {
     throw new RunError(`${what} is broken`);
   };
@@ -337,7 +401,10 @@ test('what fails on our own side ends the run with that error: the data, the pla
     ['the plan', { ...measuredRun(), choosePlan: () => broken('the plan') }],
     ['the disk', { ...run, onCheckpoint: async () => broken('the disk') }],
     ['the observer', { ...run, observe: (event) => event.kind === 'trace' && broken('the observer') }],
-    ['the phase', { ...run, observe: (event) => event.kind === 'phase' && event.phase === 'deploying' && broken('the phase') }],
+    [
+      'the phase',
+      { ...run, observe: (event) => event.kind === 'phase' && event.phase === 'deploying' && broken('the phase') },
+    ],
   ];
   for (const [what, failing] of runs) {
     const cluster = await startCluster(failing);
@@ -357,7 +424,10 @@ test('a message that no link takes ends the run, not in silence', { timeout }, a
   // The same for weights that are not what their shape says.
   const run = runOf();
   const broken = { ...tensor('float32', [7], new Array(7).fill(0)), data: new Float32Array(3) };
-  const state = { ...run.subject.state, parameter: new Map([...run.subject.state.parameter, ['c.bias', broken] as const]) };
+  const state = {
+    ...run.subject.state,
+    parameter: new Map([...run.subject.state.parameter, ['c.bias', broken] as const]),
+  };
   const end = await failure(await startCluster({ ...run, subject: { ...run.subject, state } }));
   assert.match(
     end.message,
@@ -386,15 +456,23 @@ function brokenEngine(): Engine {
 test('a worker whose engine fails says why, and the others go on; what ails two of them alike ends the run with their words', {
   timeout,
 }, async () => {
-  const one = await startCluster({ ...runOf(), createEngine: (device) => (device === 'b' ? brokenEngine() : createReferenceEngine()) });
+  const one = await startCluster({
+    ...runOf(),
+    createEngine: (device) => (device === 'b' ? brokenEngine() : createReferenceEngine()),
+  });
   await expectNothingLost(one);
   assert.deepEqual((await one.workersEnd()).get('b'), { clean: false, reason: 'out of memory' });
-  const two = await startCluster({ ...runOf(), createEngine: (device) => (device === 'a' ? createReferenceEngine() : brokenEngine()) });
+  const two = await startCluster({
+    ...runOf(),
+    createEngine: (device) => (device === 'a' ? createReferenceEngine() : brokenEngine()),
+  });
   const { message } = await failure(two);
   assert.match(message, /^Training ended: [bc] cannot go on: out of memory; nothing was saved yet\.$/);
 });
 
-test('on a network that damages messages a run ends well or with one sentence, 20 times', { timeout: 60_000 }, async () => {
+test('on a network that damages messages a run ends well or with one sentence, 20 times', {
+  timeout: 60_000,
+}, async () => {
   let failureCount = 0;
   for (let seed = 0; seed < 20; seed++) {
     const random = createRandom(seed, 0xbad);
@@ -420,7 +498,11 @@ test('on a network that damages messages a run ends well or with one sentence, 2
       assert.equal(losses.length, 4);
     } catch (error) {
       assert.ok(error instanceof RunError, `seed ${seed}: ${error instanceof Error ? error.stack : String(error)}`);
-      assert.match(error.message, /^Training ended: ([abc] (left|cannot go on)|the link)/, `seed ${seed}: ${error.message}`);
+      assert.match(
+        error.message,
+        /^Training ended: ([abc] (left|cannot go on)|the link)/,
+        `seed ${seed}: ${error.message}`,
+      );
       failureCount++;
     }
   }

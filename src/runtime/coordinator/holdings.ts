@@ -1,5 +1,5 @@
-// Who holds which layers' state, and after how many rounds. The state after n rounds is the same on whoever holds it, whatever plan computed it, so that
-// a run goes on from any set of holders that covers all layers at one round. Pure.
+// Who holds which layers' state, and after how many rounds. The state after n rounds is the same on whoever holds it,
+// whatever plan computed it, so that a run goes on from any set of holders that covers all layers at one round. Pure.
 
 import type { PlanLayout } from '../../cluster/cluster.ts';
 
@@ -16,7 +16,11 @@ export function holdingsOf({ stages }: PlanLayout, round: number): Holding[] {
 }
 
 /** By layer: who holds its state after `round` rounds, each once. */
-export function holdersAt(holdings: readonly Holding[], round: number, layerCount: number): readonly (readonly string[])[] {
+export function holdersAt(
+  holdings: readonly Holding[],
+  round: number,
+  layerCount: number,
+): readonly (readonly string[])[] {
   const holders = Array.from({ length: layerCount }, () => new Set<string>());
   for (const holding of holdings) {
     if (holding.round !== round) continue;

@@ -1,5 +1,5 @@
-// Devices that come during the run: each gets the model, links to the others and is measured, while these train; then it may be given work. Part of the
-// coordinator's state machine; pure.
+// Devices that come during the run: each gets the model, links to the others and is measured, while these train; then
+// it may be given work. Part of the coordinator's state machine; pure.
 
 import type { Answer, JoinStep, MachineConfig, MachineEffect, MachineState, Member, Step } from './machine-types.ts';
 import { fullMembers } from './members.ts';
@@ -26,14 +26,18 @@ function startUnlessEarly(state: MachineState): Step {
 export function startAll(state: MachineState): Step {
   return startQueued({
     ...state,
-    members: state.members.map((member): Member => (member.joining === 'cooling' ? { ...member, joining: 'queued' } : member)),
+    members: state.members.map(
+      (member): Member => (member.joining === 'cooling' ? { ...member, joining: 'queued' } : member),
+    ),
   });
 }
 
 /** Sends the model to those that waited. */
 export function startQueued(state: MachineState): Step {
   const queued = state.members.filter(({ joining }) => joining === 'queued');
-  const members = state.members.map((member): Member => (member.joining === 'queued' ? { ...member, joining: 'preparing' } : member));
+  const members = state.members.map(
+    (member): Member => (member.joining === 'queued' ? { ...member, joining: 'preparing' } : member),
+  );
   return [{ ...state, members }, queued.map(({ name }) => ({ kind: 'send-model', device: name }))];
 }
 
@@ -48,7 +52,10 @@ export function joinerAnswered(config: MachineConfig, state: MachineState, devic
   if (answer.kind === 'connected' && joining === 'connecting') {
     if (config.planGiven) return welcomed(state, device);
     const peers = fullMembers(state).map(({ name }) => name);
-    return [at(state, device, { joining: 'measuring' }), [{ kind: 'send', device, message: 'measure', control: { peers } }]];
+    return [
+      at(state, device, { joining: 'measuring' }),
+      [{ kind: 'send', device, message: 'measure', control: { peers } }],
+    ];
   }
   if (answer.kind === 'measured' && joining === 'measuring') {
     const control = { batchSizes: config.batchSizesToProfile };
@@ -65,11 +72,21 @@ export function joinerAnswered(config: MachineConfig, state: MachineState, devic
     return [next, [{ kind: 'profiled', device, profile: answer.profile }, ...effects]];
   }
   const reason = `it answered "${answer.kind}" while ${joining ?? 'training'}, which the protocol does not allow`;
-  return [{ ...state, members: state.members.filter(({ name }) => name !== device) }, [{ kind: 'dismiss', device, reason }]];
+  return [
+    { ...state, members: state.members.filter(({ name }) => name !== device) },
+    [{ kind: 'dismiss', device, reason }],
+  ];
 }
 
-function at(state: MachineState, device: string, change: { readonly joining: JoinStep; readonly listenUrl?: string }): MachineState {
-  return { ...state, members: state.members.map((member) => (member.name === device ? { ...member, ...change } : member)) };
+function at(
+  state: MachineState,
+  device: string,
+  change: { readonly joining: JoinStep; readonly listenUrl?: string },
+): MachineState {
+  return {
+    ...state,
+    members: state.members.map((member) => (member.name === device ? { ...member, ...change } : member)),
+  };
 }
 
 /** The newcomer may be given work, last in the order. */

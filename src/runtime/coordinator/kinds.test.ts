@@ -2,18 +2,40 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import type { LinkMeasurement } from '../messages.ts';
-import { handlingByDevice, type Measured, reducingByTimes, timesByKind, unhinderedMbps, withHandling } from './kinds.ts';
+import {
+  handlingByDevice,
+  type Measured,
+  reducingByTimes,
+  timesByKind,
+  unhinderedMbps,
+  withHandling,
+} from './kinds.ts';
 import type { DeviceFacts } from './options.ts';
 
-const board: DeviceFacts = { memoryMiB: 1024, cores: 4, engine: 'onnxruntime (1 thread)', machine: 'm', cpuModel: 'Cortex-A72' };
+const board: DeviceFacts = {
+  memoryMiB: 1024,
+  cores: 4,
+  engine: 'onnxruntime (1 thread)',
+  machine: 'm',
+  cpuModel: 'Cortex-A72',
+};
 
 /** A device of two layers, measured at two sizes; `noise` on the first layer. */
-function measured(name: string, noise: number, facts: Partial<DeviceFacts> = {}, more: Partial<DeviceTimes> = {}): Measured {
+function measured(
+  name: string,
+  noise: number,
+  facts: Partial<DeviceFacts> = {},
+  more: Partial<DeviceTimes> = {},
+): Measured {
   const rows = (ms: number): number[][] => [
     [ms + noise, ms],
     [2 * ms + noise, 2 * ms],
   ];
-  return { name, facts: { ...board, ...facts }, times: { forwardMs: rows(10), backwardMs: rows(20), updateMs: [1 + noise, 1], ...more } };
+  return {
+    name,
+    facts: { ...board, ...facts },
+    times: { forwardMs: rows(10), backwardMs: rows(20), updateMs: [1 + noise, 1], ...more },
+  };
 }
 
 test('devices of one kind share the middle of what they measured, layer by layer', () => {
@@ -21,7 +43,11 @@ test('devices of one kind share the middle of what they measured, layer by layer
   assert.deepEqual(found.get('a'), measured('', 1).times);
   assert.equal(found.get('a'), found.get('b'));
   assert.equal(found.get('a'), found.get('c'));
-  assert.deepEqual(timesByKind([measured('a', 0), measured('b', 6)]).get('a'), measured('', 3).times, 'of two, the mean');
+  assert.deepEqual(
+    timesByKind([measured('a', 0), measured('b', 6)]).get('a'),
+    measured('', 3).times,
+    'of two, the mean',
+  );
 });
 
 test('together layers take what the middle device takes, whichever of its layers noise made longer', () => {
@@ -31,7 +57,11 @@ test('together layers take what the middle device takes, whichever of its layers
     callMs: third / 10,
     passMs: first / 10,
   });
-  const devices = [rows(16, 10, 10), rows(10, 16, 10), rows(10, 10, 19)].map((times, index) => ({ name: `${index}`, facts: board, times }));
+  const devices = [rows(16, 10, 10), rows(10, 16, 10), rows(10, 10, 19)].map((times, index) => ({
+    name: `${index}`,
+    facts: board,
+    times,
+  }));
   const found = timesByKind(devices).get('0');
   // The middles are 10 each, the sums 36, 36 and 39.
   assert.deepEqual(found, { forwardMs: [[12, 12, 12]], backwardMs: [[1, 1, 1]], callMs: 1, passMs: 1 });
@@ -74,7 +104,10 @@ test('a table that one of them does not have is left out', () => {
     [60, 60],
   ];
   assert.equal(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0)]).get('a')?.stepMs, undefined);
-  assert.deepEqual(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0, {}, { stepMs })]).get('a')?.stepMs, stepMs);
+  assert.deepEqual(
+    timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0, {}, { stepMs })]).get('a')?.stepMs,
+    stepMs,
+  );
 });
 
 test('what links cost a device is the least of what it sent with, and of what it received with, half each', () => {
@@ -101,12 +134,25 @@ test('what an AllReduce costs devices of a kind is the median of what their own 
     ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerMiB, receivingMsPerMiB },
   });
   const measurements = new Map([
-    ['a', [link('b', 14, 30), link('c', 13, 26), link('d', 10, 22), link('e', 1, 2), { peer: 'b', bandwidthMbps: 1, latencyMs: 0 }]],
+    [
+      'a',
+      [
+        link('b', 14, 30),
+        link('c', 13, 26),
+        link('d', 10, 22),
+        link('e', 1, 2),
+        { peer: 'b', bandwidthMbps: 1, latencyMs: 0 },
+      ],
+    ],
     ['b', [link('c', 12, 28), link('d', 11, 24)]],
     ['stranger', [link('a', 1, 1)]],
   ]);
   const found = reducingByTimes(measurements, times);
-  assert.deepEqual([...found], [[kind, (12 + 26) / 2]], 'not of the links to others, nor for a device that has no equal');
+  assert.deepEqual(
+    [...found],
+    [[kind, (12 + 26) / 2]],
+    'not of the links to others, nor for a device that has no equal',
+  );
   const silent = new Map([['a', [{ peer: 'b', bandwidthMbps: 1, latencyMs: 0 }]]]);
   assert.equal(reducingByTimes(silent, times).size, 0);
 });
@@ -123,12 +169,20 @@ test('a link that a processor held up is taken for as fast as that processor usu
   const usual = (2 ** 20 * 8) / 20 / 1000;
   const mbpsOf = (one: LinkMeasurement, known = costs, others: readonly LinkMeasurement[] = []): number =>
     unhinderedMbps(new Map([['a', [...others, one]]]), known)('a', one);
-  for (const held of [link(10, 80), link(80, 10), link(30, 30)]) assert.ok(Math.abs(mbpsOf(held) - usual) < 1e-9, JSON.stringify(held));
+  for (const held of [link(10, 80), link(80, 10), link(30, 30)])
+    assert.ok(Math.abs(mbpsOf(held) - usual) < 1e-9, JSON.stringify(held));
   for (const free of [link(10, 20), link(29, 29), link(9, 9, 800)]) assert.equal(mbpsOf(free), free.bandwidthMbps);
   assert.equal(mbpsOf({ peer: 'b', latencyMs: 1, bandwidthMbps: 100 }), 100);
   assert.equal(mbpsOf(link(80, 80), new Map()), 100);
-  const [slow, fast] = [link(10, 10, 95), link(2, 2, 800)].map((free) => ({ ...free, peer: 'c' })) as [LinkMeasurement, LinkMeasurement];
-  assert.equal(mbpsOf(link(80, 10, 80), costs, [slow]), 95, 'no faster than the fastest link of its ends that none held up');
+  const [slow, fast] = [link(10, 10, 95), link(2, 2, 800)].map((free) => ({ ...free, peer: 'c' })) as [
+    LinkMeasurement,
+    LinkMeasurement,
+  ];
+  assert.equal(
+    mbpsOf(link(80, 10, 80), costs, [slow]),
+    95,
+    'no faster than the fastest link of its ends that none held up',
+  );
   assert.ok(Math.abs(mbpsOf(link(80, 10), costs, [slow, fast]) - usual) < 1e-9);
   assert.equal(mbpsOf(link(80, 10, 99), costs, [slow]), 99, 'no slower than it was');
 });
@@ -144,8 +198,14 @@ test('links that carried the same were held up by no processor, whatever it did 
   ]);
   const costs = handlingByDevice(even);
   const mbpsOf = (all: ReadonlyMap<string, readonly LinkMeasurement[]>): number[] =>
-    [...all].flatMap(([device, links]) => links.map((one) => Math.round(unhinderedMbps(all, costs)(device, one) * 10) / 10));
-  assert.deepEqual(mbpsOf(even), [97.6, 95.2, 95.9, 95.5, 95.9], 'one that was held up is as fast as the others of its ends');
+    [...all].flatMap(([device, links]) =>
+      links.map((one) => Math.round(unhinderedMbps(all, costs)(device, one) * 10) / 10),
+    );
+  assert.deepEqual(
+    mbpsOf(even),
+    [97.6, 95.2, 95.9, 95.5, 95.9],
+    'one that was held up is as fast as the others of its ends',
+  );
   const uneven = new Map([
     ['a', [link('b', 97.6, 43), link('c', 80, 52), link('d', 90, 45)]],
     ['b', [link('c', 70, 60), link('d', 95, 43)]],

@@ -1,5 +1,6 @@
-// Devices of one kind measure themselves alike, but for noise: what else their processors did for a moment, and where a cache line fell. Together they know
-// their times better than each alone, and a plan that finds them equal is the simpler one.
+// Devices of one kind measure themselves alike, but for noise: what else their processors did for a moment, and where a
+// cache line fell. Together they know their times better than each alone, and a plan that finds them equal is the
+// simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import { mean, median } from '../../statistics.ts';
@@ -13,10 +14,16 @@ export interface Measured {
   readonly times: DeviceTimes;
 }
 
-/** A device whose whole model takes so many times as long as its kind's median, or so many times less, is slower or faster, not unlucky. */
+/**
+ * A device whose whole model takes so many times as long as its kind's median, or so many times less, is slower or
+ * faster, not unlucky.
+ */
 const leastDifference = 1.35;
 
-/** By device, its times: those of one kind share an object that holds the middle of what they measured, layer by layer; all others have their own. */
+/**
+ * By device, its times: those of one kind share an object that holds the middle of what they measured, layer by layer;
+ * all others have their own.
+ */
 export function timesByKind(devices: readonly Measured[]): ReadonlyMap<string, DeviceTimes> {
   const found = new Map(devices.map(({ name, times }) => [name, times]));
   const kinds = new Map<string, Measured[]>();
@@ -37,10 +44,15 @@ export function timesByKind(devices: readonly Measured[]): ReadonlyMap<string, D
   return found;
 }
 
-/** The same for devices that nothing is known to tell apart. Where the processor is not known, the device is of no kind but its own. */
+/**
+ * The same for devices that nothing is known to tell apart. Where the processor is not known, the device is of no kind
+ * but its own.
+ */
 function kindOf({ name, facts }: Measured): string {
   const { cpuModel, cores, cpuQuotaCores, engine } = facts;
-  return cpuModel === undefined ? `the device ${name}` : JSON.stringify([cpuModel, cores, cpuQuotaCores?.toFixed(3), engine]);
+  return cpuModel === undefined
+    ? `the device ${name}`
+    : JSON.stringify([cpuModel, cores, cpuQuotaCores?.toFixed(3), engine]);
 }
 
 /** Forward and backward of the whole model at the largest size. */
@@ -51,8 +63,8 @@ function totalMs({ times: { forwardMs, backwardMs } }: Measured): number {
 type Table = readonly (readonly number[])[];
 
 /**
- * The middle of each entry, and of each row's sum: noise makes times longer, seldom shorter, and the middles of many entries add up to less than devices take.
- * Tables that not all have are left out.
+ * The middle of each entry, and of each row's sum: noise makes times longer, seldom shorter, and the middles of many
+ * entries add up to less than devices take. Tables that not all have are left out.
  */
 function together(all: readonly DeviceTimes[]): DeviceTimes {
   const table = (tables: readonly Table[]): Table =>
@@ -90,9 +102,12 @@ function note(into: Map<string, number[]>, device: string, ms: number | undefine
 }
 
 /**
- * By device: what its links cost it, in milliseconds of computing a MiB. The least of what was measured: code that moves bytes becomes fast only while it does.
+ * By device: what its links cost it, in milliseconds of computing a MiB. The least of what was measured: code that
+ * moves bytes becomes fast only while it does.
  */
-export function handlingByDevice(measurements: ReadonlyMap<string, readonly LinkMeasurement[]>): ReadonlyMap<string, number> {
+export function handlingByDevice(
+  measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
+): ReadonlyMap<string, number> {
   const sending = new Map<string, number[]>();
   const receiving = new Map<string, number[]>();
   for (const [device, links] of measurements) {
@@ -103,15 +118,18 @@ export function handlingByDevice(measurements: ReadonlyMap<string, readonly Link
   }
   // What is handed on was received as much again: gradients go the way of activations.
   const costs = [...new Set([...sending.keys(), ...receiving.keys()])].map((device): [string, number] => {
-    const ways = [sending.get(device), receiving.get(device)].filter((values) => values !== undefined).map((values) => Math.min(...values));
+    const ways = [sending.get(device), receiving.get(device)]
+      .filter((values) => values !== undefined)
+      .map((values) => Math.min(...values));
     return [device, mean(ways)];
   });
   return new Map(costs);
 }
 
 /**
- * By their times, what a MiB of an AllReduce costs devices that share them: of the links between these, which processors of one kind work at both ends of and hold
- * each other up: the median, since all of it is paid. Devices that share their times with nobody are not in it.
+ * By their times, what a MiB of an AllReduce costs devices that share them: of the links between these, which
+ * processors of one kind work at both ends of and hold each other up: the median, since all of it is paid. Devices that
+ * share their times with nobody are not in it.
  */
 export function reducingByTimes(
   measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
@@ -132,9 +150,15 @@ export function reducingByTimes(
   return new Map(costs.filter(([, ms]) => !Number.isNaN(ms)));
 }
 
-/** Processors at both ends that together work for this part of the time in which a link is measured are what holds it up: under quotas they do by turns. */
+/**
+ * Processors at both ends that together work for this part of the time in which a link is measured are what holds it
+ * up: under quotas they do by turns.
+ */
 const leastHindrance = 0.7;
-/** Processors do not work so evenly: where at least half of the links, and so many, carried as much as the fastest, up to this part, something else says how much. */
+/**
+ * Processors do not work so evenly: where at least half of the links, and so many, carried as much as the fastest, up
+ * to this part, something else says how much.
+ */
 const [alike, leastAlike] = [0.97, 3];
 /** Milliseconds a MiB at so many Mbps, and Mbps at so many milliseconds a MiB. */
 const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
@@ -153,9 +177,10 @@ function freeLinks(links: readonly LinkMeasurement[]): (link: LinkMeasurement) =
 }
 
 /**
- * What links carry by themselves, in Mbps. Where a processor at its ends held a link up, one short measurement says little of it: it is taken for as fast as those
- * processors usually are, which are counted beside it, but for no faster than the fastest of either end's links that none held up. Links that carried the same are
- * none of these, however hard processors worked. `costs`: see handlingByDevice.
+ * What links carry by themselves, in Mbps. Where a processor at its ends held a link up, one short measurement says
+ * little of it: it is taken for as fast as those processors usually are, which are counted beside it, but for no faster
+ * than the fastest of either end's links that none held up. Links that carried the same are none of these, however hard
+ * processors worked. `costs`: see handlingByDevice.
  */
 export function unhinderedMbps(
   measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
@@ -177,14 +202,15 @@ export function unhinderedMbps(
 }
 
 /**
- * What a frame costs besides its bytes, in passes: both wake the main thread, which does something short. Rounds of devices of an eighth and a third of a core say
- * 1.2 to 1.6 (bench/results/2026-11-27-reducing.md). Measured by small frames after pauses, it was up to twice as much in one lab as in the next.
+ * What a frame costs besides its bytes, in passes: both wake the main thread, which does something short. Rounds of
+ * devices of an eighth and a third of a core say 1.2 to 1.6 (bench/results/2026-11-27-reducing.md). Measured by small
+ * frames after pauses, it was up to twice as much in one lab as in the next.
  */
 const passesPerFrame = 1.3;
 
 /**
- * The times with what links cost, but for those that say it already: training corrected them. Devices that share an object share the middle of their costs.
- * `costs`: see handlingByDevice; `reducing`: see reducingByTimes.
+ * The times with what links cost, but for those that say it already: training corrected them. Devices that share an
+ * object share the middle of their costs. `costs`: see handlingByDevice; `reducing`: see reducingByTimes.
  */
 export function withHandling(
   times: ReadonlyMap<string, DeviceTimes>,

@@ -43,7 +43,14 @@ test('rounds check the profile on the real stages: computing and bytes are corre
     planAgain: async () => undefined,
   });
   const layers = subject.sequence.layers.map(
-    ({ name }): LayerProfile => ({ name, outputBytes: 28, weightBytes: 4, savedBytes: 4, flops: 1, batchDependent: false }),
+    ({ name }): LayerProfile => ({
+      name,
+      outputBytes: 28,
+      weightBytes: 4,
+      savedBytes: 4,
+      flops: 1,
+      batchDependent: false,
+    }),
   );
   const times = { forwardMs: [[1, 1, 1, 1]], backwardMs: [[2, 2, 2, 2]] };
   for (const device of ['a', 'b']) {
@@ -69,9 +76,19 @@ test('rounds check the profile on the real stages: computing and bytes are corre
 
   await train(12, 1);
   assert.equal(told.length, 0, 'all is as it was measured');
-  const cluster: Cluster = { devices: ['a', 'b'].map((name) => ({ name, memoryMiB: 1000 })), links: { default: { bandwidthMbps: 1000 } } };
+  const cluster: Cluster = {
+    devices: ['a', 'b'].map((name) => ({ name, memoryMiB: 1000 })),
+    links: { default: { bandwidthMbps: 1000 } },
+  };
   const device = { ...times, handlingMsPerMiB };
-  const measured = { model: 'test', inputBytes: 0, labelBytes: 0, layers, batchSizes: [4], devices: { a: device, b: device } };
+  const measured = {
+    model: 'test',
+    inputBytes: 0,
+    labelBytes: 0,
+    layers,
+    batchSizes: [4],
+    devices: { a: device, b: device },
+  };
   const roundMs = (profile: Profile): number => steadyRoundMs(createSimulator(profile, cluster), program(plan), plan);
   assert.deepEqual(checked, [{ kind: 'checked', roundMs: roundMs(measured), plannedMs: 1 }]);
   await train(18, 0.5);

@@ -1,5 +1,6 @@
-// Which layouts the coordinator asks for: the first one, a small change after a loss, one without a device that leaves, and, while training goes on, a better
-// one. It knows what devices said of themselves: their facts, links and profiles, and how long they took of late.
+// Which layouts the coordinator asks for: the first one, a small change after a loss, one without a device that leaves,
+// and, while training goes on, a better one. It knows what devices said of themselves: their facts, links and profiles,
+// and how long they took of late.
 
 import { defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
@@ -27,7 +28,10 @@ import { Reserve } from './reserve.ts';
 /** Rounds between copies where no profile tells what they cost. */
 const unprofiledCopyEvery = 10;
 
-/** Training that has gone on for so long is worth being made ready for losses: devices translate for them beside their work, one plan after the other. */
+/**
+ * Training that has gone on for so long is worth being made ready for losses: devices translate for them beside their
+ * work, one plan after the other.
+ */
 const tellAfterMs = 30_000;
 /** Between a new layout and the first plan: there may be a better layout soon. */
 const tellPauseMs = 5_000;
@@ -94,7 +98,9 @@ export class LayoutPlanner {
   /** How long a device that came back is to stay before it is made ready for work; undefined where it is at once. */
   coolDownOf(device: string): { readonly departureCount: number; readonly seconds: number } | undefined {
     const remainingMs = this.#coolDown.remainingMs(device, this.#options.clock.now());
-    return remainingMs === 0 ? undefined : { departureCount: this.#coolDown.departureCount(device), seconds: remainingMs / 1000 };
+    return remainingMs === 0
+      ? undefined
+      : { departureCount: this.#coolDown.departureCount(device), seconds: remainingMs / 1000 };
   }
 
   /** What plans count on of a device's memory; devices of one machine have it in common. */
@@ -114,13 +120,18 @@ export class LayoutPlanner {
     this.#reserve.clear();
   }
 
-  /** A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it. */
+  /**
+   * A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it.
+   */
   begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
     this.#isChecked = false;
     const nowMs = this.#options.clock.now();
     this.#tellAtMs = Math.max(this.#tellAtMs ?? nowMs + tellAfterMs, nowMs + tellPauseMs);
-    this.#copyPace.begin(this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1, copyEvery);
+    this.#copyPace.begin(
+      this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1,
+      copyEvery,
+    );
   }
 
   /** A round has committed. Returns the rounds between copies, where they are to be others than before. */
@@ -128,14 +139,20 @@ export class LayoutPlanner {
     return this.#copyPace.committed(isCopying);
   }
 
-  /** A plan for the devices that are there; undefined when `isOver` says that nobody wants it any more. InputError where nothing fits. */
+  /**
+   * A plan for the devices that are there; undefined when `isOver` says that nobody wants it any more. InputError where
+   * nothing fits.
+   */
   async plan({ devices, from, lost }: PlanRequest, isOver: () => boolean): Promise<Plan | undefined> {
     const { givenPlan } = this.#options;
     if (from !== undefined) return this.#replanOrAnew(devices, from, lost, isOver);
     return givenPlan === undefined ? this.#planFromProfiles(devices, isOver) : this.#fitted(givenPlan, devices);
   }
 
-  /** Rounds between a layout's first copies of single-device stages: what its links have to spare, with rounds between them that show what a copy costs. */
+  /**
+   * Rounds between a layout's first copies of single-device stages: what its links have to spare, with rounds between
+   * them that show what a copy costs.
+   */
   copyEvery(plan: Plan, devices: readonly string[]): number {
     return Math.max(2, this.#linksEvery(plan, devices) ?? unprofiledCopyEvery);
   }
@@ -144,13 +161,32 @@ export class LayoutPlanner {
   #linksEvery(plan: Plan, devices: readonly string[]): number | undefined {
     if (!this.#isProfiled(devices)) return undefined;
     const optimizerState = optimizerStateCount(this.#options.subject.training);
-    return replicationInterval({ plan, profile: this.#profile(devices), cluster: this.#cluster(devices), optimizerState }).everyRounds;
+    return replicationInterval({
+      plan,
+      profile: this.#profile(devices),
+      cluster: this.#cluster(devices),
+      optimizerState,
+    }).everyRounds;
   }
 
-  /** The layout without a device that wants to leave; undefined as for `plan`. InputError where the others cannot do its work. */
-  async without(device: string, others: readonly string[], from: Plan, isOver: () => boolean): Promise<Proposal | undefined> {
+  /**
+   * The layout without a device that wants to leave; undefined as for `plan`. InputError where the others cannot do its
+   * work.
+   */
+  async without(
+    device: string,
+    others: readonly string[],
+    from: Plan,
+    isOver: () => boolean,
+  ): Promise<Proposal | undefined> {
     const plan = await this.#replanOrAnew(others, from, [device], isOver);
-    return plan && { plan, change: { cause: `${device} leaves`, lost: [], drained: device }, copyEvery: this.copyEvery(plan, others) };
+    return (
+      plan && {
+        plan,
+        change: { cause: `${device} leaves`, lost: [], drained: device },
+        copyEvery: this.copyEvery(plan, others),
+      }
+    );
   }
 
   /** Looks for a layout that pays in what is left of the run; undefined where there is none, and as for `plan`. */
@@ -162,7 +198,8 @@ export class LayoutPlanner {
     const { givenPlan, planAgain, machine } = this.#options;
     if (givenPlan !== undefined) {
       const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
-      if (!isWhole || !this.#isHeld(givenPlan) || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages)) return undefined;
+      if (!isWhole || !this.#isHeld(givenPlan) || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages))
+        return undefined;
       const change = { cause: 'all devices of the given plan are here again', lost: [] };
       return { plan: givenPlan, change, copyEvery: this.copyEvery(givenPlan, devices) };
     }
@@ -172,7 +209,8 @@ export class LayoutPlanner {
     if (plan === undefined || isOver()) return undefined;
     const copies = 1 + optimizerStateCount(this.#options.subject.training);
     const bytes = (layer: number): number => copies * this.layerBytes(layer);
-    if (!isWorthwhile(from, { plan, profile, cluster, remainingRounds: machine.endRound - round, bytes })) return undefined;
+    if (!isWorthwhile(from, { plan, profile, cluster, remainingRounds: machine.endRound - round, bytes }))
+      return undefined;
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     const fresh = plan.stages.flatMap((stage) => stage.devices).filter((device) => !used.has(device));
     const cause = fresh.length > 0 ? `${fresh.join(' and ')} can help` : 'a faster plan was found';
@@ -180,14 +218,20 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew, the first time with what a round takes by
-   * it; where another plan may be better with these, returns the devices and links that have become much slower or faster, if any.
+   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew,
+   * the first time with what a round takes by it; where another plan may be better with these, returns the devices and
+   * links that have become much slower or faster, if any.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
     // Nothing is kept of rounds that nobody will look at.
-    if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results)) return undefined;
-    const { profile, factors, links, changes } = this.#driftWatch.look(this.#profile(devices), plan, this.#cluster(devices));
+    if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results))
+      return undefined;
+    const { profile, factors, links, changes } = this.#driftWatch.look(
+      this.#profile(devices),
+      plan,
+      this.#cluster(devices),
+    );
     if (links.length > 0) this.#reserve.outdate();
     const corrected = Object.keys(factors);
     for (const device of corrected) {
@@ -225,7 +269,10 @@ export class LayoutPlanner {
     return devices.every((device) => this.#profiles.has(device));
   }
 
-  /** A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few are left, the others do their work. */
+  /**
+   * A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few
+   * are left, the others do their work.
+   */
   #fitted(plan: Plan, devices: readonly string[]): Plan {
     const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
     const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
@@ -236,8 +283,15 @@ export class LayoutPlanner {
     return fitted;
   }
 
-  /** Where the devices that are left cannot hold such a plan, another order of them, or other micro-batches, may fit. */
-  async #replanOrAnew(devices: readonly string[], from: Plan, lost: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {
+  /**
+   * Where the devices that are left cannot hold such a plan, another order of them, or other micro-batches, may fit.
+   */
+  async #replanOrAnew(
+    devices: readonly string[],
+    from: Plan,
+    lost: readonly string[],
+    isOver: () => boolean,
+  ): Promise<Plan | undefined> {
     try {
       return this.#replan(devices, from, lost);
     } catch (error) {
@@ -247,7 +301,9 @@ export class LayoutPlanner {
     }
   }
 
-  /** A plan close to the one before: a spare in the place of a lost device, else the lost work among those who are left. */
+  /**
+   * A plan close to the one before: a spare in the place of a lost device, else the lost work among those who are left.
+   */
   #replan(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     const gone = [...used].filter((device) => lost.includes(device));
@@ -264,8 +320,8 @@ export class LayoutPlanner {
   }
 
   /**
-   * By lost device: a spare that can hold what that one held. Where nothing was predicted, a device that was killed for want of memory takes a place only if
-   * nobody else is left.
+   * By lost device: a spare that can hold what that one held. Where nothing was predicted, a device that was killed for
+   * want of memory takes a place only if nobody else is left.
    */
   #substitutes(devices: readonly string[], from: Plan, gone: readonly string[]): ReadonlyMap<string, string> {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
@@ -281,10 +337,15 @@ export class LayoutPlanner {
     return substitutes;
   }
 
-  /** Whether a given plan asks no device that was killed for want of memory for more than it is counted on for, or for what nobody has predicted. */
+  /**
+   * Whether a given plan asks no device that was killed for want of memory for more than it is counted on for, or for
+   * what nobody has predicted.
+   */
   #isHeld({ stages, predicted }: Plan): boolean {
     const lowered = stages.flatMap((stage) => stage.devices).filter((device) => this.#budgets.isLowered(device));
-    return lowered.every((device) => (predicted.peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY) <= this.memoryMiB(device));
+    return lowered.every(
+      (device) => (predicted.peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY) <= this.memoryMiB(device),
+    );
   }
 
   /** Finds what to do if one more of the layout's devices were lost, in idle time. */
@@ -295,15 +356,24 @@ export class LayoutPlanner {
       if (!used.has(lost)) return from;
       const found = this.#mended(others, from, [lost]);
       if (told === undefined) return found;
-      const { roundMs, samplesPerS } = simulate(program(told), told, this.#profile(others), this.#cluster(others), { events: false });
+      const { roundMs, samplesPerS } = simulate(program(told), told, this.#profile(others), this.#cluster(others), {
+        events: false,
+      });
       // What devices are ready for is worth more than a little speed.
-      return roundMs > readyWorth * found.predicted.roundMs ? found : { ...told, predicted: { ...told.predicted, roundMs, samplesPerS } };
+      return roundMs > readyWorth * found.predicted.roundMs
+        ? found
+        : { ...told, predicted: { ...told.predicted, roundMs, samplesPerS } };
     });
   }
 
-  /** A plan in reserve that those who would run it do not know of yet; undefined where there is none, or it is too early. */
+  /**
+   * A plan in reserve that those who would run it do not know of yet; undefined where there is none, or it is too
+   * early.
+   */
   tellReserve(): Plan | undefined {
-    return this.#tellAtMs === undefined || this.#options.clock.now() < this.#tellAtMs ? undefined : this.#reserve.tell();
+    return this.#tellAtMs === undefined || this.#options.clock.now() < this.#tellAtMs
+      ? undefined
+      : this.#reserve.tell();
   }
 
   /** Whether devices have been told what they would do after any one loss. */
@@ -399,7 +469,9 @@ export class LayoutPlanner {
 /** The plan with other devices in the place of some. */
 function withNames(plan: Plan, names: ReadonlyMap<string, string>): Plan {
   const nameOf = (name: string): string => names.get(name) ?? name;
-  const held = Object.entries(plan.predicted.peakMemoryMiB).map(([name, memoryMiB]) => [nameOf(name), memoryMiB] as const);
+  const held = Object.entries(plan.predicted.peakMemoryMiB).map(
+    ([name, memoryMiB]) => [nameOf(name), memoryMiB] as const,
+  );
   return {
     ...plan,
     stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map(nameOf) })),

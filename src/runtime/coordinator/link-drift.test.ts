@@ -1,16 +1,28 @@
-// A link that becomes slow in training: it is noticed from what rounds send over it, training moves away from it, and it is measured again now and then.
+// A link that becomes slow in training: it is noticed from what rounds send over it, training moves away from it, and
+// it is measured again now and then.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster, Plan, StagePlan } from '../../cluster/cluster.ts';
-import { difference, type MemoryCluster, type MemoryRun, runAlone, startCluster } from '../../testing/memory-cluster.ts';
+import {
+  difference,
+  type MemoryCluster,
+  type MemoryRun,
+  runAlone,
+  startCluster,
+} from '../../testing/memory-cluster.ts';
 import { batches, subjectOf, wideNet } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 
 /** A pipeline of two devices. */
 function planOver(...devices: readonly [string, string]): Plan {
   const stages = devices.map(
-    (device, index): StagePlan => ({ layers: index === 0 ? [0, 1] : [1, 2], devices: [device], samples: [4], inFlight: 2 - index }),
+    (device, index): StagePlan => ({
+      layers: index === 0 ? [0, 1] : [1, 2],
+      devices: [device],
+      samples: [4],
+      inFlight: 2 - index,
+    }),
   );
   const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
   return { planner: 'best', schedule: '1f1b', batchSize: 8, microBatchSize: 4, microBatchCount: 2, stages, predicted };
@@ -20,9 +32,12 @@ const mbpsOf = ({ links }: Cluster, a: string, b: string): number =>
   links.pairs?.find(({ between }) => between.includes(a) && between.includes(b))?.bandwidthMbps ?? Number.NaN;
 
 const layoutsOf = ({ events }: MemoryCluster): string[] =>
-  events.flatMap((event) => (event.kind === 'deployment' ? [event.plan.stages.map(({ devices }) => devices.join('+')).join(' | ')] : []));
+  events.flatMap((event) =>
+    event.kind === 'deployment' ? [event.plan.stages.map(({ devices }) => devices.join('+')).join(' | ')] : [],
+  );
 
-const isAbout = (value: number | undefined, expected: number): boolean => value !== undefined && Math.abs(value / expected - 1) < 0.1;
+const isAbout = (value: number | undefined, expected: number): boolean =>
+  value !== undefined && Math.abs(value / expected - 1) < 0.1;
 
 test('2 Mbps become 0.1: training goes on over another link, nobody is given up, and the link is used again when it is fast', {
   timeout: 120_000,

@@ -30,11 +30,17 @@ export interface MachineConfig {
   readonly evaluateEvery?: number;
   readonly batchSize: number;
   readonly batchSizesToProfile: readonly number[];
-  /** Bytes of each layer's state, by which devices that hold the same layers share what they send. Absent: all layers are alike. */
+  /**
+   * Bytes of each layer's state, by which devices that hold the same layers share what they send. Absent: all layers
+   * are alike.
+   */
   readonly layerBytes?: readonly number[];
   /** True when the plan is given: nothing is measured. */
   readonly planGiven: boolean;
-  /** Stages on one device are copied to another one every so many rounds at most; 0: never. Default: as often as the plan says that it costs little. */
+  /**
+   * Stages on one device are copied to another one every so many rounds at most; 0: never. Default: as often as the
+   * plan says that it costs little.
+   */
   readonly replicateEvery?: number;
   /** When all devices are gone: wait for others. Default false: the run ends. */
   readonly waitForDevices?: boolean;
@@ -43,7 +49,10 @@ export interface MachineConfig {
   gradientScale(squaredNorm: number): number;
 }
 
-/** Steps that a device which came during the run has before it. 'cooling': until it has stayed for a while; 'queued': until the others train. */
+/**
+ * Steps that a device which came during the run has before it. 'cooling': until it has stayed for a while; 'queued':
+ * until the others train.
+ */
 export type JoinStep = 'cooling' | 'queued' | 'preparing' | 'connecting' | 'measuring' | 'profiling';
 
 export interface Member {
@@ -89,8 +98,8 @@ export interface MachineState {
   /** The layout that stands: its devices hold their layers after `round` rounds, once it is settled. */
   readonly plan: Plan | undefined;
   /**
-   * False from a layout's beginning until its first round has committed, where state travels between devices: until then some may wait for optimizer state,
-   * and what the layout came from is kept.
+   * False from a layout's beginning until its first round has committed, where state travels between devices: until
+   * then some may wait for optimizer state, and what the layout came from is kept.
    */
   readonly isSettled: boolean;
   /** A device to be released when the layout is settled. */
@@ -175,11 +184,25 @@ export type MachineEffect =
   | { readonly kind: 'send-peers'; readonly device: string; readonly members: readonly Member[] }
   | { readonly kind: 'links-measured'; readonly device: string; readonly links: readonly LinkMeasurement[] }
   | { readonly kind: 'profiled'; readonly device: string; readonly profile: ToCoordinator['profiled'] }
-  /** Compute a plan for these devices; answer with 'planned'. `from`: the layout that lost some of them, to be left by a small change. */
-  | { readonly kind: 'plan'; readonly devices: readonly string[]; readonly from?: Plan; readonly lost: readonly string[] }
-  /** These devices may be given work: look for a better plan, at leisure; answer with 'proposed' where there is one. `without`: a device that wants to leave. */
+  /**
+   * Compute a plan for these devices; answer with 'planned'. `from`: the layout that lost some of them, to be left by a
+   * small change.
+   */
+  | {
+      readonly kind: 'plan';
+      readonly devices: readonly string[];
+      readonly from?: Plan;
+      readonly lost: readonly string[];
+    }
+  /**
+   * These devices may be given work: look for a better plan, at leisure; answer with 'proposed' where there is one.
+   * `without`: a device that wants to leave.
+   */
   | { readonly kind: 'consider'; readonly devices: readonly string[]; readonly without?: string }
-  /** Establish a layout after `round` rounds: who has which layers, and where they get them; what comes from nobody comes from the last checkpoint. */
+  /**
+   * Establish a layout after `round` rounds: who has which layers, and where they get them; what comes from nobody
+   * comes from the last checkpoint.
+   */
   | {
       readonly kind: 'deploy';
       readonly plan: Plan;

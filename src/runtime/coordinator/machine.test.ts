@@ -40,7 +40,8 @@ class Drive {
   /** The planner. */
   planFor: (devices: readonly string[]) => Plan = () => plan;
   /** Replaces the honest answer to an effect; undefined: no answer. */
-  answerOf: (device: string, message: string, honest: Answer) => Answer | undefined = (_device, _message, honest) => honest;
+  answerOf: (device: string, message: string, honest: Answer) => Answer | undefined = (_device, _message, honest) =>
+    honest;
 
   constructor(machineConfig: MachineConfig) {
     this.#config = machineConfig;
@@ -83,7 +84,9 @@ class Drive {
         );
         break;
       case 'changing':
-        this.log.push(`changing to ${effect.round} from ${effect.source}, ${effect.repeatedRounds} again: ${effect.change.cause}`);
+        this.log.push(
+          `changing to ${effect.round} from ${effect.source}, ${effect.repeatedRounds} again: ${effect.change.cause}`,
+        );
         break;
       case 'dismiss':
         this.log.push(`dismiss ${effect.device}: ${effect.reason}`);
@@ -102,16 +105,21 @@ class Drive {
       const given = this.answerOf(device, message, honest);
       if (given !== undefined) this.input({ kind: 'answer', device, answer: given });
     };
-    if (effect.kind === 'send-model') answer(effect.device, 'model', { kind: 'ready', listenUrl: `ws://${effect.device}` });
+    if (effect.kind === 'send-model')
+      answer(effect.device, 'model', { kind: 'ready', listenUrl: `ws://${effect.device}` });
     else if (effect.kind === 'send-peers') answer(effect.device, 'connect', { kind: 'connected' });
     else if (effect.kind === 'plan') this.input({ kind: 'planned', plan: this.planFor(effect.devices), copyEvery: 1 });
     else if (effect.kind === 'write-checkpoint') this.input({ kind: 'checkpointed', round: effect.round });
-    else if (effect.kind === 'deploy') for (const { name } of effect.members) answer(name, 'deploy', { kind: 'deployed' });
+    else if (effect.kind === 'deploy')
+      for (const { name } of effect.members) answer(name, 'deploy', { kind: 'deployed' });
     else if (effect.kind === 'send') {
       const { device, message } = effect;
       if (message === 'measure') answer(device, message, { kind: 'measured', links: [] });
       if (message === 'profile') {
-        answer(device, message, { kind: 'profiled', profile: { layers: [], times: { forwardMs: [], backwardMs: [] }, cached: false } });
+        answer(device, message, {
+          kind: 'profiled',
+          profile: { layers: [], times: { forwardMs: [], backwardMs: [] }, cached: false },
+        });
       }
       // A round that is granted ahead is prepared when the one before has committed.
       if (message === 'round') {
@@ -130,7 +138,15 @@ class Drive {
 }
 
 function result(round: number, device: string): RoundResult {
-  return { round, lossSum: device === 'c' ? 16 - round * 8 : 0, correctCount: 0, squaredNorm: 1, finite: true, roundMs: 1, busyMs: 1 };
+  return {
+    round,
+    lossSum: device === 'c' ? 16 - round * 8 : 0,
+    correctCount: 0,
+    squaredNorm: 1,
+    finite: true,
+    roundMs: 1,
+    busyMs: 1,
+  };
 }
 
 function gathered(drive: Drive): Drive {
@@ -191,7 +207,8 @@ test('a round commits only when every device has prepared', () => {
 
 /** Holds back the answer of a device to a round, from the first of them on. */
 function stuck(drive: Drive, device: string): Drive {
-  drive.answerOf = (name, message, honest) => ((message === 'round' || message === 'commit') && name === device ? undefined : honest);
+  drive.answerOf = (name, message, honest) =>
+    (message === 'round' || message === 'commit') && name === device ? undefined : honest;
   return drive;
 }
 
@@ -233,7 +250,8 @@ test('a stage that is lost whole comes from its copy, and what was computed sinc
   const drive = new Drive({ ...config, endRound: 8, checkpointEvery: 100 });
   // c prepares rounds 0 to 3, and never 4. Its copy is on a, as it was after round 2.
   drive.answerOf = (device, message, honest) => {
-    if (message === 'round' && device === 'c' && honest.kind === 'prepared' && honest.result.round === 4) return undefined;
+    if (message === 'round' && device === 'c' && honest.kind === 'prepared' && honest.result.round === 4)
+      return undefined;
     return honest;
   };
   gathered(drive);
@@ -258,10 +276,17 @@ test('a stage that is lost whole comes from its copy, and what was computed sinc
 
 test('a layout for which nothing travels releases at once what it came from; what nobody has any more comes from the checkpoint', () => {
   const drive = new Drive({ ...config, replicateEvery: 0, endRound: 6, checkpointEvery: 100 });
-  const alone = (device: string): Plan => ({ ...plan, stages: [{ layers: [0, 3], devices: [device], samples: [4], inFlight: 1 }] });
+  const alone = (device: string): Plan => ({
+    ...plan,
+    stages: [{ layers: [0, 3], devices: [device], samples: [4], inFlight: 1 }],
+  });
   // a, b and c all hold the model; then two stages, whose round 2 nobody finishes.
-  drive.planFor = () => ({ ...plan, stages: [{ layers: [0, 3], devices: ['a', 'b', 'c'], samples: [2, 1, 1], inFlight: 1 }] });
-  drive.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' && honest.result.round === 2 ? undefined : honest);
+  drive.planFor = () => ({
+    ...plan,
+    stages: [{ layers: [0, 3], devices: ['a', 'b', 'c'], samples: [2, 1, 1], inFlight: 1 }],
+  });
+  drive.answerOf = (_device, _message, honest) =>
+    honest.kind === 'prepared' && honest.result.round === 2 ? undefined : honest;
   gathered(drive);
   assert.equal(drive.state.round, 2);
   const releases = (): number => drive.log.filter((line) => line.startsWith('release')).length;
@@ -274,14 +299,18 @@ test('a layout for which nothing travels releases at once what it came from; wha
 
   drive.planFor = () => alone('b');
   drive.input({ kind: 'left', device: 'a', reason: 'gone too' });
-  assert.ok(drive.log.includes('changing to 0 from checkpoint, 2 again: a left in round 2 (gone too)'), drive.log.join('\n'));
+  assert.ok(
+    drive.log.includes('changing to 0 from checkpoint, 2 again: a left in round 2 (gone too)'),
+    drive.log.join('\n'),
+  );
 });
 
 test('a device that was drained gives what it holds until the round behind it has committed, and its loss before is a loss', () => {
   const start = (): Drive => {
     const drive = new Drive({ ...config, replicateEvery: 0, endRound: 9, checkpointEvery: 100 });
     drive.planFor = () => twoStages(['a'], ['c']);
-    drive.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' && honest.result.round === 1 ? undefined : honest);
+    drive.answerOf = (_device, _message, honest) =>
+      honest.kind === 'prepared' && honest.result.round === 1 ? undefined : honest;
     gathered(drive);
     drive.input({
       kind: 'proposed',
@@ -289,28 +318,39 @@ test('a device that was drained gives what it holds until the round behind it ha
       change: { cause: 'c leaves', lost: [], drained: 'c' },
       copyEvery: 1,
     });
-    drive.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' && honest.result.round === 3 ? undefined : honest);
-    for (const device of ['a', 'c']) drive.input({ kind: 'answer', device, answer: { kind: 'prepared', result: result(1, device) } });
+    drive.answerOf = (_device, _message, honest) =>
+      honest.kind === 'prepared' && honest.result.round === 3 ? undefined : honest;
+    for (const device of ['a', 'c'])
+      drive.input({ kind: 'answer', device, answer: { kind: 'prepared', result: result(1, device) } });
     return drive;
   };
   const drive = start();
   assert.ok(drive.log.includes('deploy 3 c→b[2,3]'), drive.log.join('\n'));
   const dismissed = 'dismiss c: the device was drained';
-  assert.deepEqual([drive.state.phase, drive.state.isSettled, drive.log.includes(dismissed)], ['training', false, false]);
-  for (const device of ['a', 'b']) drive.input({ kind: 'answer', device, answer: { kind: 'prepared', result: result(3, device) } });
+  assert.deepEqual(
+    [drive.state.phase, drive.state.isSettled, drive.log.includes(dismissed)],
+    ['training', false, false],
+  );
+  for (const device of ['a', 'b'])
+    drive.input({ kind: 'answer', device, answer: { kind: 'prepared', result: result(3, device) } });
   assert.ok(drive.log.indexOf('commit→b') < drive.log.indexOf(dismissed));
   assert.deepEqual([drive.state.isSettled, drive.state.drained], [true, undefined]);
 
   const other = start();
   other.planFor = () => twoStages(['a'], ['b']);
   other.input({ kind: 'left', device: 'c', reason: 'gone' });
-  assert.ok(other.log.includes('changing to 0 from checkpoint, 3 again: c left in round 3 (gone)'), other.log.join('\n'));
+  assert.ok(
+    other.log.includes('changing to 0 from checkpoint, 3 again: c left in round 3 (gone)'),
+    other.log.join('\n'),
+  );
 });
 
 test('without a copy everything comes from the last checkpoint; a loss on the way starts the recovery again', () => {
   const drive = new Drive({ ...config, replicateEvery: 0 });
   drive.answerOf = (device, message, honest) =>
-    message === 'round' && device === 'c' && honest.kind === 'prepared' && honest.result.round === 3 ? undefined : honest;
+    message === 'round' && device === 'c' && honest.kind === 'prepared' && honest.result.round === 3
+      ? undefined
+      : honest;
   gathered(drive);
   assert.equal(drive.state.round, 3);
   drive.answerOf = (_device, message, honest) => (message === 'deploy' ? undefined : honest);
@@ -319,7 +359,10 @@ test('without a copy everything comes from the last checkpoint; a loss on the wa
       ? twoStages(['a'], ['b'])
       : { ...twoStages(['a'], ['a']), stages: [{ layers: [0, 3], devices: ['a'], samples: [4], inFlight: 1 }] };
   drive.input({ kind: 'left', device: 'c', reason: 'gone' });
-  assert.ok(drive.log.includes('changing to 2 from checkpoint, 1 again: c left in round 3 (gone)'), drive.log.join('\n'));
+  assert.ok(
+    drive.log.includes('changing to 2 from checkpoint, 1 again: c left in round 3 (gone)'),
+    drive.log.join('\n'),
+  );
   assert.ok(drive.log.includes('deploy 2 null→a[0,2] null→b[2,3]'));
   drive.answerOf = (_device, _message, honest) => honest;
   drive.input({ kind: 'left', device: 'b', reason: 'gone too' });
@@ -333,7 +376,10 @@ test('without a copy everything comes from the last checkpoint; a loss on the wa
 test('the last device that leaves ends the run with one sentence', () => {
   const drive = gathered(stuck(new Drive(config), 'b'));
   drive.answerOf = () => undefined;
-  drive.planFor = (devices) => ({ ...plan, stages: [{ layers: [0, 3], devices: devices.slice(0, 1), samples: [4], inFlight: 1 }] });
+  drive.planFor = (devices) => ({
+    ...plan,
+    stages: [{ layers: [0, 3], devices: devices.slice(0, 1), samples: [4], inFlight: 1 }],
+  });
   for (const device of ['b', 'a', 'c']) drive.input({ kind: 'left', device, reason: 'gone' });
   assert.equal(drive.log.at(-1), 'fail: c left while deploying (gone)');
   assert.equal(drive.state.phase, 'ended');
@@ -343,7 +389,11 @@ test('a link that breaks between two live devices: all link anew; when it breaks
   const drive = gathered(stuck(new Drive(config), 'b'));
   drive.planFor = (devices) => (devices.includes('c') ? plan : twoStages(['a'], ['b']));
   for (let count = 1; count <= 4; count++) {
-    drive.input({ kind: 'answer', device: 'a', answer: { kind: 'lost-peer', peer: 'c', reason: 'reset', isFault: false } });
+    drive.input({
+      kind: 'answer',
+      device: 'a',
+      answer: { kind: 'lost-peer', peer: 'c', reason: 'reset', isFault: false },
+    });
     assert.equal(drive.log.at(-1), 'probe→c');
     drive.input({ kind: 'answer', device: 'c', answer: { kind: 'alive' } });
     assert.equal(drive.log.filter((line) => line.startsWith('changing')).length, count);
@@ -355,10 +405,17 @@ test('a link that breaks between two live devices: all link anew; when it breaks
 test('a device that came later gets the model, links and a profile; then a better plan is looked for, and taken between two rounds', () => {
   const drive = gathered(stuck(new Drive(config), 'b'));
   drive.input({ kind: 'joined', device: 'd' });
-  assert.deepEqual(drive.log.filter((line) => line.endsWith('d') || line === 'consider').slice(-3), ['profile→d', 'profiled', 'consider']);
+  assert.deepEqual(drive.log.filter((line) => line.endsWith('d') || line === 'consider').slice(-3), [
+    'profile→d',
+    'profiled',
+    'consider',
+  ]);
   const better = {
     ...plan,
-    stages: [plan.stages[0] as Plan['stages'][0], { layers: [2, 3], devices: ['c', 'd'], samples: [2, 2], inFlight: 1 } as const],
+    stages: [
+      plan.stages[0] as Plan['stages'][0],
+      { layers: [2, 3], devices: ['c', 'd'], samples: [2, 2], inFlight: 1 } as const,
+    ],
   };
   drive.input({ kind: 'proposed', plan: better, change: { cause: 'd joined', lost: [] }, copyEvery: 1 });
   // Rounds 0 and 1 were granted; they commit before.
@@ -406,7 +463,9 @@ test('an answer out of turn, of another round, or given twice puts the device ou
   const wrongRound = new Drive(config);
   wrongRound.planFor = (devices) => (devices.length === 3 ? plan : twoStages(['a'], ['c']));
   wrongRound.answerOf = (device, _message, honest) =>
-    device === 'b' && honest.kind === 'prepared' ? { kind: 'prepared', result: { ...honest.result, round: 7 } } : honest;
+    device === 'b' && honest.kind === 'prepared'
+      ? { kind: 'prepared', result: { ...honest.result, round: 7 } }
+      : honest;
   gathered(wrongRound);
   assert.ok(wrongRound.log.includes('dismiss b: it prepared round 7 instead of 0'), wrongRound.log.join('\n'));
   assert.equal(wrongRound.log.at(-1), 'finish 5');

@@ -1,23 +1,34 @@
-// The coordinator's protocol as a state machine without I/O: (state, input) → [state, effects]. The real process (coordinator.ts), the rehearsal and tests
-// drive it; time and tensors stay outside.
+// The coordinator's protocol as a state machine without I/O: (state, input) → [state, effects]. The real process
+// (coordinator.ts), the rehearsal and tests drive it; time and tensors stay outside.
 //
 //   gathering ─ all joined ─▶ preparing ─ all ready ─▶ connecting ─▶ measuring ─▶ profiling ─▶ planning ─▶ deploying
 //        ─▶ training ─ every k rounds ─▶ snapshotting ─▶ training … ─▶ ended
 //                 └─ a device is lost, or a better layout is found ─▶ planning ─▶ deploying ─▶ training …
 //
-// Each step waits for the answer of every member. A round commits on all devices or on none: when all have prepared, all are told to commit. Members may
-// go on with the next round meanwhile (they keep the state before until they hear of the commit), but never prepare it before.
+// Each step waits for the answer of every member. A round commits on all devices or on none: when all have prepared,
+// all are told to commit. Members may go on with the next round meanwhile (they keep the state before until they hear
+// of the commit), but never prepare it before.
 //
 //   coordinator   round 0, round 1        commit 0, round 2        commit 1, round 3
 //   member              ├─ compute 0 ─ prepared 0 ─┼─ compute 1 ─ prepared 1 ─┼─ compute 2 …
 //
-// A loss is no end: all return to the last round after which every layer has a holder (changes.ts), and go on from there in a new layout.
+// A loss is no end: all return to the last round after which every layer has a holder (changes.ts), and go on from
+// there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
 import type { RoundResult } from '../messages.ts';
 import { lost, putOut, relayout, suspected, vouchedFor, wantsToLeave } from './changes.ts';
 import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
-import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Phase, Proposal, Step } from './machine-types.ts';
+import type {
+  Answer,
+  MachineConfig,
+  MachineEffect,
+  MachineInput,
+  MachineState,
+  Phase,
+  Proposal,
+  Step,
+} from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 import { copied, copying, isCopyDue, settleHoldings } from './replication.ts';
 
@@ -95,7 +106,10 @@ function joined(
   { device, isCooling = false }: Extract<MachineInput, { kind: 'joined' }>,
 ): Step {
   if (state.members.some((member) => member.name === device)) {
-    return [state, [{ kind: 'send', device, message: 'end', control: { reason: `another device is called ${device}` } }]];
+    return [
+      state,
+      [{ kind: 'send', device, message: 'end', control: { reason: `another device is called ${device}` } }],
+    ];
   }
   if (state.phase !== 'gathering' && state.phase !== 'waiting') return joinLater(state, device, isCooling);
   const members = [...state.members, { name: device, listenUrl: '' }];
@@ -148,7 +162,8 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
       return wantsToLeave(state, device);
     case 'replicated':
       return (
-        copied(state, device, answer) ?? putOut(config, state, device, `it reported a copy of round ${answer.round} that nobody asked for`)
+        copied(state, device, answer) ??
+        putOut(config, state, device, `it reported a copy of round ${answer.round} that nobody asked for`)
       );
     default:
   }
@@ -172,7 +187,9 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
 function absorb(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
   switch (answer.kind) {
     case 'ready': {
-      const members = state.members.map((member) => (member.name === device ? { ...member, listenUrl: answer.listenUrl } : member));
+      const members = state.members.map((member) =>
+        member.name === device ? { ...member, listenUrl: answer.listenUrl } : member,
+      );
       return [{ ...state, members }, []];
     }
     case 'measured':
@@ -214,7 +231,9 @@ function advance(config: MachineConfig, state: MachineState): Step {
       return commit(config, state);
     case 'snapshotting':
       // A checkpoint of this round that was asked for before a loss may have been written meanwhile.
-      return state.checkpointRound === state.round ? goOn(config, state, []) : [state, [{ kind: 'write-checkpoint', round: state.round }]];
+      return state.checkpointRound === state.round
+        ? goOn(config, state, [])
+        : [state, [{ kind: 'write-checkpoint', round: state.round }]];
     default:
       return [state, []];
   }
@@ -252,7 +271,11 @@ function startPlanning(state: MachineState): Step {
   ];
 }
 
-function planned(config: MachineConfig, state: MachineState, { plan, copyEvery }: Extract<MachineInput, { kind: 'planned' }>): Step {
+function planned(
+  config: MachineConfig,
+  state: MachineState,
+  { plan, copyEvery }: Extract<MachineInput, { kind: 'planned' }>,
+): Step {
   assert(state.phase === 'planning', 'a plan comes while planning');
   return relayout(config, { ...state, copyEvery }, plan);
 }
@@ -265,7 +288,10 @@ function proposed(config: MachineConfig, state: MachineState, { plan, change, co
   return goOnIfIdle(config, { ...state, proposal: { plan, change, copyEvery } });
 }
 
-/** Nothing is granted beyond the round that is next and nobody computes: goes on at once. Otherwise the rounds in progress come first. */
+/**
+ * Nothing is granted beyond the round that is next and nobody computes: goes on at once. Otherwise the rounds in
+ * progress come first.
+ */
 function goOnIfIdle(config: MachineConfig, state: MachineState): Step {
   return state.phase === 'training' && state.round > state.grantedRound ? goOn(config, state, []) : [state, []];
 }
@@ -294,14 +320,17 @@ function established(config: MachineConfig, state: MachineState): Step {
 /** All devices of the layout have all of their state: what it came from is no longer needed for it. */
 function settle(config: MachineConfig, state: MachineState): Step {
   const { drained } = state;
-  const dismissals: MachineEffect[] = drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: 'the device was drained' }];
+  const dismissals: MachineEffect[] =
+    drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: 'the device was drained' }];
   const [next, releases] = settleHoldings(config, { ...state, isSettled: true, drained: undefined });
   return [next, [...dismissals, ...releases]];
 }
 
 /** True when training pauses after `round` committed rounds, for a checkpoint or the end. */
 export function isBoundary({ endRound, checkpointEvery, evaluateEvery }: MachineConfig, round: number): boolean {
-  return round >= endRound || round % checkpointEvery === 0 || (evaluateEvery !== undefined && round % evaluateEvery === 0);
+  return (
+    round >= endRound || round % checkpointEvery === 0 || (evaluateEvery !== undefined && round % evaluateEvery === 0)
+  );
 }
 
 /** A boundary whose checkpoint is not written yet. */
@@ -309,7 +338,9 @@ function isPause(config: MachineConfig, { checkpointRound = config.firstRound }:
   return isBoundary(config, round) && round > checkpointRound;
 }
 
-/** All members are at `state.round` and nothing is granted: a checkpoint, the end, another layout, or the next round. */
+/**
+ * All members are at `state.round` and nothing is granted: a checkpoint, the end, another layout, or the next round.
+ */
 function goOn(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
   const { round, checkpointRound = config.firstRound, stopRequested, proposal } = state;
   if (round > checkpointRound && (stopRequested || isBoundary(config, round))) return snapshot(state, before);
@@ -339,7 +370,10 @@ function grant(config: MachineConfig, state: MachineState, round: number, replic
   return activeDevices(state).map((device): MachineEffect => ({ kind: 'send', device, message: 'round', control }));
 }
 
-/** Waits for round `state.round`, which has been granted; grants and feeds one round ahead unless training pauses or stops before it. */
+/**
+ * Waits for round `state.round`, which has been granted; grants and feeds one round ahead unless training pauses or
+ * stops before it.
+ */
 function proceed(config: MachineConfig, state: MachineState, effects: readonly MachineEffect[]): Step {
   const ahead = state.round + 1;
   const waiting: MachineState = { ...state, phase: 'training', waitingFor: activeDevices(state), prepared: {} };
@@ -366,13 +400,23 @@ function commit(config: MachineConfig, state: MachineState): Step {
     (device): MachineEffect => ({ kind: 'send', device, message: 'commit', control: { round, gradientScale } }),
   );
   const [settled, releases] = state.isSettled ? [state, []] : settle(config, state);
-  const next = { ...settled, round: round + 1, recordedRound: Math.max(state.recordedRound, round + 1), brokenLinks: {} };
-  const recorded = round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, state, results);
+  const next = {
+    ...settled,
+    round: round + 1,
+    recordedRound: Math.max(state.recordedRound, round + 1),
+    brokenLinks: {},
+  };
+  const recorded =
+    round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, state, results);
   const effects = [...commits, ...releases, recorded];
   return next.round > next.grantedRound ? goOn(config, next, effects) : proceed(config, next, effects);
 }
 
-function record(config: MachineConfig, { round, prepared }: MachineState, results: readonly RoundResult[]): MachineEffect {
+function record(
+  config: MachineConfig,
+  { round, prepared }: MachineState,
+  results: readonly RoundResult[],
+): MachineEffect {
   return {
     kind: 'committed',
     round,
@@ -406,9 +450,16 @@ function afterCheckpoint(config: MachineConfig, state: MachineState, round: numb
   return goOn(config, next, []);
 }
 
-function finish(state: MachineState, before: readonly MachineEffect[], round = state.round, isStopped = state.stopRequested): Step {
+function finish(
+  state: MachineState,
+  before: readonly MachineEffect[],
+  round = state.round,
+  isStopped = state.stopRequested,
+): Step {
   const reason = isStopped ? 'the run was stopped' : 'the run is done';
-  const ends = state.members.map(({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason } }));
+  const ends = state.members.map(
+    ({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason } }),
+  );
   return [{ ...state, phase: 'ended' }, [...before, ...ends, { kind: 'finish', round, stopped: isStopped }]];
 }
 

@@ -1,10 +1,17 @@
-// A device that its system killed for want of memory is counted on for less when it comes back, and gets no more work than that.
+// A device that its system killed for want of memory is counted on for less when it comes back, and gets no more work
+// than that.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
-import { type MemoryCluster, type MemoryRun, machineConfig, peerToken, startCluster } from '../../testing/memory-cluster.ts';
+import {
+  type MemoryCluster,
+  type MemoryRun,
+  machineConfig,
+  peerToken,
+  startCluster,
+} from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
 import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
@@ -15,7 +22,13 @@ import type { DeviceFacts } from './options.ts';
 const timeout = 60_000;
 
 function facts(memoryMiB: number, oomKillCount?: number): DeviceFacts {
-  return { memoryMiB, cores: 1, engine: 'a test', machine: 'one', ...(oomKillCount === undefined ? {} : { oomKillCount }) };
+  return {
+    memoryMiB,
+    cores: 1,
+    engine: 'a test',
+    machine: 'one',
+    ...(oomKillCount === undefined ? {} : { oomKillCount }),
+  };
 }
 
 test('half of what it was to hold; each further kill halves again; other losses change nothing', () => {
@@ -129,11 +142,16 @@ test('a device that was killed for want of memory comes back: it is told, and pl
   assert.ok(outcome.end.round > 10, `${outcome.end.round} rounds`);
   assert.deepEqual(lowered(cluster), [{ kind: 'memory-lowered', device: 'c', fromMiB: 100, toMiB: 50, killCount: 1 }]);
   assert.deepEqual(memories, [50]);
-  const joined = cluster.events.flatMap((event) => (event.kind === 'joined' && event.device === 'c' ? [event.memoryMiB] : []));
+  const joined = cluster.events.flatMap((event) =>
+    event.kind === 'joined' && event.device === 'c' ? [event.memoryMiB] : [],
+  );
   assert.deepEqual(joined, [4096, 50]);
 });
 
-/** A planner that knows a, b and c, of which c was killed with 100 MiB to hold and is back. `from`: the plan that stands, or is given. */
+/**
+ * A planner that knows a, b and c, of which c was killed with 100 MiB to hold and is back. `from`: the plan that
+ * stands, or is given.
+ */
 async function plannerAfterKill(from: Plan, isGiven: boolean): Promise<LayoutPlanner> {
   const net = regressionNet();
   const subject = subjectOf(net, 8);
@@ -154,11 +172,15 @@ async function plannerAfterKill(from: Plan, isGiven: boolean): Promise<LayoutPla
   return planner;
 }
 
-const shapeOf = (plan: Plan | undefined): string | undefined => plan?.stages.map(({ devices }) => devices.join('+')).join(' | ');
+const shapeOf = (plan: Plan | undefined): string | undefined =>
+  plan?.stages.map(({ devices }) => devices.join('+')).join(' | ');
 
 test('it takes the place of a lost device only for what is predicted to fit; for what nobody knows if it is the last one left', async () => {
   const straight = handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4);
-  const planWith = (peakMemoryMiB: Record<string, number>): Plan => ({ ...straight, predicted: { ...predicted, peakMemoryMiB } });
+  const planWith = (peakMemoryMiB: Record<string, number>): Plan => ({
+    ...straight,
+    predicted: { ...predicted, peakMemoryMiB },
+  });
   const without = async (from: Plan, ...lost: readonly string[]): Promise<string | undefined> => {
     const devices = ['a', 'b', 'c'].filter((device) => !lost.includes(device));
     return shapeOf(await (await plannerAfterKill(from, false)).plan({ devices, from, lost }, () => false));
@@ -166,13 +188,23 @@ test('it takes the place of a lost device only for what is predicted to fit; for
   assert.equal(await without(planWith({ a: 60, b: 40 }), 'b'), 'a | c');
   assert.equal(await without(planWith({ a: 60, b: 60 }), 'b'), 'a');
   assert.equal(await without(planWith({}), 'b'), 'a');
-  assert.equal(await without({ ...planWith({}), stages: [{ layers: [0, 4], devices: ['b'], samples: [4], inFlight: 1 }] }, 'a', 'b'), 'c');
+  assert.equal(
+    await without(
+      { ...planWith({}), stages: [{ layers: [0, 4], devices: ['b'], samples: [4], inFlight: 1 }] },
+      'a',
+      'b',
+    ),
+    'c',
+  );
 });
 
 test('a given plan is not gone back to with it, unless the plan says that its part fits', async () => {
   const now = { round: 1, isOver: () => false };
   const from: Plan = { ...first, stages: [{ layers: [0, 4], devices: ['a', 'b'], samples: [2, 2], inFlight: 1 }] };
-  const given = (peakMemoryMiB: Record<string, number>): Plan => ({ ...first, predicted: { ...predicted, peakMemoryMiB } });
+  const given = (peakMemoryMiB: Record<string, number>): Plan => ({
+    ...first,
+    predicted: { ...predicted, peakMemoryMiB },
+  });
   const devices = ['a', 'b', 'c'];
   const back = async (plan: Plan): Promise<string | undefined> => {
     const planner = await plannerAfterKill(plan, true);
@@ -183,13 +215,16 @@ test('a given plan is not gone back to with it, unless the plan says that its pa
   assert.equal(await back(given({ a: 80, b: 90, c: 50 })), 'a+b | c');
 });
 
-test('killed while it is made ready, it is sent away when it comes back, and the run goes on', { timeout }, async () => {
+test('killed while it is made ready, it is sent away when it comes back, and the run goes on', {
+  timeout,
+}, async () => {
   const clock = createVirtualClock();
   const kills = new Map<string, number>();
   const cluster = await startCluster(
     runOf(clock, kills, {
       observe: (event, running) => {
-        if (event.kind === 'phase' && event.phase === 'training' && running.workers.size === 3) void running.addWorker('d');
+        if (event.kind === 'phase' && event.phase === 'training' && running.workers.size === 3)
+          void running.addWorker('d');
         if (event.kind === 'joined' && event.device === 'd') queueMicrotask(() => running.kill('d'));
         if (event.kind !== 'left' || event.device !== 'd') return;
         kills.set('d', 1);

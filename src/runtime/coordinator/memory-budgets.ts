@@ -1,13 +1,14 @@
-// What plans count on of devices' memory, in this run. A device whose process the system killed for want of memory is counted on for less when it comes back,
-// so that it does not happen a second time. What devices say of themselves is all that is known: how much memory they have, and how often their control group
-// has lost a process to its limit.
+// What plans count on of devices' memory, in this run. A device whose process the system killed for want of memory is
+// counted on for less when it comes back, so that it does not happen a second time. What devices say of themselves is
+// all that is known: how much memory they have, and how often their control group has lost a process to its limit.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import type { DeviceFacts } from './options.ts';
 
 /**
- * A device comes back to so much of what it could not hold. Beside what a plan predicts there is what the process takes for itself, and whatever else runs in
- * its group, and nobody knows how much that is: less caution would often cost another kill, and each costs all devices a recovery.
+ * A device comes back to so much of what it could not hold. Beside what a plan predicts there is what the process takes
+ * for itself, and whatever else runs in its group, and nobody knows how much that is: less caution would often cost
+ * another kill, and each costs all devices a recovery.
  */
 const loweredTo = 0.5;
 
@@ -33,7 +34,9 @@ interface Known {
 export class MemoryBudgets {
   readonly #devices = new Map<string, Known>();
 
-  /** A device has joined. Returns how its budget was lowered, if it was. One that has got more memory since begins anew. */
+  /**
+   * A device has joined. Returns how its budget was lowered, if it was. One that has got more memory since begins anew.
+   */
   joined(device: string, facts: DeviceFacts): LoweredBudget | undefined {
     const before = this.#devices.get(device);
     const isEnlarged = before !== undefined && facts.memoryMiB > before.facts.memoryMiB;
@@ -43,7 +46,10 @@ export class MemoryBudgets {
     return lowered;
   }
 
-  /** A device has vanished without a word. `heldMiB`: what it was to hold; by default, where nobody knows, all of its budget. 0: it had no work yet. */
+  /**
+   * A device has vanished without a word. `heldMiB`: what it was to hold; by default, where nobody knows, all of its
+   * budget. 0: it had no work yet.
+   */
   vanished(device: string, heldMiB: number = Number.POSITIVE_INFINITY): void {
     const known = this.#devices.get(device);
     if (known !== undefined) this.#devices.set(device, { ...known, heldMiB });

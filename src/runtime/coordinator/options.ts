@@ -30,7 +30,9 @@ export interface DeviceFacts {
   readonly batteryPercent?: number;
   readonly isDischarging?: boolean;
   readonly temperatureC?: number;
-  /** Processes of its control group that its system had killed for want of memory, when the device's own process began. */
+  /**
+   * Processes of its control group that its system had killed for want of memory, when the device's own process began.
+   */
   readonly oomKillCount?: number;
 }
 
@@ -54,7 +56,10 @@ export interface RunHooks {
     learningRate: number,
     results: Readonly<Record<string, RoundResult>>,
   ): void;
-  /** Called with the state after `round` committed rounds; the run goes on when it resolves, with whether the state is safe beyond this process. */
+  /**
+   * Called with the state after `round` committed rounds; the run goes on when it resolves, with whether the state is
+   * safe beyond this process.
+   */
   onCheckpoint(round: number, state: RunState): Promise<boolean>;
 }
 

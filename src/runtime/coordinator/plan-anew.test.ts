@@ -1,18 +1,28 @@
-// Where the devices left cannot hold the plan of those that were lost, a planner makes another one while they wait, however long that takes.
+// Where the devices left cannot hold the plan of those that were lost, a planner makes another one while they wait,
+// however long that takes.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan, StagePlan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
-import { difference, type MemoryCluster, type MemoryRun, runAlone, startCluster } from '../../testing/memory-cluster.ts';
+import {
+  difference,
+  type MemoryCluster,
+  type MemoryRun,
+  runAlone,
+  startCluster,
+} from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import type { PlanWish } from './options.ts';
 
 const timeout = 60_000;
 const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
-const first: Plan = { ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[2, 2], [4]], microBatchCount: 2 }, 4), predicted };
+const first: Plan = {
+  ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[2, 2], [4]], microBatchCount: 2 }, 4),
+  predicted,
+};
 
 /** Four micro-batches of two samples, on one or two devices. */
 function smaller(devices: readonly string[]): Plan {
@@ -48,7 +58,9 @@ async function expectAsAlone(run: MemoryRun, cluster: MemoryCluster): Promise<vo
 }
 
 const layoutsOf = ({ events }: MemoryCluster): string[] =>
-  events.flatMap((event) => (event.kind === 'deployment' ? [event.plan.stages.map(({ devices }) => devices.join('+')).join(' | ')] : []));
+  events.flatMap((event) =>
+    event.kind === 'deployment' ? [event.plan.stages.map(({ devices }) => devices.join('+')).join(' | ')] : [],
+  );
 
 test('a loss that light re-planning cannot mend: the planner is asked, with what it is for, and its plan goes on where the run was', {
   timeout,
@@ -59,7 +71,8 @@ test('a loss that light re-planning cannot mend: the planner is asked, with what
     async (_profile, cluster, { from, isUrgent }) => {
       const devices = cluster.devices.map(({ name }) => name);
       wishes.push({ from, isUrgent, devices });
-      // Not before the others have said that they have lost a peer, and have prepared what they had begun: this clock goes on when all have come to rest.
+      // Not before the others have said that they have lost a peer, and have prepared what they had begun: this clock
+      // goes on when all have come to rest.
       await new Promise<void>((resolve) => clock.after(50, resolve));
       return smaller(devices);
     },
@@ -67,7 +80,8 @@ test('a loss that light re-planning cannot mend: the planner is asked, with what
       clock,
       links: { clock, bandwidthMbps: 10_000 },
       observe: (event, cluster) => {
-        if (event.kind === 'replicated' && event.round === 2 && cluster.workers.has('c')) queueMicrotask(() => cluster.kill('c'));
+        if (event.kind === 'replicated' && event.round === 2 && cluster.workers.has('c'))
+          queueMicrotask(() => cluster.kill('c'));
       },
     },
   );
@@ -82,7 +96,9 @@ test('a loss that light re-planning cannot mend: the planner is asked, with what
   assert.deepEqual(left, ['c'], 'nobody else was sent away');
 });
 
-test('another loss while that plan is being made: it is not wanted any more, and one for those who are left is', { timeout }, async () => {
+test('another loss while that plan is being made: it is not wanted any more, and one for those who are left is', {
+  timeout,
+}, async () => {
   const asked: string[] = [];
   let wasOver: boolean | undefined;
   let running: MemoryCluster | undefined;
@@ -128,9 +144,12 @@ test('nothing fits those who are left: the run ends with the planner’s sentenc
   await cluster.workersEnd();
 });
 
-test('a drained device whose work others can only do in another plan leaves all the same, without a step back', { timeout }, async () => {
+test('a drained device whose work others can only do in another plan leaves all the same, without a step back', {
+  timeout,
+}, async () => {
   const run = runWith(
-    async (_profile, cluster, { isUrgent }) => (isUrgent ? smaller(cluster.devices.map(({ name }) => name)) : undefined),
+    async (_profile, cluster, { isUrgent }) =>
+      isUrgent ? smaller(cluster.devices.map(({ name }) => name)) : undefined,
     {
       observe: (event, cluster) => {
         if (event.kind === 'trace' && event.round === 1 && event.device === 'a') cluster.coordinator.drain('c');

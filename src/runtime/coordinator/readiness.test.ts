@@ -47,7 +47,12 @@ test('devices that are gone, or take too long, are not waited for; of what is cl
 /** A pipeline of two devices. */
 function planOver(...devices: readonly [string, string]): Plan {
   const stages = devices.map(
-    (device, index): StagePlan => ({ layers: index === 0 ? [0, 1] : [1, 2], devices: [device], samples: [4], inFlight: 2 - index }),
+    (device, index): StagePlan => ({
+      layers: index === 0 ? [0, 1] : [1, 2],
+      devices: [device],
+      samples: [4],
+      inFlight: 2 - index,
+    }),
   );
   const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
   return { planner: 'best', schedule: '1f1b', batchSize: 8, microBatchSize: 4, microBatchCount: 2, stages, predicted };
@@ -61,7 +66,10 @@ test('a faster layout is taken when the last of its devices is ready for it; unt
   const net = wideNet();
   const subject = subjectOf(net, 8);
   const batch = batches(net, subject);
-  const [asked, taken] = [[] as { atMs: number; roundCount: number; to: string }[], [] as { atMs: number; roundCount: number }[]];
+  const [asked, taken] = [
+    [] as { atMs: number; roundCount: number; to: string }[],
+    [] as { atMs: number; roundCount: number }[],
+  ];
   const run: MemoryRun = {
     subject,
     batch: (round) => {
@@ -96,6 +104,9 @@ test('a faster layout is taken when the last of its devices is ready for it; unt
   const [{ atMs, roundCount } = { atMs: Number.NaN, roundCount: Number.NaN }] = asked;
   const change = taken[1];
   assert.equal(taken.length, 2);
-  assert.ok(change !== undefined && change.atMs >= atMs + 8_000 && change.atMs < atMs + 25_000, `${change?.atMs} ms, asked at ${atMs} ms`);
+  assert.ok(
+    change !== undefined && change.atMs >= atMs + 8_000 && change.atMs < atMs + 25_000,
+    `${change?.atMs} ms, asked at ${atMs} ms`,
+  );
   assert.ok(change.roundCount > roundCount, `${change.roundCount - roundCount} rounds meanwhile`);
 });

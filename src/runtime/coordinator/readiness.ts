@@ -1,5 +1,6 @@
-// Layouts that devices make themselves ready for before these are taken: each translates the stage that it would run, beside its work, and says when that is
-// done. A layout that is taken earlier is as good, but then all wait for the slowest device.
+// Layouts that devices make themselves ready for before these are taken: each translates the stage that it would run,
+// beside its work, and says when that is done. A layout that is taken earlier is as good, but then all wait for the
+// slowest device.
 
 import type { Clock } from '../../clock.ts';
 
@@ -22,7 +23,10 @@ export class Readiness {
     this.#clock = clock;
   }
 
-  /** Opens a question to these devices, and returns its id. `onReady` is called once, when all that are still there have answered (`isComplete`), or it took too long; never after `clear`. */
+  /**
+   * Opens a question to these devices, and returns its id. `onReady` is called once, when all that are still there have
+   * answered (`isComplete`), or it took too long; never after `clear`.
+   */
   ask(devices: Iterable<string>, onReady: (isComplete: boolean) => void): number {
     const id = ++this.#lastId;
     const stop = this.#clock.after(patienceMs, () => this.#settle(id, false));

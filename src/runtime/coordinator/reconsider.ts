@@ -1,4 +1,5 @@
-// Whether another layout would pay, looked for while training goes on: when a device has come, when a loss left a makeshift plan. A device that comes and goes is counted on ever more slowly.
+// Whether another layout would pay, looked for while training goes on: when a device has come, when a loss left a
+// makeshift plan. A device that comes and goes is counted on ever more slowly.
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { holdersAfter } from '../../planner/replan/backups.ts';
@@ -39,7 +40,10 @@ function roundMs(plan: Plan, profile: Profile, cluster: Cluster): number {
   return simulate(program(plan), plan, profile, cluster, { events: false }).roundMs;
 }
 
-/** When devices that left are made ready for work again, once they have come back: each time twice as long after they left. */
+/**
+ * When devices that left are made ready for work again, once they have come back: each time twice as long after they
+ * left.
+ */
 export class CoolDown {
   readonly #departures = new Map<string, { count: number; untilMs: number }>();
 

@@ -1,6 +1,6 @@
-// When single-device stages are copied to another device (Asteroid §3.4, topology-driven replication), and what may be forgotten when they have been. One
-// copy is made at a time, with the lowest priority on the links: how often follows from what they have to spare. Part of the coordinator's state
-// machine; pure.
+// When single-device stages are copied to another device (Asteroid §3.4, topology-driven replication), and what may be
+// forgotten when they have been. One copy is made at a time, with the lowest priority on the links: how often follows
+// from what they have to spare. Part of the coordinator's state machine; pure.
 
 import { defined } from '../../assert.ts';
 import type { PlanLayout } from '../../cluster/cluster.ts';
@@ -14,7 +14,10 @@ function isCopied({ replicateEvery }: MachineConfig, plan: PlanLayout): boolean 
   return replicateEvery !== 0 && backups(plan).size > 0;
 }
 
-/** True where version `round` is to be copied when it is committed. A layout that is not settled has no version yet that all devices have. */
+/**
+ * True where version `round` is to be copied when it is committed. A layout that is not settled has no version yet that
+ * all devices have.
+ */
 export function isCopyDue(config: MachineConfig, state: MachineState, round: number): boolean {
   const { plan, replication, replicatedRound, copyEvery, isSettled } = state;
   if (replication !== undefined || plan === undefined || !isCopied(config, plan)) return false;
@@ -32,8 +35,15 @@ export function copying(state: MachineState, round: number, isAsked: boolean): P
   return { replication: { round, waitingFor }, replicatedRound: round };
 }
 
-/** A device has the copy of a stage. When all have theirs, what is older may go. Undefined: it is no copy that was asked for. */
-export function copied(state: MachineState, device: string, { round, layers }: Extract<Answer, { kind: 'replicated' }>): Step | undefined {
+/**
+ * A device has the copy of a stage. When all have theirs, what is older may go. Undefined: it is no copy that was asked
+ * for.
+ */
+export function copied(
+  state: MachineState,
+  device: string,
+  { round, layers }: Extract<Answer, { kind: 'replicated' }>,
+): Step | undefined {
   const { plan, replication } = state;
   const found = replication?.waitingFor.find(
     (copy) => copy.device === device && copy.layers[0] === layers[0] && copy.layers[1] === layers[1],
@@ -55,7 +65,10 @@ function isOwn({ stages }: PlanLayout, { device, layers, round }: Holding, at: n
   return round === at && own?.layers[0] === layers[0] && own.layers[1] === layers[1];
 }
 
-/** What is kept when a layout is settled: until its stages have been copied all that it came from, or nothing where they are not copied. */
+/**
+ * What is kept when a layout is settled: until its stages have been copied all that it came from, or nothing where they
+ * are not copied.
+ */
 export function settleHoldings(config: MachineConfig, state: MachineState): Step {
   const { round } = state;
   const plan = defined(state.plan, 'the plan');
@@ -65,5 +78,10 @@ export function settleHoldings(config: MachineConfig, state: MachineState): Step
 
 /** Versions below `before` may go, but for the one that has committed last. */
 function release(state: MachineState, before: number): MachineEffect[] {
-  return fullMembers(state).map(({ name }) => ({ kind: 'send', device: name, message: 'release', control: { before } }));
+  return fullMembers(state).map(({ name }) => ({
+    kind: 'send',
+    device: name,
+    message: 'release',
+    control: { before },
+  }));
 }

@@ -4,7 +4,13 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
-import { difference, type MemoryCluster, type MemoryRun, runAlone, startCluster } from '../../testing/memory-cluster.ts';
+import {
+  difference,
+  type MemoryCluster,
+  type MemoryRun,
+  runAlone,
+  startCluster,
+} from '../../testing/memory-cluster.ts';
 import { batches, subjectOf, wideNet } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 
@@ -15,7 +21,10 @@ test('half a minute into training, those who would run another layout after a lo
   const net = wideNet();
   const subject = subjectOf(net, 8);
   const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
-  const plan: Plan = { ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2, 2], [4]], microBatchCount: 2 }, 2), predicted };
+  const plan: Plan = {
+    ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2, 2], [4]], microBatchCount: 2 }, 2),
+    predicted,
+  };
   const told: { readonly atMs: number; readonly to: string; readonly plan: Plan }[] = [];
   let trainingMs = 0;
   const run: MemoryRun = {
@@ -29,14 +38,16 @@ test('half a minute into training, those who would run another layout after a lo
     observe: (event, cluster) => {
       if (event.kind === 'deployment' && trainingMs === 0) trainingMs = clock.now();
       // When all is told, the only device of its stage goes.
-      if (event.kind === 'replicated' && plansOf(told).length === 3 && cluster.workers.has('c')) queueMicrotask(() => cluster.kill('c'));
+      if (event.kind === 'replicated' && plansOf(told).length === 3 && cluster.workers.has('c'))
+        queueMicrotask(() => cluster.kill('c'));
     },
   };
   const cluster = await startCluster(run);
   for (const [to, { coordinatorLink }] of cluster.workers) {
     const send = coordinatorLink.send.bind(coordinatorLink);
     coordinatorLink.send = (frame, priority) => {
-      if (frame.kind === 'reserve') told.push({ atMs: clock.now() - trainingMs, to, plan: (frame.control as { plan: Plan }).plan });
+      if (frame.kind === 'reserve')
+        told.push({ atMs: clock.now() - trainingMs, to, plan: (frame.control as { plan: Plan }).plan });
       return send(frame, priority);
     };
   }
@@ -45,7 +56,10 @@ test('half a minute into training, those who would run another layout after a lo
   );
   for (const [index, reserved] of plansOf(told).slice(0, 3).entries()) {
     const frames = told.filter((one) => one.plan === reserved);
-    assert.deepEqual(frames.map(({ to }) => to).sort(), [...new Set(reserved.stages.flatMap(({ devices }) => devices))].sort());
+    assert.deepEqual(
+      frames.map(({ to }) => to).sort(),
+      [...new Set(reserved.stages.flatMap(({ devices }) => devices))].sort(),
+    );
     for (const { atMs } of frames) assert.ok(atMs >= 30_000 && atMs < 45_000, `plan ${index} after ${atMs} ms`);
   }
   const before = cluster.events.slice(
@@ -76,7 +90,10 @@ test('a spare hears of the places that it would take', { timeout: 120_000 }, asy
   const net = wideNet();
   const subject = subjectOf(net, 8);
   const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
-  const plan: Plan = { ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[4], [4]], microBatchCount: 2 }, 2), predicted };
+  const plan: Plan = {
+    ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[4], [4]], microBatchCount: 2 }, 2),
+    predicted,
+  };
   const run: MemoryRun = {
     subject,
     batch: batches(net, subject),
@@ -86,7 +103,8 @@ test('a spare hears of the places that it would take', { timeout: 120_000 }, asy
     links: { clock, bandwidthMbps: 0.5 },
     choosePlan: () => plan,
     observe: (event, cluster) => {
-      if (event.kind === 'replicated' && told.length === 4 && cluster.workers.has('a')) queueMicrotask(() => cluster.kill('a'));
+      if (event.kind === 'replicated' && told.length === 4 && cluster.workers.has('a'))
+        queueMicrotask(() => cluster.kill('a'));
     },
   };
   const told: string[] = [];

@@ -6,7 +6,10 @@ import { handPlan } from '../../testing/hand-plans.ts';
 import { Reserve } from './reserve.ts';
 
 const predicted = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };
-const from: Plan = { ...handPlan({ schedule: '1f1b', cuts: [1, 3], shares: [[4], [4], [4]], microBatchCount: 2 }, 4), predicted };
+const from: Plan = {
+  ...handPlan({ schedule: '1f1b', cuts: [1, 3], shares: [[4], [4], [4]], microBatchCount: 2 }, 4),
+  predicted,
+};
 const devices = ['a', 'b', 'c'];
 const planOf = (lost: string): Plan => ({ ...from, planner: `without ${lost}` });
 
@@ -33,7 +36,10 @@ test('one plan each time, that of the device with the most layers first; then ea
     false,
   );
   assert.deepEqual(reserve.take(from, { lost: ['c'], devices: ['a', 'b'] }), planOf('c'));
-  assert.throws(() => reserve.take(from, { lost: ['b'], devices: ['a', 'c'] }), new InputError('Without b nothing fits.'));
+  assert.throws(
+    () => reserve.take(from, { lost: ['b'], devices: ['a', 'c'] }),
+    new InputError('Without b nothing fits.'),
+  );
 });
 
 test('an answer is given for exactly that layout, loss and rest, and only as long as it holds', () => {

@@ -1,4 +1,5 @@
-// What to do if one device is lost, found before any is, in idle time (Asteroid §3.4): one plan for each device of the layout that stands.
+// What to do if one device is lost, found before any is, in idle time (Asteroid §3.4): one plan for each device of the
+// layout that stands.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
@@ -26,10 +27,14 @@ export class Reserve {
   }
 
   /**
-   * Finds the plan for one more device, where `find` throws InputError for none; false: all are known. `told`: one for this loss that devices know of from
-   * before `outdate`.
+   * Finds the plan for one more device, where `find` throws InputError for none; false: all are known. `told`: one for
+   * this loss that devices know of from before `outdate`.
    */
-  add(from: Plan, devices: readonly string[], find: (lost: string, others: readonly string[], told: Plan | undefined) => Plan): boolean {
+  add(
+    from: Plan,
+    devices: readonly string[],
+    find: (lost: string, others: readonly string[], told: Plan | undefined) => Plan,
+  ): boolean {
     if (this.#from !== from || !areSame(this.#devices, devices)) this.clear();
     [this.#from, this.#devices] = [from, devices];
     const lost = mostWorkFirst(from, devices).find((device) => !this.#answers.has(device));
@@ -62,7 +67,10 @@ export class Reserve {
   }
 
   /** The plan for this loss; undefined where none is in reserve. Throws the InputError where there is none. */
-  take(from: Plan, { lost, devices }: { readonly lost: readonly string[]; readonly devices: readonly string[] }): Plan | undefined {
+  take(
+    from: Plan,
+    { lost, devices }: { readonly lost: readonly string[]; readonly devices: readonly string[] },
+  ): Plan | undefined {
     const [only] = lost;
     const isFor =
       this.#from === from &&

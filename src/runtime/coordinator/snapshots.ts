@@ -1,4 +1,5 @@
-// The state of the run as devices send it for a checkpoint, piece by piece, and the one that was saved last: what devices begin with when nobody else has it.
+// The state of the run as devices send it for a checkpoint, piece by piece, and the one that was saved last: what
+// devices begin with when nobody else has it.
 
 import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';

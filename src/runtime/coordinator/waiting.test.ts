@@ -1,4 +1,5 @@
-// A run that all devices have left waits for others, those included that were just about to join. Found by the rehearsal (src/rehearsal/).
+// A run that all devices have left waits for others, those included that were just about to join. Found by the
+// rehearsal (src/rehearsal/).
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -30,7 +31,10 @@ const plan = (device: string): Plan => ({
 });
 
 /** Takes the machine through the inputs; returns where it is, and what the last input led to. */
-function after(inputs: readonly MachineInput[]): { readonly state: MachineState; readonly effects: readonly MachineEffect[] } {
+function after(inputs: readonly MachineInput[]): {
+  readonly state: MachineState;
+  readonly effects: readonly MachineEffect[];
+} {
   let state = initialState(config);
   let effects: readonly MachineEffect[] = [];
   for (const input of inputs) [state, effects] = step(config, state, input);
@@ -111,7 +115,9 @@ test('a device that cools down gets nothing until it has stayed for a while; if 
   assert.deepEqual(sent(after([...inputs, { kind: 'cooled', device: 'b' }]).effects), ['send-model b']);
   const { state, effects } = after([...inputs, { kind: 'left', device: 'b', reason: 'gone' }]);
   assert.deepEqual([state.phase, sent(effects)], ['training', []]);
-  assert.deepEqual(sent(after([...inputs, { kind: 'answer', device: 'b', answer: { kind: 'leaving' } }]).effects), ['dismiss b']);
+  assert.deepEqual(sent(after([...inputs, { kind: 'answer', device: 'b', answer: { kind: 'leaving' } }]).effects), [
+    'dismiss b',
+  ]);
 });
 
 test('a device that cools down is needed when nobody else is left; that it has cooled down means nothing then', () => {

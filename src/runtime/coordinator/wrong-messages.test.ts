@@ -1,4 +1,5 @@
-// A device that does not keep to the protocol costs itself its connection; the others go on without it. Never the process, never a silence.
+// A device that does not keep to the protocol costs itself its connection; the others go on without it. Never the
+// process, never a silence.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -27,7 +28,10 @@ const plan = {
 
 /** The plan, or, for fewer devices, one that the first computes alone. */
 function planFor(devices: readonly string[]): Plan {
-  const alone = { ...plan, stages: [{ layers: [0, layerCount] as const, devices: devices.slice(0, 1), samples: [4], inFlight: 1 }] };
+  const alone = {
+    ...plan,
+    stages: [{ layers: [0, layerCount] as const, devices: devices.slice(0, 1), samples: [4], inFlight: 1 }],
+  };
   return devices.length === 3 ? plan : alone;
 }
 
@@ -54,7 +58,8 @@ function frame(kind: string, control?: unknown, tensors?: readonly Tensor[]): Fr
   };
 }
 
-const vector = (length: number, type: 'float32' | 'int32' = 'float32'): Tensor => tensor(type, [length], new Array(length).fill(0));
+const vector = (length: number, type: 'float32' | 'int32' = 'float32'): Tensor =>
+  tensor(type, [length], new Array(length).fill(0));
 const prepared = { round: 0, lossSum: 1, correctCount: 0, squaredNorm: 1, finite: true, roundMs: 1, busyMs: 1 };
 const layerProfile = { name: 'x', outputBytes: 1, weightBytes: 1, savedBytes: 1, flops: 1, batchDependent: false };
 const row = new Array(layerCount).fill(1);
@@ -63,19 +68,39 @@ const layers = new Array(layerCount).fill(layerProfile);
 /** What `b` sends when the phase begins, and why that is wrong. */
 const wrong: readonly (readonly [string, Phase, Frame, RegExp])[] = [
   ['an unknown kind', 'preparing', frame('nonsense', {}), /b sent a message of the unknown kind "nonsense"/],
-  ['a name of every object', 'preparing', frame('constructor', {}), /b sent a message of the unknown kind "constructor"/],
+  [
+    'a name of every object',
+    'preparing',
+    frame('constructor', {}),
+    /b sent a message of the unknown kind "constructor"/,
+  ],
   ['pipeline data', 'training', frame('activation', undefined, [vector(4)]), /unknown kind "activation"/],
   ['no control part', 'preparing', frame('ready'), /b sent a wrong "ready" message/],
   ['a wrong type', 'preparing', frame('ready', { listenUrl: 7 }), /b sent a wrong "ready" message: listenUrl /],
-  ['a text that is too long', 'preparing', frame('ready', { listenUrl: 'x'.repeat(301) }), /b sent a wrong "ready" message: listenUrl /],
+  [
+    'a text that is too long',
+    'preparing',
+    frame('ready', { listenUrl: 'x'.repeat(301) }),
+    /b sent a wrong "ready" message: listenUrl /,
+  ],
   [
     'an answer out of turn',
     'preparing',
     frame('deployed', { valueBytes: 1 }),
     /it answered "deployed" while preparing, which the protocol does not allow/,
   ],
-  ['an answer before it was asked', 'connecting', frame('measured', { links: [] }), /it answered "measured" while connecting/],
-  ['the answer of a device that was not asked', 'measuring', frame('measured', { links: [] }), /it answered "measured" while measuring/],
+  [
+    'an answer before it was asked',
+    'connecting',
+    frame('measured', { links: [] }),
+    /it answered "measured" while connecting/,
+  ],
+  [
+    'the answer of a device that was not asked',
+    'measuring',
+    frame('measured', { links: [] }),
+    /it answered "measured" while measuring/,
+  ],
   [
     'a link to nobody',
     'measuring',
@@ -147,8 +172,8 @@ const wrong: readonly (readonly [string, Phase, Frame, RegExp])[] = [
 ];
 
 /**
- * Why b is gone: it loses its connection and the others go on without it, to the end; or, before training, what it did ends the run, which says so. The
- * others end in good order either way.
+ * Why b is gone: it loses its connection and the others go on without it, to the end; or, before training, what it did
+ * ends the run, which says so. The others end in good order either way.
  */
 async function whyGone(cluster: MemoryCluster, device = 'b'): Promise<string> {
   const error: unknown = await cluster.coordinator.end.then(
@@ -157,7 +182,8 @@ async function whyGone(cluster: MemoryCluster, device = 'b'): Promise<string> {
   );
   const ends = await cluster.workersEnd();
   assert.equal(ends.size, 3);
-  for (const name of ['a', 'b', 'c']) if (name !== device) assert.equal(ends.get(name)?.clean, true, ends.get(name)?.reason);
+  for (const name of ['a', 'b', 'c'])
+    if (name !== device) assert.equal(ends.get(name)?.clean, true, ends.get(name)?.reason);
   if (error === undefined) {
     assert.equal(cluster.losses.length, 4);
     const left = cluster.events.filter((event) => event.kind === 'left');
@@ -208,13 +234,21 @@ const wrongState: readonly (readonly [string, Frame, RegExp])[] = [
     /c sent the optimizer x\/momentum, which it was not asked for/,
   ],
   ['no tensor', frame('state', { role: 'parameter', name: 'c.bias' }), /c sent the parameter c.bias in another size/],
-  ['another shape', frame('state', { role: 'parameter', name: 'c.bias' }, [vector(6)]), /c sent the parameter c.bias in another size/],
+  [
+    'another shape',
+    frame('state', { role: 'parameter', name: 'c.bias' }, [vector(6)]),
+    /c sent the parameter c.bias in another size/,
+  ],
   [
     'another type',
     frame('state', { role: 'parameter', name: 'c.bias' }, [vector(7, 'int32')]),
     /c sent the parameter c.bias in another size/,
   ],
-  ['optimizer state of another shape', frame('state', { role: 'optimizer', name: 'c.bias/momentum' }, [vector(6)]), /in another size/],
+  [
+    'optimizer state of another shape',
+    frame('state', { role: 'optimizer', name: 'c.bias/momentum' }, [vector(6)]),
+    /in another size/,
+  ],
   ['the end of another round', frame('snapshot-end', { round: 7 }), /it sent the weights of round 7 instead of 2/],
   ['the end before the weights', frame('snapshot-end', { round: 2 }), /it sent no (c|head)\.\w+/],
 ];
@@ -252,14 +286,19 @@ test('frames of late rounds, epochs and micro-batches in honest messages change 
       if (event.kind !== 'phase') return;
       void workers
         .get('b')
-        ?.link.send({ ...frame('profile-progress', { done: 1, total: 2 }), epoch: 4_000_000_000, round: 5, microBatch: 9 }, 'control');
+        ?.link.send(
+          { ...frame('profile-progress', { done: 1, total: 2 }), epoch: 4_000_000_000, round: 5, microBatch: 9 },
+          'control',
+        );
     },
   });
   assert.equal((await cluster.outcome()).losses.length, 4);
 });
 
 /** The honest answers of a single device, by what it is asked. */
-function answersTo(asked: Frame): readonly (readonly [kind: keyof ToCoordinator, control: unknown, tensors?: readonly Tensor[]])[] {
+function answersTo(
+  asked: Frame,
+): readonly (readonly [kind: keyof ToCoordinator, control: unknown, tensors?: readonly Tensor[]])[] {
   switch (asked.kind) {
     case 'model':
       return [['ready', { listenUrl: 'memory://a' }]];
@@ -281,7 +320,9 @@ function answersTo(asked: Frame): readonly (readonly [kind: keyof ToCoordinator,
       ];
     case 'snapshot':
       return [
-        ...[...subject.state.parameter].map(([name, value]) => ['state', { role: 'parameter', name }, [value]] as const),
+        ...[...subject.state.parameter].map(
+          ([name, value]) => ['state', { role: 'parameter', name }, [value]] as const,
+        ),
         ['statistics', { eventLoopDelayP99Ms: 1, eventLoopDelayMaxMs: 1, peakMemoryMiB: 1 }],
         ['snapshot-end', { round: (asked.control as { round: number }).round }],
       ];
@@ -305,7 +346,10 @@ async function runWithOne(seed: number, wrongAt: number): Promise<{ isWell: bool
   link.receive((asked) => {
     for (const [kind, control, tensors] of answersTo(asked)) {
       const isWrong = messageCount++ === wrongAt;
-      void link.send({ ...frame(kind, isWrong ? mutateJson(control, random) : control, tensors), epoch: asked.epoch }, 'control');
+      void link.send(
+        { ...frame(kind, isWrong ? mutateJson(control, random) : control, tensors), epoch: asked.epoch },
+        'control',
+      );
     }
     // Whatever a mutation made of the last answer, the link does not stay open for ever.
     if ((wrongAt >= 0 && messageCount > wrongAt + 20) || asked.kind === 'end') void link.close('enough');
@@ -326,7 +370,9 @@ async function runWithOne(seed: number, wrongAt: number): Promise<{ isWell: bool
   }
 }
 
-test('2,000 messages with one thing wrong: each run ends, with a typed error or well', { timeout: 60_000 }, async () => {
+test('2,000 messages with one thing wrong: each run ends, with a typed error or well', {
+  timeout: 60_000,
+}, async () => {
   const { isWell, messageCount } = await runWithOne(0, -1);
   assert.equal(isWell, true);
   let failureCount = 0;

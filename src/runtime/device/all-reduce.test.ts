@@ -65,11 +65,15 @@ for (const [memberCount, length] of [
   test(`${memberCount} members end with the same sum of ${length} elements, sending 2(n−1)/n of it each`, async () => {
     const random = createRandom(7, memberCount, length);
     const inputs = Array.from({ length: memberCount }, () => Float32Array.from({ length }, () => random.normal()));
-    const expected = Float64Array.from({ length }, (_, index) => inputs.reduce((sum, input) => sum + (input[index] as number), 0));
+    const expected = Float64Array.from({ length }, (_, index) =>
+      inputs.reduce((sum, input) => sum + (input[index] as number), 0),
+    );
     const { ports, sentElements } = ring(memberCount);
     const vectors = inputs.map(segmented);
     await Promise.all(
-      vectors.map((vector, index) => ringAllReduce(vector, { memberIndex: index, memberCount, codec: plain }, ports[index] as RingPort)),
+      vectors.map((vector, index) =>
+        ringAllReduce(vector, { memberIndex: index, memberCount, codec: plain }, ports[index] as RingPort),
+      ),
     );
     for (const vector of vectors) {
       assert.deepEqual(vector, vectors[0]);
@@ -103,7 +107,13 @@ test('in order: every member ends with the bits of adding the parts one after th
 test('a piece of another length is refused', async () => {
   const port: RingPort = {
     send: async () => {},
-    receive: async () => ({ kind: 'all-reduce', epoch: 0, round: 0, microBatch: 0, tensors: [tensor('float32', [1], [0])] }),
+    receive: async () => ({
+      kind: 'all-reduce',
+      epoch: 0,
+      round: 0,
+      microBatch: 0,
+      tensors: [tensor('float32', [1], [0])],
+    }),
   };
   await assert.rejects(
     ringAllReduce(new SegmentedVector([new Float32Array(10)]), { memberIndex: 0, memberCount: 2, codec: plain }, port),
@@ -135,7 +145,8 @@ for (const encoding of ['float16', 'int8'] as const) {
       if (round === 0) firstError = meanError(found, wanted);
     }
     const lastError = meanError(found, wanted);
-    // Halves: three roundings of 2^-12 of about 1.6. 8 bits: three of up to half a step of 8/127, which stay as they are while the sum grows.
+    // Halves: three roundings of 2^-12 of about 1.6. 8 bits: three of up to half a step of 8/127, which stay as they
+    // are while the sum grows.
     if (encoding === 'float16') assert.ok(firstError < 1e-3 && lastError < 2e-3, `${firstError}, ${lastError}`);
     else assert.ok(firstError < 0.05 && lastError < 1.2 * firstError, `${firstError}, ${lastError}`);
   });
@@ -155,29 +166,47 @@ test('residuals go on from round to round, and begin anew after a gap or for ano
   assert.deepEqual(residuals.of('a', 8, 2), Float32Array.of(0, 0));
 });
 
-/** A ring over shaped links with real framing and pacing, on a virtual clock: milliseconds that each of two sums in a row takes. */
-async function timeOnLinks(memberCount: number, length: number, speed: { bandwidthMbps: number; latencyMs: number }): Promise<number[]> {
+/**
+ * A ring over shaped links with real framing and pacing, on a virtual clock: milliseconds that each of two sums in a
+ * row takes.
+ */
+async function timeOnLinks(
+  memberCount: number,
+  length: number,
+  speed: { bandwidthMbps: number; latencyMs: number },
+): Promise<number[]> {
   const clock = createVirtualClock();
   const mailboxes = Array.from({ length: memberCount }, () => new Mailbox(1e9));
   const forward: Link[] = [];
   for (let index = 0; index < memberCount; index++) {
     const next = (index + 1) % memberCount;
     const [from, to] = createMemoryLinks(`${index}`, `${next}`, { clock, ...speed });
-    to.receive((frame) => mailboxes[next]?.put({ kind: 'all-reduce', round: frame.round, microBatch: frame.microBatch, from: '' }, frame));
+    to.receive((frame) =>
+      mailboxes[next]?.put({ kind: 'all-reduce', round: frame.round, microBatch: frame.microBatch, from: '' }, frame),
+    );
     forward.push(from);
   }
   const times: number[] = [];
   for (let round = 0; round < 2; round++) {
     const startMs = clock.now();
-    const inputs = Array.from({ length: memberCount }, (_, index) => segmented(new Float32Array(length).fill(index + 1)));
+    const inputs = Array.from({ length: memberCount }, (_, index) =>
+      segmented(new Float32Array(length).fill(index + 1)),
+    );
     const port = (index: number): RingPort => ({
-      send: (piece, tensors) => (forward[index] as Link).send({ kind: 'all-reduce', epoch: 0, round, microBatch: piece, tensors }),
-      receive: (piece) => (mailboxes[index] as Mailbox).take({ kind: 'all-reduce', round, microBatch: piece, from: '' }),
+      send: (piece, tensors) =>
+        (forward[index] as Link).send({ kind: 'all-reduce', epoch: 0, round, microBatch: piece, tensors }),
+      receive: (piece) =>
+        (mailboxes[index] as Mailbox).take({ kind: 'all-reduce', round, microBatch: piece, from: '' }),
     });
     await clock.runUntil(
-      Promise.all(inputs.map((vector, index) => ringAllReduce(vector, { memberIndex: index, memberCount, codec: plain }, port(index)))),
+      Promise.all(
+        inputs.map((vector, index) =>
+          ringAllReduce(vector, { memberIndex: index, memberCount, codec: plain }, port(index)),
+        ),
+      ),
     );
-    for (const vector of inputs) assert.ok(joined(vector).every((value) => value === (memberCount * (memberCount + 1)) / 2));
+    for (const vector of inputs)
+      assert.ok(joined(vector).every((value) => value === (memberCount * (memberCount + 1)) / 2));
     times.push(clock.now() - startMs);
   }
   await clock.runUntil(Promise.all(forward.map((link) => link.close('done'))));
@@ -194,8 +223,12 @@ for (const [memberCount, megabytes, bandwidthMbps, latencyMs] of [
   test(`${memberCount} members sum ${megabytes} MB at ${bandwidthMbps} Mbps and ${latencyMs} ms in eq. 5's time: no step waits for the one before`, async () => {
     const length = (megabytes * 1e6) / 4;
     const leastMs = (2 * (memberCount - 1) * megabytes * 8e3) / (memberCount * bandwidthMbps);
-    const [, ms = 0] = await timeOnLinks(memberCount, length, { bandwidthMbps, latencyMs }); // the first round finds out how fast the links are
+    // the first round finds out how fast the links are
+    const [, ms = 0] = await timeOnLinks(memberCount, length, { bandwidthMbps, latencyMs });
     const mostMs = 1.005 * leastMs + latencyMs;
-    assert.ok(ms > leastMs && ms < mostMs, `${ms.toFixed(1)} ms, not between ${leastMs.toFixed(1)} and ${mostMs.toFixed(1)}`);
+    assert.ok(
+      ms > leastMs && ms < mostMs,
+      `${ms.toFixed(1)} ms, not between ${leastMs.toFixed(1)} and ${mostMs.toFixed(1)}`,
+    );
   });
 }

@@ -4,8 +4,9 @@
 //   step        0      1      2      3        4 members, chunk sent by member 0
 //   sends       c0     c3     c2   | c1 …     first |G|−1 steps sum, the rest copy
 //
-// Every member sums each chunk in the same ring order, so all end with the same bits. Chunks travel in pieces, and each piece goes on as soon as
-// it is summed: the steps overlap, no link waits for the end of a step, and nothing blocks the thread for long.
+// Every member sums each chunk in the same ring order, so all end with the same bits. Chunks travel in pieces, and each
+// piece goes on as soon as it is summed: the steps overlap, no link waits for the end of a step, and nothing blocks the
+// thread for long.
 
 import { assert } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
@@ -15,13 +16,19 @@ import { giveMemory } from '../../transport/tensor-memory.ts';
 import type { PieceCodec } from './codec.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
 
-/** Elements of one piece: 256 KiB, about 50 µs of summing. Smaller chunks are cut into at least `leastPieces`, so that their steps overlap too. */
+/**
+ * Elements of one piece: 256 KiB, about 50 µs of summing. Smaller chunks are cut into at least `leastPieces`, so that
+ * their steps overlap too.
+ */
 const pieceElements = 65_536;
 const leastPieces = 4;
 /** No piece of fewer elements (16 KiB), for which a frame of its own would be a waste. */
 const leastPieceElements = 4_096;
 
-/** How a member reaches its neighbours on the ring. Pieces are numbered; each number is sent and received once in a round. */
+/**
+ * How a member reaches its neighbours on the ring. Pieces are numbered; each number is sent and received once in a
+ * round.
+ */
 export interface RingPort {
   /** Resolves when the tensors' memory is no longer needed. They may be views of the vector. */
   send(piece: number, tensors: readonly Tensor[]): Promise<void>;
@@ -40,8 +47,9 @@ export interface Ring {
 }
 
 /**
- * Sums `vector` over all members in place. Returns the number after the last piece's. Rejects when a link fails or a piece does not fit. What arrives is summed
- * where it arrived and goes on from there; only final sums are written into the vector.
+ * Sums `vector` over all members in place. Returns the number after the last piece's. Rejects when a link fails or a
+ * piece does not fit. What arrives is summed where it arrived and goes on from there; only final sums are written into
+ * the vector.
  */
 export async function ringAllReduce(vector: SegmentedVector, ring: Ring, port: RingPort): Promise<number> {
   const { memberCount, memberIndex, codec, firstPiece = 0 } = ring;
@@ -59,7 +67,8 @@ export async function ringAllReduce(vector: SegmentedVector, ring: Ring, port: R
   };
   for (let piece = 0; piece < pieceCount; piece++) {
     const [first, end] = rangeOf(0, piece);
-    // A view may travel: its elements change only when their sum comes back round the ring, which the successor makes of what it received here.
+    // A view may travel: its elements change only when their sum comes back round the ring, which the successor makes
+    // of what it received here.
     const views = vector.views(first, end);
     const view = views.length === 1 ? views[0] : undefined;
     const values = view ?? vector.copy(first, end);
@@ -102,12 +111,20 @@ function piecesPerChunk(length: number, memberCount: number): number {
 export function pieceData(frame: Frame, length: number): Float32Array {
   const data = frame.tensors?.[0]?.data;
   if (!(data instanceof Float32Array) || data.length !== length) {
-    throw new ProtocolError(`An all-reduce piece should hold ${length} float32 elements, not ${data?.length ?? 'none'}.`);
+    throw new ProtocolError(
+      `An all-reduce piece should hold ${length} float32 elements, not ${data?.length ?? 'none'}.`,
+    );
   }
   return data;
 }
 
-function pieceRange(length: number, memberCount: number, chunk: number, piece: number, piecesPerChunk: number): [number, number] {
+function pieceRange(
+  length: number,
+  memberCount: number,
+  chunk: number,
+  piece: number,
+  piecesPerChunk: number,
+): [number, number] {
   const chunkFirst = Math.floor((length * chunk) / memberCount);
   const chunkLength = Math.floor((length * (chunk + 1)) / memberCount) - chunkFirst;
   return [

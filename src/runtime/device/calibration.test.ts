@@ -32,7 +32,13 @@ test('a part begins where the fewest bytes cross, if that is near', () => {
 
 test('layers take their part of what their part of the model takes', () => {
   const layer = { forwardMs: 1, backwardMs: 3, inputPart: 0.5, weightPart: 0.75, savedBytes: 0 };
-  const calibration = { starts: [0, 2], forward: [2, 1], backward: [1, 0.5], step: 0.5, split: { input: [1.5, 1], weight: [2, 4] } };
+  const calibration = {
+    starts: [0, 2],
+    forward: [2, 1],
+    backward: [1, 0.5],
+    step: 0.5,
+    split: { input: [1.5, 1], weight: [2, 4] },
+  };
   assert.deepEqual(calibratedTimes(calibration, [layer, layer, layer]), {
     forwardMs: [2, 2, 1],
     backwardMs: [3, 3, 1.5],
@@ -44,11 +50,14 @@ test('layers take their part of what their part of the model takes', () => {
     { ...layer, inputPart: 0, weightPart: 1 },
     { ...layer, inputPart: 1, weightPart: 0 },
   ];
-  const { backwardInputMs, backwardWeightMs } = calibratedTimes({ ...calibration, split: { input: [1.5, 1.5], weight: [2, 2] } }, [
-    first,
-    frozen,
-    { ...layer, inputPart: 0.9 },
-  ]);
-  assert.deepEqual(backwardInputMs, [0, 3, 1.5], 'what is not split is not changed, and no part is more than the whole');
+  const { backwardInputMs, backwardWeightMs } = calibratedTimes(
+    { ...calibration, split: { input: [1.5, 1.5], weight: [2, 2] } },
+    [first, frozen, { ...layer, inputPart: 0.9 }],
+  );
+  assert.deepEqual(
+    backwardInputMs,
+    [0, 3, 1.5],
+    'what is not split is not changed, and no part is more than the whole',
+  );
   assert.deepEqual(backwardWeightMs, [3, 0, 2.25]);
 });

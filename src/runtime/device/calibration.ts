@@ -1,8 +1,10 @@
-// From the times of layers compiled alone to times that add up to those of real stages. The model is taken apart at a few places; between each two of
-// them, the layers share what that part of the model takes as a stage whose two passes are two graphs, less what any stage takes besides its layers: calls (told by
-// the pass), and what is given and handed on (half of it is taken from each part, for stages of about two). A stage between any two layers is then off by no more
-// than the layers' shares of one part, and by some of its borders. What last stages save, whose passes are one graph, is about the same part of their time wherever
-// they begin: one factor, from the whole model and a few others (differences between last stages would be mostly noise). All are measured in turn.
+// From the times of layers compiled alone to times that add up to those of real stages. The model is taken apart at a
+// few places; between each two of them, the layers share what that part of the model takes as a stage whose two passes
+// are two graphs, less what any stage takes besides its layers: calls (told by the pass), and what is given and handed
+// on (half of it is taken from each part, for stages of about two). A stage between any two layers is then off by no
+// more than the layers' shares of one part, and by some of its borders. What last stages save, whose passes are one
+// graph, is about the same part of their time wherever they begin: one factor, from the whole model and a few others
+// (differences between last stages would be mostly noise). All are measured in turn.
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
@@ -116,7 +118,11 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   // Of a micro-batch that takes long, some of what is known is kept.
   const expectedMs =
     before &&
-    sum(starts.map((_, part) => at(forwardMs, part) * at(before.forward, part) + at(backwardMs, part) * at(before.backward, part)));
+    sum(
+      starts.map(
+        (_, part) => at(forwardMs, part) * at(before.forward, part) + at(backwardMs, part) * at(before.backward, part),
+      ),
+    );
   const known = expectedMs !== undefined && expectedMs > longMicroBatchMs ? before : undefined;
   const wholes: readonly Range[] = known !== undefined || ranges.length === 1 ? [] : [[0, end]];
   const anchors = starts.filter((_, part) => part % anchorStride === 0).slice(known === undefined ? 0 : -1);
@@ -135,7 +141,9 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
     backwardMs,
     parts.map((part) => part && layersMs(part.backwardMs, lessMs / 2)),
   );
-  const partMs = starts.map((_, part) => at(forwardMs, part) * at(forward, part) + at(backwardMs, part) * at(backward, part));
+  const partMs = starts.map(
+    (_, part) => at(forwardMs, part) * at(forward, part) + at(backwardMs, part) * at(backward, part),
+  );
   const steps = times.slice(-lasts.length).map((step) => step && layersMs(total(step), callMs));
   const step = stepFactor(partMs, { starts, anchors, steps }) ?? before?.step ?? 1;
   const split = known?.split ?? (await splitFactors(request, { callMs, lessMs }));
@@ -157,9 +165,11 @@ function layersMs(ms: number, besideMs: number): number {
 }
 
 /**
- * What the two passes of a split backward take, of what they take in layers alone: as stages of a few parts, as plans have them (what the first pass leaves for the
- * second, and so what both take, grows faster than a stage does), each beside the same stage with one pass, in turn. What its forward pass takes more, since other
- * memory is in the processor's caches then, counts with the input gradients. Not the first part's, which has none to give; it is taken for as the others are.
+ * What the two passes of a split backward take, of what they take in layers alone: as stages of a few parts, as plans
+ * have them (what the first pass leaves for the second, and so what both take, grows faster than a stage does), each
+ * beside the same stage with one pass, in turn. What its forward pass takes more, since other memory is in the
+ * processor's caches then, counts with the input gradients. Not the first part's, which has none to give; it is taken
+ * for as the others are.
  */
 async function splitFactors(
   request: CalibrationRequest,
@@ -169,11 +179,15 @@ async function splitFactors(
   const ranges = joined(rangesOf(request).slice(1), splitStages);
   const times = await timeTogether(request, [...inPasses(ranges, 'apart'), ...inPasses(ranges, 'split')]);
   const found = (times.length === 0 ? [] : ranges).map((range, index) => {
-    const [whole, split] = [defined(times[index], 'a whole pass'), defined(times[ranges.length + index], 'a split one')];
+    const [whole, split] = [
+      defined(times[index], 'a whole pass'),
+      defined(times[ranges.length + index], 'a split one'),
+    ];
     const layersAlone = alone.slice(...range);
     const factor = (ms: number, key: 'inputPart' | 'weightPart'): number | undefined => {
       const expected =
-        sum(layersAlone.map((layer) => layer.backwardMs * layer[key])) / sum(layersAlone.map(({ backwardMs }) => backwardMs));
+        sum(layersAlone.map((layer) => layer.backwardMs * layer[key])) /
+        sum(layersAlone.map(({ backwardMs }) => backwardMs));
       const wholeMs = layersMs(whole.backwardMs, lessMs / 2);
       return expected > 0 && wholeMs > 0 ? ms / (expected * wholeMs) : undefined;
     };
@@ -186,7 +200,9 @@ async function splitFactors(
   const byPart = (key: 'input' | 'weight'): readonly number[] => {
     const known = found.map((factors) => factors[key]).filter((factor) => factor !== undefined);
     const usual = known.length === 0 ? 1 : median(known);
-    return starts.map((start) => found.find(({ range: [first, end] }) => first <= start && start < end)?.[key] ?? usual);
+    return starts.map(
+      (start) => found.find(({ range: [first, end] }) => first <= start && start < end)?.[key] ?? usual,
+    );
   };
   return { input: byPart('input'), weight: byPart('weight') };
 }
@@ -216,7 +232,10 @@ export function isLong(alone: readonly LayerTrial[]): boolean {
 }
 
 /** The layers' times at the batch size of the calibration. */
-export function calibratedTimes({ starts, forward, backward, step, split }: Factors, alone: readonly LayerTrial[]): CalibratedTimes {
+export function calibratedTimes(
+  { starts, forward, backward, step, split }: Factors,
+  alone: readonly LayerTrial[],
+): CalibratedTimes {
   const part = (layer: number): number => partOf(starts, layer);
   const forwardMs = alone.map((times, layer) => times.forwardMs * at(forward, part(layer)));
   const backwardMs = alone.map((times, layer) => times.backwardMs * at(backward, part(layer)));
@@ -247,9 +266,10 @@ export async function timeWholeUpdate(request: CalibrationRequest): Promise<numb
 }
 
 /**
- * The first layers of parts of about the same size, to which a layer adds by its time and, less, by being one: short layers alone are in the
- * processor's caches, which they are not in a stage, and must not share a part with long ones. Nearby, or a layer before or behind, a part begins where the fewest
- * bytes cross, as the stages of plans do: handing over is part of what it takes. `borderBytes`: what crosses before each layer.
+ * The first layers of parts of about the same size, to which a layer adds by its time and, less, by being one: short
+ * layers alone are in the processor's caches, which they are not in a stage, and must not share a part with long ones.
+ * Nearby, or a layer before or behind, a part begins where the fewest bytes cross, as the stages of plans do: handing
+ * over is part of what it takes. `borderBytes`: what crosses before each layer.
  */
 export function partStarts(layerMs: readonly number[], borderBytes: readonly number[] = []): readonly number[] {
   const totalMs = sum(layerMs);
@@ -269,7 +289,9 @@ export function partStarts(layerMs: readonly number[], borderBytes: readonly num
   const distance = (layer: number, start: number): number => Math.abs(at(positions, layer) - at(positions, start));
   const bytes = (layer: number): number => borderBytes[layer] ?? 0;
   const nearby = (start: number): readonly number[] =>
-    [...positions.keys()].filter((layer) => layer > 0 && (Math.abs(layer - start) <= 1 || distance(layer, start) <= mostMove / partCount));
+    [...positions.keys()].filter(
+      (layer) => layer > 0 && (Math.abs(layer - start) <= 1 || distance(layer, start) <= mostMove / partCount),
+    );
   const cheapest = (start: number): number =>
     nearby(start).reduce((best, layer) => {
       const fewer = bytes(layer) - bytes(best) || distance(layer, start) - distance(best, start);
@@ -278,27 +300,41 @@ export function partStarts(layerMs: readonly number[], borderBytes: readonly num
   return [...new Set([...even].map((start) => (start === 0 ? 0 : cheapest(start))))];
 }
 
-/** What each part takes beside its layers alone. Parts that could not be measured take what the measured ones take on average. */
+/**
+ * What each part takes beside its layers alone. Parts that could not be measured take what the measured ones take on
+ * average.
+ */
 function partFactors(aloneMs: readonly number[], partMs: readonly (number | undefined)[]): readonly number[] {
-  const known = partMs.flatMap((ms, part) => (ms === undefined || at(aloneMs, part) === 0 ? [] : [{ ms, aloneMs: at(aloneMs, part) }]));
+  const known = partMs.flatMap((ms, part) =>
+    ms === undefined || at(aloneMs, part) === 0 ? [] : [{ ms, aloneMs: at(aloneMs, part) }],
+  );
   const usual = known.length === 0 ? 1 : sum(known.map(({ ms }) => ms)) / sum(known.map(({ aloneMs: ms }) => ms));
   return partMs.map((ms, part) => (ms === undefined || at(aloneMs, part) === 0 ? usual : ms / at(aloneMs, part)));
 }
 
-/** What last stages take, by where they begin (`anchors`), of what their parts take. Long ones count more. Undefined where none is known. */
+/**
+ * What last stages take, by where they begin (`anchors`), of what their parts take. Long ones count more. Undefined
+ * where none is known.
+ */
 function stepFactor(
   partMs: readonly number[],
   {
     starts,
     anchors,
     steps,
-  }: { readonly starts: readonly number[]; readonly anchors: readonly number[]; readonly steps: readonly (number | undefined)[] },
+  }: {
+    readonly starts: readonly number[];
+    readonly anchors: readonly number[];
+    readonly steps: readonly (number | undefined)[];
+  },
 ): number | undefined {
   const known = anchors.flatMap((anchor, index) => {
     const [stepMs, partsMs] = [steps[index], sum(partMs.slice(starts.indexOf(anchor)))];
     return stepMs === undefined || partsMs === 0 ? [] : [{ stepMs, partsMs }];
   });
-  return known.length === 0 ? undefined : sum(known.map(({ stepMs }) => stepMs)) / sum(known.map(({ partsMs }) => partsMs));
+  return known.length === 0
+    ? undefined
+    : sum(known.map(({ stepMs }) => stepMs)) / sum(known.map(({ partsMs }) => partsMs));
 }
 
 /** Of parts at which last stages are measured, one in so many. */
@@ -317,10 +353,15 @@ function inPasses(ranges: readonly Range[], passes: Passes): readonly Stage[] {
 }
 
 /** Stages in turn where all of them fit together, else one after the other. Undefined is what does not fit. */
-async function timeStages(request: CalibrationRequest, stages: readonly Stage[]): Promise<readonly (TrialTimes | undefined)[]> {
+async function timeStages(
+  request: CalibrationRequest,
+  stages: readonly Stage[],
+): Promise<readonly (TrialTimes | undefined)[]> {
   const together = await timeTogether(request, stages);
   if (together.length > 0) return together;
-  return inTurn(stages, ([range, passes]) => withTrial(request, range, passes, (trial) => timeMicroBatches(trial, request.span)));
+  return inTurn(stages, ([range, passes]) =>
+    withTrial(request, range, passes, (trial) => timeMicroBatches(trial, request.span)),
+  );
 }
 
 /** Times stages in turn. Empty where not all of them fit together. */
@@ -358,7 +399,10 @@ function createTrial(request: CalibrationRequest, layers: Range, passes: Passes)
   return createStageTrial(engine, { ...common, ...how }, processWork);
 }
 
-/** Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out; of all these stages at once. */
+/**
+ * Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out; of all
+ * these stages at once.
+ */
 function fits({ sequence, alone, training, memoryBytes }: CalibrationRequest, ranges: readonly Range[]): boolean {
   if (memoryBytes === undefined) return true;
   const bytes = ranges.map(([first, end]) => {
@@ -369,7 +413,11 @@ function fits({ sequence, alone, training, memoryBytes }: CalibrationRequest, ra
   return sum(bytes) <= memoryPart * memoryBytes;
 }
 
-function sums(starts: readonly number[], alone: readonly LayerTrial[], ms: (layer: LayerTrial) => number): readonly number[] {
+function sums(
+  starts: readonly number[],
+  alone: readonly LayerTrial[],
+  ms: (layer: LayerTrial) => number,
+): readonly number[] {
   return starts.map((start, part) => sum(alone.slice(start, starts[part + 1]).map(ms)));
 }
 

@@ -11,7 +11,11 @@ const random = createRandom(20261121, 31);
 /** Normal numbers over so many powers of two, a third of them zeros. */
 function spread(count: number, powers: number, largest: number): Float32Array {
   return Float32Array.from({ length: count }, () =>
-    random.integer(3) === 0 ? (random.integer(2) === 0 ? 0 : -0) : random.normal() * largest * 2 ** -random.integer(powers),
+    random.integer(3) === 0
+      ? random.integer(2) === 0
+        ? 0
+        : -0
+      : random.normal() * largest * 2 ** -random.integer(powers),
   );
 }
 
@@ -33,7 +37,9 @@ test('halves are those of IEEE 754 after scaling, and come back exactly', () => 
     // Denormal float32 count as zero; a finite number never becomes infinite.
     const expected = Array.from(values, (value) =>
       Number.isFinite(value)
-        ? numberToHalf(Math.sign(value) * Math.min(Math.abs(value) / scale, scale === 2 ** 113 ? 32_752 : 65_504) || value * 0)
+        ? numberToHalf(
+            Math.sign(value) * Math.min(Math.abs(value) / scale, scale === 2 ** 113 ? 32_752 : 65_504) || value * 0,
+          )
         : numberToHalf(value),
     ).map((half, index) => (Math.abs(values[index] as number) < 2 ** -126 ? half & 0x8000 : half));
     assert.deepEqual(Array.from(data), expected);
@@ -75,7 +81,10 @@ test('8 bits: at most half a step is lost, and what is lost comes later', () => 
 test('8 bits: nothing, zeros, and what is not finite', () => {
   const residual = new Float32Array(3);
   assert.deepEqual(encodeByte(new Float32Array(3), residual), { data: new Int8Array(3), scale: 0 });
-  assert.deepEqual(encodeByte(Float32Array.of(127, -127, 63.6), residual), { data: Int8Array.of(127, -127, 64), scale: 1 });
+  assert.deepEqual(encodeByte(Float32Array.of(127, -127, 63.6), residual), {
+    data: Int8Array.of(127, -127, 64),
+    scale: 1,
+  });
   const { data, scale } = encodeByte(Float32Array.of(1, Number.POSITIVE_INFINITY, 2), new Float32Array(3));
   assert.ok(decodeByte(data as Int8Array, scale).every(Number.isNaN));
 });
@@ -97,7 +106,11 @@ test('tensors of other types travel as they are; scales come last and are checke
   const others = [tensor('int64', [1], [7]), tensor('float16', [1], [0.5])];
   assert.deepEqual(decodeTensors(encodeTensors(others), ['int64', 'float16']), others);
   for (const scale of [3, -1, 0, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 120])
-    assert.throws(() => decodeTensors([...sent.slice(0, 3), tensor('float32', [2], [1, scale])], types), ProtocolError, `${scale}`);
+    assert.throws(
+      () => decodeTensors([...sent.slice(0, 3), tensor('float32', [2], [1, scale])], types),
+      ProtocolError,
+      `${scale}`,
+    );
   assert.throws(() => decodeTensors(sent.slice(0, 3), types), /should end with 2 scales/);
 });
 
@@ -111,6 +124,9 @@ test('pieces that are not as they should be are refused', () => {
     assert.throws(() => codec.decode([tensor('uint8', [4], [1, 2, 3, 4]), ...sent.slice(1)], 4), /not 4 of uint8/);
     if (encoding !== undefined) assert.throws(() => codec.decode(sent.slice(0, 1), 4), ProtocolError);
     if (encoding !== undefined)
-      assert.throws(() => codec.decode([...sent.slice(0, 1), tensor('float32', [1], [-1])], 4), /a scale of -1, which is none/);
+      assert.throws(
+        () => codec.decode([...sent.slice(0, 1), tensor('float32', [1], [-1])], 4),
+        /a scale of -1, which is none/,
+      );
   }
 });

@@ -1,14 +1,17 @@
-// Float32 tensors in fewer bits for their way over a link. float16: IEEE half precision after scaling by a power of two, so that a tensor's largest
-// value uses the format's whole range and nothing overflows; relative error 2^-11 down to 2^-28 of the largest. int8: 127 steps up to the largest
-// value, for what is summed round after round: the error of each element is kept (the residual) and added before the next rounding, so that no
-// part of a gradient is lost, only late (Seide et al., 2014; Karimireddy et al., 2019). Deterministic; what is not finite stays not finite.
+// Float32 tensors in fewer bits for their way over a link. float16: IEEE half precision after scaling by a power of
+// two, so that a tensor's largest value uses the format's whole range and nothing overflows; relative error 2^-11 down
+// to 2^-28 of the largest. int8: 127 steps up to the largest value, for what is summed round after round: the error of
+// each element is kept (the residual) and added before the next rounding, so that no part of a gradient is lost, only
+// late (Seide et al., 2014; Karimireddy et al., 2019). Deterministic; what is not finite stays not finite.
 
 import { assert, defined } from '../../assert.ts';
 import type { Encoding } from '../../cluster/compression.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { ElementType, Tensor } from '../../graph/tensor.ts';
 
-/** Numbers in fewer bits: value = data · scale. The scale of a piece with something that is not finite in it may be NaN. */
+/**
+ * Numbers in fewer bits: value = data · scale. The scale of a piece with something that is not finite in it may be NaN.
+ */
 export interface Encoded {
   readonly data: Uint16Array | Int8Array;
   readonly scale: number;
@@ -34,7 +37,10 @@ function largestBits(bits: Int32Array): number {
   return most;
 }
 
-/** Rounds to the nearest half, ties to even (IEEE 754). In integers: a power of two is added to a float's exponent, which is also a half's but for the bias. */
+/**
+ * Rounds to the nearest half, ties to even (IEEE 754). In integers: a power of two is added to a float's exponent,
+ * which is also a half's but for the bias.
+ */
 export function encodeHalf(values: Float32Array): Encoded {
   const bits = bitsOf(values);
   const most = largestBits(bits);
@@ -42,7 +48,10 @@ export function encodeHalf(values: Float32Array): Encoded {
   const shift = most < leastNormalBits ? 0 : Math.min(mostShift, 14 - ((most >>> 23) - 127));
   const data = new Uint16Array(values.length);
   const rebias = (shift - 112) << 23;
-  /** From the least normal float32 up: what is below a half's least normal number. One comparison, which zeros do not pass. */
+  /**
+   * From the least normal float32 up: what is below a half's least normal number. One comparison, which zeros do not
+   * pass.
+   */
   const denormalRange = Math.max(0, -rebias);
   for (let index = 0; index < bits.length; index++) {
     const whole = bits[index] as number;
@@ -51,7 +60,8 @@ export function encodeHalf(values: Float32Array): Encoded {
     let half = (rebiased + 0xfff + ((magnitude >>> 13) & 1)) >> 13;
     // Without a branch for zeros, of which activations are full.
     half &= ~((magnitude - leastNormalBits) >> 31);
-    if ((magnitude - leastNormalBits) >>> 0 < denormalRange) half = denormalHalf(Math.abs(values[index] as number), shift);
+    if ((magnitude - leastNormalBits) >>> 0 < denormalRange)
+      half = denormalHalf(Math.abs(values[index] as number), shift);
     data[index] = ((whole >>> 16) & 0x8000) | half;
   }
   return { data, scale: 2 ** -shift };
@@ -62,7 +72,10 @@ function denormalHalf(magnitude: number, shift: number): number {
   return (magnitude * 2 ** (shift + 24) + 2 ** 52 - 2 ** 52) | 0;
 }
 
-/** The same for tensors in which something is not finite, or as large as finite numbers get: masks in front of a softmax. */
+/**
+ * The same for tensors in which something is not finite, or as large as finite numbers get: masks in front of a
+ * softmax.
+ */
 function encodeExtreme(values: Float32Array): Encoded {
   let most = 0;
   for (const value of values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
@@ -100,7 +113,8 @@ export function decodeHalf(data: Uint16Array, scale: number): Float32Array {
 /** Rounds values and their residuals to 8 bits; the residuals become what was lost. */
 export function encodeByte(values: Float32Array, residual: Float32Array): Encoded {
   assert(values.length === residual.length, 'a residual for each value');
-  for (let index = 0; index < values.length; index++) residual[index] = (residual[index] as number) + (values[index] as number);
+  for (let index = 0; index < values.length; index++)
+    residual[index] = (residual[index] as number) + (values[index] as number);
   const most = largestBits(bitsOf(residual));
   const data = new Int8Array(values.length);
   if (most >= infinityBits) return { data, scale: Number.NaN }; // the round is refused, and nothing of it is kept
@@ -140,7 +154,10 @@ export function encodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
   return scales.length === 0 ? encoded : [...encoded, scalesTensor(scales)];
 }
 
-/** The tensors of these types that encodeTensors was given. Throws ProtocolError where the scales are missing or make no sense. */
+/**
+ * The tensors of these types that encodeTensors was given. Throws ProtocolError where the scales are missing or make no
+ * sense.
+ */
 export function decodeTensors(tensors: readonly Tensor[], types: readonly ElementType[]): readonly Tensor[] {
   const halfCount = types.reduce((count, type) => count + (type === 'float32' ? 1 : 0), 0);
   if (halfCount === 0) return tensors;
@@ -149,13 +166,17 @@ export function decodeTensors(tensors: readonly Tensor[], types: readonly Elemen
   return types.map((type, index): Tensor => {
     const tensor = defined(tensors[index], 'a tensor');
     if (type !== 'float32') return tensor;
-    return { type, shape: tensor.shape, data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')) };
+    return {
+      type,
+      shape: tensor.shape,
+      data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')),
+    };
   });
 }
 
 /**
- * What 8 bits have not sent yet, by part of the gradients. They go on from one round to the next; where a round is repeated or left out, after a
- * recovery, they begin at zero on all devices.
+ * What 8 bits have not sent yet, by part of the gradients. They go on from one round to the next; where a round is
+ * repeated or left out, after a recovery, they begin at zero on all devices.
  */
 export class Residuals {
   readonly #parts = new Map<string, { round: number; readonly values: Float32Array }>();
@@ -180,7 +201,9 @@ export interface PieceCodec {
   decode(tensors: readonly Tensor[] | undefined, length: number): Float32Array;
 }
 
-/** A codec for one vector's pieces; int8 alone needs the vector's residuals: it asks for them once, and changes them. */
+/**
+ * A codec for one vector's pieces; int8 alone needs the vector's residuals: it asks for them once, and changes them.
+ */
 export function pieceCodec(encoding: Encoding | undefined, residual?: () => Float32Array): PieceCodec {
   switch (encoding) {
     case undefined:

@@ -28,11 +28,23 @@ const batchSize = 4;
 
 function optionsOf({ sequence, training, label }: RunSubject, given: Partial<StageOptions> = {}): StageOptions {
   const layers = [0, sequence.layers.length] as const;
-  return { sequence, layers, sampleCount: batchSize, training, label, microBatchSize: batchSize, splitBackward: false, ...given };
+  return {
+    sequence,
+    layers,
+    sampleCount: batchSize,
+    training,
+    label,
+    microBatchSize: batchSize,
+    splitBackward: false,
+    ...given,
+  };
 }
 
 /** An engine that counts what it translates and compiles. */
-function counting(engine: Engine): { engine: Engine; counts: { translated: number; compiled: number; released: number } } {
+function counting(engine: Engine): {
+  engine: Engine;
+  counts: { translated: number; compiled: number; released: number };
+} {
   const counts = { translated: 0, compiled: 0, released: 0 };
   const { translate } = engine;
   const counted = new Proxy(engine, {
@@ -76,7 +88,12 @@ function memoryStore(): StageStore & { readonly entries: Map<string, Uint8Array>
 }
 
 /** Loss and state after each of two rounds on a stage that holds the whole model. */
-async function trained(stage: StagePort, net: TestNet, subject: RunSubject, split: boolean): Promise<readonly unknown[]> {
+async function trained(
+  stage: StagePort,
+  net: TestNet,
+  subject: RunSubject,
+  split: boolean,
+): Promise<readonly unknown[]> {
   for (const role of ['parameter', 'buffer'] as const)
     for (const [name, value] of subject.state[role]) stage.load({ role, name, value: ownCopy(value) });
   const results: unknown[] = [];
@@ -242,7 +259,9 @@ test('the key changes with all that the graphs depend on, and with nothing else'
   const renamed = graph.nodes.map((node, index) =>
     index === 2 ? { ...node, attributes: { x: { type: 'float', value: -0 } as const } } : node,
   );
-  const zero = renamed.map((node, index) => (index === 2 ? { ...node, attributes: { x: { type: 'float', value: 0 } as const } } : node));
+  const zero = renamed.map((node, index) =>
+    index === 2 ? { ...node, attributes: { x: { type: 'float', value: 0 } as const } } : node,
+  );
   const others = [
     optionsOf(subject, { layers: [0, 2] }),
     optionsOf(subject, { sampleCount: 3 }),
@@ -261,6 +280,9 @@ test('the key changes with all that the graphs depend on, and with nothing else'
     optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, nodes: zero } } }),
   ];
   const keys = [key, ...others.map((options) => stageKey(engine, options))];
-  keys.push(stageKey({ ...engine, name: 'engine 2' }, optionsOf(subject)), stageKey({ ...engine, blockSize: 8 }, optionsOf(subject)));
+  keys.push(
+    stageKey({ ...engine, name: 'engine 2' }, optionsOf(subject)),
+    stageKey({ ...engine, blockSize: 8 }, optionsOf(subject)),
+  );
   assert.equal(new Set(keys).size, keys.length);
 });

@@ -1,5 +1,6 @@
-// Compiling stages, and not compiling them twice: after a fault all wait while shares and ranges change, often to what they were before. An engine keeps
-// the graphs of the stages that it runs and of the last few that it ran; files keep the translations of more, from one process to another.
+// Compiling stages, and not compiling them twice: after a fault all wait while shares and ranges change, often to what
+// they were before. An engine keeps the graphs of the stages that it runs and of the last few that it ran; files keep
+// the translations of more, from one process to another.
 
 import { defined } from '../../assert.ts';
 import type { Engine, Executable, Translation } from '../../engine/engine.ts';
@@ -42,7 +43,9 @@ const keptCount = 2;
 /** Stages that were prepared and not used yet that stay compiled: one for each of a few losses. */
 const preparedCount = 4;
 
-/** Layers [first, end) for a share of a micro-batch, from what was compiled before or kept in `store` where it can be. */
+/**
+ * Layers [first, end) for a share of a micro-batch, from what was compiled before or kept in `store` where it can be.
+ */
 export async function compileStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<CompiledStage> {
   const key = stageKey(engine, options);
   const { graphs, release } = await libraryOf(engine).use(key, () => compile(engine, options, store && { key, store }));
@@ -173,5 +176,7 @@ async function load(engine: Engine, { pass, translations }: StageBundle): Promis
 /** All graphs at once: an engine in a thread of its own gets one message. */
 async function eachGraph<From, To>(graphs: ByGraph<From>, convert: (from: From) => Promise<To>): Promise<ByGraph<To>> {
   const entries = Object.entries(graphs) as [StageGraphName, From][];
-  return Object.fromEntries(await Promise.all(entries.map(async ([name, graph]) => [name, await convert(graph)] as const)));
+  return Object.fromEntries(
+    await Promise.all(entries.map(async ([name, graph]) => [name, await convert(graph)] as const)),
+  );
 }

@@ -13,7 +13,11 @@ export async function createStage(engine: Engine, options: StageOptions, store?:
   const stage = new Stage(engine, inner, await compileStage(engine, inner, store));
   const { grain } = options.training;
   if (grain === undefined) return stage;
-  return new GrainedStage(stage, { grain, ownCount: options.sampleCount / grain, count: options.microBatchSize / grain });
+  return new GrainedStage(stage, {
+    grain,
+    ownCount: options.sampleCount / grain,
+    count: options.microBatchSize / grain,
+  });
 }
 
 /** What is compiled for a stage: all of its share at once, or, in a strict run, a grain. */
@@ -23,5 +27,11 @@ export function compiledOptions(options: StageOptions): StageOptions {
   const [ownCount, grainCount] = [options.sampleCount / grain, options.microBatchSize / grain];
   assert(Number.isInteger(ownCount) && Number.isInteger(grainCount), `shares in grains of ${grain} samples`);
   // What is computed again may come out with other last bits: a strict stage keeps all.
-  return { ...options, sampleCount: ownCount > 0 ? grain : 0, microBatchSize: grain, grainCount, savedBudgetBytes: undefined };
+  return {
+    ...options,
+    sampleCount: ownCount > 0 ? grain : 0,
+    microBatchSize: grain,
+    grainCount,
+    savedBudgetBytes: undefined,
+  };
 }

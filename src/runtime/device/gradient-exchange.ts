@@ -1,5 +1,6 @@
-// A round's gradients on their way to the group and back: out of the engine as the tensors that they are (strict runs: as the parts of them that are to be summed
-// in order), and the group's sums in their place. Running statistics, which replicas average, travel with the last bucket.
+// A round's gradients on their way to the group and back: out of the engine as the tensors that they are (strict runs:
+// as the parts of them that are to be summed in order), and the group's sums in their place. Running statistics, which
+// replicas average, travel with the last bucket.
 
 import { assert, defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
@@ -26,7 +27,9 @@ interface ExchangeOptions {
   readonly sampleShare: number;
 }
 
-/** Takes gradients out of a round's sums and puts the group's in. A bucket is out or in; without buckets all are one. */
+/**
+ * Takes gradients out of a round's sums and puts the group's in. A bucket is out or in; without buckets all are one.
+ */
 export class GradientExchange {
   readonly #options: ExchangeOptions;
 
@@ -34,13 +37,21 @@ export class GradientExchange {
     this.#options = options;
   }
 
-  /** The gradients of a bucket, behind the last one the statistics: a segment for each tensor. What is queued after this call is not waited for. */
+  /**
+   * The gradients of a bucket, behind the last one the statistics: a segment for each tensor. What is queued after this
+   * call is not waited for.
+   */
   async take(bucket: number | undefined): Promise<SegmentedVector> {
     const { engine, sums, state, sampleShare } = this.#options;
     const gradients = gradientArrays(this.#trainedOf(bucket), defined(sums.take(bucket)[0], 'the sums'));
-    const averages = this.#statisticsOf(bucket).map(({ name }) => engine.download(defined(state.get('buffer', name), name)));
+    const averages = this.#statisticsOf(bucket).map(({ name }) =>
+      engine.download(defined(state.get('buffer', name), name)),
+    );
     const [own, statistics] = await Promise.all([gradients, Promise.all(averages)]);
-    return new SegmentedVector([...own, ...statistics.map(({ data }) => (data as Float32Array).map((value) => value * sampleShare))]);
+    return new SegmentedVector([
+      ...own,
+      ...statistics.map(({ data }) => (data as Float32Array).map((value) => value * sampleShare)),
+    ]);
   }
 
   /** The same with the grains' sums apart. Without statistics: they are one device's in a strict run. */
@@ -50,7 +61,10 @@ export class GradientExchange {
     return { specs: this.#trainedOf(bucket), positions: sums.take(bucket) };
   }
 
-  /** Puts the group's sums in place of what was taken, a segment for each tensor. The memory of `values` is this object's from here on. */
+  /**
+   * Puts the group's sums in place of what was taken, a segment for each tensor. The memory of `values` is this
+   * object's from here on.
+   */
   put({ segments }: SegmentedVector, bucket: number | undefined): void {
     const { sums, state } = this.#options;
     const gradientCount = this.#trainedOf(bucket).length;
@@ -58,7 +72,11 @@ export class GradientExchange {
     assert(segments.length === gradientCount + statistics.length, 'a segment for each tensor');
     sums.put(bucket, segments.slice(0, gradientCount));
     for (const [index, { name, shape }] of statistics.entries())
-      state.load({ role: 'buffer', name, value: wrap('float32', shape, defined(segments[gradientCount + index], name)) });
+      state.load({
+        role: 'buffer',
+        name,
+        value: wrap('float32', shape, defined(segments[gradientCount + index], name)),
+      });
   }
 
   #trainedOf(bucket: number | undefined): readonly TensorSpec[] {

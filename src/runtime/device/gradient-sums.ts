@@ -1,5 +1,6 @@
-// A round's weight gradients on one device, summed in the engine in the order of the micro-batches. They are kept in buckets of layers, each of which can be
-// taken out, to be summed over the group, while others still grow; and by position, where strict runs sum each part of a micro-batch by itself.
+// A round's weight gradients on one device, summed in the engine in the order of the micro-batches. They are kept in
+// buckets of layers, each of which can be taken out, to be summed over the group, while others still grow; and by
+// position, where strict runs sum each part of a micro-batch by itself.
 
 import { assert, defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
@@ -34,14 +35,18 @@ export class GradientSums {
   }
 
   /**
-   * Adds a micro-batch's gradients, which `run` queues: given the sums so far, which its graph takes under `sumName`, it returns the new ones under `summedName`, which
-   * replace them (see `Executable.run`); or, given none, the only gradients of a round under `gradientName`. Takes them over, and returns all that `run` did.
+   * Adds a micro-batch's gradients, which `run` queues: given the sums so far, which its graph takes under `sumName`,
+   * it returns the new ones under `summedName`, which replace them (see `Executable.run`); or, given none, the only
+   * gradients of a round under `gradientName`. Takes them over, and returns all that `run` did.
    */
   add(part: SumPart, run: (sums: Readonly<Values>, replaced: Readonly<Record<string, string>>) => Values): Values {
     const { gradients, bucket, position = 0 } = part;
     const isSumming = this.#compiled.pass?.isSumming === true;
     const old = isSumming ? this.#begun(part) : {};
-    const results = run(old, isSumming ? Object.fromEntries(gradients.map((name) => [summedName(name), sumName(name)])) : {});
+    const results = run(
+      old,
+      isSumming ? Object.fromEntries(gradients.map((name) => [summedName(name), sumName(name)])) : {},
+    );
     if (gradients.length === 0) return results;
     const nameOf = isSumming ? summedName : gradientName;
     const sums = this.#at(position);
@@ -102,7 +107,10 @@ export class GradientSums {
     for (const { name } of trained) sums[name] = defined(results[name], name);
   }
 
-  /** Moves a bucket out: by position, in their order, its tensors as they arrive; undefined stands for zeros. Never fewer than one position. */
+  /**
+   * Moves a bucket out: by position, in their order, its tensors as they arrive; undefined stands for zeros. Never
+   * fewer than one position.
+   */
   take(bucket: number | undefined): readonly (readonly (Promise<Tensor> | undefined)[])[] {
     const trained = this.#trainedOf(bucket);
     const positions = this.#positions();
@@ -139,9 +147,13 @@ export class GradientSums {
     return Object.fromEntries(trained.map(({ name }) => [gradientName(name), defined(sums[name], name)]));
   }
 
-  /** The sums by `gradientName`, zeros where there are none. They are the caller's, and the next round begins without. */
+  /**
+   * The sums by `gradientName`, zeros where there are none. They are the caller's, and the next round begins without.
+   */
   remove(): Values {
-    const found = this.complete() ?? Object.fromEntries(this.#compiled.trained.map((spec) => [gradientName(spec.name), this.#zeros(spec)]));
+    const found =
+      this.complete() ??
+      Object.fromEntries(this.#compiled.trained.map((spec) => [gradientName(spec.name), this.#zeros(spec)]));
     this.#sums.clear();
     return found;
   }
@@ -172,5 +184,7 @@ export async function gradientArrays(
 ): Promise<readonly Float32Array[]> {
   assert(parts.length === specs.length, 'a tensor for each parameter');
   const tensors = await Promise.all(parts);
-  return specs.map(({ shape }, index) => (tensors[index]?.data as Float32Array | undefined) ?? new Float32Array(elementCount(shape)));
+  return specs.map(
+    ({ shape }, index) => (tensors[index]?.data as Float32Array | undefined) ?? new Float32Array(elementCount(shape)),
+  );
 }

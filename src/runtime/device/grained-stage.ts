@@ -1,6 +1,7 @@
-// A stage in a strict run: its share of each micro-batch is computed in grains, blocks of samples of one size, each for itself, and the gradients of the grains
-// at one place of the micro-batch are summed apart. Which kernels see which samples together, and in which order gradients are added, then depends on the grain
-// alone, not on how a plan shares and cuts: two plans give the same bits on engines of one kind. To the round it is a stage like any other.
+// A stage in a strict run: its share of each micro-batch is computed in grains, blocks of samples of one size, each for
+// itself, and the gradients of the grains at one place of the micro-batch are summed apart. Which kernels see which
+// samples together, and in which order gradients are added, then depends on the grain alone, not on how a plan shares
+// and cuts: two plans give the same bits on engines of one kind. To the round it is a stage like any other.
 
 import { assert, defined } from '../../assert.ts';
 import type { CutTensor } from '../../graph/layers.ts';
@@ -43,12 +44,19 @@ export class GrainedStage implements StagePort {
     this.#layout = layout;
   }
 
-  forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
+  forward(
+    microBatch: number,
+    firstSample: number,
+    inputs: readonly Tensor[],
+    labels: Tensor | undefined,
+  ): Promise<readonly Tensor[]> {
     const { grain } = this.#layout;
     assert(firstSample % grain === 0, `a share that begins at sample ${firstSample}, inside a grain of ${grain}`);
     this.#firstGrain = firstSample / grain;
     const results = this.#grains(microBatch).map(({ index, number }) => {
-      const own = inputs.map((input, place) => this.#part(input, defined(this.inputs[place], 'an input').batchAxis, index));
+      const own = inputs.map((input, place) =>
+        this.#part(input, defined(this.inputs[place], 'an input').batchAxis, index),
+      );
       return this.#inner.forward(number, 0, own, labels && this.#part(labels, 0, index));
     });
     return this.#joined(results, this.isLast ? [] : this.outputs);
@@ -72,10 +80,15 @@ export class GrainedStage implements StagePort {
     for (const { number } of this.#grains(microBatch)) this.#inner.backwardWeight(number, bucket);
   }
 
-  /** A bucket's gradients (default: all), for the ordered sum over the group. They are gone from here until the group's sums are put in their place. */
+  /**
+   * A bucket's gradients (default: all), for the ordered sum over the group. They are gone from here until the group's
+   * sums are put in their place.
+   */
   async takePartials(bucket?: number): Promise<OrderedParts> {
     const { specs, positions } = this.#inner.takeGrainSums(bucket);
-    const vectors = await Promise.all(positions.map(async (tensors) => new SegmentedVector(await gradientArrays(specs, tensors))));
+    const vectors = await Promise.all(
+      positions.map(async (tensors) => new SegmentedVector(await gradientArrays(specs, tensors))),
+    );
     return { parts: this.#layout.ownCount === 0 ? [] : vectors, total: defined(vectors[0], 'a position') };
   }
 
@@ -85,7 +98,10 @@ export class GrainedStage implements StagePort {
 
   #grains(microBatch: number): { readonly index: number; readonly number: number }[] {
     const { ownCount, count } = this.#layout;
-    return Array.from({ length: ownCount }, (_, index) => ({ index, number: microBatch * count + this.#firstGrain + index }));
+    return Array.from({ length: ownCount }, (_, index) => ({
+      index,
+      number: microBatch * count + this.#firstGrain + index,
+    }));
   }
 
   /** One grain's samples of a tensor of the share, in a buffer of its own. */
@@ -99,7 +115,10 @@ export class GrainedStage implements StagePort {
     return gradients.map((gradient, place) => this.#part(gradient, defined(cuts[place], 'an output').batchAxis, index));
   }
 
-  async #joined(results: readonly Promise<readonly Tensor[]>[], cuts: readonly CutTensor[]): Promise<readonly Tensor[]> {
+  async #joined(
+    results: readonly Promise<readonly Tensor[]>[],
+    cuts: readonly CutTensor[],
+  ): Promise<readonly Tensor[]> {
     const grains = await Promise.all(results);
     if ((grains[0]?.length ?? 0) === 0) return [];
     return cuts.map(({ name, batchAxis }, place) =>

@@ -1,5 +1,6 @@
-// When the instructions of a round happened on this device, for its trace. Computing is only queued when its instruction is passed, so its times come
-// from the engine; sends wait for what they send; a receive is over when the piece is there.
+// When the instructions of a round happened on this device, for its trace. Computing is only queued when its
+// instruction is passed, so its times come from the engine; sends wait for what they send; a receive is over when the
+// piece is there.
 
 import type { Clock } from '../../clock.ts';
 import type { RoundTimes } from '../messages.ts';
@@ -27,7 +28,10 @@ export class InstructionTimes {
     this.#times.push({ instruction, startMs, endMs: this.now() });
   }
 
-  /** An instruction was queued on the engine at `queuedMs`; `computed` resolves when it is computed, with how many milliseconds ago that was. */
+  /**
+   * An instruction was queued on the engine at `queuedMs`; `computed` resolves when it is computed, with how many
+   * milliseconds ago that was.
+   */
   queued(instruction: number, queuedMs: number, computed: Promise<number>): void {
     const ended = computed.then((agoMs) => {
       // Nothing that was queued before it can have ended later.

@@ -1,4 +1,5 @@
-// Filters that are kept for a round, beside the passes that make them anew for each micro-batch, and beside stages that were just loaded.
+// Filters that are kept for a round, beside the passes that make them anew for each micro-batch, and beside stages that
+// were just loaded.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -21,8 +22,13 @@ import { designStage, type StageOptions } from './stage-graphs.ts';
 /** A small filter, two large ones (3 x 3, the second with strides), a large one of one tap, and a depthwise one. */
 function net(): TestNet {
   const b = new GraphBuilder('large filters', { seed: 3 });
-  const conv = (x: string, name: string, outChannels: number, kernel: number, more: { stride?: number; groups?: number } = {}): string =>
-    b.relu(b.conv2d(x, { name, outChannels, kernel, padding: (kernel - 1) / 2, bias: false, ...more }));
+  const conv = (
+    x: string,
+    name: string,
+    outChannels: number,
+    kernel: number,
+    more: { stride?: number; groups?: number } = {},
+  ): string => b.relu(b.conv2d(x, { name, outChannels, kernel, padding: (kernel - 1) / 2, bias: false, ...more }));
   let x = conv(b.input('x', 'float32', ['N', 3, 8, 8]), 'small', 80, 3);
   x = conv(x, 'wide', 96, 3);
   x = conv(x, 'strided', 96, 3, { stride: 2 });
@@ -71,14 +77,18 @@ for (const splitBackward of [false, true]) {
       const kept = keepFilters(passes, parameters, blockSize);
       const filters = defined(kept.filters, 'filters');
       assert.deepEqual(filters.inputs.map(({ name }) => name).sort(), large.toSorted());
-      // One for the forward pass; for the input gradients one, or one for each residue of the strides: four taps, two and two, and one, of nine in all.
+      // One for the forward pass; for the input gradients one, or one for each residue of the strides: four taps, two
+      // and two, and one, of nine in all.
       const bytes = (names: readonly { readonly name: string }[]): number =>
         names.reduce((sum, value) => sum + byteLength(value as unknown as ValueType), 0);
       const own = large.map((name) => byteLength(defined(sequence.graph.initializers.get(name), name)));
       const total = own.reduce((sum, each) => sum + each, 0);
       const predicted = sequence.layers.reduce((sum, layer) => sum + filterBytes(sequence, layer), 0);
       assert.equal(predicted, total);
-      assert.ok(bytes(filters.outputs) <= 2 * total && bytes(filters.outputs) > 1.6 * total, `${bytes(filters.outputs)} of ${total}`);
+      assert.ok(
+        bytes(filters.outputs) <= 2 * total && bytes(filters.outputs) > 1.6 * total,
+        `${bytes(filters.outputs)} of ${total}`,
+      );
       const values = new Map<string, Tensor>();
       await run(engine, filters, values);
       for (const [name, graph] of Object.entries(passes)) {
@@ -169,7 +179,12 @@ test('filters are those of the weights as they are: after an update, after loadi
       stage.beginRound(round);
       for (const microBatch of [0, 1]) {
         const labels = wrap('int64', [sampleCount], BigInt64Array.from([0n, 2n]));
-        await stage.forward(microBatch, 0, [madeUp({ type: 'float32', shape: [sampleCount, 3, 8, 8] }, microBatch)], labels);
+        await stage.forward(
+          microBatch,
+          0,
+          [madeUp({ type: 'float32', shape: [sampleCount, 3, 8, 8] }, microBatch)],
+          labels,
+        );
         await stage.backward(microBatch, []);
       }
       return stage.takeGradients();

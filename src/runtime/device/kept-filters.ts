@@ -1,6 +1,7 @@
-// Filters of convolutions in the orders in which the engine's kernels read them (lowering/filters.ts): they depend on weights alone, which are the same for all
-// micro-batches of a round. A graph of their own makes them when the weights are new, and the passes take them as inputs. Of ResNet-50 with micro-batches of
-// five samples that is a fourth of the time, for two more copies of the weights.
+// Filters of convolutions in the orders in which the engine's kernels read them (lowering/filters.ts): they depend on
+// weights alone, which are the same for all micro-batches of a round. A graph of their own makes them when the weights
+// are new, and the passes take them as inputs. Of ResNet-50 with micro-batches of five samples that is a fourth of the
+// time, for two more copies of the weights.
 
 import { assert, defined } from '../../assert.ts';
 import { blockedType } from '../../engine/blocked-types.ts';
@@ -19,7 +20,10 @@ export interface WithKeptFilters<Name extends string> {
   readonly graphs: Readonly<Partial<Record<Name, Graph>>>;
 }
 
-/** Takes what brings large parameters into the kernels' order out of the graphs of a pass. A filter that several of them read is made once. */
+/**
+ * Takes what brings large parameters into the kernels' order out of the graphs of a pass. A filter that several of them
+ * read is made once.
+ */
 export function keepFilters<Name extends string>(
   graphs: Readonly<Partial<Record<Name, Graph>>>,
   parameters: ReadonlySet<string>,
@@ -68,14 +72,18 @@ function withInputs(graph: Graph, names: ReadonlyMap<string, string>, filters: F
   const needed = new Set(graph.outputs.map(({ name }) => name));
   const nodes: Node[] = [];
   for (const node of graph.nodes.toReversed()) {
-    if (node.outputs.some((output) => names.has(output)) || !node.outputs.some((output) => needed.has(output))) continue;
+    if (node.outputs.some((output) => names.has(output)) || !node.outputs.some((output) => needed.has(output)))
+      continue;
     nodes.push({ ...node, inputs: node.inputs.map((input) => names.get(input) ?? input) });
     for (const input of node.inputs) needed.add(input);
   }
   const taken = [...names.values()].map((name): ValueInfo => filters.info(name));
   return {
     ...graph,
-    inputs: [...graph.inputs.filter(({ name }) => needed.has(name)), ...new Map(taken.map((info) => [info.name, info])).values()],
+    inputs: [
+      ...graph.inputs.filter(({ name }) => needed.has(name)),
+      ...new Map(taken.map((info) => [info.name, info])).values(),
+    ],
     initializers: new Map([...graph.initializers].filter(([name]) => needed.has(name))),
     nodes: nodes.reverse(),
   };

@@ -1,4 +1,5 @@
-// Where frames that arrive early wait for the instruction that wants them. Bounded in bytes; each key is delivered exactly once.
+// Where frames that arrive early wait for the instruction that wants them. Bounded in bytes; each key is delivered
+// exactly once.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
@@ -31,7 +32,10 @@ export class Mailbox {
     this.#limitBytes = limitBytes;
   }
 
-  /** Files a frame, or gives it to the one who waits. Throws ProtocolError for a frame that came before or beyond the limit. */
+  /**
+   * Files a frame, or gives it to the one who waits. Throws ProtocolError for a frame that came before or beyond the
+   * limit.
+   */
   put(key: MailKey, frame: Frame): void {
     const id = keyText(key);
     const waiting = this.#waiting.get(id);
@@ -40,10 +44,13 @@ export class Mailbox {
       waiting.resolve(frame);
       return;
     }
-    if (this.#frames.has(id)) throw new ProtocolError(`${key.from} sent ${key.kind} ${key.microBatch} of round ${key.round} twice.`);
+    if (this.#frames.has(id))
+      throw new ProtocolError(`${key.from} sent ${key.kind} ${key.microBatch} of round ${key.round} twice.`);
     const bytes = frameBytes(frame);
     if (this.#bytes + bytes > this.#limitBytes || this.#frames.size >= maxFrameCount) {
-      throw new ProtocolError(`${key.from} sent more than the ${this.#limitBytes} bytes, or ${maxFrameCount} frames, that may wait here.`);
+      throw new ProtocolError(
+        `${key.from} sent more than the ${this.#limitBytes} bytes, or ${maxFrameCount} frames, that may wait here.`,
+      );
     }
     this.#frames.set(id, frame);
     this.#bytes += bytes;

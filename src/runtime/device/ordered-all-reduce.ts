@@ -1,12 +1,14 @@
-// The sum over a group whose bits do not depend on how its members share the work, for strict runs: every member holds the gradients of its parts of the
-// micro-batch apart, and they are added one after the other in the order of the samples, whoever has them.
+// The sum over a group whose bits do not depend on how its members share the work, for strict runs: every member holds
+// the gradients of its parts of the micro-batch apart, and they are added one after the other in the order of the
+// samples, whoever has them.
 //
 //   first member     p0            →  sum so far goes along the ring, each member adds its parts in order
 //   second member    p0+p1+p2      →
 //   last member      … + p7        →  the total goes round once more, to all but the last
 //
-// Vectors travel in pieces, so that the members work at the same time. A link carries the vector up to twice, where the ring of all-reduce.ts carries 2(n−1)/n of
-// it: as much with two members, half as much again with three, and ever closer to the same with more.
+// Vectors travel in pieces, so that the members work at the same time. A link carries the vector up to twice, where the
+// ring of all-reduce.ts carries 2(n−1)/n of it: as much with two members, half as much again with three, and ever
+// closer to the same with more.
 
 import { assert } from '../../assert.ts';
 import { giveMemory, takeMemory } from '../../transport/tensor-memory.ts';
@@ -30,12 +32,16 @@ export interface OrderedParts {
 }
 
 /**
- * Puts the sum of all members' parts into `total`. Members stand on the ring in the order of their samples. Rejects when a link fails or a piece does not fit. A
- * piece is summed where it arrived, and goes on from there.
+ * Puts the sum of all members' parts into `total`. Members stand on the ring in the order of their samples. Rejects
+ * when a link fails or a piece does not fit. A piece is summed where it arrived, and goes on from there.
  */
 export async function orderedAllReduce(
   { parts, total }: OrderedParts,
-  { memberIndex, memberCount, port }: { readonly memberIndex: number; readonly memberCount: number; readonly port: RingPort },
+  {
+    memberIndex,
+    memberCount,
+    port,
+  }: { readonly memberIndex: number; readonly memberCount: number; readonly port: RingPort },
 ): Promise<void> {
   assert(memberIndex >= 0 && memberIndex < memberCount, 'the member is on the ring');
   const { length } = total;
@@ -44,11 +50,16 @@ export async function orderedAllReduce(
   const sends: Promise<void>[] = [];
   /** `values` are nobody's but this call's. */
   const send = (number: number, values: Float32Array): void => {
-    const sending = port.send(number, [{ type: 'float32', shape: [values.length], data: values }]).then(() => giveMemory(values));
+    const sending = port
+      .send(number, [{ type: 'float32', shape: [values.length], data: values }])
+      .then(() => giveMemory(values));
     sending.catch(() => {}); // seen below, or the receiving side fails before
     sends.push(sending);
   };
-  const range = (piece: number): [number, number] => [piece * pieceElements, Math.min(length, (piece + 1) * pieceElements)];
+  const range = (piece: number): [number, number] => [
+    piece * pieceElements,
+    Math.min(length, (piece + 1) * pieceElements),
+  ];
   for (let piece = 0; piece < pieceCount; piece++) {
     const [first, end] = range(piece);
     const values = memberIndex > 0 ? pieceData(await port.receive(piece), end - first) : nothing(end - first);

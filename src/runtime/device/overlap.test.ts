@@ -1,4 +1,5 @@
-// AllReduce in buckets is hidden behind the backward pass: two members run a real round on a virtual clock, their engines and links taking known times.
+// AllReduce in buckets is hidden behind the backward pass: two members run a real round on a virtual clock, their
+// engines and links taking known times.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -39,7 +40,9 @@ function slowStage(clock: VirtualClock): { readonly stage: StagePort; readonly s
     },
     takeGradients: async (bucket?: number) => {
       await busyFor(0);
-      return new SegmentedVector([new Float32Array(bucket === undefined ? elementCount : elementCount / bucketCount).fill(1)]);
+      return new SegmentedVector([
+        new Float32Array(bucket === undefined ? elementCount : elementCount / bucketCount).fill(1),
+      ]);
     },
     putGradients: ({ segments }: SegmentedVector) => {
       sums.push(...segments);
@@ -49,7 +52,10 @@ function slowStage(clock: VirtualClock): { readonly stage: StagePort; readonly s
   return { stage: stage as unknown as StagePort, sums };
 }
 
-/** When both members have updated, the bytes that each has sent, the sums, and what the AllReduce behind all passes cost. */
+/**
+ * When both members have updated, the bytes that each has sent, the sums, and what the AllReduce behind all passes
+ * cost.
+ */
 interface Ended {
   readonly endMs: number;
   readonly sentBytes: readonly number[];
@@ -86,11 +92,18 @@ async function roundOf(schedule: string): Promise<Ended> {
         // The link: one frame after the other.
         const count = frame.tensors?.[0]?.data.length ?? 0;
         sentBytes[index] = (sentBytes[index] ?? 0) + 4 * count;
-        const copy = { ...frame, epoch: 0, tensors: frame.tensors?.map((tensor) => ({ ...tensor, data: tensor.data.slice() })) } as Frame;
+        const copy = {
+          ...frame,
+          epoch: 0,
+          tensors: frame.tensors?.map((tensor) => ({ ...tensor, data: tensor.data.slice() })),
+        } as Frame;
         const atMs = Math.max(clock.now(), freeMs.get(device.device) ?? 0) + count;
         freeMs.set(device.device, atMs);
         await new Promise<void>((resolve) => clock.after(atMs - clock.now(), resolve));
-        (mail.get(to) as Mailbox).put({ kind: frame.kind, round: 0, microBatch: frame.microBatch, from: device.device }, copy);
+        (mail.get(to) as Mailbox).put(
+          { kind: frame.kind, round: 0, microBatch: frame.microBatch, from: device.device },
+          copy,
+        );
       },
       nextUpdate: async () => undefined,
       // Half of all time.
@@ -105,13 +118,18 @@ async function roundOf(schedule: string): Promise<Ended> {
 
 test('all but the last bucket of an AllReduce is hidden behind the backward pass, for the same bytes', async () => {
   const [plain, overlapped] = [await roundOf('1f1b'), await roundOf('1f1b-overlap')];
-  // Two members: 2(n−1)/n is 1, each sends the vector once, in 320 ms; each bucket takes 80 ms, less than the 100 ms of a piece of the backward pass.
+  // Two members: 2(n−1)/n is 1, each sends the vector once, in 320 ms; each bucket takes 80 ms, less than the 100 ms of
+  // a piece of the backward pass.
   assert.equal(plain.endMs, backwardMs + elementCount);
   assert.equal(overlapped.endMs, backwardMs + elementCount / bucketCount);
   for (const { sentBytes, sums } of [plain, overlapped]) {
     assert.deepEqual(sentBytes, [4 * elementCount, 4 * elementCount]);
     for (const sum of sums) assert.ok(sum.every((value) => value === 2));
   }
-  assert.deepEqual(plain.reducingMs, [elementCount / 2, elementCount / 2], 'the work meanwhile, without that of the passes before');
+  assert.deepEqual(
+    plain.reducingMs,
+    [elementCount / 2, elementCount / 2],
+    'the work meanwhile, without that of the passes before',
+  );
   assert.deepEqual(overlapped.reducingMs, [undefined, undefined], 'passes meanwhile work too');
 });

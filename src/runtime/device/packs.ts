@@ -1,5 +1,6 @@
-// Small tensors of a stage side by side in one vector: a net has hundreds of them (normalizations, biases), and each that enters or leaves a graph
-// costs more than what is done with it. Inside the graphs they are taken apart and put together again; outside they keep their names (stage-state.ts).
+// Small tensors of a stage side by side in one vector: a net has hundreds of them (normalizations, biases), and each
+// that enters or leaves a graph costs more than what is done with it. Inside the graphs they are taken apart and put
+// together again; outside they keep their names (stage-state.ts).
 
 import { assert } from '../../assert.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
@@ -23,7 +24,10 @@ export interface Pack {
 /** Larger tensors (256 KiB) stay by themselves: copying them would cost more than it saves. */
 export const packMemberLimit: number = 2 ** 16;
 
-/** The pack of the small ones among some tensors, if there are at least two. Depends on nothing but the specs: devices of a group must agree. */
+/**
+ * The pack of the small ones among some tensors, if there are at least two. Depends on nothing but the specs: devices
+ * of a group must agree.
+ */
 export function packOf(name: string, specs: readonly TensorSpec[]): Pack | undefined {
   const members: PackMember[] = [];
   let offset = 0;
@@ -64,7 +68,10 @@ export interface Packing {
   readonly replacements: ReadonlyMap<string, string>;
 }
 
-/** The graph that takes packs in place of their members, and gives them in place of their members' gradients and replacements. */
+/**
+ * The graph that takes packs in place of their members, and gives them in place of their members' gradients and
+ * replacements.
+ */
 export function packGraph(graph: Graph, { parameters, buffers, replacements }: Packing): Graph {
   let packed = graph;
   for (const pack of parameters) {
@@ -132,7 +139,8 @@ function packOutputs(graph: Graph, as: string, pack: Pack, outputOf: (member: st
   initializers.set(vector, int64s([-1]));
   const parts = outputs.map(({ member, output }) => {
     const flat = `${as}/${member.name}`;
-    if (output === undefined) initializers.set(flat, { type: 'float32', shape: [member.count], data: new Float32Array(member.count) });
+    if (output === undefined)
+      initializers.set(flat, { type: 'float32', shape: [member.count], data: new Float32Array(member.count) });
     else if (output.shape.length === 1) return output.name;
     else nodes.push(node('Reshape', flat, [output.name, vector], [flat], {}));
     return flat;

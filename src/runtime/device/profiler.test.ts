@@ -11,7 +11,13 @@ import { type LayerSequence, layers } from '../../graph/layers.ts';
 import { allocate, elementCount } from '../../graph/tensor.ts';
 import { batchNormNet, residualNet, sequenceFirstNet, transformerNet } from '../../testing/training-subjects.ts';
 import { assumedTraining } from '../profile-here.ts';
-import { cachedProfile, type MeasuredProfile, type ProfileCache, type ProfileOptions, profileLayers } from './profiler.ts';
+import {
+  cachedProfile,
+  type MeasuredProfile,
+  type ProfileCache,
+  type ProfileOptions,
+  profileLayers,
+} from './profiler.ts';
 import { createStageTrial, type TrialTimes, total } from './stage-trial.ts';
 
 /** An engine on which every run takes 1 ms, and 1/8 ms for each node and sample. */
@@ -52,7 +58,9 @@ function createFakeEngine(): FakeEngine {
           for (const name of Object.values(replaced)) assert.ok(alive.delete(defined(inputs[name], name).handle));
           runCount++;
           busyMs += 1 + (graph.nodes.length * batchSize) / 8;
-          return Object.fromEntries(graph.outputs.map(({ name, type, shape }) => [name, value(type, shape as number[])]));
+          return Object.fromEntries(
+            graph.outputs.map(({ name, type, shape }) => [name, value(type, shape as number[])]),
+          );
         },
         release: () => {},
       };
@@ -73,8 +81,18 @@ function createFakeEngine(): FakeEngine {
   };
 }
 
-function options({ frozen = [], ...changes }: Partial<ProfileOptions> & { readonly frozen?: readonly string[] } = {}): ProfileOptions {
-  return { batchSizes: [1, 4], training: assumedTraining(4, frozen), label, clock: systemClock, onProgress: () => {}, ...changes };
+function options({
+  frozen = [],
+  ...changes
+}: Partial<ProfileOptions> & { readonly frozen?: readonly string[] } = {}): ProfileOptions {
+  return {
+    batchSizes: [1, 4],
+    training: assumedTraining(4, frozen),
+    label,
+    clock: systemClock,
+    onProgress: () => {},
+    ...changes,
+  };
 }
 
 const label = { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false } as const;
@@ -114,7 +132,9 @@ test('every layer has a time at every batch size, and facts that do not depend o
     assert.ok(rows.flat().every((ms) => ms > 0 && ms < 1000));
   }
   // An average pool's gradient needs nothing of its input.
-  assert.ok(found.every(({ name, savedBytes }) => (savedBytes > 0 || name === 'averagepool_1') && Number.isInteger(savedBytes)));
+  assert.ok(
+    found.every(({ name, savedBytes }) => (savedBytes > 0 || name === 'averagepool_1') && Number.isInteger(savedBytes)),
+  );
   assert.equal(engine.valueBytes(), 0);
   await engine.close();
 });
@@ -167,18 +187,29 @@ test('where the process shares its processor with the engine, stages take what i
   const engine = createFakeEngine();
   // Four times what the engine tells: two of its thread, one of the main thread, and garbage.
   const threaded = { ...engine, threadMs: () => 2 * engine.busyMs() };
-  const processWork: ProcessClock = (threadMs = Number.NaN) => ({ processMs: 2 * threadMs, computeMs: threadMs, mainMs: threadMs / 2 });
+  const processWork: ProcessClock = (threadMs = Number.NaN) => ({
+    processMs: 2 * threadMs,
+    computeMs: threadMs,
+    mainMs: threadMs / 2,
+  });
   const { times } = await profileLayers(threaded, sequence, { ...options(), processWork });
-  const near = (found: number | undefined, expected: number | undefined): boolean => Math.abs((found ?? 0) - (expected ?? 0)) < 1e-9;
+  const near = (found: number | undefined, expected: number | undefined): boolean =>
+    Math.abs((found ?? 0) - (expected ?? 0)) < 1e-9;
   for (const table of ['forwardMs', 'backwardMs', 'stepMs'] as const)
     for (const [size, row] of (engineAlone.times[table] ?? []).entries())
-      for (const [layer, ms] of row.entries()) assert.ok(near(times[table]?.[size]?.[layer], 2 * ms), `${table} ${size} ${layer}`);
+      for (const [layer, ms] of row.entries())
+        assert.ok(near(times[table]?.[size]?.[layer], 2 * ms), `${table} ${size} ${layer}`);
   assert.ok(near(times.callMs, 2 * (engineAlone.times.callMs ?? 0)));
   assert.equal(engineAlone.times.passMs, undefined);
   // Of six parts the main thread takes half as long as they compute, by two passes each.
   const [callMs, passMs] = [times.callMs ?? 0, times.passMs ?? 0];
-  const layersMs = (times.forwardMs.at(-1) ?? []).map((ms, layer) => (ms + (times.backwardMs.at(-1)?.[layer] ?? 0)) / 4);
-  assert.ok(passMs > Math.min(...layersMs) && passMs < Math.max(...layersMs) + 2 * callMs, `${passMs} ms of ${layersMs}`);
+  const layersMs = (times.forwardMs.at(-1) ?? []).map(
+    (ms, layer) => (ms + (times.backwardMs.at(-1)?.[layer] ?? 0)) / 4,
+  );
+  assert.ok(
+    passMs > Math.min(...layersMs) && passMs < Math.max(...layersMs) + 2 * callMs,
+    `${passMs} ms of ${layersMs}`,
+  );
 });
 
 test('a process clock that stands still, or does not know the engine’s thread, leaves the engine’s times', async () => {
@@ -201,7 +232,11 @@ test('the layers’ times add up to those of real stages', async () => {
   const { times } = await profileLayers(engine, sequence, options());
   let callMs = 0;
   for (const [point, batchSize] of [1, 4].entries()) {
-    const staged = async (range: readonly [number, number], immediateBackward: boolean, splitBackward = false): Promise<TrialTimes> => {
+    const staged = async (
+      range: readonly [number, number],
+      immediateBackward: boolean,
+      splitBackward = false,
+    ): Promise<TrialTimes> => {
       const common = {
         sequence,
         sampleCount: batchSize,
@@ -217,8 +252,10 @@ test('the layers’ times add up to those of real stages', async () => {
       return taken;
     };
     const sum = (values: readonly number[] = []): number => values.reduce((all, ms) => all + ms, 0);
-    const near = (found: number | undefined, expected: number): boolean => Math.abs((found ?? Number.NaN) - expected) < 1e-9;
-    // Six layers are six parts. Each takes something besides, the whole only once: what calls take is known from the smallest batch, of the rest half is.
+    const near = (found: number | undefined, expected: number): boolean =>
+      Math.abs((found ?? Number.NaN) - expected) < 1e-9;
+    // Six layers are six parts. Each takes something besides, the whole only once: what calls take is known from the
+    // smallest batch, of the rest half is.
     const parts: TrialTimes[] = [];
     for (let first = 0; first < 6; first++) parts.push(await staged([first, first + 1], false));
     const wholeMs = total(await staged([0, 6], false));
@@ -237,7 +274,8 @@ test('the layers’ times add up to those of real stages', async () => {
           `layer ${layer} at ${batchSize}: ${table[point]?.[layer]} of ${ms}`,
         );
     }
-    // Two backward passes, in stages of one part or two: each has a call, and what goes with borders is the input gradients'.
+    // Two backward passes, in stages of one part or two: each has a call, and what goes with borders is the input
+    // gradients'.
     const less = (ms: number, besideMs: number): number => Math.max(ms / 2, ms - besideMs);
     // The last layer, which has the loss, shares with another what the two take.
     const alike = (found: number, expected: number, [, end]: readonly [number, number]): boolean =>
@@ -253,12 +291,19 @@ test('the layers’ times add up to those of real stages', async () => {
       assert.equal(split.forwardMs, whole.forwardMs);
       const [partsMs, wholeMs] = [over(times.backwardMs, range), less(whole.backwardMs, lessMs / 2)];
       const inputMs = Math.min(1, less(split.inputMs, lessMs / 2) / wholeMs) * partsMs;
-      assert.ok(alike(over(times.backwardInputMs, range), inputMs, range), `input gradients of layers ${range} at ${batchSize}`);
+      assert.ok(
+        alike(over(times.backwardInputMs, range), inputMs, range),
+        `input gradients of layers ${range} at ${batchSize}`,
+      );
       const weightMs = (less(split.backwardMs - split.inputMs, callMs / 2) / wholeMs) * partsMs;
-      assert.ok(alike(over(times.backwardWeightMs, range), weightMs, range), `weight gradients of layers ${range} at ${batchSize}`);
+      assert.ok(
+        alike(over(times.backwardWeightMs, range), weightMs, range),
+        `weight gradients of layers ${range} at ${batchSize}`,
+      );
     }
     // Both passes in one graph: what stages from some parts on take, of what their parts take.
-    const apartMs = (layer: number): number => (times.forwardMs[point]?.[layer] ?? 0) + (times.backwardMs[point]?.[layer] ?? 0);
+    const apartMs = (layer: number): number =>
+      (times.forwardMs[point]?.[layer] ?? 0) + (times.backwardMs[point]?.[layer] ?? 0);
     let [togetherMs, partsMs] = [0, 0];
     for (const first of [0, 3]) {
       togetherMs += total(await staged([first, 6], true)) - callMs;
@@ -267,7 +312,10 @@ test('the layers’ times add up to those of real stages', async () => {
     assert.ok(togetherMs < partsMs);
     const stepMs = times.stepMs?.[point];
     for (let layer = 0; layer < 6; layer++)
-      assert.ok(near(stepMs?.[layer], (apartMs(layer) * togetherMs) / partsMs), `${stepMs?.[layer]} ms of layer ${layer} at ${batchSize}`);
+      assert.ok(
+        near(stepMs?.[layer], (apartMs(layer) * togetherMs) / partsMs),
+        `${stepMs?.[layer]} ms of layer ${layer} at ${batchSize}`,
+      );
   }
   assert.equal(times.callMs, callMs / 2);
   assert.equal(engine.valueCount, 0);
@@ -297,7 +345,8 @@ test('no time is less than nothing, even where the whole model seems to take les
 test('a device too small for the whole model is measured by the parts that fit', async () => {
   const sequence = chain(5);
   const [small, large] = [createFakeEngine(), createFakeEngine()];
-  // The weights of one layer of 6 to 6 are 168 bytes, of all of them about 900; three copies of a part are below this, of a half are not.
+  // The weights of one layer of 6 to 6 are 168 bytes, of all of them about 900; three copies of a part are below this,
+  // of a half are not.
   const { times } = await profileLayers(small, sequence, options({ memoryBytes: 1200 }));
   const { times: known } = await profileLayers(large, sequence, options());
   assert.ok(small.compiled.length < large.compiled.length);
@@ -311,7 +360,11 @@ test('a device too small for the whole model is measured by the parts that fit',
 
 test('an update takes what its graphs take, by the weights that it changes', async () => {
   const engine = createFakeEngine();
-  const { times, layers: found } = await profileLayers(engine, chain(2), options({ frozen: ['layer1.weight', 'layer1.bias'] }));
+  const { times, layers: found } = await profileLayers(
+    engine,
+    chain(2),
+    options({ frozen: ['layer1.weight', 'layer1.bias'] }),
+  );
   const updateMs = times.updateMs as readonly number[];
   assert.equal(updateMs[1], 0);
   assert.ok((updateMs[0] as number) > 0);
@@ -320,7 +373,11 @@ test('an update takes what its graphs take, by the weights that it changes', asy
 });
 
 test('input gradients are a part of the backward pass: nothing in the first layer, all of it where nothing is trained', async () => {
-  const { times } = await profileLayers(createFakeEngine(), chain(4), options({ frozen: ['layer2.weight', 'layer2.bias'] }));
+  const { times } = await profileLayers(
+    createFakeEngine(),
+    chain(4),
+    options({ frozen: ['layer2.weight', 'layer2.bias'] }),
+  );
   for (const [point, row] of times.backwardMs.entries()) {
     const input = times.backwardInputMs?.[point] as readonly number[];
     const weight = times.backwardWeightMs?.[point] as readonly number[];
@@ -344,7 +401,11 @@ test('nothing is left in the engine', async () => {
 
 test('progress counts every measurement, up to the number announced', async () => {
   const seen: string[] = [];
-  await profileLayers(createFakeEngine(), chain(3), options({ onProgress: (done, total) => seen.push(`${done}/${total}`) }));
+  await profileLayers(
+    createFakeEngine(),
+    chain(3),
+    options({ onProgress: (done, total) => seen.push(`${done}/${total}`) }),
+  );
   assert.deepEqual(seen, ['1/8', '2/8', '3/8', '4/8', '5/8', '6/8', '7/8', '8/8']);
 });
 
@@ -364,7 +425,9 @@ function profileKept(
   changes: Parameters<typeof options>[0] = {},
 ): Promise<MeasuredProfile> {
   const wanted = options(changes);
-  return cachedProfile(cache, { engineName: engine.name, sequence, ...wanted }, () => profileLayers(engine, sequence, wanted));
+  return cachedProfile(cache, { engineName: engine.name, sequence, ...wanted }, () =>
+    profileLayers(engine, sequence, wanted),
+  );
 }
 
 test('a cached profile is used as it is, under the names of this model; another batch size, engine or model is measured', async () => {
@@ -422,7 +485,10 @@ test('a cache that cannot be written costs nothing but time', async () => {
 test('a fixed batch is measured at that size alone, and its layers cannot be shared out', async () => {
   const b = new GraphBuilder('fixed', { seed: 1 });
   const graph = b.build([
-    b.linear(b.tanh(b.linear(b.input('x', 'float32', ['N', 6]), { name: 'a', outFeatures: 6 })), { name: 'b', outFeatures: 2 }),
+    b.linear(b.tanh(b.linear(b.input('x', 'float32', ['N', 6]), { name: 'a', outFeatures: 6 })), {
+      name: 'b',
+      outFeatures: 2,
+    }),
   ]);
   const fixed: Graph = {
     ...graph,

@@ -1,6 +1,7 @@
-// Measures each layer's forward and backward time on this device at several batch sizes. Layers alone add up to more than a stage compiled whole
-// (calls, layout changes), and a stage whose passes are two graphs costs more than one whose passes are one: the layers alone only share out what
-// real stages take (stage-trial.ts), some of which are measured at each of the batch sizes (calibration.ts).
+// Measures each layer's forward and backward time on this device at several batch sizes. Layers alone add up to more
+// than a stage compiled whole (calls, layout changes), and a stage whose passes are two graphs costs more than one
+// whose passes are one: the layers alone only share out what real stages take (stage-trial.ts), some of which are
+// measured at each of the batch sizes (calibration.ts).
 
 import { defined } from '../../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../../autodiff/differentiate.ts';
@@ -10,7 +11,14 @@ import type { Engine, Executable, Value } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import type { ProcessClock } from '../../engine/work-clock.ts';
 import type { Graph, ValueInfo } from '../../graph/graph.ts';
-import { type CutTensor, cutBytes, frozenBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import {
+  type CutTensor,
+  cutBytes,
+  frozenBytes,
+  type Layer,
+  type LayerSequence,
+  parameterBytes,
+} from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
 import { isFloat } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
@@ -66,14 +74,19 @@ const maxRunCount = 15;
 /** A stage's time is a mean over this span. */
 const span: Span = { ms: 12, runLimit: 4 };
 
-/** What a cache holds of a model on an engine of this name, or else what `measure` finds, which it holds from now on. */
+/**
+ * What a cache holds of a model on an engine of this name, or else what `measure` finds, which it holds from now on.
+ */
 export async function cachedProfile(
   cache: ProfileCache | undefined,
   {
     engineName,
     sequence,
     ...options
-  }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'> & { readonly engineName: string; readonly sequence: LayerSequence },
+  }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'> & {
+    readonly engineName: string;
+    readonly sequence: LayerSequence;
+  },
   measure: () => Promise<MeasuredProfile>,
 ): Promise<MeasuredProfile> {
   const key = cacheKey(engineName, sequence, options);
@@ -86,7 +99,11 @@ export async function cachedProfile(
 }
 
 /** Measures all layers of a model on one engine. */
-export async function profileLayers(engine: Engine, sequence: LayerSequence, options: ProfileOptions): Promise<MeasuredProfile> {
+export async function profileLayers(
+  engine: Engine,
+  sequence: LayerSequence,
+  options: ProfileOptions,
+): Promise<MeasuredProfile> {
   const { batchSizes, training, label, memoryBytes, clock, processWork } = options;
   const kinds = layerKinds(sequence, training.frozen);
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
@@ -121,12 +138,19 @@ export async function profileLayers(engine: Engine, sequence: LayerSequence, opt
   const calibrations: Calibration[] = [];
   let updateMs: number | undefined;
   for (const [index, batchSize] of batchSizes.entries()) {
-    const request = { ...common, batchSize, alone: defined(trials[index], 'a measurement'), before: calibrations.at(-1) };
+    const request = {
+      ...common,
+      batchSize,
+      alone: defined(trials[index], 'a measurement'),
+      before: calibrations.at(-1),
+    };
     calibrations.push(await calibrate(request));
     updateMs ??= await timeWholeUpdate(request);
     options.onProgress(++done, total);
   }
-  const calibrated = calibrations.map((calibration, index) => calibratedTimes(calibration, defined(trials[index], 'a measurement')));
+  const calibrated = calibrations.map((calibration, index) =>
+    calibratedTimes(calibration, defined(trials[index], 'a measurement')),
+  );
   const mainMs = calibrations.map((calibration) => calibration.mainMs).filter((ms) => ms !== undefined);
   return {
     layers: layerProfiles(sequence, training.frozen, slowest, largest),
@@ -174,14 +198,24 @@ function cacheKey(
   { batchSizes, training, label }: Pick<ProfileOptions, 'batchSizes' | 'training' | 'label'>,
 ): string {
   const { frozen, loss, optimizer } = training;
-  return JSON.stringify([22, engineName, batchSizes, layerKinds(sequence, frozen), loss, optimizer.kind, label.type, label.shape]);
+  return JSON.stringify([
+    22,
+    engineName,
+    batchSizes,
+    layerKinds(sequence, frozen),
+    loss,
+    optimizer.kind,
+    label.type,
+    label.shape,
+  ]);
 }
 
 /** Equal for layers that cost the same: they compute the same, and train the same of it. */
 function layerKinds({ layers }: LayerSequence, frozen: readonly string[]): string[] {
   const isFrozen = new Set(frozen);
   return layers.map(
-    ({ signature, parameters }) => `${signature} ${parameters.map((name) => (isFrozen.has(name) ? 'frozen' : 'trained')).join(' ')}`,
+    ({ signature, parameters }) =>
+      `${signature} ${parameters.map((name) => (isFrozen.has(name) ? 'frozen' : 'trained')).join(' ')}`,
   );
 }
 
@@ -206,7 +240,9 @@ function layerProfiles(
     name: layer.name,
     outputBytes: cutBytes(layer.outputs),
     weightBytes: parameterBytes(sequence, layer),
-    ...(layer.parameters.some((name) => isFrozen.has(name)) ? { frozenBytes: frozenBytes(sequence, layer, isFrozen) } : {}),
+    ...(layer.parameters.some((name) => isFrozen.has(name))
+      ? { frozenBytes: frozenBytes(sequence, layer, isFrozen) }
+      : {}),
     ...sizesOf(layer, index),
     flops: layer.flops,
     // A model with a fixed batch cannot share it out either.
@@ -215,7 +251,11 @@ function layerProfiles(
 }
 
 /** How a stage is differentiated on this engine. */
-function passOptions(engine: Engine, stage: StageGraph, frozenNames: readonly string[]): Omit<DifferentiateOptions, 'recompute'> {
+function passOptions(
+  engine: Engine,
+  stage: StageGraph,
+  frozenNames: readonly string[],
+): Omit<DifferentiateOptions, 'recompute'> {
   const frozen = new Set(frozenNames);
   return {
     inputs: differentiableNames(stage.inputs),
@@ -226,7 +266,12 @@ function passOptions(engine: Engine, stage: StageGraph, frozenNames: readonly st
 }
 
 /** Compiles, runs and times the passes of one layer with made-up numbers. */
-async function measure(engine: Engine, stage: StageGraph, frozenNames: readonly string[], clock: Clock): Promise<LayerTrial> {
+async function measure(
+  engine: Engine,
+  stage: StageGraph,
+  frozenNames: readonly string[],
+  clock: Clock,
+): Promise<LayerTrial> {
   const graphs = differentiate(stage, passOptions(engine, stage, frozenNames));
   const random = createRandom(1);
   const values = new Map<string, Value>();
@@ -266,7 +311,12 @@ function differentiableOutputs(stage: StageGraph): string[] {
 }
 
 /** The median time of a run inside the engine, after one run to warm up. */
-async function time(engine: Engine, executable: Executable, feeds: Readonly<Record<string, Value>>, clock: Clock): Promise<number> {
+async function time(
+  engine: Engine,
+  executable: Executable,
+  feeds: Readonly<Record<string, Value>>,
+  clock: Clock,
+): Promise<number> {
   const runOnce = async (): Promise<number> => {
     const before = engine.busyMs();
     const results = executable.run(feeds);
@@ -277,6 +327,7 @@ async function time(engine: Engine, executable: Executable, feeds: Readonly<Reco
   await runOnce();
   const times: number[] = [];
   const startMs = clock.now();
-  while (times.length < minRunCount || (clock.now() - startMs < timedMs && times.length < maxRunCount)) times.push(await runOnce());
+  while (times.length < minRunCount || (clock.now() - startMs < timedMs && times.length < maxRunCount))
+    times.push(await runOnce());
   return median(times);
 }

@@ -10,7 +10,14 @@ import { extractStage } from '../../graph/stage.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import { difference, runAlone, runCluster } from '../../testing/memory-cluster.ts';
-import { batches, regressionNet, residualNet, sgd, subjectOf, transformerNet } from '../../testing/training-subjects.ts';
+import {
+  batches,
+  regressionNet,
+  residualNet,
+  sgd,
+  subjectOf,
+  transformerNet,
+} from '../../testing/training-subjects.ts';
 import { runtimeBytes } from '../memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
 import { designStage } from './stage-graphs.ts';
@@ -31,8 +38,17 @@ test('the budget of a micro-batch is a share of what is given, or of what the de
   const subject = subjectOf(regressionNet(), 8, { optimizer: { ...sgd, momentum: 0.9 } });
   const { sequence, training } = subject;
   const [a, b] = program(plan).devices;
-  const budget = (recompute: 'auto' | number | undefined, memoryBytes: number | undefined, device = a): number | undefined =>
-    savedBudgetBytes({ sequence, program: defined(device, 'the device'), training: { ...training, recompute }, memoryBytes });
+  const budget = (
+    recompute: 'auto' | number | undefined,
+    memoryBytes: number | undefined,
+    device = a,
+  ): number | undefined =>
+    savedBudgetBytes({
+      sequence,
+      program: defined(device, 'the device'),
+      training: { ...training, recompute },
+      memoryBytes,
+    });
   assert.deepEqual(
     [a, b].map((device) => forwardsInFlight(defined(device, 'the device'))),
     [3, 1],
@@ -80,7 +96,8 @@ for (const [name, net] of [
 ] as const) {
   for (const engine of ['reference', 'onnxruntime']) {
     test(`${name} on ${engine}: a run that computes activations again has the losses and weights of one that keeps them`, async () => {
-      const subject = (recompute: number | undefined) => subjectOf(net, 8, { optimizer: { ...sgd, momentum: 0.9 }, recompute });
+      const subject = (recompute: number | undefined) =>
+        subjectOf(net, 8, { optimizer: { ...sgd, momentum: 0.9 }, recompute });
       const create = engine === 'reference' ? {} : { createEngine: () => createOnnxRuntimeNodeEngine() };
       const run = (recompute: number | undefined) =>
         ({
@@ -108,7 +125,11 @@ test('stages on several workers that compute activations again agree with one de
     { layers: [4, count] as const, devices: ['b'], samples: [2], inFlight: 1 },
   ];
   const keeping = await runAlone({ subject: subjectOf(net, 8), ...options });
-  const again = await runCluster({ subject: subjectOf(net, 8, { recompute: 0 }), ...options, plan: { ...plan, stages } });
+  const again = await runCluster({
+    subject: subjectOf(net, 8, { recompute: 0 }),
+    ...options,
+    plan: { ...plan, stages },
+  });
   const { loss, weight, worst } = difference(keeping, again);
   assert.ok(loss < 1e-6 && weight < 1e-5, `${loss} ${weight} ${worst}`);
 });
@@ -116,16 +137,27 @@ test('stages on several workers that compute activations again agree with one de
 test('what passes need beside what is kept fits, too: spread over the micro-batches in flight, in whole passes, halves and pieces', () => {
   const { sequence, training, label } = subjectOf(residualNet(), 64);
   const whole = [0, sequence.layers.length] as const;
-  const reduction = { buckets: [[4, whole[1]] as const, [0, 4] as const], pass: { kind: 'backward', microBatch: 3 } as const };
+  const reduction = {
+    buckets: [[4, whole[1]] as const, [0, 4] as const],
+    pass: { kind: 'backward', microBatch: 3 } as const,
+  };
   for (const form of [{ splitBackward: false }, { splitBackward: true }, { splitBackward: false, reduction }]) {
     /** Bytes that a micro-batch keeps, and the most that a backward pass needs beside. */
-    const memory = (budgetBytes: number | undefined, count: number | undefined): { keptBytes: number; besideBytes: number } => {
+    const memory = (
+      budgetBytes: number | undefined,
+      count: number | undefined,
+    ): { keptBytes: number; besideBytes: number } => {
       const stage = { sequence, layers: whole, sampleCount: 64, training, label, microBatchSize: 64, ...form };
-      const { graphs, pass } = designStage({ blockSize: undefined }, { ...stage, savedBudgetBytes: budgetBytes, budgetCount: count });
+      const { graphs, pass } = designStage(
+        { blockSize: undefined },
+        { ...stage, savedBudgetBytes: budgetBytes, budgetCount: count },
+      );
       const kept = new Set([...defined(pass, 'a pass').saved, ...defined(pass, 'a pass').savedInputs]);
       const { forward, loss: _, update: __, squaredNorm: ___, zeros: ____, ...backward } = graphs;
       const all = [...defined(forward, 'the forward pass').inputs, ...defined(forward, 'the forward pass').outputs];
-      const bytes = new Map(all.filter(({ name }) => kept.has(name)).map(({ name, shape }) => [name, 4 * elementCount(shape as number[])]));
+      const bytes = new Map(
+        all.filter(({ name }) => kept.has(name)).map(({ name, shape }) => [name, 4 * elementCount(shape as number[])]),
+      );
       const needs = Object.values(backward).map((graph) => runMemory(defined(graph, 'a graph')).runBytes);
       return { keptBytes: [...bytes.values()].reduce((sum, each) => sum + each, 0), besideBytes: Math.max(...needs) };
     };

@@ -1,4 +1,5 @@
-// Recomputation on one device: how many bytes its kept activations may take, and what is computed again so that they fit (autodiff/recompute.ts).
+// Recomputation on one device: how many bytes its kept activations may take, and what is computed again so that they
+// fit (autodiff/recompute.ts).
 
 import type { DifferentiateOptions, ForwardPass } from '../../autodiff/differentiate.ts';
 import { type Recomputation, recomputationFront, withinBudget } from '../../autodiff/recompute.ts';
@@ -21,13 +22,15 @@ export interface BudgetOptions {
 }
 
 /**
- * Bytes that one micro-batch may keep for its backward pass; undefined where there is no limit. Never more than the plan says; `auto` gives the micro-batches in flight what eq. 3
- * leaves of the device's memory.
+ * Bytes that one micro-batch may keep for its backward pass; undefined where there is no limit. Never more than the
+ * plan says; `auto` gives the micro-batches in flight what eq. 3 leaves of the device's memory.
  */
 export function savedBudgetBytes(options: BudgetOptions): number | undefined {
   const { savedBytes, samples } = options.program;
   const ownBytes = ownBudgetBytes(options);
-  return savedBytes === undefined ? ownBytes : Math.min(savedBytes * (samples[1] - samples[0]), ownBytes ?? Number.POSITIVE_INFINITY);
+  return savedBytes === undefined
+    ? ownBytes
+    : Math.min(savedBytes * (samples[1] - samples[0]), ownBytes ?? Number.POSITIVE_INFINITY);
 }
 
 /** Micro-batches over which what a pass needs beside is spread; undefined where bytes to keep were given as such. */
@@ -51,7 +54,9 @@ function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOpti
     inFlight,
     optimizerState: optimizerStateCount(training),
   };
-  return Math.max(0, trainingMiB((memoryBytes as number) / bytesInMiB) * bytesInMiB - stageMemoryBytes(demand, 0)) / inFlight;
+  return (
+    Math.max(0, trainingMiB((memoryBytes as number) / bytesInMiB) * bytesInMiB - stageMemoryBytes(demand, 0)) / inFlight
+  );
 }
 
 /** The most forward passes of a round that wait for their backward pass at once. */
@@ -64,7 +69,10 @@ export function forwardsInFlight({ instructions }: Pick<DeviceProgram, 'instruct
   return most;
 }
 
-/** What to compute again so that the rest fits, with the least time; where nothing fits, what keeps the least. Empty where all fits as it is. */
+/**
+ * What to compute again so that the rest fits, with the least time; where nothing fits, what keeps the least. Empty
+ * where all fits as it is.
+ */
 export function recomputeWithin(pass: ForwardPass, budgetBytes: number): ReadonlySet<string> {
   const kept = pass.required.reduce((sum, value) => sum + finite(pass.bytes.get(value)), 0);
   if (kept <= budgetBytes) return new Set();
@@ -86,7 +94,10 @@ export function leastKept(stage: StageGraph, options: Omit<DifferentiateOptions,
   return least === undefined ? undefined : { savedBytes: least.savedBytes, forwardShare: least.extraMs };
 }
 
-/** The same for a profile; nothing where computing again would not keep less. `savedBytes` is what the layer keeps otherwise, a sample. */
+/**
+ * The same for a profile; nothing where computing again would not keep less. `savedBytes` is what the layer keeps
+ * otherwise, a sample.
+ */
 export function recomputedSizes(
   least: LeastKept | undefined,
   { savedBytes, flops, batchSize }: { readonly savedBytes: number; readonly flops: number; readonly batchSize: number },

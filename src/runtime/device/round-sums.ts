@@ -21,7 +21,10 @@ export class RoundSums {
     this.#engine = engine;
   }
 
-  /** A micro-batch's share of the batch's loss, and its right predictions; undefined counts as none. Takes the values over. */
+  /**
+   * A micro-batch's share of the batch's loss, and its right predictions; undefined counts as none. Takes the values
+   * over.
+   */
   addLoss(loss: Value | undefined, correct: Value | undefined): void {
     this.#losses.push(this.#number(loss));
     this.#corrects.push(this.#number(correct));
@@ -33,18 +36,27 @@ export class RoundSums {
   }
 
   #number(value: Value | undefined): Promise<number> {
-    const number = value === undefined ? Promise.resolve(0) : this.#engine.take(value).then(({ data }) => Number(data[0]));
+    const number =
+      value === undefined ? Promise.resolve(0) : this.#engine.take(value).then(({ data }) => Number(data[0]));
     number.catch(() => {}); // seen by totals
     return number;
   }
 
-  /** The sums of the round, which ends with this call: what is added while they are awaited is of the next. Zeros where they are not finite. */
+  /**
+   * The sums of the round, which ends with this call: what is added while they are awaited is of the next. Zeros where
+   * they are not finite.
+   */
   async totals(countNorm: boolean): Promise<RoundTotals> {
     const parts = [this.#losses, this.#corrects, this.#norms];
     this.clear();
     const [lossSum = 0, correctCount = 0, norm = 0] = await Promise.all(parts.map(sum));
     const finite = Number.isFinite(lossSum) && Number.isFinite(norm);
-    return { lossSum: finite ? lossSum : 0, correctCount: finite ? correctCount : 0, squaredNorm: finite && countNorm ? norm : 0, finite };
+    return {
+      lossSum: finite ? lossSum : 0,
+      correctCount: finite ? correctCount : 0,
+      squaredNorm: finite && countNorm ? norm : 0,
+      finite,
+    };
   }
 
   /** Forgets all. */

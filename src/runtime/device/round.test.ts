@@ -1,4 +1,5 @@
-// A round that is given up in its middle leaves stage and mail alone: both belong to the round that comes in its place. What a round has sent is free for what comes.
+// A round that is given up in its middle leaves stage and mail alone: both belong to the round that comes in its place.
+// What a round has sent is free for what comes.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

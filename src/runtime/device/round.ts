@@ -1,6 +1,7 @@
-// Executes one round of a device's Program on a stage: the real-time twin of the simulator. Instructions are taken in order; computing is queued on
-// the engine and not waited for, sending happens as soon as a result is there, receiving fills the mailbox meanwhile. Only a piece that has not
-// arrived yet, or too many micro-batches queued ahead, makes the Program wait.
+// Executes one round of a device's Program on a stage: the real-time twin of the simulator. Instructions are taken in
+// order; computing is queued on the engine and not waited for, sending happens as soon as a result is there, receiving
+// fills the mailbox meanwhile. Only a piece that has not arrived yet, or too many micro-batches queued ahead, makes the
+// Program wait.
 
 import { assert, defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
@@ -48,8 +49,8 @@ export interface RoundPorts {
   /** What `nextUpdate` will say, where that is known before the round; a stage with `immediateUpdate` must know. */
   readonly plannedUpdate?: UpdateOptions | undefined;
   /**
-   * Called when the round's gradients are final: how to update with them at once, so that the device has work while their sums are on their way to
-   * the coordinator; undefined where the update must wait for the commit.
+   * Called when the round's gradients are final: how to update with them at once, so that the device has work while
+   * their sums are on their way to the coordinator; undefined where the update must wait for the commit.
    */
   nextUpdate(): Promise<UpdateOptions | undefined>;
   /** Milliseconds that the process has worked so far; undefined where nobody knows. */
@@ -64,12 +65,23 @@ export interface RoundOutcome {
 
 /** A round of which everything is queued on the engine; the next one may be. */
 export interface QueuedRound {
-  /** When it is computed: the gradients are final (and applied, if `nextUpdate` said so) and the device is prepared to commit. */
+  /**
+   * When it is computed: the gradients are final (and applied, if `nextUpdate` said so) and the device is prepared to
+   * commit.
+   */
   readonly outcome: Promise<RoundOutcome>;
 }
 
-/** Runs the round; resolves when all of its work is queued, so that the engine need not wait for the next round while the sums of this one travel. */
-export async function runRound(program: DeviceProgram, stage: StagePort, round: number, ports: RoundPorts): Promise<QueuedRound> {
+/**
+ * Runs the round; resolves when all of its work is queued, so that the engine need not wait for the next round while
+ * the sums of this one travel.
+ */
+export async function runRound(
+  program: DeviceProgram,
+  stage: StagePort,
+  round: number,
+  ports: RoundPorts,
+): Promise<QueuedRound> {
   const { clock, failure } = ports;
   const startMs = clock.now();
   const state = new RoundState(program, stage, round, {
@@ -107,7 +119,9 @@ export async function runRound(program: DeviceProgram, stage: StagePort, round: 
   return { outcome };
 }
 
-/** In a replicated stage every member holds the same gradients; the first of the ring counts them for the global norm. */
+/**
+ * In a replicated stage every member holds the same gradients; the first of the ring counts them for the global norm.
+ */
 function isNormCounted(program: DeviceProgram): boolean {
   const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
   return reduce === undefined || reduce.group[0] === program.device;
@@ -231,14 +245,21 @@ class RoundState {
     const isFirst = this.#program.stage === 0;
     const inputs = this.#joined(isFirst ? 'input' : 'activation', microBatch, this.#stage.inputs);
     const labels = this.#stage.isLast ? this.#joined('label', microBatch, [this.#stage.label])[0] : undefined;
-    this.#keep(this.#activations, microBatch, this.#stage.forward(microBatch, this.#program.samples[0], inputs, labels));
+    this.#keep(
+      this.#activations,
+      microBatch,
+      this.#stage.forward(microBatch, this.#program.samples[0], inputs, labels),
+    );
   }
 
   #gradientsOf(microBatch: number): readonly Tensor[] {
     return this.#stage.isLast ? [] : this.#joined('gradient', microBatch, this.#expected('gradient'));
   }
 
-  /** The pieces of one micro-batch, in the order of their samples, joined tensor by tensor; each in a buffer that the engine may take. */
+  /**
+   * The pieces of one micro-batch, in the order of their samples, joined tensor by tensor; each in a buffer that the
+   * engine may take.
+   */
   #joined(payload: Payload, microBatch: number, expected: readonly CutTensor[]): readonly Tensor[] {
     const key = pieceKey(payload, microBatch);
     const pieces = defined(this.#pieces.get(key), `${payload} ${microBatch}`);
@@ -252,7 +273,9 @@ class RoundState {
     });
   }
 
-  /** Files a result to be sent later; a failure is seen by `finished` or by the send, never as an unhandled rejection. */
+  /**
+   * Files a result to be sent later; a failure is seen by `finished` or by the send, never as an unhandled rejection.
+   */
   #keep(store: Map<number, Promise<readonly Tensor[]>>, microBatch: number, result: Promise<readonly Tensor[]>): void {
     result.catch(() => {});
     store.set(microBatch, result);
@@ -299,7 +322,10 @@ class RoundState {
     return layers === undefined ? undefined : this.#buckets.findIndex(([first]) => first === layers[0]);
   }
 
-  /** Takes the bucket's gradients at once, before anything else is queued on the engine, and reduces them after the bucket before. */
+  /**
+   * Takes the bucket's gradients at once, before anything else is queued on the engine, and reduces them after the
+   * bucket before.
+   */
   #allReduceBeside(reduction: Reduction, bucket: number, onReduced: (beganMs: number) => void): void {
     const taken = this.#take(bucket);
     taken.catch(() => {}); // seen by reduced()
@@ -312,7 +338,10 @@ class RoundState {
     this.#reducing.catch(() => {}); // seen by reduced()
   }
 
-  /** With nothing else to do meanwhile, what it costs is known: all that the process does, the search for garbage that gradients leave behind included. */
+  /**
+   * With nothing else to do meanwhile, what it costs is known: all that the process does, the search for garbage that
+   * gradients leave behind included.
+   */
   async #allReduceBehind(reduction: Reduction): Promise<void> {
     const taken = this.#take();
     await this.#ports.failure.guard(taken);
@@ -348,17 +377,27 @@ class RoundState {
     this.#ringFrames += isWhole ? ringFrameCount(values.length, group.length) : orderedFrameCount(values.total.length);
     const port: RingPort = {
       send: (piece, tensors) =>
-        this.#ports.send(next, { kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, tensors }, 'pipeline'),
-      receive: (piece) => this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, from: previous }),
+        this.#ports.send(
+          next,
+          { kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, tensors },
+          'pipeline',
+        ),
+      receive: (piece) =>
+        this.#ports.receive({ kind: 'all-reduce', round: this.#round, microBatch: firstFrame + piece, from: previous }),
     };
-    const sum = isWhole ? this.#sumOnRing(values, { ...ring, bucket, encoding }, port) : orderedAllReduce(values, { ...ring, port });
+    const sum = isWhole
+      ? this.#sumOnRing(values, { ...ring, bucket, encoding }, port)
+      : orderedAllReduce(values, { ...ring, port });
     await sum.catch((error: unknown) => {
       throw error instanceof ProtocolError ? new ProtocolError(error.message, { peer: previous }) : error;
     });
     this.#stage.putGradients(isWhole ? values : values.total, bucket);
   }
 
-  /** Sums a vector of gradients as the plan says. Statistics, at its end, travel as they are: they are no sums of changes, and of other sizes than gradients. */
+  /**
+   * Sums a vector of gradients as the plan says. Statistics, at its end, travel as they are: they are no sums of
+   * changes, and of other sizes than gradients.
+   */
   async #sumOnRing(values: SegmentedVector, { bucket, encoding, ...ring }: RingPlace, port: RingPort): Promise<void> {
     const { statisticCount = 0, residuals } = this.#stage;
     const plain = pieceCodec(undefined);
@@ -399,7 +438,13 @@ function isBeside(instruction: Instruction): boolean {
 export function encodedCuts(cuts: readonly CutTensor[]): readonly CutTensor[] {
   const floats = cuts.filter(({ type }) => type === 'float32');
   if (floats.length === 0) return cuts;
-  const scales: CutTensor = { name: 'the scales', type: 'float32', shape: [floats.length], batchAxis: 0, differentiable: false };
+  const scales: CutTensor = {
+    name: 'the scales',
+    type: 'float32',
+    shape: [floats.length],
+    batchAxis: 0,
+    differentiable: false,
+  };
   return [...cuts.map((cut) => (cut.type === 'float32' ? { ...cut, type: 'float16' as const } : cut)), scales];
 }
 

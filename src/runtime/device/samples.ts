@@ -44,11 +44,20 @@ export function ownCopy(value: Tensor): Tensor {
   return { ...value, data: value.data.slice() as ElementArray };
 }
 
-/** The tensor itself where it fills its buffer, else a copy: what may be handed to an engine without taking others' bytes along. */
+/**
+ * The tensor itself where it fills its buffer, else a copy: what may be handed to an engine without taking others'
+ * bytes along.
+ */
 export function owned(value: Tensor): Tensor {
   return value.data.byteLength === value.data.buffer.byteLength ? value : ownCopy(value);
 }
 
-function copy(target: ElementArray, targetIndex: number, source: ElementArray, sourceIndex: number, length: number): void {
+function copy(
+  target: ElementArray,
+  targetIndex: number,
+  source: ElementArray,
+  sourceIndex: number,
+  length: number,
+): void {
   (target as Float32Array).set((source as Float32Array).subarray(sourceIndex, sourceIndex + length), targetIndex);
 }

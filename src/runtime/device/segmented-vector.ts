@@ -1,5 +1,6 @@
-// Arrays that lie apart, as one vector: a stage's gradients are summed over a group in pieces of one size, whatever tensors they are. One array for all of them
-// would be as much fresh memory in every round, and two copies of it (ResNet-50, 94 MB on a fifth of a core: up to a second of a round of eight).
+// Arrays that lie apart, as one vector: a stage's gradients are summed over a group in pieces of one size, whatever
+// tensors they are. One array for all of them would be as much fresh memory in every round, and two copies of it
+// (ResNet-50, 94 MB on a fifth of a core: up to a second of a round of eight).
 
 import { assert, defined } from '../../assert.ts';
 import { takeMemory } from '../../transport/tensor-memory.ts';
@@ -62,7 +63,12 @@ export class SegmentedVector {
   }
 
   /** Calls with each view and what of `values` lies beside it. */
-  #each(first: number, end: number, values: Float32Array, visit: (own: Float32Array, part: Float32Array) => void): void {
+  #each(
+    first: number,
+    end: number,
+    values: Float32Array,
+    visit: (own: Float32Array, part: Float32Array) => void,
+  ): void {
     let at = 0;
     for (const view of this.views(first, end)) {
       visit(view, values.subarray(at, at + view.length));

@@ -1,4 +1,5 @@
-// A stage's graphs, translated for an engine, with what is to be known of them, as bytes: what is kept of a compiled stage from one process to another.
+// A stage's graphs, translated for an engine, with what is to be known of them, as bytes: what is kept of a compiled
+// stage from one process to another.
 
 import type { Translation } from '../../engine/engine.ts';
 import type { ByGraph, PassNotes, StageGraphName } from './stage-graphs.ts';
@@ -12,7 +13,10 @@ export interface StageBundle {
 /** The part of a bundle that is JSON; the models follow in its order. */
 interface Header {
   readonly pass?: PassNotes | undefined;
-  readonly graphs: readonly (Omit<Translation, 'model'> & { readonly graph: StageGraphName; readonly modelBytes: number })[];
+  readonly graphs: readonly (Omit<Translation, 'model'> & {
+    readonly graph: StageGraphName;
+    readonly modelBytes: number;
+  })[];
 }
 
 const lengthBytes = 4;

@@ -1,4 +1,5 @@
-// The graphs of one stage: forward and backward (whole or in two halves), loss, sums of gradients, their norm, update. compiled-stages.ts compiles them.
+// The graphs of one stage: forward and backward (whole or in two halves), loss, sums of gradients, their norm, update.
+// compiled-stages.ts compiles them.
 
 import { defined } from '../../assert.ts';
 import { differentiate, outputGradientName, type StageGraphs } from '../../autodiff/differentiate.ts';
@@ -18,11 +19,26 @@ import { byteLength } from '../../graph/tensor.ts';
 import type { BucketReduction, LayerRange } from '../../schedule/program.ts';
 import { squaredNormGraph, squaredNormsGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
-import { accumulateGraph, type OptimizerGraph, optimizerGraph, withSums, zerosGraph } from '../../training/optimizers.ts';
+import {
+  accumulateGraph,
+  type OptimizerGraph,
+  optimizerGraph,
+  withSums,
+  zerosGraph,
+} from '../../training/optimizers.ts';
 import type { TensorSpec } from '../messages.ts';
 import type { TrainingSpec } from '../training-spec.ts';
 import { keepFilters } from './kept-filters.ts';
-import { type Pack, type Packing, packedNames, packedSpecs, packGraph, packMemberLimit, packOf, replacementName } from './packs.ts';
+import {
+  type Pack,
+  type Packing,
+  packedNames,
+  packedSpecs,
+  packGraph,
+  packMemberLimit,
+  packOf,
+  replacementName,
+} from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';
 import type { StatePack } from './stage-state.ts';
 
@@ -39,18 +55,29 @@ export interface StageOptions {
   readonly microBatchSize: number;
   /** Compile the backward pass in two halves, for schedules that split it. */
   readonly splitBackward: boolean;
-  /** On the last stage: every backward pass follows its forward pass at once, so that both can be one graph. Default false. */
+  /**
+   * On the last stage: every backward pass follows its forward pass at once, so that both can be one graph. Default
+   * false.
+   */
   readonly immediateBackward?: boolean;
   /**
-   * One backward pass makes all of the gradients that the update of a round takes, unscaled: where forward and backward pass are one graph, the update is
-   * in it. Default false.
+   * One backward pass makes all of the gradients that the update of a round takes, unscaled: where forward and backward
+   * pass are one graph, the update is in it. Default false.
    */
   readonly immediateUpdate?: boolean;
-  /** Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit. */
+  /**
+   * Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit.
+   */
   readonly savedBudgetBytes?: number | undefined;
-  /** Micro-batches in flight at once, whose budgets together have to hold what a pass needs beside what is kept, too. Default: it has memory of its own. */
+  /**
+   * Micro-batches in flight at once, whose budgets together have to hold what a pass needs beside what is kept, too.
+   * Default: it has memory of its own.
+   */
   readonly budgetCount?: number | undefined;
-  /** One backward pass makes all of a round's gradients (of a grain), so that they need no sums. Default: as `immediateUpdate`. */
+  /**
+   * One backward pass makes all of a round's gradients (of a grain), so that they need no sums. Default: as
+   * `immediateUpdate`.
+   */
   readonly isSingle?: boolean;
   /** Grains of a micro-batch, where the stage computes one at a time (grained-stage.ts). Default 1. */
   readonly grainCount?: number;
@@ -59,8 +86,9 @@ export interface StageOptions {
 }
 
 /**
- * The graphs of a stage. `filters` makes what the pass takes of weights that are the same for all micro-batches (kept-filters.ts). Of the pass, either `step` (forward pass, loss and backward pass in one, and perhaps the update) or those between; both where the
- * last micro-batch comes in pieces.
+ * The graphs of a stage. `filters` makes what the pass takes of weights that are the same for all micro-batches
+ * (kept-filters.ts). Of the pass, either `step` (forward pass, loss and backward pass in one, and perhaps the update)
+ * or those between; both where the last micro-batch comes in pieces.
  */
 export type StageGraphName =
   | 'filters'
@@ -80,12 +108,17 @@ export type StageGraphName =
 type PieceGraphName = `piece${number}`;
 
 /**
- * Something for each of the graphs that a stage has: `loss` on the last one, `backward` whole or in two halves, `zeros` where sums of gradients begin with
- * them, `accumulate` where a strict run adds such sums up.
+ * Something for each of the graphs that a stage has: `loss` on the last one, `backward` whole or in two halves, `zeros`
+ * where sums of gradients begin with them, `accumulate` where a strict run adds such sums up.
  */
-export type ByGraph<T> = Readonly<Partial<Record<Exclude<StageGraphName, PieceGraphName>, T>> & Record<PieceGraphName, T>>;
+export type ByGraph<T> = Readonly<
+  Partial<Record<Exclude<StageGraphName, PieceGraphName>, T>> & Record<PieceGraphName, T>
+>;
 
-/** What is to be known of the pass besides its graphs; JSON. Names are those of the graphs: packs stand in place of their members. */
+/**
+ * What is to be known of the pass besides its graphs; JSON. Names are those of the graphs: packs stand in place of
+ * their members.
+ */
 export interface PassNotes {
   /** Values that `forward` computes and the backward graphs read. */
   readonly saved: readonly string[];
@@ -94,7 +127,10 @@ export interface PassNotes {
   /** Values that `backwardInput` computes and `backwardWeight` reads. */
   readonly intermediates: readonly string[];
   readonly bufferUpdates: readonly BufferUpdate[];
-  /** `step` updates: it takes the optimizer's state and scalars too, gives new values and `squaredNormName` in place of gradients, and is the only graph. */
+  /**
+   * `step` updates: it takes the optimizer's state and scalars too, gives new values and `squaredNormName` in place of
+   * gradients, and is the only graph.
+   */
   readonly isUpdating: boolean;
   /** Graphs that make gradients take their sums, and give them with the gradients added (`withSums`). */
   readonly isSumming: boolean;
@@ -104,7 +140,10 @@ export interface PassNotes {
   readonly gradients: readonly string[];
   /** `sampleAxis`: where the samples are; absent for masks that do not depend on the samples. */
   readonly dropouts: readonly (DropoutInput & { readonly sampleAxis?: number })[];
-  /** By bucket, where the last micro-batch's pass comes in pieces: what a piece carries for those after it, and the parameters whose gradients it gives. */
+  /**
+   * By bucket, where the last micro-batch's pass comes in pieces: what a piece carries for those after it, and the
+   * parameters whose gradients it gives.
+   */
   readonly pieces: readonly { readonly carried: readonly string[]; readonly gradients: readonly string[] }[];
 }
 
@@ -155,7 +194,8 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
     return isSingle ? found : summing(found, trained);
   };
   const found = options.sampleCount > 0 ? withinBudgets(designed, blockSize, options) : undefined;
-  const pass = found === undefined || isSingle || blockSize === undefined ? found : keepingFilters(found, options, blockSize);
+  const pass =
+    found === undefined || isSingle || blockSize === undefined ? found : keepingFilters(found, options, blockSize);
   const step = immediateUpdate && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
   if (step !== undefined && pass !== undefined) return { pass: { ...pass.notes, isUpdating: true }, graphs: { step } };
   const updates: ByGraph<Graph> =
@@ -171,7 +211,11 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
 }
 
 /** The pass with a graph that makes the filters of a round. */
-function keepingFilters({ notes, graphs }: PassDesign, { sequence, layers }: StageOptions, blockSize: number): PassDesign {
+function keepingFilters(
+  { notes, graphs }: PassDesign,
+  { sequence, layers }: StageOptions,
+  blockSize: number,
+): PassDesign {
   const parameters = new Set(sequence.layers.slice(...layers).flatMap((layer) => layer.parameters));
   const { filters, graphs: passes } = keepFilters(graphs, parameters, blockSize);
   return { notes, graphs: { ...passes, ...(filters === undefined ? {} : { filters }) } };
@@ -212,14 +256,20 @@ function layOut(options: StageOptions): Layout {
   const packOfBucket = unpacked.map((bucket, index) =>
     packOf(unpacked.length === 1 ? 'packed parameters' : `packed parameters ${index}`, bucket),
   );
-  const packs: Packs = { parameters: packOfBucket.flatMap((pack) => pack ?? []), buffers: packOf('packed statistics', statistics) };
+  const packs: Packs = {
+    parameters: packOfBucket.flatMap((pack) => pack ?? []),
+    buffers: packOf('packed statistics', statistics),
+  };
   const buckets = unpacked.map((bucket, index) => packedSpecs(bucket, packOfBucket[index]));
   const trained = buckets.flat();
   const optimizer = optimizerGraph(training.optimizer.kind, trained, training.optimizer);
   return { parameters, buffers: specs(buffers), statistics, unpacked, packs, trained, buckets, optimizer };
 }
 
-function inBuckets(trained: readonly TensorSpec[], { sequence, layers, reduction }: StageOptions): readonly (readonly TensorSpec[])[] {
+function inBuckets(
+  trained: readonly TensorSpec[],
+  { sequence, layers, reduction }: StageOptions,
+): readonly (readonly TensorSpec[])[] {
   const ranges: readonly LayerRange[] = reduction?.buckets ?? [layers];
   return ranges.map((range) => {
     const own = new Set(sequence.layers.slice(...range).flatMap((layer) => layer.parameters));
@@ -276,7 +326,10 @@ function keptBytes({ notes, graphs: { forward } }: PassDesign): number {
 }
 
 /** The most that a pass needs which takes what is kept. */
-function besideBytes({ graphs: { forward: _, step: __, loss: ___, ...backward } }: PassDesign, blockSize: number | undefined): number {
+function besideBytes(
+  { graphs: { forward: _, step: __, loss: ___, ...backward } }: PassDesign,
+  blockSize: number | undefined,
+): number {
   return Math.max(0, ...Object.values(backward).map((graph) => runMemory(graph, blockSize).runBytes));
 }
 
@@ -289,13 +342,25 @@ interface PassOptions extends StageOptions {
 }
 
 function designPass(blockSize: number | undefined, options: PassOptions): PassDesign {
-  const { sequence, layers, sampleCount, training, label, splitBackward, immediateBackward = false, savedBudgetBytes, reduction } = options;
+  const {
+    sequence,
+    layers,
+    sampleCount,
+    training,
+    label,
+    splitBackward,
+    immediateBackward = false,
+    savedBudgetBytes,
+    reduction,
+  } = options;
   const { trained, packs, apartBudgetBytes } = options;
   const isInPieces = reduction?.pass !== undefined;
   const parameters = trained.map((bucket) => bucket.map(({ name }) => name));
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
-  const differentiated = (budgetBytes: number | undefined): { readonly graphs: StageGraphs; readonly recompute: ReadonlySet<string> } => {
+  const differentiated = (
+    budgetBytes: number | undefined,
+  ): { readonly graphs: StageGraphs; readonly recompute: ReadonlySet<string> } => {
     let recompute: ReadonlySet<string> = new Set();
     const graphs = differentiate(stage, {
       inputs: differentiableNames(stage.inputs),
@@ -314,8 +379,13 @@ function designPass(blockSize: number | undefined, options: PassOptions): PassDe
   const logits = defined(stage.graph.outputs[0], 'the output');
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
   const hasGradients = wholeGraphs.inputGradients.length > 0 || wholeGraphs.parameterGradients.length > 0;
-  const loss = isLast ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels) : undefined;
-  const packing: Packing = { ...packs, replacements: new Map(wholeGraphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])) };
+  const loss = isLast
+    ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels)
+    : undefined;
+  const packing: Packing = {
+    ...packs,
+    replacements: new Map(wholeGraphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])),
+  };
   // In one graph with the forward pass, nothing would run again: equal nodes become one.
   const isOneGraph =
     loss !== undefined &&
@@ -340,24 +410,35 @@ function designPass(blockSize: number | undefined, options: PassOptions): PassDe
 
 /** The pieces that give anything. */
 function pieceGraphs({ pieces }: StageGraphs): ByGraph<Graph> {
-  return Object.fromEntries(pieces.flatMap(({ graph }, index) => (graph.outputs.length > 0 ? [[`piece${index}`, graph]] : [])));
+  return Object.fromEntries(
+    pieces.flatMap(({ graph }, index) => (graph.outputs.length > 0 ? [[`piece${index}`, graph]] : [])),
+  );
 }
 
 /**
- * The step with the update behind it: no gradient leaves, and each can go when its parameter is new. Undefined where there is no step, or a parameter
- * gets no gradient (its update takes zeros).
+ * The step with the update behind it: no gradient leaves, and each can go when its parameter is new. Undefined where
+ * there is no step, or a parameter gets no gradient (its update takes zeros).
  */
-function updatingStep({ graphs, notes }: PassDesign, trained: readonly TensorSpec[], { optimizer }: TrainingSpec): Graph | undefined {
+function updatingStep(
+  { graphs, notes }: PassDesign,
+  trained: readonly TensorSpec[],
+  { optimizer }: TrainingSpec,
+): Graph | undefined {
   const { step } = graphs;
   if (step === undefined || trained.some(({ name }) => !notes.gradients.includes(name))) return undefined;
   // In the order in which the backward pass makes the gradients: the engine computes what the first update needs first.
   const places = new Map(step.nodes.flatMap(({ outputs }, index) => outputs.map((output) => [output, index] as const)));
   const place = ({ name }: TensorSpec): number => places.get(gradientName(name)) ?? -1;
   const ordered = trained.toSorted((a, b) => place(a) - place(b));
-  const updates = ordered.flatMap((spec) => [squaredNormsGraph([spec]), optimizerGraph(optimizer.kind, [spec], optimizer).graph]);
+  const updates = ordered.flatMap((spec) => [
+    squaredNormsGraph([spec]),
+    optimizerGraph(optimizer.kind, [spec], optimizer).graph,
+  ]);
   const gradients = new Set(ordered.map(({ name }) => gradientName(name)));
   const parts = [step, ...updates];
-  const outputs = parts.flatMap((graph) => graph.outputs.map(({ name }) => name)).filter((name) => !gradients.has(name));
+  const outputs = parts
+    .flatMap((graph) => graph.outputs.map(({ name }) => name))
+    .filter((name) => !gradients.has(name));
   const joined = parts.map((graph) => ({ graph }));
   return joinGraphs('step', joined, outputs);
 }
@@ -401,13 +482,23 @@ function packedUpdates(updates: readonly BufferUpdate[], pack: Pack | undefined)
     ),
   );
   const others = updates.filter(({ buffer }) => kept.has(buffer));
-  return pack !== undefined && kept.has(pack.name) ? [...others, { buffer: pack.name, output: replacementName(pack) }] : others;
+  return pack !== undefined && kept.has(pack.name)
+    ? [...others, { buffer: pack.name, output: replacementName(pack) }]
+    : others;
 }
 
 /** What the inputs and outputs of the loss are called in a `step`, where the model may use the short names. */
-export const stepNames = { labels: 'step/labels', scale: 'step/scale', loss: 'step/loss', correct: 'step/correct' } as const;
+export const stepNames = {
+  labels: 'step/labels',
+  scale: 'step/scale',
+  loss: 'step/loss',
+  correct: 'step/correct',
+} as const;
 
-/** Forward pass, loss and backward pass as one graph: nothing is handed over, and what both passes compute is computed once. */
+/**
+ * Forward pass, loss and backward pass as one graph: nothing is handed over, and what both passes compute is computed
+ * once.
+ */
 function stepGraph({ forward, backward, bufferUpdates }: StageGraphs, loss: Graph, logits: string): Graph {
   const rename = new Map([...Object.entries(stepNames), ['logits', logits], ['gradient', outputGradientName(logits)]]);
   const sums = loss.outputs.map(({ name }) => name).filter((name) => name !== 'gradient');
@@ -420,17 +511,20 @@ function stepGraph({ forward, backward, bufferUpdates }: StageGraphs, loss: Grap
 }
 
 /**
- * The dropouts with the samples' axis of each mask: the one that grows with the batch. With a fixed batch all samples are here, and the first axis of
- * their number serves.
+ * The dropouts with the samples' axis of each mask: the one that grows with the batch. With a fixed batch all samples
+ * are here, and the first axis of their number serves.
  */
 function dropoutsOf({ dropouts }: StageGraphs, { sequence, layers, sampleCount }: StageOptions): PassNotes['dropouts'] {
   if (dropouts.length === 0) return [];
   const larger =
-    sequence.fixedBatch === undefined ? replaceDropouts(extractStage(sequence, layers[0], layers[1], sampleCount + 1)).dropouts : [];
+    sequence.fixedBatch === undefined
+      ? replaceDropouts(extractStage(sequence, layers[0], layers[1], sampleCount + 1)).dropouts
+      : [];
   const shapes = new Map(larger.map(({ name, shape }) => [name, shape]));
   return dropouts.map((dropout) => {
     const other = shapes.get(dropout.name);
-    const isSamples = (size: number, axis: number): boolean => (other === undefined ? size === sampleCount : size !== other[axis]);
+    const isSamples = (size: number, axis: number): boolean =>
+      other === undefined ? size === sampleCount : size !== other[axis];
     const sampleAxis = dropout.shape.findIndex(isSamples);
     return sampleAxis < 0 ? dropout : { ...dropout, sampleAxis };
   });

@@ -1,4 +1,5 @@
-// What a stage's graphs depend on, as a key: two stages with the same key on one engine have the same graphs, whatever their weights.
+// What a stage's graphs depend on, as a key: two stages with the same key on one engine have the same graphs, whatever
+// their weights.
 
 import { createHash, type Hash } from 'node:crypto';
 import type { Engine } from '../../engine/engine.ts';
@@ -7,7 +8,10 @@ import type { LayerSequence } from '../../graph/layers.ts';
 import { tensorBytes } from '../../graph/tensor.ts';
 import type { StageOptions } from './stage-graphs.ts';
 
-/** The key, in hexadecimal digits. The seed, the weights and the number of micro-batches (but for whether there is one, and it comes in pieces) have no part in it. */
+/**
+ * The key, in hexadecimal digits. The seed, the weights and the number of micro-batches (but for whether there is one,
+ * and it comes in pieces) have no part in it.
+ */
 export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
   const { sequence, layers, sampleCount, training, label, savedBudgetBytes, reduction } = options;
   const { splitBackward, immediateBackward = false, immediateUpdate = false, isSingle = immediateUpdate } = options;
@@ -16,7 +20,18 @@ export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>
   const labels = [label.type, label.shape];
   const isStrict = training.grain !== undefined;
   const pieces = [isStrict, reduction?.buckets, reduction?.pass?.kind, reduction?.pass?.microBatch === 0];
-  add(hash, [name, blockSize, layers, sampleCount, loss, optimizer, frozen, labels, savedBudgetBytes, options.budgetCount]);
+  add(hash, [
+    name,
+    blockSize,
+    layers,
+    sampleCount,
+    loss,
+    optimizer,
+    frozen,
+    labels,
+    savedBudgetBytes,
+    options.budgetCount,
+  ]);
   add(hash, [splitBackward, immediateBackward, immediateUpdate, isSingle, (options.grainCount ?? 1) > 1, pieces]);
   return hash.digest('hex');
 }
@@ -39,7 +54,10 @@ function modelDigest(sequence: LayerSequence): string {
   return digest;
 }
 
-function addGraph(hash: Hash, { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch }: Graph): void {
+function addGraph(
+  hash: Hash,
+  { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch }: Graph,
+): void {
   add(hash, [name, inputs, outputs, nodes, parameters, buffers, fixedBatch]);
   const weights = new Set([...parameters, ...buffers]);
   for (const [constant, value] of initializers) {
@@ -57,5 +75,7 @@ function written(_key: string, value: unknown): unknown {
   if (typeof value === 'number' && (!Number.isFinite(value) || Object.is(value, -0)))
     return `number ${Object.is(value, -0) ? '-0' : value}`;
   if (value === undefined) return 'undefined';
-  return ArrayBuffer.isView(value) ? Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64') : value;
+  return ArrayBuffer.isView(value)
+    ? Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64')
+    : value;
 }

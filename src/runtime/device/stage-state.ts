@@ -1,9 +1,11 @@
-// A stage's weights, running statistics and optimizer state in the engine: outside under the names of the model, inside as the graphs take them,
-// small tensors in packs. What is loaded waits here as it came and is packed when the graphs first need it.
+// A stage's weights, running statistics and optimizer state in the engine: outside under the names of the model, inside
+// as the graphs take them, small tensors in packs. What is loaded waits here as it came and is packed when the graphs
+// first need it.
 //
-// VERSIONS: an update makes new values and leaves the old ones alone, so a former state is kept by keeping its handles. Version n is the state after n
-// committed rounds. Values are counted: one is released when neither the live state, nor a version, nor a micro-batch in flight has it.
-// Optimizer state may be loaded after a version has been kept, up to the first update: it is that version's, too.
+// VERSIONS: an update makes new values and leaves the old ones alone, so a former state is kept by keeping its handles.
+// Version n is the state after n committed rounds. Values are counted: one is released when neither the live state, nor
+// a version, nor a micro-batch in flight has it. Optimizer state may be loaded after a version has been kept, up to the
+// first update: it is that version's, too.
 
 import { assert, defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
@@ -34,7 +36,10 @@ export interface EntryOptions {
   readonly names?: ReadonlySet<string>;
   /** Default: both. */
   readonly part?: StatePart | undefined;
-  /** Bytes that are asked of the engine before they are wanted, at once where nothing has been taken yet. Default 0: one tensor after the other. */
+  /**
+   * Bytes that are asked of the engine before they are wanted, at once where nothing has been taken yet. Default 0: one
+   * tensor after the other.
+   */
   readonly aheadBytes?: number;
 }
 
@@ -70,7 +75,8 @@ export class StageState {
     this.#engine = engine;
     this.#packs = packs;
     for (const statePack of packs) {
-      for (const member of statePack.pack.members) this.#places.set(placeKey(statePack.role, member.name), { statePack, member });
+      for (const member of statePack.pack.members)
+        this.#places.set(placeKey(statePack.role, member.name), { statePack, member });
     }
   }
 
@@ -181,8 +187,8 @@ export class StageState {
   }
 
   /**
-   * Everything of version `round` (default: the live state) under the model's names, copied out one by one; of `names` or a part only, if given. The
-   * version stays meanwhile. `since`: leaves out what is as it was in that version.
+   * Everything of version `round` (default: the live state) under the model's names, copied out one by one; of `names`
+   * or a part only, if given. The version stays meanwhile. `since`: leaves out what is as it was in that version.
    */
   async *entries({ aheadBytes = 0, ...options }: EntryOptions = {}): AsyncGenerator<StateEntry> {
     this.#settle('weights');
@@ -203,7 +209,9 @@ export class StageState {
         const content = await defined(asked.shift(), 'a tensor');
         askedBytes -= byteLength(value);
         if (packed === undefined) yield { role, name, value: content };
-        else for (const member of members) yield { role, name: member.name, value: memberValue(packed.pack, member, content) };
+        else
+          for (const member of members)
+            yield { role, name: member.name, value: memberValue(packed.pack, member, content) };
       }
     } finally {
       for (const { value } of wanted) this.release(value);
@@ -214,19 +222,25 @@ export class StageState {
   #wanted({ round, since, names, part }: EntryOptions): readonly WantedValue[] {
     const version = round === undefined ? this.#values : this.#version(round);
     const former = since === undefined ? undefined : this.#versions.get(since);
-    const isWanted = (role: StateRole, name: string): boolean => names === undefined || names.has(ownerName(role, name));
+    const isWanted = (role: StateRole, name: string): boolean =>
+      names === undefined || names.has(ownerName(role, name));
     const wantedRoles = roles.filter((role) => part === undefined || partOf(role) === part);
     return wantedRoles.flatMap((role) =>
       [...version[role]].flatMap(([name, value]) => {
         if (former?.[role].get(name)?.handle === value.handle) return [];
         const packed = this.#packs.find((statePack) => statePack.role === role && statePack.pack.name === name);
         const members = packed?.pack.members.filter((member) => isWanted(role, member.name)) ?? [];
-        return (packed === undefined ? isWanted(role, name) : members.length > 0) ? [{ role, name, value, packed, members }] : [];
+        return (packed === undefined ? isWanted(role, name) : members.length > 0)
+          ? [{ role, name, value, packed, members }]
+          : [];
       }),
     );
   }
 
-  /** Packs what was loaded of a part. A pack is loaded whole, but for optimizer state, of which what nobody has loaded when it is needed is zeros. */
+  /**
+   * Packs what was loaded of a part. A pack is loaded whole, but for optimizer state, of which what nobody has loaded
+   * when it is needed is zeros.
+   */
   #settle(part: StatePart): void {
     for (const [statePack, loose] of this.#loose) {
       const { role, pack } = statePack;

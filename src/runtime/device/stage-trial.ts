@@ -1,12 +1,21 @@
-// A stage that computes made-up micro-batches, so that it can be timed: the very graphs and calls of a run (packs, sums of gradients, loss, one graph
-// for both passes on the last stage), without links. Times are what is worked, not what anyone waits: where the process shares a processor with its engine, what the
-// engine's thread works and what the main thread does besides, as rounds are judged (drift.ts); garbage, which trials make more of, is neither's. Elsewhere the engine's.
+// A stage that computes made-up micro-batches, so that it can be timed: the very graphs and calls of a run (packs, sums
+// of gradients, loss, one graph for both passes on the last stage), without links. Times are what is worked, not what
+// anyone waits: where the process shares a processor with its engine, what the engine's thread works and what the main
+// thread does besides, as rounds are judged (drift.ts); garbage, which trials make more of, is neither's. Elsewhere the
+// engine's.
 
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { ProcessClock, ProcessWork } from '../../engine/work-clock.ts';
 import type { CutTensor } from '../../graph/layers.ts';
-import { allocate, type ElementArray, type ElementType, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
+import {
+  allocate,
+  type ElementArray,
+  type ElementType,
+  elementCount,
+  isFloat,
+  type Tensor,
+} from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { mean, median } from '../../statistics.ts';
 import { createStage } from './create-stage.ts';
@@ -19,7 +28,10 @@ export interface TrialTimes {
   readonly backwardMs: number;
   /** Of backwardMs, the pass of the input gradients where there are two; else 0. */
   readonly inputMs: number;
-  /** What the main thread does besides, weight passes apart; undefined where that takes nothing from the engine, or is not known. */
+  /**
+   * What the main thread does besides, weight passes apart; undefined where that takes nothing from the engine, or is
+   * not known.
+   */
   readonly mainMs: number | undefined;
 }
 
@@ -33,7 +45,8 @@ const noWork: Work = { computeMs: 0, mainMs: 0 };
 
 /** Undefined where the process's clock does not run, or does not know the threads. */
 function workBetween(before: ProcessWork | undefined, after: ProcessWork | undefined): Work | undefined {
-  if (before?.computeMs === undefined || after?.computeMs === undefined || after.processMs === before.processMs) return undefined;
+  if (before?.computeMs === undefined || after?.computeMs === undefined || after.processMs === before.processMs)
+    return undefined;
   return {
     computeMs: after.computeMs - before.computeMs,
     mainMs: before.mainMs === undefined || after.mainMs === undefined ? undefined : after.mainMs - before.mainMs,
@@ -42,7 +55,10 @@ function workBetween(before: ProcessWork | undefined, after: ProcessWork | undef
 
 /** A stage under trial. */
 export interface StageTrial {
-  /** Computes one more micro-batch, whose gradients are added to the sum; before the first after an update the sum is made. */
+  /**
+   * Computes one more micro-batch, whose gradients are added to the sum; before the first after an update the sum is
+   * made.
+   */
   microBatch(): Promise<TrialTimes>;
   /** Milliseconds of a round's end: the gradients' norm and the update. */
   update(): Promise<number>;
@@ -51,7 +67,11 @@ export interface StageTrial {
 }
 
 /** Compiles a stage with made-up weights. `processWork`: what this process has done (`createProcessClock`). */
-export async function createStageTrial(engine: Engine, options: StageOptions, processWork?: ProcessClock): Promise<StageTrial> {
+export async function createStageTrial(
+  engine: Engine,
+  options: StageOptions,
+  processWork?: ProcessClock,
+): Promise<StageTrial> {
   const { grain: _, ...training } = options.training; // times are of whole shares
   const stage = await createStage(engine, { ...options, training });
   loadMadeUp(stage, options);
@@ -77,13 +97,16 @@ export async function createStageTrial(engine: Engine, options: StageOptions, pr
     async microBatch() {
       const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
       const forward = await timed(() => stage.forward(0, 0, given, target));
-      const backward = await timed(() => (options.splitBackward ? stage.backwardInput(0, seeds) : stage.backward(0, seeds)));
+      const backward = await timed(() =>
+        options.splitBackward ? stage.backwardInput(0, seeds) : stage.backward(0, seeds),
+      );
       const weight = options.splitBackward ? await timed(async () => stage.backwardWeight(0)) : noWork;
       return {
         forwardMs: forward.computeMs,
         backwardMs: backward.computeMs + weight.computeMs,
         inputMs: options.splitBackward ? backward.computeMs : 0,
-        mainMs: forward.mainMs === undefined || backward.mainMs === undefined ? undefined : forward.mainMs + backward.mainMs,
+        mainMs:
+          forward.mainMs === undefined || backward.mainMs === undefined ? undefined : forward.mainMs + backward.mainMs,
       };
     },
     async update() {
@@ -165,7 +188,10 @@ export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<T
   return defined((await timeInTurn([trial], span))[0], 'a time');
 }
 
-/** The same of several stages, a span of each in turn: what slows the device down for a while slows all of them, and their times still compare. */
+/**
+ * The same of several stages, a span of each in turn: what slows the device down for a while slows all of them, and
+ * their times still compare.
+ */
 export async function timeInTurn(trials: readonly StageTrial[], span: Span): Promise<readonly TrialTimes[]> {
   const taken = trials.map((trial) => ({ trial, spans: [] as TrialTimes[], spanLimit: spanCount }));
   for (const one of taken) if (await warmUpTrial(one.trial, span)) one.spanLimit = 1;
@@ -174,7 +200,10 @@ export async function timeInTurn(trials: readonly StageTrial[], span: Span): Pro
   return taken.map(({ spans }) => defined(spans.toSorted((a, b) => total(a) - total(b))[spans.length >> 1], 'a span'));
 }
 
-/** The first micro-batches of new graphs take longer, the very first several times as long. Whether they take so long that one is enough. */
+/**
+ * The first micro-batches of new graphs take longer, the very first several times as long. Whether they take so long
+ * that one is enough.
+ */
 async function warmUpTrial(trial: StageTrial, { runLimit }: Span): Promise<boolean> {
   let [lastMs, warm] = [0, 0];
   for (let run = 0; warm < warmLimitMs && (run < leastWarmRuns || (warm < warmMs && run < runLimit)); run++) {

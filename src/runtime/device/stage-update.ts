@@ -1,4 +1,5 @@
-// A stage's updates: new parameters and optimizer state from the round's gradients, by a graph of their own or within the step that made the gradients.
+// A stage's updates: new parameters and optimizer state from the round's gradients, by a graph of their own or within
+// the step that made the gradients.
 
 import { assert, defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
@@ -54,7 +55,11 @@ export class StageUpdate {
     const { state } = this.#compiled.optimizer;
     for (const { name, shape } of state) {
       if (this.#state.get('optimizer', name) === undefined)
-        this.#state.set('optimizer', name, this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape)))));
+        this.#state.set(
+          'optimizer',
+          name,
+          this.#engine.upload(wrap('float32', shape, allocate('float32', elementCount(shape)))),
+        );
     }
     return Object.fromEntries(state.map(({ name }) => [name, defined(this.#state.get('optimizer', name), name)]));
   }

@@ -45,7 +45,11 @@ interface Options {
 }
 
 /** A stage of the subject's model with its initial weights. */
-async function stageOf(engine: Engine, { sequence, training, label, state }: RunSubject, options: Options): Promise<StagePort> {
+async function stageOf(
+  engine: Engine,
+  { sequence, training, label, state }: RunSubject,
+  options: Options,
+): Promise<StagePort> {
   const { layers, split = false, samples = sampleCount, joined } = options;
   const stage = await createStage(engine, {
     sequence,
@@ -126,7 +130,8 @@ test('the two halves of a split backward pass give what the whole one gives, in 
       const split = await stageOf(engine, subject, { layers, split: true });
       split.beginRound(0);
       const results = [forward(split, net, 0), forward(split, net, 1)];
-      for (const microBatch of [0, 1]) results.push(split.backwardInput(microBatch, outputGradients(split, microBatch)));
+      for (const microBatch of [0, 1])
+        results.push(split.backwardInput(microBatch, outputGradients(split, microBatch)));
       for (const microBatch of [0, 1]) split.backwardWeight(microBatch);
       assert.deepEqual(await Promise.all(results), expected, `${net.graph.name} ${layers}`);
       assert.deepEqual(await split.takeGradients(), expectedSums, `${net.graph.name} ${layers}`);
@@ -299,7 +304,8 @@ test('loss, right predictions and the norm of a round: the sum over samples, cou
     for (let sample = 0; sample < sampleCount; sample++) {
       for (const output of [0, 1]) {
         let value = Number(bias[output]);
-        for (let index = 0; index < 7; index++) value += Number(weight[output * 7 + index]) * Number(x[sample * 7 + index]);
+        for (let index = 0; index < 7; index++)
+          value += Number(weight[output * 7 + index]) * Number(x[sample * 7 + index]);
         loss += (value - Number(y[sample * 2 + output])) ** 2 / 2;
       }
     }
@@ -388,8 +394,17 @@ test('state that was not loaded is named; optimizer state starts from zeros', as
     microBatchSize: 4,
     splitBackward: false,
   });
-  stage.load({ role: 'parameter', name: 'stem.weight', value: { type: 'float32', shape: [3, 2, 3, 3], data: allocate('float32', 54) } });
-  assert.deepEqual(stage.missingState(), ['stem.bn.weight', 'stem.bn.bias', 'stem.bn.running_mean', 'stem.bn.running_var']);
+  stage.load({
+    role: 'parameter',
+    name: 'stem.weight',
+    value: { type: 'float32', shape: [3, 2, 3, 3], data: allocate('float32', 54) },
+  });
+  assert.deepEqual(stage.missingState(), [
+    'stem.bn.weight',
+    'stem.bn.bias',
+    'stem.bn.running_mean',
+    'stem.bn.running_var',
+  ]);
   await engine.close();
 });
 
@@ -421,7 +436,9 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
   const column = (value: Tensor, sample: number): number[] => {
     const count = defined(value.shape[1], 'samples');
     return [0, 1, 2, 3].flatMap((position) =>
-      Array.from(value.data.subarray((position * count + sample) * 5, (position * count + sample + 1) * 5) as Float32Array),
+      Array.from(
+        value.data.subarray((position * count + sample) * 5, (position * count + sample + 1) * 5) as Float32Array,
+      ),
     );
   };
   for (const [samples, firstSample] of [
@@ -431,7 +448,8 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
     [1, 3],
   ] as const) {
     const part = await run(samples, firstSample);
-    for (let sample = 0; sample < samples; sample++) assert.deepEqual(column(part, sample), column(whole, firstSample + sample));
+    for (let sample = 0; sample < samples; sample++)
+      assert.deepEqual(column(part, sample), column(whole, firstSample + sample));
   }
   assert.notDeepEqual(column(whole, 0), column(whole, 1));
   assert.ok(column(whole, 0).includes(0));
@@ -519,7 +537,9 @@ test('rounds that are queued one behind the other share out what the engine comp
   const subject = subjectOf(net, 8);
   const engine = createReferenceEngine();
   const stage = await stageOf(engine, subject, { layers: [0, subject.sequence.layers.length] });
-  const stages: Plan['stages'] = [{ layers: [0, subject.sequence.layers.length], devices: ['a'], samples: [sampleCount], inFlight: 1 }];
+  const stages: Plan['stages'] = [
+    { layers: [0, subject.sequence.layers.length], devices: ['a'], samples: [sampleCount], inFlight: 1 },
+  ];
   const sizes = { batchSize: 2 * sampleCount, microBatchSize: sampleCount, microBatchCount: 2 };
   const device = defined(program({ planner: 'hand', schedule: 'gpipe', ...sizes, stages }).devices[0], 'a device');
   const beforeMs = engine.busyMs();

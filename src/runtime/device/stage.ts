@@ -1,5 +1,6 @@
-// One stage of the model on one device: its weights and optimizer state, and what each micro-batch in flight keeps. Everything heavy lives in the
-// engine; calls queue work there and return. It knows nothing of links, other devices, or whether a round commits.
+// One stage of the model on one device: its weights and optimizer state, and what each micro-batch in flight keeps.
+// Everything heavy lives in the engine; calls queue work there and return. It knows nothing of links, other devices, or
+// whether a round commits.
 
 import { assert, defined } from '../../assert.ts';
 import { outputGradientName } from '../../autodiff/differentiate.ts';
@@ -22,7 +23,10 @@ import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts'
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 import { StageUpdate, type UpdateOptions } from './stage-update.ts';
 
-/** What a round and a worker need of a stage; tensors that it gives are the caller's. The rehearsal passes one without an engine, whose arithmetic is exact. */
+/**
+ * What a round and a worker need of a stage; tensors that it gives are the caller's. The rehearsal passes one without
+ * an engine, whose arithmetic is exact.
+ */
 export type StagePort = Pick<
   Stage,
   | 'inputs'
@@ -106,8 +110,8 @@ export class Stage {
   }
 
   /**
-   * Puts one tensor of the state in place. Later all can be replaced together, or single large ones; small ones share a pack. The engine takes the
-   * tensor's buffer where it holds nothing else.
+   * Puts one tensor of the state in place. Later all can be replaced together, or single large ones; small ones share a
+   * pack. The engine takes the tensor's buffer where it holds nothing else.
    */
   load(entry: StateEntry): void {
     if (entry.role === 'parameter') this.#dropFilters();
@@ -132,7 +136,9 @@ export class Stage {
     return this.#state.versions;
   }
 
-  /** Keeps the live state as the one after `round` rounds. Costs handles only, until an update replaces what they hold. */
+  /**
+   * Keeps the live state as the one after `round` rounds. Costs handles only, until an update replaces what they hold.
+   */
   keepVersion(round: number): void {
     this.#state.keep(round);
   }
@@ -170,7 +176,9 @@ export class Stage {
     return this.#engine.computed();
   }
 
-  /** Bytes of received tensors that may wait on this device: its share of two rounds, and the pieces of an AllReduce. */
+  /**
+   * Bytes of received tensors that may wait on this device: its share of two rounds, and the pieces of an AllReduce.
+   */
   mailboxBytes(microBatchCount: number): number {
     const share = cutBytes([...this.inputs, ...this.outputs, this.label], this.#options.sampleCount);
     const gradientBytes = this.#compiled.trained.reduce((sum, { shape }) => sum + 4 * elementCount(shape), 0);
@@ -178,8 +186,8 @@ export class Stage {
   }
 
   /**
-   * The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten. `plannedUpdate`: how the round will
-   * be updated with; a stage with `immediateUpdate` must know.
+   * The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten.
+   * `plannedUpdate`: how the round will be updated with; a stage with `immediateUpdate` must know.
    */
   beginRound(round: number, plannedUpdate?: UpdateOptions): void {
     this.#forget();
@@ -196,10 +204,16 @@ export class Stage {
   }
 
   /**
-   * Queues the forward pass of one micro-batch. `inputs` follow this.inputs and go to the engine; `firstSample` is the first of this device's samples
-   * in the micro-batch. The last stage takes labels and adds to the round's loss; where backward passes follow at once, all is left to them. Resolves with this.outputs, or nothing on the last stage.
+   * Queues the forward pass of one micro-batch. `inputs` follow this.inputs and go to the engine; `firstSample` is the
+   * first of this device's samples in the micro-batch. The last stage takes labels and adds to the round's loss; where
+   * backward passes follow at once, all is left to them. Resolves with this.outputs, or nothing on the last stage.
    */
-  forward(microBatch: number, firstSample: number, inputs: readonly Tensor[], labels: Tensor | undefined): Promise<readonly Tensor[]> {
+  forward(
+    microBatch: number,
+    firstSample: number,
+    inputs: readonly Tensor[],
+    labels: Tensor | undefined,
+  ): Promise<readonly Tensor[]> {
     const pass = this.#pass();
     const { step, forward } = this.#compiled.graphs;
     const feeds: Values = {};
@@ -231,8 +245,9 @@ export class Stage {
   }
 
   /**
-   * Queues the whole backward pass. `outputGradients` follow the differentiable ones of this.outputs (none on the last stage). Resolves with those of this.inputs.
-   * With `bucket`, the pass comes in pieces, called in turn: the first takes the output gradients, the last resolves with the input gradients.
+   * Queues the whole backward pass. `outputGradients` follow the differentiable ones of this.outputs (none on the last
+   * stage). Resolves with those of this.inputs. With `bucket`, the pass comes in pieces, called in turn: the first
+   * takes the output gradients, the last resolves with the input gradients.
    */
   backward(microBatch: number, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
     const pass = this.#pass();
@@ -250,7 +265,10 @@ export class Stage {
     return this.#inputGradients(pass, results);
   }
 
-  /** One piece of the last micro-batch's pass. What it carries is kept for the next pieces; what none of them reads goes. */
+  /**
+   * One piece of the last micro-batch's pass. What it carries is kept for the next pieces; what none of them reads
+   * goes.
+   */
   #piece({ pieces }: PassNotes, microBatch: number, bucket: number): Values {
     const { graphs } = this.#compiled;
     const { carried, gradients } = defined(pieces[bucket], 'a piece');
@@ -263,7 +281,8 @@ export class Stage {
     this.#inFlight.keepFor(microBatch, later);
     if (bucket === pieces.length - 1) {
       this.#inFlight.end(microBatch);
-      // The passes as one graph, which come next, hand nothing over: what this one kept between its graphs would lie there beside what they need.
+      // The passes as one graph, which come next, hand nothing over: what this one kept between its graphs would lie
+      // there beside what they need.
       if (graphs.step !== undefined) this.#engine.trim(leastTrimmedBytes);
     }
     return results;
@@ -299,7 +318,10 @@ export class Stage {
     this.#update.keepEarly(results);
   }
 
-  /** The first half of a split backward pass: input gradients only. Of what the forward pass kept, what the second half reads stays. */
+  /**
+   * The first half of a split backward pass: input gradients only. Of what the forward pass kept, what the second half
+   * reads stays.
+   */
   backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
     const pass = this.#pass();
     this.#seed(microBatch, outputGradients);
@@ -326,29 +348,33 @@ export class Stage {
   }
 
   /**
-   * The round's weight gradients (and, weighted by this device's samples, its running statistics) for AllReduce, a segment for each tensor; those of a bucket,
-   * if given, the statistics with the last. They are gone from here until they are put back. What is queued after this call is not waited for.
+   * The round's weight gradients (and, weighted by this device's samples, its running statistics) for AllReduce, a
+   * segment for each tensor; those of a bucket, if given, the statistics with the last. They are gone from here until
+   * they are put back. What is queued after this call is not waited for.
    */
   takeGradients(bucket?: number): Promise<SegmentedVector> {
     return this.#exchange.take(bucket);
   }
 
-  /** The same with the grains' sums apart, in their order, as tensors that arrive. Without statistics: they are one device's in a strict run. */
+  /**
+   * The same with the grains' sums apart, in their order, as tensors that arrive. Without statistics: they are one
+   * device's in a strict run.
+   */
   takeGrainSums(bucket: number | undefined): GrainSums {
     return this.#exchange.takeGrainSums(bucket);
   }
 
   /**
-   * Puts the group's sums in place of the own gradients and statistics, of a bucket if given: a segment for each tensor, whose memory is this stage's from here
-   * on.
+   * Puts the group's sums in place of the own gradients and statistics, of a bucket if given: a segment for each
+   * tensor, whose memory is this stage's from here on.
    */
   putGradients(values: SegmentedVector, bucket?: number): void {
     this.#exchange.put(values, bucket);
   }
 
   /**
-   * Queues the round's sums at once, and resolves with them. `countNorm`: whether this device reports its gradients' squared norm (one of each
-   * group does).
+   * Queues the round's sums at once, and resolves with them. `countNorm`: whether this device reports its gradients'
+   * squared norm (one of each group does).
    */
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
     const { squaredNorm } = this.#compiled.graphs;
@@ -376,17 +402,27 @@ export class Stage {
     return defined(this.#compiled.pass, 'a pass (this device has no samples)');
   }
 
-  /** Runs a graph with those of the values that it reads, each from the first source that has it. (To put them into one object took a fifth of a stage's time.) */
-  /** Queues a graph that makes gradients, which are added to the sums. What the graph is not there for has no results. */
+  /**
+   * Runs a graph with those of the values that it reads, each from the first source that has it. (To put them into one
+   * object took a fifth of a stage's time.)
+   */
+  /**
+   * Queues a graph that makes gradients, which are added to the sums. What the graph is not there for has no results.
+   */
   #sum(part: SumPart, executable: Executable | undefined, kept: Readonly<Values>): Values {
     return this.#sums.add(part, (sums, replaced) =>
       executable === undefined ? {} : this.#run(executable, [kept, sums, ...this.#weights()], replaced),
     );
   }
 
-  #run(executable: Executable, sources: readonly Readonly<Values>[], replaced?: Readonly<Record<string, string>>): Values {
+  #run(
+    executable: Executable,
+    sources: readonly Readonly<Values>[],
+    replaced?: Readonly<Record<string, string>>,
+  ): Values {
     const feeds: Values = {};
-    for (const name of executable.inputs) feeds[name] = defined(sources.find((source) => source[name] !== undefined)?.[name], name);
+    for (const name of executable.inputs)
+      feeds[name] = defined(sources.find((source) => source[name] !== undefined)?.[name], name);
     return executable.run(feeds, undefined, replaced);
   }
 
@@ -418,7 +454,8 @@ export class Stage {
     const masks: Values = {};
     for (const { name, shape, ratio, index, distribution, sampleAxis } of dropouts) {
       // A mask that no sample owns is the same on all devices that compute the micro-batch.
-      const owners = sampleAxis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: sampleAxis, sampleIds: samples };
+      const owners =
+        sampleAxis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: sampleAxis, sampleIds: samples };
       const drawn = { ratio, shape, ...(distribution === undefined ? {} : { distribution }) };
       const data = dropoutMask({ seed: training.seed, round: this.#round, index, ...drawn, ...owners });
       masks[name] = this.#engine.upload(wrap('float32', shape, data));
@@ -460,7 +497,11 @@ export class Stage {
   }
 
   /** Gradients of the differentiable inputs; zeros for those that nothing depends on. */
-  #inputGradients({ inputGradients }: PassNotes, results: Values, keep: ReadonlySet<string> = new Set()): Promise<readonly Tensor[]> {
+  #inputGradients(
+    { inputGradients }: PassNotes,
+    results: Values,
+    keep: ReadonlySet<string> = new Set(),
+  ): Promise<readonly Tensor[]> {
     const withGradient = new Set(inputGradients);
     const gradients = this.inputs
       .filter((cut) => cut.differentiable)

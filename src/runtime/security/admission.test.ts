@@ -41,7 +41,10 @@ interface Served {
 }
 
 /** A coordinator's door behind a server, as if it listened on an address of the network. */
-async function serve(files: { readonly tlsCert?: string; readonly tlsKey?: string } = {}, state = stateA): Promise<Served> {
+async function serve(
+  files: { readonly tlsCert?: string; readonly tlsKey?: string } = {},
+  state = stateA,
+): Promise<Served> {
   const door = await openDoor({ host: '192.0.2.1', insecure: false, clock, folder: state, ...files });
   const [links, refusals]: [Link[], string[]] = [[], []];
   const server = await listen({
@@ -67,7 +70,12 @@ function enrolAt(
   return enrol({ url: server.url, name, joinCode: () => Promise.resolve(code), ...(store && { store }) });
 }
 
-const helloOf = (purpose: Hello['purpose'], name = 'board', credential = ''): Hello => ({ protocol: 1, purpose, name, credential });
+const helloOf = (purpose: Hello['purpose'], name = 'board', credential = ''): Hello => ({
+  protocol: 1,
+  purpose,
+  name,
+  credential,
+});
 const joined = async (served: Served, tls: TlsOptions, name?: string): Promise<string> => {
   const { link, welcome } = await connect(served.server.url, { hello: helloOf('worker', name), tls });
   await link.close('seen');
@@ -110,7 +118,12 @@ test('a device enrols with the code, joins with its certificate, and comes back 
 
   // Another run of the same cluster: another certificate of the coordinator, another code; this device needs neither.
   const later = await serve();
-  const again = await enrol({ url: later.server.url, name: 'board', store, joinCode: () => Promise.reject(new Error('asked for a code')) });
+  const again = await enrol({
+    url: later.server.url,
+    name: 'board',
+    store,
+    joinCode: () => Promise.reject(new Error('asked for a code')),
+  });
   assert.equal(again.identity.certificate, first.identity.certificate);
   assert.equal(await joined(later, again.tls), 'board');
   // A month later it does.
@@ -128,7 +141,10 @@ test('two devices that want one name get two; a name belongs to the key that has
   const authority = await loadAuthority(stateA);
   const { key, request } = await createRequest();
   const impostor = { key, cert: await authority.issue({ role: 'worker', name: 'board' }, request) };
-  await assert.rejects(joined(served, { ...first.tls, ...impostor }), isInput(/^another device is called board in this run/));
+  await assert.rejects(
+    joined(served, { ...first.tls, ...impostor }),
+    isInput(/^another device is called board in this run/),
+  );
   await served.server.close('over');
 });
 
@@ -137,9 +153,15 @@ test('wrong, cut, expired and revoked codes, and codes of another cluster, are r
   const other = await serve({}, join(folder, 'other'));
   const { joinCode } = served.door;
   const wrong = joinCode.slice(0, -19) + secretOf(other.door.joinCode);
-  await assert.rejects(enrolAt(served, { code: wrong }), isInput(/^the join code is wrong: use the one that asteroid train printed$/));
+  await assert.rejects(
+    enrolAt(served, { code: wrong }),
+    isInput(/^the join code is wrong: use the one that asteroid train printed$/),
+  );
   await assert.rejects(enrolAt(served, { code: joinCode.slice(0, -1) }), isInput(/^the join code is not complete/));
-  await assert.rejects(enrolAt(served, { code: secretOf(joinCode) }), isInput(/^this join code is one for unencrypted links/));
+  await assert.rejects(
+    enrolAt(served, { code: secretOf(joinCode) }),
+    isInput(/^this join code is one for unencrypted links/),
+  );
   // The other server answers at the address: its key is not the code's, so it hears nothing.
   await assert.rejects(enrolAt(other, { code: joinCode }), isInput(/does not have the key that the join code names/));
   assert.deepEqual(other.refusals, []);
@@ -168,9 +190,15 @@ test('without a certificate, with one of another authority, of another role or e
     connect(served.server.url, { hello: helloOf('worker', 'board', secretOf(served.door.joinCode)), tls: known }),
     isInput(/^a device joins with a certificate/),
   );
-  await assert.rejects(connect(served.server.url, { hello: helloOf('peer'), tls: good.tls }), isInput(/^only workers join here$/));
+  await assert.rejects(
+    connect(served.server.url, { hello: helloOf('peer'), tls: good.tls }),
+    isInput(/^only workers join here$/),
+  );
   const { key, cert } = createSelfSigned();
-  await assert.rejects(joined(served, { ...known, key, cert }), isInput(/the certificate of this device is not of this cluster$/));
+  await assert.rejects(
+    joined(served, { ...known, key, cert }),
+    isInput(/the certificate of this device is not of this cluster$/),
+  );
   const authority = await loadAuthority(stateA);
   const coordinator = await createIdentity(authority, { role: 'coordinator', name: coordinatorName });
   await assert.rejects(
@@ -180,7 +208,10 @@ test('without a certificate, with one of another authority, of another role or e
   const [ownKey = '', certificate = ''] = (await readFile(authorityPath(stateA), 'utf8')).split(/(?=-----BEGIN CERT)/);
   const past = await openAuthority({ key: ownKey, certificate }, () => Date.now() - 31 * 86_400_000);
   const old = await createIdentity(past, { role: 'worker', name: 'board' });
-  await assert.rejects(joined(served, { ...known, key: old.key, cert: old.certificate }), isInput(/not of this cluster$/));
+  await assert.rejects(
+    joined(served, { ...known, key: old.key, cert: old.certificate }),
+    isInput(/not of this cluster$/),
+  );
   assert.equal(served.links.length, 0);
   assert.equal(await joined(served, good.tls), 'board');
   await served.server.close('over');
@@ -213,7 +244,8 @@ test('older TLS, plain WebSockets, browsers and other host names get nowhere', a
   await assert.rejects(connect(url.replace('wss:', 'ws:'), { hello: helloOf('worker') }), isRun(/cannot be reached/));
   const answer = (headers: string): Promise<string> => {
     const socket = connectTls({ host: '127.0.0.1', port, rejectUnauthorized: false });
-    const upgrade = 'Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==';
+    const upgrade =
+      'Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==';
     socket.write(`GET / HTTP/1.1\r\n${upgrade}\r\n${headers}\r\n\r\n`);
     return once(socket, 'data').then(([data]: unknown[]) => {
       socket.destroy();
@@ -247,23 +279,37 @@ test('own certificates: the code names their key; files that do not fit are one 
 
 test('workers link to each other with certificates, each to the one that the plan names', async () => {
   const served = await serve();
-  const [a, b, c] = [await enrolAt(served, { name: 'a' }), await enrolAt(served, { name: 'b' }), await enrolAt(served, { name: 'c' })];
+  const [a, b, c] = [
+    await enrolAt(served, { name: 'a' }),
+    await enrolAt(served, { name: 'b' }),
+    await enrolAt(served, { name: 'c' }),
+  ];
   const token = 'the-token-of-this-run';
   const arrived: string[] = [];
-  const network = (who: Admission) => createPeerNetwork(who.name, '127.0.0.1', token, (link) => arrived.push(link.peer), who.identity);
+  const network = (who: Admission) =>
+    createPeerNetwork(who.name, '127.0.0.1', token, (link) => arrived.push(link.peer), who.identity);
   const [atA, atB] = [await network(a), await network(b)];
   assert.match(atA.url, /^wss:/);
   const link = await atB.connect({ name: 'a', url: atA.url });
   assert.equal(link.peer, 'a');
   assert.deepEqual(arrived, ['b']);
   // At the address of a, the plan's device is c: nobody else is talked to.
-  await assert.rejects(atB.connect({ name: 'c', url: atA.url }), isRun(/is not the worker c: its certificate is another's$/));
+  await assert.rejects(
+    atB.connect({ name: 'c', url: atA.url }),
+    isRun(/is not the worker c: its certificate is another's$/),
+  );
   // c knows the token, and calls itself b.
-  const asB = connect(atA.url, { hello: helloOf('peer', 'b', token), tls: peerTls(c.identity, { role: 'worker', name: 'a' }) });
+  const asB = connect(atA.url, {
+    hello: helloOf('peer', 'b', token),
+    tls: peerTls(c.identity, { role: 'worker', name: 'a' }),
+  });
   await assert.rejects(asB, isInput(/^this worker only talks to the other workers of its run$/));
   const stranger = createSelfSigned();
   await assert.rejects(
-    connect(atA.url, { hello: helloOf('peer', 'b', token), tls: { ...peerTls(b.identity, { role: 'worker', name: 'a' }), ...stranger } }),
+    connect(atA.url, {
+      hello: helloOf('peer', 'b', token),
+      tls: { ...peerTls(b.identity, { role: 'worker', name: 'a' }), ...stranger },
+    }),
     isRun(/certificate|cannot be reached|ended the connection/),
   );
   assert.deepEqual(arrived, ['b']);
@@ -273,10 +319,15 @@ test('workers link to each other with certificates, each to the one that the pla
 
 test('floods of 1,000 idle sockets and 300 broken handshakes cost the server less than 20 MB, and a good device gets in meanwhile', async () => {
   const state = join(folder, 'flooded');
-  const server = spawn(process.execPath, ['--expose-gc', fileURLToPath(new URL('../../testing/door-process.js', import.meta.url)), state]);
+  const server = spawn(process.execPath, [
+    '--expose-gc',
+    fileURLToPath(new URL('../../testing/door-process.js', import.meta.url)),
+    state,
+  ]);
   server.stderr.pipe(process.stderr);
   const lines = createInterface({ input: server.stdout })[Symbol.asyncIterator]();
-  const read = async (): Promise<Record<string, unknown>> => JSON.parse((await lines.next()).value ?? '{}') as Record<string, unknown>;
+  const read = async (): Promise<Record<string, unknown>> =>
+    JSON.parse((await lines.next()).value ?? '{}') as Record<string, unknown>;
   const { url, port, joinCode } = (await read()) as { url: string; port: number; joinCode: string };
   const rssBytes = async (): Promise<number> => {
     server.stdin.write('\n');
@@ -311,7 +362,10 @@ test('floods of 1,000 idle sockets and 300 broken handshakes cost the server les
   }
   server.stdin.end();
   await once(server, 'exit');
-  assert.ok(mostBytes - before < 20e6, `${((mostBytes - before) / 1e6).toFixed(1)} MB more than ${(before / 1e6).toFixed(0)}`);
+  assert.ok(
+    mostBytes - before < 20e6,
+    `${((mostBytes - before) / 1e6).toFixed(1)} MB more than ${(before / 1e6).toFixed(0)}`,
+  );
 });
 
 test('a certificate of which less than a third is left is renewed without a code, and the old one goes on where that fails', async () => {
@@ -348,7 +402,12 @@ test('a certificate of which less than a third is left is renewed without a code
     onLink: () => {},
   });
   nowMs = Date.now() + 21 * day;
-  const kept = await enrol({ url: stubborn.url, name: 'board', store, joinCode: () => assert.fail('asked for a code') });
+  const kept = await enrol({
+    url: stubborn.url,
+    name: 'board',
+    store,
+    joinCode: () => assert.fail('asked for a code'),
+  });
   assert.equal(
     kept.identity.certificate,
     (await store.read(keyHash((await loadAuthority(stateA)).certificate).toString('hex')))?.certificate,

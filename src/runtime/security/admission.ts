@@ -1,5 +1,6 @@
-// The coordinator's door: who may enrol, and who may join. Over TLS a device shows the join code once and gets a certificate; with it, it joins, now and
-// for 30 days. Over plain links (this machine, or --insecure) the code is shown at each joining.
+// The coordinator's door: who may enrol, and who may join. Over TLS a device shows the join code once and gets a
+// certificate; with it, it joins, now and for 30 days. Over plain links (this machine, or --insecure) the code is shown
+// at each joining.
 
 import { randomBytes, X509Certificate } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -36,7 +37,10 @@ export interface Door {
   readonly tls?: TlsOptions;
   /** The code that a person gives to a device; valid for an hour. */
   readonly joinCode: string;
-  /** Says what is wrong with a caller, or its name in this run. An enrolled device gets its certificate in the facts and joins with its next call. */
+  /**
+   * Says what is wrong with a caller, or its name in this run. An enrolled device gets its certificate in the facts and
+   * joins with its next call.
+   */
   admit(hello: Hello, certificate: X509Certificate | undefined, address?: string): Promise<Accepted | Refused>;
   /** Ends the code's validity; devices with a certificate stay. */
   revoke(): Promise<void>;
@@ -50,7 +54,10 @@ export function isEncrypted({ host, insecure, tlsCert }: Pick<DoorOptions, 'host
   return tlsCert !== undefined || !(insecure || host === 'localhost' || isLoopback(host));
 }
 
-/** Opens the door; at the first start over TLS the cluster's authority is made. Throws InputError for certificates that cannot be used. */
+/**
+ * Opens the door; at the first start over TLS the cluster's authority is made. Throws InputError for certificates that
+ * cannot be used.
+ */
 export async function openDoor(options: DoorOptions): Promise<Door> {
   const codes = createJoinCodes({ clock: options.clock });
   const secret = codes.issue(randomBytes(joinCodeBytes));
@@ -98,7 +105,8 @@ export async function openDoor(options: DoorOptions): Promise<Door> {
       }
       const verdict = await enrol(authority, names, hello, renewed);
       // Workers of this machine are made anew for each run, and nobody has to be told of them.
-      if (verdict.kind === 'accepted' && !isLoopback(address)) await registry.noteDevice(enrolledDevice(verdict, now()));
+      if (verdict.kind === 'accepted' && !isLoopback(address))
+        await registry.noteDevice(enrolledDevice(verdict, now()));
       return verdict;
     },
     async revoke() {
@@ -120,7 +128,8 @@ async function enrol(
   renewed: { readonly name: string; readonly key: string } | undefined,
 ): Promise<Accepted | Refused> {
   const request = hello.facts?.['request'];
-  if (typeof request !== 'string') return refused('the device sent no certificate request: use the same version on both');
+  if (typeof request !== 'string')
+    return refused('the device sent no certificate request: use the same version on both');
   try {
     if (renewed !== undefined && !names.take(renewed.name, renewed.key))
       return refused(`another device is called ${renewed.name} in this run`);
@@ -146,9 +155,12 @@ function enrolledDevice({ name, facts }: Accepted, nowMs: number): EnrolledDevic
 function member(names: Names, hello: Hello, certificate: X509Certificate | undefined): Accepted | Refused {
   if (hello.purpose !== 'worker') return refused('only workers join here');
   const device = deviceOf(certificate?.subjectAltName);
-  if (certificate === undefined || device?.role !== 'worker') return refused('a device joins with a certificate: give it the join code');
+  if (certificate === undefined || device?.role !== 'worker')
+    return refused('a device joins with a certificate: give it the join code');
   if (!names.take(device.name, hashOf(certificate))) {
-    return refused(`another device is called ${device.name} in this run: start this one with another --name and the join code`);
+    return refused(
+      `another device is called ${device.name} in this run: start this one with another --name and the join code`,
+    );
   }
   return { kind: 'accepted', name: device.name };
 }
@@ -166,7 +178,9 @@ async function serverCertificate(
   try {
     checkPair(key, certificate);
   } catch (error) {
-    throw new InputError(`--tls-cert ${tlsCert} and --tls-key ${tlsKey}: ${error instanceof Error ? error.message : String(error)}.`);
+    throw new InputError(
+      `--tls-cert ${tlsCert} and --tls-key ${tlsKey}: ${error instanceof Error ? error.message : String(error)}.`,
+    );
   }
   return { certificate, key, pinned: certificate };
 }
@@ -175,7 +189,9 @@ async function readPem(flag: string, path: string): Promise<string> {
   try {
     return await readFile(path, 'utf8');
   } catch (error) {
-    throw new InputError(`${flag} ${path} cannot be read (${(error as NodeJS.ErrnoException).code ?? 'error'}): name a PEM file.`);
+    throw new InputError(
+      `${flag} ${path} cannot be read (${(error as NodeJS.ErrnoException).code ?? 'error'}): name a PEM file.`,
+    );
   }
 }
 
@@ -198,7 +214,8 @@ class Names {
   take(name: string, key: string): boolean {
     const known = this.#keys.get(name) ?? '';
     if (known !== '' && known !== key) return false;
-    if (this.#keys.size >= maxNames && known === '') throw new ProtocolError('too many devices have asked to join this run');
+    if (this.#keys.size >= maxNames && known === '')
+      throw new ProtocolError('too many devices have asked to join this run');
     this.#keys.set(name, key);
     return true;
   }

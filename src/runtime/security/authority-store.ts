@@ -1,8 +1,14 @@
-// This user's cluster authority: made at the first start, kept in the state folder in one file that is the user's alone.
+// This user's cluster authority: made at the first start, kept in the state folder in one file that is the user's
+// alone.
 
 import { join } from 'node:path';
 import { InputError } from '../../errors.ts';
-import { type Authority, type AuthorityMaterial, createAuthorityMaterial, openAuthority } from '../../transport/tls/authority.ts';
+import {
+  type Authority,
+  type AuthorityMaterial,
+  createAuthorityMaterial,
+  openAuthority,
+} from '../../transport/tls/authority.ts';
 import { readSecret, writeSecret } from './state-folder.ts';
 
 /** Where the authority's key and certificate lie, as PEM. */
@@ -10,7 +16,10 @@ export function authorityPath(folder: string): string {
   return join(folder, 'authority.pem');
 }
 
-/** The cluster's authority, a new one where the folder has none. Throws InputError where its file is damaged or open to others. */
+/**
+ * The cluster's authority, a new one where the folder has none. Throws InputError where its file is damaged or open to
+ * others.
+ */
 export async function loadAuthority(folder: string, now: () => number = Date.now): Promise<Authority> {
   const path = authorityPath(folder);
   const kept = await readSecret(path);

@@ -1,5 +1,5 @@
-// What a device keeps of the clusters that it joined: its key and certificate, by the hash of the key that the coordinator must show. With it, it comes
-// back without a code for as long as the certificate is valid.
+// What a device keeps of the clusters that it joined: its key and certificate, by the hash of the key that the
+// coordinator must show. With it, it comes back without a code for as long as the certificate is valid.
 
 import { X509Certificate } from 'node:crypto';
 import { join } from 'node:path';
@@ -17,7 +17,10 @@ export interface Membership extends Identity {
 
 /** Keeps memberships. */
 export interface DeviceStore {
-  /** That of the cluster whose coordinator has the key with this hash (SHA-256, hexadecimal); undefined where there is none that is still valid. */
+  /**
+   * That of the cluster whose coordinator has the key with this hash (SHA-256, hexadecimal); undefined where there is
+   * none that is still valid.
+   */
   read(keyHash: string): Promise<Membership | undefined>;
   /** Whether less than a third of a certificate's time is left. */
   isRenewalDue(membership: Membership): boolean;

@@ -1,5 +1,6 @@
-// A device's side of admission: it looks for the key that the join code (or an earlier visit) names in what the server shows, trusts nothing else, and
-// only then sends the code's secret with a certificate request. From there on both sides show certificates.
+// A device's side of admission: it looks for the key that the join code (or an earlier visit) names in what the server
+// shows, trusts nothing else, and only then sends the code's secret with a certificate request. From there on both
+// sides show certificates.
 
 import { createPrivateKey, createPublicKey, X509Certificate } from 'node:crypto';
 import type { PeerCertificate } from 'node:tls';
@@ -35,7 +36,10 @@ export interface Admission {
 
 const issuedSchema = z.object({ certificate: z.string().max(4096), authority: z.string().max(4096) });
 
-/** A certificate of the cluster at `url`: the one kept from an earlier visit, or a new one for the join code. Throws InputError and RunError. */
+/**
+ * A certificate of the cluster at `url`: the one kept from an earlier visit, or a new one for the join code. Throws
+ * InputError and RunError.
+ */
 export async function enrol(options: EnrolmentOptions): Promise<Admission> {
   const { store, name, signal } = options;
   const shown = await serverCertificates(new URL(options.url), signal === undefined ? {} : { signal });
@@ -46,9 +50,12 @@ export async function enrol(options: EnrolmentOptions): Promise<Admission> {
     return { identity, name: kept.name, tls: { ...coordinatorTls(pinned), ...ownTls(identity) } };
   }
   const parts = splitJoinCode(await options.joinCode());
-  if (parts === undefined) throw new InputError('the join code is not complete: copy all of what asteroid train printed');
+  if (parts === undefined)
+    throw new InputError('the join code is not complete: copy all of what asteroid train printed');
   if (parts.keyHash === undefined) {
-    throw new InputError('this join code is one for unencrypted links: use the code and the address that asteroid train printed together');
+    throw new InputError(
+      'this join code is one for unencrypted links: use the code and the address that asteroid train printed together',
+    );
   }
   const pinned = shown.find((certificate) => matchesKeyHash(keyHash(certificate), parts));
   if (pinned === undefined) {
@@ -61,22 +68,37 @@ export async function enrol(options: EnrolmentOptions): Promise<Admission> {
   return { identity: membership, name: membership.name, tls: { ...coordinatorTls(pinned), ...ownTls(membership) } };
 }
 
-/** A new key and certificate for the old ones, over a link on which both sides have shown theirs. The old ones serve on where that fails. */
-async function renewed(options: EnrolmentOptions, store: DeviceStore, pinned: string, kept: Membership): Promise<Membership> {
+/**
+ * A new key and certificate for the old ones, over a link on which both sides have shown theirs. The old ones serve on
+ * where that fails.
+ */
+async function renewed(
+  options: EnrolmentOptions,
+  store: DeviceStore,
+  pinned: string,
+  kept: Membership,
+): Promise<Membership> {
   try {
     const membership = await request(options, '', { ...coordinatorTls(pinned), ...ownTls(kept) });
     if (membership.name !== kept.name) return kept;
     await store.write(keyHash(pinned).toString('hex'), membership);
     return membership;
   } catch (error) {
-    if (error instanceof InputError || error instanceof RunError) return kept; // joining with it says what is wrong, if it is
+    // joining with it says what is wrong, if it is
+    if (error instanceof InputError || error instanceof RunError) return kept;
     throw error;
   }
 }
 
 async function request({ url, name, signal }: EnrolmentOptions, secret: string, tls: TlsOptions): Promise<Membership> {
   const { key, request: wanted } = await createRequest();
-  const hello = { protocol: protocolVersion, purpose: 'enrol', name, credential: secret, facts: { request: wanted } } as const;
+  const hello = {
+    protocol: protocolVersion,
+    purpose: 'enrol',
+    name,
+    credential: secret,
+    facts: { request: wanted },
+  } as const;
   const { link, welcome } = await connect(url, { hello, tls, ...(signal && { abortSignal: signal }) });
   await link.close('the certificate has come');
   const issued = issuedSchema.safeParse(welcome.facts);
@@ -92,14 +114,24 @@ function checkIssued(certificate: string, authority: string, key: string, name: 
     const [own, issuer] = [new X509Certificate(certificate), new X509Certificate(authority)];
     const device = deviceOf(own.subjectAltName);
     const isOurs = own.publicKey.equals(createPublicKey(createPrivateKey(key)));
-    isRight = isOurs && own.checkIssued(issuer) && own.verify(issuer.publicKey) && device?.role === 'worker' && device.name === name;
+    isRight =
+      isOurs &&
+      own.checkIssued(issuer) &&
+      own.verify(issuer.publicKey) &&
+      device?.role === 'worker' &&
+      device.name === name;
   } catch {
     // Not readable: not right.
   }
-  if (!isRight) throw new RunError('The certificate that the coordinator issued is not for this device: use the same version on both.');
+  if (!isRight)
+    throw new RunError(
+      'The certificate that the coordinator issued is not for this device: use the same version on both.',
+    );
 }
 
-/** Trusts one certificate, found by its key's hash: the cluster's authority (for its coordinator), or the server's own. */
+/**
+ * Trusts one certificate, found by its key's hash: the cluster's authority (for its coordinator), or the server's own.
+ */
 function coordinatorTls(pinned: string): TlsOptions {
   const expected = checkDevice({ role: 'coordinator', name: coordinatorName });
   return {
@@ -128,5 +160,7 @@ function checkDevice(expected: DeviceId): (host: string, certificate: PeerCertif
   return (host, { subjectaltname }) =>
     subjectaltname === `URI:${deviceUri(expected)}`
       ? undefined
-      : new RunError(`the device at ${host} is not the ${expected.role} ${expected.name}: its certificate is another's`);
+      : new RunError(
+          `the device at ${host} is not the ${expected.role} ${expected.name}: its certificate is another's`,
+        );
 }

@@ -1,5 +1,6 @@
-// What a cluster's owner can list and take back: the devices that have a certificate, and the join codes of runs that are on. One small file each in the
-// state folder, so that runs side by side do not write over each other. It holds no secret: of a code only when it was made.
+// What a cluster's owner can list and take back: the devices that have a certificate, and the join codes of runs that
+// are on. One small file each in the state folder, so that runs side by side do not write over each other. It holds no
+// secret: of a code only when it was made.
 
 import { mkdir, readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -40,12 +41,25 @@ export interface Registry {
 
 const time = z.number().nonnegative();
 const key = z.string().regex(/^[0-9a-f]{64}$/);
-const deviceSchema: z.ZodType<EnrolledDevice> = z.object({ name: z.string().max(300), key, issuedAtMs: time, expiresAtMs: time });
-const codeSchema: z.ZodType<OpenCode> = z.object({ id: z.string().regex(/^[0-9a-f]{1,64}$/), madeAtMs: time, expiresAtMs: time });
+const deviceSchema: z.ZodType<EnrolledDevice> = z.object({
+  name: z.string().max(300),
+  key,
+  issuedAtMs: time,
+  expiresAtMs: time,
+});
+const codeSchema: z.ZodType<OpenCode> = z.object({
+  id: z.string().regex(/^[0-9a-f]{1,64}$/),
+  madeAtMs: time,
+  expiresAtMs: time,
+});
 
 /** The registry in a state folder. Its calls throw RunError where the folder cannot be read or written. */
 export function createRegistry(folder: string): Registry {
-  const [enrolled, revoked, codes] = ['enrolled', 'revoked', 'codes'].map((name) => join(folder, name)) as [string, string, string];
+  const [enrolled, revoked, codes] = ['enrolled', 'revoked', 'codes'].map((name) => join(folder, name)) as [
+    string,
+    string,
+    string,
+  ];
   const file = (place: string, id: string): string => join(place, `${id.slice(0, 64)}.json`);
   const write = (path: string, value: unknown): Promise<void> => writeSecret(path, `${JSON.stringify(value)}\n`);
   const exists = async (path: string): Promise<boolean> => (await readSecret(path)) !== undefined;

@@ -1,4 +1,5 @@
-// The folder that keeps what this user's devices and clusters know of each other: keys, certificates. Files in it are the user's alone.
+// The folder that keeps what this user's devices and clusters know of each other: keys, certificates. Files in it are
+// the user's alone.
 
 import { lstat, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
 import { homedir } from 'node:os';
@@ -17,7 +18,9 @@ export async function readSecret(path: string): Promise<string | undefined> {
   try {
     const { mode } = await lstat(path);
     if (process.platform !== 'win32' && (mode & 0o077) !== 0) {
-      throw new InputError(`${path} holds a key and can be read by others: run "chmod 600 ${path}", or delete it to begin a new cluster.`);
+      throw new InputError(
+        `${path} holds a key and can be read by others: run "chmod 600 ${path}", or delete it to begin a new cluster.`,
+      );
     }
     return await readFile(path, 'utf8');
   } catch (error) {

@@ -1,6 +1,7 @@
-// The state that a new layout's stage waits for: layers from peers, and from the coordinator what nobody holds. Each piece is checked against what was
-// announced and given to the stage, which may be compiled after the first of them has come. Weights come first: with them a round can begin, and the
-// optimizer's state of peers is there in time when it has come before the round's update.
+// The state that a new layout's stage waits for: layers from peers, and from the coordinator what nobody holds. Each
+// piece is checked against what was announced and given to the stage, which may be compiled after the first of them has
+// come. Weights come first: with them a round can begin, and the optimizer's state of peers is there in time when it
+// has come before the round's update.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
@@ -54,12 +55,19 @@ export class Arrivals {
     this.#check();
   }
 
-  /** A piece has come from a peer, or (null) from the coordinator. Throws ProtocolError for one that was not announced. */
-  add(from: string | null, { role, name }: { readonly role: StateRole; readonly name: string }, value: Tensor | undefined): void {
+  /**
+   * A piece has come from a peer, or (null) from the coordinator. Throws ProtocolError for one that was not announced.
+   */
+  add(
+    from: string | null,
+    { role, name }: { readonly role: StateRole; readonly name: string },
+    value: Tensor | undefined,
+  ): void {
     const sender = from ?? 'The coordinator';
     const layer = this.#catalog.layerOf(role, name, value, sender);
     const key = entryKey({ role, name });
-    const isOf = ({ move, part }: Expected): boolean => move.from === from && part === partOf(role) && isIn(layer, move.layers);
+    const isOf = ({ move, part }: Expected): boolean =>
+      move.from === from && part === partOf(role) && isIn(layer, move.layers);
     const expected = from === null ? undefined : this.#expected.find(isOf);
     const isExpected = from === null ? this.#fromCoordinator > 0 : expected !== undefined && !expected.isComplete;
     if (value === undefined || !isExpected || this.#seen.has(key))
@@ -74,7 +82,10 @@ export class Arrivals {
   }
 
   /** A peer has sent all of these layers, of one part. Throws ProtocolError where that is not so. */
-  end(from: string, { layers, part, count }: { readonly layers: LayerRange; readonly part: StatePart; readonly count: number }): void {
+  end(
+    from: string,
+    { layers, part, count }: { readonly layers: LayerRange; readonly part: StatePart; readonly count: number },
+  ): void {
     const isEnded = ({ move, ...expected }: Expected): boolean =>
       move.from === from && expected.part === part && move.layers[0] === layers[0] && move.layers[1] === layers[1];
     const expected = this.#expected.find(isEnded);

@@ -1,4 +1,5 @@
-// The state of a model by layers: which tensors belong to which layer, and in which shape. What a worker checks all state against that comes from outside.
+// The state of a model by layers: which tensors belong to which layer, and in which shape. What a worker checks all
+// state against that comes from outside.
 
 import { defined } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
@@ -32,7 +33,8 @@ export class Catalog {
         ['parameter', parameters],
         ['buffer', buffers],
       ] as const) {
-        for (const name of names) this.#places.set(name, { role, layer, shape: defined(graph.initializers.get(name), name).shape });
+        for (const name of names)
+          this.#places.set(name, { role, layer, shape: defined(graph.initializers.get(name), name).shape });
       }
     }
   }
@@ -52,7 +54,10 @@ export class Catalog {
     return bytes;
   }
 
-  /** The layer of a piece of state that came from `sender`. Throws ProtocolError where the model has none of this name and shape. */
+  /**
+   * The layer of a piece of state that came from `sender`. Throws ProtocolError where the model has none of this name
+   * and shape.
+   */
   layerOf(role: StateRole, name: string, value: Tensor | undefined, sender: string): number {
     const place = this.#places.get(role === 'optimizer' ? optimizedParameter(name) : name);
     if (place === undefined || place.role !== (role === 'optimizer' ? 'parameter' : role))

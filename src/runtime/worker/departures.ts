@@ -1,5 +1,6 @@
-// The state that a device gives away for a new layout; arrivals.ts is the other end. All of it is asked of the engine at once, before a stage is compiled, for
-// which others need not wait. Weights travel before pipeline data, the optimizer's state behind it.
+// The state that a device gives away for a new layout; arrivals.ts is the other end. All of it is asked of the engine
+// at once, before a stage is compiled, for which others need not wait. Weights travel before pipeline data, the
+// optimizer's state behind it.
 
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
@@ -36,12 +37,23 @@ export class Departures {
     const leaving = (part: StatePart): readonly Leaving[] =>
       moves
         .filter(({ from }) => from === name)
-        .map(({ layers, to }) => ({ layers, to, entries: layouts.held({ names: catalog.names(layers), round, part }, failure) }));
-    this.#leaving = Object.fromEntries(stateParts.map((part) => [part, leaving(part)])) as Record<StatePart, readonly Leaving[]>;
+        .map(({ layers, to }) => ({
+          layers,
+          to,
+          entries: layouts.held({ names: catalog.names(layers), round, part }, failure),
+        }));
+    this.#leaving = Object.fromEntries(stateParts.map((part) => [part, leaving(part)])) as Record<
+      StatePart,
+      readonly Leaving[]
+    >;
   }
 
   /** Sends a part of all layers to their new owners, all at once. */
-  async send(part: StatePart, epoch: number, send: (to: string, frame: Frame, priority: Priority) => Promise<void>): Promise<void> {
+  async send(
+    part: StatePart,
+    epoch: number,
+    send: (to: string, frame: Frame, priority: Priority) => Promise<void>,
+  ): Promise<void> {
     const at = { epoch, round: this.#round };
     await Promise.all(
       this.#leaving[part].map(async ({ layers, to, entries }) => {

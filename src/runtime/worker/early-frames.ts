@@ -1,4 +1,5 @@
-// Frames of a layout that peers have heard of before this device: they wait for it, up to what the whole state of the model takes.
+// Frames of a layout that peers have heard of before this device: they wait for it, up to what the whole state of the
+// model takes.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';

@@ -47,7 +47,9 @@ function coordinator(onLink: (link: Link, count: number) => void): Promise<LinkS
     port: 0,
     name: 'coordinator',
     authenticate: ({ credential, name }) =>
-      credential === 'code' ? { kind: 'accepted', name } : { kind: 'refused', reason: 'the join code is wrong', retry: false },
+      credential === 'code'
+        ? { kind: 'accepted', name }
+        : { kind: 'refused', reason: 'the join code is wrong', retry: false },
     onLink: (link) => onLink(link, ++count),
   });
 }
@@ -91,7 +93,9 @@ test('a lost link is joined anew; the run then ends as it would have', { timeout
   await server.close('over');
 });
 
-test('who does not come back in time says why it left; a wrong code is no reason to try again', { timeout: 20_000 }, async () => {
+test('who does not come back in time says why it left; a wrong code is no reason to try again', {
+  timeout: 20_000,
+}, async () => {
   const server = await coordinator(() => {});
   const relay = await relayTo(server);
   const end = await join(relay.url, { reconnectMs: 1_200, onJoined: () => setImmediate(() => relay.cut(true)) });

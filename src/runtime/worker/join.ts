@@ -82,7 +82,13 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
 type StatedFacts = Omit<DeviceFacts, 'oomKillCount'> & { readonly oomKillCount: number | undefined };
 
 /** What is known of the machine beside its size. */
-function stateOf({ cpuModel, cpuQuota, battery, temperatureC, oomKillCount }: StatedFacts): Record<string, string | number | boolean> {
+function stateOf({
+  cpuModel,
+  cpuQuota,
+  battery,
+  temperatureC,
+  oomKillCount,
+}: StatedFacts): Record<string, string | number | boolean> {
   return {
     cpuModel: cpuModel.slice(0, 200),
     ...(oomKillCount === undefined ? {} : { oomKillCount }),
@@ -109,9 +115,19 @@ async function serve(
     purpose: 'worker',
     name: admission?.name ?? name,
     credential: admission === undefined ? await options.joinCode() : '',
-    facts: { memoryMiB, cores: facts.coreCount, engine: engine.name, machine: hostname(), ...stateOf({ ...facts, oomKillCount }) },
+    facts: {
+      memoryMiB,
+      cores: facts.coreCount,
+      engine: engine.name,
+      machine: hostname(),
+      ...stateOf({ ...facts, oomKillCount }),
+    },
   } as const;
-  const { link, welcome } = await connect(url, { hello, abortSignal: signal, ...(admission && { tls: admission.tls }) });
+  const { link, welcome } = await connect(url, {
+    hello,
+    abortSignal: signal,
+    ...(admission && { tls: admission.tls }),
+  });
   options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
   // The coordinator finds out how to do without this device; if it does not, the device goes all the same.
   let cancel = (): void => {};
@@ -158,7 +174,9 @@ function parseUrl(text: string): URL {
     // Said below, in the user's terms.
   }
   if (url === undefined || (url.protocol !== 'ws:' && url.protocol !== 'wss:')) {
-    throw new InputError(`--join ${text} is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.`);
+    throw new InputError(
+      `--join ${text} is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.`,
+    );
   }
   return url;
 }

@@ -37,12 +37,16 @@ function framesUntilEnd(peer: Link): Promise<readonly Frame[]> {
   });
 }
 
-test('a device without a part in the plan says so, and gives what it holds to those who need it', { timeout }, async () => {
+test('a device without a part in the plan says so, and gives what it holds to those who need it', {
+  timeout,
+}, async () => {
   const { worker, peer } = await startWithPeer();
   const given = framesUntilEnd(peer);
   const other: Plan = { ...plan, stages: [{ layers: [0, 4], devices: ['b'], samples: [2], inFlight: 1 }] };
   worker.send(
-    frame('deploy', { ...deploy, plan: other, moves: [{ layers: [0, 2], from: 'a', to: 'b' }], stateCount: 0 }, [], { epoch: 2 }),
+    frame('deploy', { ...deploy, plan: other, moves: [{ layers: [0, 2], from: 'a', to: 'b' }], stateCount: 0 }, [], {
+      epoch: 2,
+    }),
   );
   await worker.until('deployed');
   const sent = await given;
@@ -91,9 +95,14 @@ test('what others wait for leaves before a stage is compiled, which an engine in
       if (kind === 'state-end') resolve();
     });
   });
-  const narrow: Plan = { ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2], [2]], microBatchCount: 2 }, 4), predicted };
+  const narrow: Plan = {
+    ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2], [2]], microBatchCount: 2 }, 4),
+    predicted,
+  };
   worker.send(
-    frame('deploy', { ...deploy, plan: narrow, moves: [{ layers: [1, 2], from: 'a', to: 'b' }], stateCount: 0 }, [], { epoch: 2 }),
+    frame('deploy', { ...deploy, plan: narrow, moves: [{ layers: [1, 2], from: 'a', to: 'b' }], stateCount: 0 }, [], {
+      epoch: 2,
+    }),
   );
   await arrived;
   assert.ok(compileCount > 0 && !worker.received.some(({ kind, epoch }) => kind === 'deployed' && epoch === 2));
@@ -160,7 +169,9 @@ test('a round begins with weights alone; the optimizer’s state comes in time f
   worker.send(...roundOf(2));
   await turns(100);
   assert.ok(!worker.received.some(({ kind }) => kind === 'prepared'));
-  const names = [...fresh.keys()].filter((key) => key.startsWith('optimizer ')).map((key) => key.slice('optimizer '.length));
+  const names = [...fresh.keys()]
+    .filter((key) => key.startsWith('optimizer '))
+    .map((key) => key.slice('optimizer '.length));
   const late = names.slice(4).map((name, index) => {
     const { shape } = defined(state[4 + index]?.tensors?.[0], name);
     const values = new Array(elementCount(shape)).fill(index + 1);
@@ -176,12 +187,15 @@ test('a round begins with weights alone; the optimizer’s state comes in time f
     const expected = values.map((value) => (key.startsWith('optimizer') ? value + before : value - 0.1 * before));
     const found = continued.get(key) as readonly number[];
     assert.equal(found.length, expected.length, key);
-    for (const [place, value] of expected.entries()) assert.ok(Math.abs((found[place] as number) - value) < 1e-6, `${key}[${place}]`);
+    for (const [place, value] of expected.entries())
+      assert.ok(Math.abs((found[place] as number) - value) < 1e-6, `${key}[${place}]`);
   }
   assert.equal(continued.size, fresh.size);
 });
 
-test('a layout whose optimizer state has not come is no source for the next one: what it came from is', { timeout }, async () => {
+test('a layout whose optimizer state has not come is no source for the next one: what it came from is', {
+  timeout,
+}, async () => {
   const { worker, peer } = await takingOver();
   for (const one of framesOf(state.slice(4), 'weights')) await peer.send(one, 'control');
   await worker.until('deployed');
@@ -190,7 +204,9 @@ test('a layout whose optimizer state has not come is no source for the next one:
   const given = framesUntilEnd(peer);
   const other: Plan = { ...plan, stages: [{ layers: [0, 4], devices: ['b'], samples: [2], inFlight: 1 }] };
   worker.send(
-    frame('deploy', { ...deploy, plan: other, moves: [{ layers: [0, 4], from: 'a', to: 'b' }], stateCount: 0 }, [], { epoch: 3 }),
+    frame('deploy', { ...deploy, plan: other, moves: [{ layers: [0, 4], from: 'a', to: 'b' }], stateCount: 0 }, [], {
+      epoch: 3,
+    }),
   );
   const sent = await given;
   const names = sent.filter(({ kind }) => kind === 'state').map(({ control }) => (control as ToPeer['state']).name);

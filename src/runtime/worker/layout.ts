@@ -1,6 +1,6 @@
-// A device's part in one layout of the run: its Program, its stage, and which versions of the stage's state it keeps. Version n is the state after n
-// committed rounds. The version that committed last is always kept; older ones are while they are pinned: those that all devices could return to
-// together after a loss.
+// A device's part in one layout of the run: its Program, its stage, and which versions of the stage's state it keeps.
+// Version n is the state after n committed rounds. The version that committed last is always kept; older ones are while
+// they are pinned: those that all devices could return to together after a loss.
 
 import { defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -35,7 +35,10 @@ export class Layout {
   readonly stage: StagePort;
   /** What the stage was compiled for: one with the same key computes the same. */
   readonly key: string;
-  /** Resolves when all of the stage's state is in place; before, a round can begin, but not update. Seen by whoever needs that. */
+  /**
+   * Resolves when all of the stage's state is in place; before, a round can begin, but not update. Seen by whoever
+   * needs that.
+   */
   complete: Promise<void> = Promise.resolve();
   /** True when it is. */
   isComplete = false;
@@ -47,7 +50,10 @@ export class Layout {
   copiedRound: number | undefined;
   readonly #pinned = new Set<number>();
 
-  constructor(part: { readonly program: DeviceProgram; readonly stage: StagePort; readonly key: string }, round: number) {
+  constructor(
+    part: { readonly program: DeviceProgram; readonly stage: StagePort; readonly key: string },
+    round: number,
+  ) {
     this.program = part.program;
     this.stage = part.stage;
     this.key = part.key;
@@ -80,7 +86,9 @@ export class Layout {
     this.#dropUnpinned();
   }
 
-  /** Pins below `before` end. False when nothing is left that this layout is kept for, if it is not the one that runs. */
+  /**
+   * Pins below `before` end. False when nothing is left that this layout is kept for, if it is not the one that runs.
+   */
   release(before: number): boolean {
     for (const round of [...this.#pinned]) if (round < before) this.#pinned.delete(round);
     this.#dropUnpinned();
@@ -119,7 +127,9 @@ export function checkedProgram(plan: Plan, sequence: LayerSequence, name: string
   }
   const end = plan.stages.at(-1)?.layers[1];
   if (end !== sequence.layers.length)
-    throw new ProtocolError(`The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`);
+    throw new ProtocolError(
+      `The coordinator sent a plan for ${end} layers, but the model has ${sequence.layers.length}.`,
+    );
   if ((plan.forwardOnlyLayers ?? 0) > forwardOnlyCount(sequence))
     throw new ProtocolError(
       `The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, some of which are to be trained.`,

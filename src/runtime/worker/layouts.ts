@@ -1,4 +1,5 @@
-// The layouts that a device has a part in: the one that runs, and those before it for as long as others may need what they hold.
+// The layouts that a device has a part in: the one that runs, and those before it for as long as others may need what
+// they hold.
 
 import { ownCopy } from '../device/samples.ts';
 import type { StateEntry } from '../device/stage-state.ts';
@@ -39,7 +40,10 @@ export class Layouts {
     return this.current === undefined ? this.#former : [...this.#former, this.current];
   }
 
-  /** All layouts go back to version `round` and none runs; those that do not have it, and copies of other rounds, have nothing to give any more. */
+  /**
+   * All layouts go back to version `round` and none runs; those that do not have it, and copies of other rounds, have
+   * nothing to give any more.
+   */
   returnTo(round: number): void {
     this.#replicas.keepOnly(round);
     this.#former = this.#all().filter((layout) => layout.returnTo(round) || dispose(layout));
@@ -60,7 +64,10 @@ export class Layouts {
     this.#replicas.dropBefore(before);
   }
 
-  /** What this device holds of these parameters and buffers after `round` rounds, each once, for as long as nothing fails. The engine is asked at once. */
+  /**
+   * What this device holds of these parameters and buffers after `round` rounds, each once, for as long as nothing
+   * fails. The engine is asked at once.
+   */
   held(wanted: Wanted, failure: Failure): EarlyEntries {
     return new EarlyEntries(this.#held(wanted, failure));
   }

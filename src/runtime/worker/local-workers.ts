@@ -1,5 +1,6 @@
-// Worker processes on this machine, started and ended with the run. The join code reaches them through their environment, never through the list of
-// processes; each ends by itself when its link to the coordinator ends, and by force where it does not.
+// Worker processes on this machine, started and ended with the run. The join code reaches them through their
+// environment, never through the list of processes; each ends by itself when its link to the coordinator ends, and by
+// force where it does not.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { fileURLToPath } from 'node:url';

@@ -21,14 +21,26 @@ async function found(
 
 test('each link once; what is 3 % and more slower than the others again until two say the same, four times at most, and the fastest counts', async () => {
   assert.deepEqual(await found({ a: [900], b: [880], c: [900] }), [{ a: 900, b: 880, c: 900 }, ['a', 'b', 'c']]);
-  assert.deepEqual(await found({ a: [900], b: [140, 885], c: [900] }), [{ a: 900, b: 885, c: 900 }, ['a', 'b', 'c', 'b']]);
-  assert.deepEqual(await found({ a: [900], b: [140, 850, 860], c: [900] }), [{ a: 900, b: 860, c: 900 }, ['a', 'b', 'c', 'b', 'b']]);
-  assert.deepEqual(await found({ a: [900], b: [20, 19.5], c: [900] }), [{ a: 900, b: 20, c: 900 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({ a: [900], b: [140, 885], c: [900] }), [
+    { a: 900, b: 885, c: 900 },
+    ['a', 'b', 'c', 'b'],
+  ]);
+  assert.deepEqual(await found({ a: [900], b: [140, 850, 860], c: [900] }), [
+    { a: 900, b: 860, c: 900 },
+    ['a', 'b', 'c', 'b', 'b'],
+  ]);
+  assert.deepEqual(await found({ a: [900], b: [20, 19.5], c: [900] }), [
+    { a: 900, b: 20, c: 900 },
+    ['a', 'b', 'c', 'b'],
+  ]);
   assert.deepEqual(await found({ a: [900], b: [300, 500, 400, 600], c: [900] }), [
     { a: 900, b: 600, c: 900 },
     ['a', 'b', 'c', 'b', 'b', 'b'],
   ]);
-  assert.deepEqual(await found({ a: [95.5], b: [82.3, 95.1], c: [95.9] }), [{ a: 95.5, b: 95.1, c: 95.9 }, ['a', 'b', 'c', 'b']]);
+  assert.deepEqual(await found({ a: [95.5], b: [82.3, 95.1], c: [95.9] }), [
+    { a: 95.5, b: 95.1, c: 95.9 },
+    ['a', 'b', 'c', 'b'],
+  ]);
   assert.deepEqual(await found({}), [{}, []]);
 });
 
@@ -41,6 +53,9 @@ test('of two links the slower again; the only one until two measurements say the
 test('a peer that is lost has no link; anything else that goes wrong is told', async () => {
   const lost = new RunError('the link to b ended');
   assert.deepEqual(await found({ a: [900], b: [lost], c: [100, lost] }), [{ a: 900, c: 100 }, ['a', 'b', 'c', 'c']]);
-  assert.deepEqual(await found({ a: [900], b: [900], c: [100, lost] }), [{ a: 900, b: 900, c: 100 }, ['a', 'b', 'c', 'c']]);
+  assert.deepEqual(await found({ a: [900], b: [900], c: [100, lost] }), [
+    { a: 900, b: 900, c: 100 },
+    ['a', 'b', 'c', 'c'],
+  ]);
   await assert.rejects(found({ a: [900], b: [new ProtocolError('nonsense')] }), ProtocolError);
 });

@@ -5,16 +5,19 @@ import { median } from '../../statistics.ts';
 import type { LinkMeasurement } from '../messages.ts';
 
 /**
- * A link of less than this part of the middle one of the others may have been held up by something else: an AllReduce is planned with the slowest of its
- * links. Two measurements that differ by less say the same.
+ * A link of less than this part of the middle one of the others may have been held up by something else: an AllReduce
+ * is planned with the slowest of its links. Two measurements that differ by less say the same.
  */
 const doubtful = 0.97;
-/** Measurements of a link at most. A processor that a link keeps busy, and code that runs for the first time, need some. */
+/**
+ * Measurements of a link at most. A processor that a link keeps busy, and code that runs for the first time, need some.
+ */
 const mostTries = 4;
 
 /**
- * Measures the links to `peers`, and those again that are slower than the others, or the only one, until two measurements say the same: the fastest counts. A
- * peer whose link is lost is left out: whoever has to know hears of that by itself.
+ * Measures the links to `peers`, and those again that are slower than the others, or the only one, until two
+ * measurements say the same: the fastest counts. A peer whose link is lost is left out: whoever has to know hears of
+ * that by itself.
  */
 export async function measureLinks(
   peers: readonly string[],

@@ -4,7 +4,13 @@ import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
 import { wrap } from '../../graph/tensor.ts';
-import { bucketReductionOf, type DeviceProgram, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
+import {
+  bucketReductionOf,
+  type DeviceProgram,
+  isBackwardImmediate,
+  isRoundSingle,
+  isUpdateImmediate,
+} from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
 import { budgetCount, savedBudgetBytes } from '../device/recomputation.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
@@ -27,7 +33,10 @@ export interface Model {
   readonly layouts: Layouts;
 }
 
-/** Takes in the model that the coordinator sent. Throws ProtocolError or InputError where it is none, RunError where the coordinator cuts it otherwise. */
+/**
+ * Takes in the model that the coordinator sent. Throws ProtocolError or InputError where it is none, RunError where the
+ * coordinator cuts it otherwise.
+ */
 export function receiveModel(
   control: ModelMessage,
   frame: Frame,
@@ -36,7 +45,9 @@ export function receiveModel(
   const sequence = read(control, frame);
   const names = sequence.layers.map((layer) => layer.name);
   if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
-    throw new RunError('This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.');
+    throw new RunError(
+      'This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.',
+    );
   }
   const { labelType: type, labelShape } = control;
   const label: CutTensor = { name: 'label', type, shape: ['N', ...labelShape], batchAxis: 0, differentiable: false };

@@ -1,4 +1,5 @@
-// A worker's side of the network on Node: it joins a coordinator by URL and code, and listens for its peers on the interface that leads there.
+// A worker's side of the network on Node: it joins a coordinator by URL and code, and listens for its peers on the
+// interface that leads there.
 
 import type { X509Certificate } from 'node:crypto';
 import { createSocket } from 'node:dgram';
@@ -13,7 +14,10 @@ import { connect, listen } from '../../transport/websocket.ts';
 import { peerServerTls, peerTls } from '../security/enrolment.ts';
 import type { PeerNetwork } from './peers.ts';
 
-/** Listens on `host` for peers that present the run's token and, where this worker has a certificate, one of the same cluster for the name they bear. */
+/**
+ * Listens on `host` for peers that present the run's token and, where this worker has a certificate, one of the same
+ * cluster for the name they bear.
+ */
 export async function createPeerNetwork(
   name: string,
   host: string,
@@ -42,7 +46,8 @@ export async function createPeerNetwork(
     url: server.url,
     async connect(peer) {
       const hello = { protocol: protocolVersion, purpose: 'peer', name, credential: token } as const;
-      if (identity !== undefined && !peer.url.startsWith('wss:')) throw new ProtocolError(`${peer.name} does not encrypt its links.`);
+      if (identity !== undefined && !peer.url.startsWith('wss:'))
+        throw new ProtocolError(`${peer.name} does not encrypt its links.`);
       const { link } = await connect(peer.url, {
         hello,
         abortSignal: ending.signal,
@@ -72,7 +77,9 @@ export async function addressTowards(host: string): Promise<string> {
     });
     return socket.address().address;
   } catch (error) {
-    throw new RunError(`No interface of this machine leads to ${host}: ${error instanceof Error ? error.message : String(error)}.`);
+    throw new RunError(
+      `No interface of this machine leads to ${host}: ${error instanceof Error ? error.message : String(error)}.`,
+    );
   } finally {
     socket.close();
   }

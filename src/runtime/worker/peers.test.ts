@@ -8,7 +8,10 @@ import { Peers } from './peers.ts';
 interface Shape {
   readonly mbps: number;
   readonly latencyMs: number;
-  /** Bytes that pass at once after the link was idle (a token bucket), and those that a buffer takes from the sender at once. */
+  /**
+   * Bytes that pass at once after the link was idle (a token bucket), and those that a buffer takes from the sender at
+   * once.
+   */
   readonly burstBytes: number;
   /** By which messages of a worker, counted from 0, are held up. Default: none is. */
   readonly lateMs?: (message: number, from: string) => number;
@@ -45,7 +48,10 @@ function linked(
   ended: Link['ended'] = new Promise(() => {}),
 ): Peers {
   const handlers: Record<string, (frame: Frame) => void> = {};
-  const passed: Record<string, { sent: number; received: number }> = { a: { sent: 0, received: 0 }, b: { sent: 0, received: 0 } };
+  const passed: Record<string, { sent: number; received: number }> = {
+    a: { sent: 0, received: 0 },
+    b: { sent: 0, received: 0 },
+  };
   const link = (from: string, to: string): Link => {
     const send = direction(clock, shape, from);
     return {
@@ -84,7 +90,9 @@ for (const [mbps, latencyMs, burstBytes] of [
 ] as const) {
   test(`a link of ${mbps} Mbps and ${latencyMs} ms that lets ${burstBytes / 1024} KiB pass at once is measured within 1%`, async () => {
     const clock = createVirtualClock();
-    const { bandwidthMbps, latencyMs: found } = await clock.runUntil(linked(clock, { mbps, latencyMs, burstBytes }).measure('b'));
+    const { bandwidthMbps, latencyMs: found } = await clock.runUntil(
+      linked(clock, { mbps, latencyMs, burstBytes }).measure('b'),
+    );
     assert.ok(Math.abs(bandwidthMbps / mbps - 1) < 0.01, `${bandwidthMbps} Mbps`);
     assert.ok(Math.abs(found / latencyMs - 1) < 0.01, `${found} ms`);
     // 10 Mbps are 2 MiB in 1.7 s at most, a gigabit 48 MiB.
@@ -95,7 +103,9 @@ for (const [mbps, latencyMs, burstBytes] of [
 test('small frames that are held up do not make the way longer: most of them where a quota stops a processor', async () => {
   const clock = createVirtualClock();
   const lateMs = (message: number): number => (message % 5 === 3 ? 0 : 18);
-  const { latencyMs } = await clock.runUntil(linked(clock, { mbps: 1000, latencyMs: 0.2, burstBytes: 2 ** 17, lateMs }).measure('b'));
+  const { latencyMs } = await clock.runUntil(
+    linked(clock, { mbps: 1000, latencyMs: 0.2, burstBytes: 2 ** 17, lateMs }).measure('b'),
+  );
   assert.ok(Math.abs(latencyMs / 0.2 - 1) < 0.01, `${latencyMs} ms`);
 });
 
@@ -112,7 +122,9 @@ for (const [mbps, leastMbps] of [
       const phaseMs = (clock.now() + (startMs[from] ?? 0)) % periodMs;
       return phaseMs < runMs ? 0 : periodMs - phaseMs;
     };
-    const { bandwidthMbps } = await clock.runUntil(linked(clock, { mbps, latencyMs: 0.2, burstBytes: 2 ** 16, lateMs }).measure('b'));
+    const { bandwidthMbps } = await clock.runUntil(
+      linked(clock, { mbps, latencyMs: 0.2, burstBytes: 2 ** 16, lateMs }).measure('b'),
+    );
     assert.ok(bandwidthMbps > leastMbps && bandwidthMbps < 1.01 * mbps, `${bandwidthMbps} Mbps`);
   });
 }
@@ -134,7 +146,9 @@ test('what a MiB costs its sender and its receiver is measured with the link', a
 test('a link that ends ends its measurement then', async () => {
   const clock = createVirtualClock();
   // Fifteen frames there and back take 30 ms.
-  const ended = new Promise<Awaited<Link['ended']>>((resolve) => clock.after(15.5, () => resolve({ clean: false, reason: 'gone' })));
+  const ended = new Promise<Awaited<Link['ended']>>((resolve) =>
+    clock.after(15.5, () => resolve({ clean: false, reason: 'gone' })),
+  );
   const peers = linked(clock, { mbps: 1e6, latencyMs: 1, burstBytes: 2 ** 20 }, {}, ended);
   await assert.rejects(
     clock.runUntil(peers.measure('b')),
@@ -146,7 +160,11 @@ test('a link that ends ends its measurement then', async () => {
 test('a device that computes, or does not know its costs, leaves them out', async () => {
   const clock = createVirtualClock();
   const shape = { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 };
-  assert.deepEqual(Object.keys(await clock.runUntil(linked(clock, shape).measure('b'))).sort(), ['bandwidthMbps', 'latencyMs', 'peer']);
+  assert.deepEqual(Object.keys(await clock.runUntil(linked(clock, shape).measure('b'))).sort(), [
+    'bandwidthMbps',
+    'latencyMs',
+    'peer',
+  ]);
   const found = await clock.runUntil(linked(clock, shape, { a: () => 0, b: () => undefined }).measure('b'));
   assert.equal(found.sendingMsPerMiB, 0);
   assert.equal('receivingMsPerMiB' in found, false);

@@ -1,4 +1,5 @@
-// A worker's links to its peers: who connects to whom, which frames are pipeline data, and the measurement of a link's bandwidth and latency.
+// A worker's links to its peers: who connects to whom, which frames are pipeline data, and the measurement of a link's
+// bandwidth and latency.
 
 import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
@@ -37,8 +38,8 @@ export interface ConnectOptions {
 const tripCount = 15;
 
 /**
- * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it takes longer, until a lump of 64 KiB, as
- * shapers and network cards let them through, is little of what was counted.
+ * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it
+ * takes longer, until a lump of 64 KiB, as shapers and network cards let them through, is little of what was counted.
  */
 const pieceBytes = 2 ** 18;
 const pieceLimit = 192;
@@ -64,7 +65,10 @@ export interface PeersHandlers {
   onFrame(from: string, frame: Frame): void;
   /** Told when a link ends that was not closed here. */
   onEnd(peer: string, lost: LostLink): void;
-  /** Milliseconds of computing that this device has lost to its links so far; undefined while it computes, or where that is not known. */
+  /**
+   * Milliseconds of computing that this device has lost to its links so far; undefined while it computes, or where that
+   * is not known.
+   */
   lossMs?(): number | undefined;
 }
 
@@ -91,20 +95,30 @@ export class Peers {
     this.#handlers = handlers;
   }
 
-  /** Takes in a link that a peer opened, perhaps before this worker heard of its peers. A peer that calls again has lost the link before. */
+  /**
+   * Takes in a link that a peer opened, perhaps before this worker heard of its peers. A peer that calls again has lost
+   * the link before.
+   */
   accept(link: Link): void {
     this.#add(link);
   }
 
   /**
-   * Links to those of `names` that have no link yet: this worker calls the peers before it in the list and is called by those after it. All of them listen
-   * already. Resolves when all have been tried; `onFailure` hears of those that did not answer, or did not call within `waitMs`.
+   * Links to those of `names` that have no link yet: this worker calls the peers before it in the list and is called by
+   * those after it. All of them listen already. Resolves when all have been tried; `onFailure` hears of those that did
+   * not answer, or did not call within `waitMs`.
    */
-  async connect(network: PeerNetwork, peers: readonly PeerAddress[], { names, waitMs, onFailure }: ConnectOptions): Promise<void> {
+  async connect(
+    network: PeerNetwork,
+    peers: readonly PeerAddress[],
+    { names, waitMs, onFailure }: ConnectOptions,
+  ): Promise<void> {
     const own = peers.findIndex((peer) => peer.name === this.#name);
     if (own < 0) throw new ProtocolError(`The list of peers lacks this worker, ${this.#name}.`);
     const wanted = new Set(names);
-    const missing = [...peers.entries()].filter(([index, { name }]) => index !== own && wanted.has(name) && !this.#links.has(name));
+    const missing = [...peers.entries()].filter(
+      ([index, { name }]) => index !== own && wanted.has(name) && !this.#links.has(name),
+    );
     await Promise.all(
       missing.map(async ([index, peer]) => {
         try {
@@ -170,9 +184,12 @@ export class Peers {
     else if (frame.kind === 'ping') {
       const lossMs = this.#handlers.lossMs?.();
       const tensors = lossMs === undefined ? [] : [wrap('float64', [1], Float64Array.of(lossMs))];
-      void link.send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch, tensors }, 'pipeline').catch(() => {}); // a lost link reports itself
+      void link
+        .send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch, tensors }, 'pipeline')
+        .catch(() => {}); // a lost link reports itself
     } else if (frame.kind === 'pong') this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(lossOf(link.peer, frame));
-    else if (frame.kind !== 'ballast') throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
+    else if (frame.kind !== 'ballast')
+      throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
   }
 
   /** Hands a frame to the link to `peer`; resolves under back-pressure as Link.send does. */
@@ -182,7 +199,10 @@ export class Peers {
     return link.send(frame, priority);
   }
 
-  /** What links to peers carried while they were busy, in Mbps: those that have been for long enough since they were last told. */
+  /**
+   * What links to peers carried while they were busy, in Mbps: those that have been for long enough since they were
+   * last told.
+   */
   rates(): Readonly<Record<string, number>> {
     const found: Record<string, number> = {};
     for (const [peer, link] of this.#links) {
@@ -195,9 +215,10 @@ export class Peers {
   }
 
   /**
-   * Measures the link to a peer: half of the shortest round trip of 15 small frames (what others take longer, queues and processors that a quota stops, is no
-   * part of the way), the rate at which pieces arrive one behind the other, and what these cost both ends. Counting begins with the arrival of a piece, when what
-   * a shaper or a buffer takes at once is behind, and ends after `rateMs` and `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
+   * Measures the link to a peer: half of the shortest round trip of 15 small frames (what others take longer, queues
+   * and processors that a quota stops, is no part of the way), the rate at which pieces arrive one behind the other,
+   * and what these cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at
+   * once is behind, and ends after `rateMs` and `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
    */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
     let shortestMs = Number.POSITIVE_INFINITY;
@@ -210,8 +231,9 @@ export class Peers {
   }
 
   /**
-   * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where one arrives fast, at any time, it doubles and
-   * counting begins anew, so that neither a long way nor processors that quotas stop by turns look like a slow one: these pass a window in each period of theirs.
+   * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where one
+   * arrives fast, at any time, it doubles and counting begins anew, so that neither a long way nor processors that
+   * quotas stop by turns look like a slow one: these pass a window in each period of theirs.
    */
   async #rate(peer: string, priority: Priority): Promise<Omit<LinkMeasurement, 'peer' | 'latencyMs'>> {
     const onTheirWay: Promise<Echo>[] = [];
@@ -253,11 +275,15 @@ export class Peers {
     const id = this.#echoCounter++;
     const key = `${peer}/${id}`;
     const answered = new Promise<Echo>((resolve) =>
-      this.#echoes.set(key, (peerLossMs) => resolve({ atMs: this.#clock.now(), ownLossMs: this.#handlers.lossMs?.(), peerLossMs })),
+      this.#echoes.set(key, (peerLossMs) =>
+        resolve({ atMs: this.#clock.now(), ownLossMs: this.#handlers.lossMs?.(), peerLossMs }),
+      ),
     );
     try {
       // Both are queued in this turn, so that no other piece comes between them.
-      const sent = ballast && this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors: [ballast] }, priority);
+      const sent =
+        ballast &&
+        this.send(peer, { kind: 'ballast', epoch: 0, round: -1, microBatch: id, tensors: [ballast] }, priority);
       const ping = this.send(peer, { kind: 'ping', epoch: 0, round: -1, microBatch: id }, priority);
       await Promise.all([sent, ping]);
       return await Promise.race([answered, lost]);
@@ -298,7 +324,12 @@ function lossOf(peer: string, { tensors = [] }: Frame): number | undefined {
   const [tensor, ...others] = tensors;
   if (tensor === undefined) return undefined;
   const lossMs = Number(tensor.data[0]);
-  if (others.length > 0 || tensor.type !== 'float64' || tensor.data.length !== 1 || !(lossMs >= 0 && Number.isFinite(lossMs)))
+  if (
+    others.length > 0 ||
+    tensor.type !== 'float64' ||
+    tensor.data.length !== 1 ||
+    !(lossMs >= 0 && Number.isFinite(lossMs))
+  )
     throw new ProtocolError(`${peer} answered with something that is no time.`);
   return lossMs;
 }

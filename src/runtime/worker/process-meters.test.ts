@@ -26,7 +26,10 @@ test('a round tells what was done since the one before, and what of it the engin
 });
 
 test('where the engine’s thread is not known the main thread counts, and nothing where neither is or no time passes', () => {
-  assert.deepEqual(new WorkTold(clockOf({ processMs: 50, mainMs: 10 }), {}).sinceLast(), { processMs: 50, linksMs: 10 });
+  assert.deepEqual(new WorkTold(clockOf({ processMs: 50, mainMs: 10 }), {}).sinceLast(), {
+    processMs: 50,
+    linksMs: 10,
+  });
   assert.deepEqual(new WorkTold(clockOf({ processMs: 50 }), {}).sinceLast(), { processMs: 50 });
   assert.deepEqual(new WorkTold(clockOf({ processMs: 0, mainMs: 0, computeMs: 0 }), {}).sinceLast(), {});
   assert.deepEqual(new WorkTold(undefined, {}).sinceLast(), {});

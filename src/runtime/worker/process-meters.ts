@@ -1,5 +1,5 @@
-// What a worker tells of the process that it runs in: how late its event loop was, and its memory. A parameter, so that a rehearsal of many workers in
-// one process has neither to pay for it nor to depend on it.
+// What a worker tells of the process that it runs in: how late its event loop was, and its memory. A parameter, so that
+// a rehearsal of many workers in one process has neither to pay for it nor to depend on it.
 
 import { monitorEventLoopDelay } from 'node:perf_hooks';
 import type { Engine } from '../../engine/engine.ts';
@@ -15,7 +15,10 @@ export interface ProcessMeters {
   residentBytes(): number;
 }
 
-/** Time between two looks at the event loop: one a millisecond took 1.65 % of a core, a twentieth of a device of a third of one. */
+/**
+ * Time between two looks at the event loop: one a millisecond took 1.65 % of a core, a twentieth of a device of a third
+ * of one.
+ */
 const lookEveryMs = 20;
 
 /** The meters of this process. */
@@ -55,12 +58,16 @@ export class WorkTold {
     return this.#clock?.().processMs;
   }
 
-  /** What was done since this was asked last: nothing where that is not known, or where it takes no time from the engine. */
+  /**
+   * What was done since this was asked last: nothing where that is not known, or where it takes no time from the
+   * engine.
+   */
   sinceLast(): { readonly processMs?: number; readonly linksMs?: number } {
     const before = this.#told;
     const now = this.#clock?.(this.#engine.threadMs?.()) ?? before;
     this.#told = now;
-    const since = (key: keyof ProcessWork): number | undefined => (now[key] === undefined ? undefined : now[key] - (before[key] ?? 0));
+    const since = (key: keyof ProcessWork): number | undefined =>
+      now[key] === undefined ? undefined : now[key] - (before[key] ?? 0);
     const [processMs = 0, mainMs, computeMs] = [since('processMs'), since('mainMs'), since('computeMs')];
     if (processMs === 0) return {};
     const linksMs = computeMs === undefined ? mainMs : Math.max(0, processMs - computeMs);

@@ -18,8 +18,17 @@ test('measured apart, a model is what it is when it is measured here', { timeout
   const { sequence, label } = modelOf(message, graph);
   const engine = await createComputeThread();
   const seenHere: string[] = [];
-  const options = { batchSizes: job.batchSizes, training: message.training, label, memoryBytes: undefined, clock: systemClock };
-  const here = await profileLayers(engine, sequence, { ...options, onProgress: (done, total) => seenHere.push(`${done}/${total}`) });
+  const options = {
+    batchSizes: job.batchSizes,
+    training: message.training,
+    label,
+    memoryBytes: undefined,
+    clock: systemClock,
+  };
+  const here = await profileLayers(engine, sequence, {
+    ...options,
+    onProgress: (done, total) => seenHere.push(`${done}/${total}`),
+  });
   await engine.close();
   const seen: string[] = [];
   const { profile } = startProfile(job, { engine: 'onnxruntime' }, (done, total) => seen.push(`${done}/${total}`));
@@ -28,13 +37,18 @@ test('measured apart, a model is what it is when it is measured here', { timeout
   assert.equal(apart.cached, false);
   assert.deepEqual(seen, seenHere);
   assert.deepEqual(Object.keys(apart.times).toSorted(), Object.keys(here.times).toSorted());
-  for (const [name, byBatch] of Object.entries(apart.times) as [string, number | readonly (number | readonly number[])[]][]) {
+  for (const [name, byBatch] of Object.entries(apart.times) as [
+    string,
+    number | readonly (number | readonly number[])[],
+  ][]) {
     for (const ms of [byBatch].flat(2)) assert.ok(Number.isFinite(ms) && ms >= 0, `${name}: ${ms} ms`);
   }
   assert.ok(apart.times.forwardMs.flat().every((ms) => ms > 0));
 });
 
-test('its errors are those that they were; one that is killed is told of, and the worker is not', { timeout }, async () => {
+test('its errors are those that they were; one that is killed is told of, and the worker is not', {
+  timeout,
+}, async () => {
   const broken = startProfile({ ...job, graph: graph.subarray(0, graph.length / 2) }, {}, () => {});
   await assert.rejects(broken.profile, InputError);
   const killed = startProfile(job, {}, () => killed.end());

@@ -1,5 +1,6 @@
-// Measures a model's layers in a process of its own. Trials leave holes in the C library's heap, 100 to 200 MiB, which would stay with the worker for as long
-// as it trains; and graphs are taken apart and put together there, not on the thread that moves bytes.
+// Measures a model's layers in a process of its own. Trials leave holes in the C library's heap, 100 to 200 MiB, which
+// would stay with the worker for as long as it trains; and graphs are taken apart and put together there, not on the
+// thread that moves bytes.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -43,7 +44,11 @@ export interface ProfileProcess {
 }
 
 /** Starts measuring on an engine of the same kind as the worker's own. */
-export function startProfile(job: ProfileJob, engine: ProfiledEngine, onProgress: (done: number, total: number) => void): ProfileProcess {
+export function startProfile(
+  job: ProfileJob,
+  engine: ProfiledEngine,
+  onProgress: (done: number, total: number) => void,
+): ProfileProcess {
   const child = fork(fileURLToPath(new URL('./profile-apart-entry.js', import.meta.url)), {
     serialization: 'advanced',
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
@@ -63,7 +68,9 @@ function resultOf(child: ChildProcess, onProgress: (done: number, total: number)
       else if ('failure' in reply) reject(fromFailure(reply.failure));
       else onProgress(reply.done, reply.total);
     });
-    child.once('error', (error) => reject(new RunError(`The process that measures the model could not be started: ${error.message}.`)));
+    child.once('error', (error) =>
+      reject(new RunError(`The process that measures the model could not be started: ${error.message}.`)),
+    );
     child.once('exit', (code, signal) => reject(new RunError(endText(code, signal))));
   });
 }

@@ -10,7 +10,10 @@ import { cacheFolder } from '../../storage/digits-cache.ts';
 import type { ProfileCache } from '../device/profiler.ts';
 import { toCoordinatorSchemas } from '../messages.ts';
 
-/** A cache for the device `slot` of this machine: several workers on one machine slow each other and keep profiles of their own. */
+/**
+ * A cache for the device `slot` of this machine: several workers on one machine slow each other and keep profiles of
+ * their own.
+ */
 export function profileCache(slot: string): ProfileCache {
   const quota = deviceFacts().cpuQuota?.cores.toFixed(3);
   const pathOf = (key: string): string => {

@@ -47,7 +47,11 @@ const wrong: readonly (readonly [string, readonly Frame[], RegExp])[] = [
   ],
   [
     'a weight of a size that the graph does not have',
-    [frame('model', { ...model, parameters: parameters.map((spec) => ({ ...spec, shape: [1e9, 1e9] })) }, [modelBytes])],
+    [
+      frame('model', { ...model, parameters: parameters.map((spec) => ({ ...spec, shape: [1e9, 1e9] })) }, [
+        modelBytes,
+      ]),
+    ],
     /does not read a.weight as float32\[1000000000,1000000000\]/,
   ],
   [
@@ -56,7 +60,11 @@ const wrong: readonly (readonly [string, readonly Frame[], RegExp])[] = [
     /cuts the model into other layers than the coordinator: both must run the same version/,
   ],
   ['connect before the model', [connectFrame], /The coordinator sent "connect" before a model\./],
-  ['profile before the model', [frame('profile', { batchSizes: [1] })], /The coordinator sent "profile" before a model\./],
+  [
+    'profile before the model',
+    [frame('profile', { batchSizes: [1] })],
+    /The coordinator sent "profile" before a model\./,
+  ],
   ['deploy before the model', [deployFrame], /The coordinator sent "deploy" before a model\./],
   ['state before the plan', [modelFrame, state[0] as Frame], /The coordinator sent state that nothing waits for\./],
   ['a round before the plan', [modelFrame, roundFrame], /The coordinator sent "round" before a plan\./],
@@ -123,12 +131,23 @@ const wrong: readonly (readonly [string, readonly Frame[], RegExp])[] = [
   ],
   [
     'a number that JSON does not know',
-    [modelFrame, deployFrame, ...state, frame('round', { round: 0, learningRate: Number.POSITIVE_INFINITY, replicate: false })],
+    [
+      modelFrame,
+      deployFrame,
+      ...state,
+      frame('round', { round: 0, learningRate: Number.POSITIVE_INFINITY, replicate: false }),
+    ],
     /sent a wrong "round" message: learningRate/,
   ],
   [
     'inputs of another shape',
-    [modelFrame, deployFrame, ...state, roundFrame, frame('input', undefined, [vector(10)], { epoch: 1, round: 0, microBatch: 0 })],
+    [
+      modelFrame,
+      deployFrame,
+      ...state,
+      roundFrame,
+      frame('input', undefined, [vector(10)], { epoch: 1, round: 0, microBatch: 0 }),
+    ],
     /The input 0 of \(feed\) should hold x as float32\[2,5\], not float32\[10\]\./,
   ],
   [
@@ -138,7 +157,11 @@ const wrong: readonly (readonly [string, readonly Frame[], RegExp])[] = [
       deployFrame,
       ...state,
       roundFrame,
-      frame('input', undefined, [tensor('int64', [2, 5], new Array(10).fill(0))], { epoch: 1, round: 0, microBatch: 0 }),
+      frame('input', undefined, [tensor('int64', [2, 5], new Array(10).fill(0))], {
+        epoch: 1,
+        round: 0,
+        microBatch: 0,
+      }),
     ],
     /should hold x as float32\[2,5\], not int64\[2,5\]/,
   ],
@@ -153,7 +176,11 @@ const wrong: readonly (readonly [string, readonly Frame[], RegExp])[] = [
     ],
     /should hold 1 tensors, not 2\./,
   ],
-  ['the same input twice', [modelFrame, deployFrame, ...state, feed('input', 1), feed('input', 1)], /sent input 1 of round 0 twice/],
+  [
+    'the same input twice',
+    [modelFrame, deployFrame, ...state, feed('input', 1), feed('input', 1)],
+    /sent input 1 of round 0 twice/,
+  ],
 ];
 
 for (const [what, frames, expected] of wrong) {
@@ -206,7 +233,9 @@ for (const [what, bad, expected] of wrongFromPeer) {
   });
 }
 
-test('700 messages with one thing wrong: the worker ends with a reason, and never throws', { timeout: 120_000 }, async () => {
+test('700 messages with one thing wrong: the worker ends with a reason, and never throws', {
+  timeout: 120_000,
+}, async () => {
   const script: readonly Frame[] = [
     modelFrame,
     connectFrame,

@@ -58,18 +58,27 @@ test('copies from two devices come in piece by piece, and are whole each by itse
   replicas.end('a', { round: 5, layers: ranges.a }, { count: 1, base: 3 });
   assert.deepEqual(new Set(names(replicas, 5, [0, layerCount])), new Set(ofA.map(({ name }) => name)));
   replicas.interrupt();
-  assert.throws(() => replicas.end('c', { round: 5, layers: ranges.c }, { count: 1, base: 3 }), /c sent 0 pieces of a copy and said 1/);
+  assert.throws(
+    () => replicas.end('c', { round: 5, layers: ranges.c }, { count: 1, base: 3 }),
+    /c sent 0 pieces of a copy and said 1/,
+  );
   assert.deepEqual(replicas.rounds, [3, 5]);
 });
 
 test('what is not of the announced layers, or comes twice, is refused', () => {
   const replicas = new Replicas(new Catalog(sequence));
   const [{ value, ...entry }] = piecesOf('a') as [Piece];
-  assert.throws(() => replicas.add('c', { round: 0, layers: ranges.c }, entry, value), /c sent the parameter .* for a copy of layers 2 to/);
+  assert.throws(
+    () => replicas.add('c', { round: 0, layers: ranges.c }, entry, value),
+    /c sent the parameter .* for a copy of layers 2 to/,
+  );
   replicas.add('a', { round: 0, layers: ranges.a }, entry, value);
   assert.throws(
     () => replicas.add('a', { round: 0, layers: ranges.a }, entry, value),
     /a sent the parameter .* for a copy of layers 0 to 2/,
   );
-  assert.throws(() => replicas.end('a', { round: 0, layers: ranges.a }, { count: 1, base: -1 }), /a sent a copy without /);
+  assert.throws(
+    () => replicas.end('a', { round: 0, layers: ranges.a }, { count: 1, base: -1 }),
+    /a sent a copy without /,
+  );
 });

@@ -1,5 +1,5 @@
-// Copies of other devices' stages (Asteroid §3.4, topology-driven replication), kept outside the engine until newer ones are complete everywhere. A copy
-// that is coming in does not touch the one before.
+// Copies of other devices' stages (Asteroid §3.4, topology-driven replication), kept outside the engine until newer
+// ones are complete everywhere. A copy that is coming in does not touch the one before.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
@@ -21,7 +21,10 @@ export class Replicas {
     this.#catalog = catalog;
   }
 
-  /** A piece of the copy of layers [first, end) after `round` rounds. Throws ProtocolError where it is not of them, or came before. */
+  /**
+   * A piece of the copy of layers [first, end) after `round` rounds. Throws ProtocolError where it is not of them, or
+   * came before.
+   */
   add(
     from: string,
     { round, layers }: { round: number; layers: LayerRange },
@@ -34,19 +37,30 @@ export class Replicas {
     this.#incoming.set(from, { round, copy });
     const key = entryKey(entry);
     if (value === undefined || layer < layers[0] || layer >= layers[1] || copy.has(key))
-      throw new ProtocolError(`${from} sent the ${entry.role} ${entry.name} for a copy of layers ${layers[0]} to ${layers[1]}.`);
+      throw new ProtocolError(
+        `${from} sent the ${entry.role} ${entry.name} for a copy of layers ${layers[0]} to ${layers[1]}.`,
+      );
     copy.set(key, { ...entry, value });
   }
 
-  /** The copy is whole, with what has not changed since `base` (−1: nothing). Throws ProtocolError where something is missing. */
-  end(from: string, { round, layers }: { round: number; layers: LayerRange }, { count, base }: { count: number; base: number }): void {
+  /**
+   * The copy is whole, with what has not changed since `base` (−1: nothing). Throws ProtocolError where something is
+   * missing.
+   */
+  end(
+    from: string,
+    { round, layers }: { round: number; layers: LayerRange },
+    { count, base }: { count: number; base: number },
+  ): void {
     const known = this.#incoming.get(from);
     const incoming = known?.round === round ? known.copy : new Map<string, StateEntry>();
     this.#incoming.delete(from);
-    if (incoming.size !== count) throw new ProtocolError(`${from} sent ${incoming.size} pieces of a copy and said ${count}.`);
+    if (incoming.size !== count)
+      throw new ProtocolError(`${from} sent ${incoming.size} pieces of a copy and said ${count}.`);
     const names = this.#catalog.names(layers);
     const former = base < 0 ? new Map<string, StateEntry>() : this.#complete.get(base);
-    for (const [key, entry] of former ?? []) if (names.has(ownerName(entry)) && !incoming.has(key)) incoming.set(key, entry);
+    for (const [key, entry] of former ?? [])
+      if (names.has(ownerName(entry)) && !incoming.has(key)) incoming.set(key, entry);
     const found = new Set([...incoming.values()].filter(({ role }) => role !== 'optimizer').map(({ name }) => name));
     const missing = [...names].filter((name) => !found.has(name));
     if (missing.length > 0) throw new ProtocolError(`${from} sent a copy without ${missing.slice(0, 3).join(', ')}.`);

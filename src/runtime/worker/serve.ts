@@ -1,4 +1,5 @@
-// A worker's life with one coordinator: it serves, and where the link breaks and nobody had ended the run, tries again, ever more slowly.
+// A worker's life with one coordinator: it serves, and where the link breaks and nobody had ended the run, tries again,
+// ever more slowly.
 
 import type { Clock } from '../../clock.ts';
 import { RunError } from '../../errors.ts';
@@ -25,7 +26,10 @@ export interface ServeOptions {
 const firstRetryMs = 500;
 const maxRetryMs = 5_000;
 
-/** Serves until the run ends or the coordinator stays away. Rejects where the first attempt does, or something is wrong with this device. */
+/**
+ * Serves until the run ends or the coordinator stays away. Rejects where the first attempt does, or something is wrong
+ * with this device.
+ */
 export async function serveToTheEnd(attempt: () => Promise<Served>, options: ServeOptions): Promise<WorkerEnd> {
   let served = await attempt();
   while (served.lost) {

@@ -76,7 +76,10 @@ export async function* guarded(entries: AsyncGenerator<StateEntry>, failure: Fai
   }
 }
 
-/** Entries of which the first, and what is read ahead with it, is asked for now: an engine that compiles in the meantime answers only afterwards. */
+/**
+ * Entries of which the first, and what is read ahead with it, is asked for now: an engine that compiles in the meantime
+ * answers only afterwards.
+ */
 export class EarlyEntries {
   readonly #entries: AsyncGenerator<StateEntry>;
   readonly #first: Promise<IteratorResult<StateEntry, void>>;

@@ -32,7 +32,10 @@ const control: ModelMessage = {
 const modelFrame = message('model', control, [bytes]);
 const predicted = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };
 const whole: Plan = { ...handPlan({ schedule: '1f1b', cuts: [], shares: [[2]], microBatchCount: 2 }, 4), predicted };
-const halves: Plan = { ...handPlan({ schedule: 'zb-h1', cuts: [2], shares: [[2], [2]], microBatchCount: 2 }, 4), predicted };
+const halves: Plan = {
+  ...handPlan({ schedule: 'zb-h1', cuts: [2], shares: [[2], [2]], microBatchCount: 2 }, 4),
+  predicted,
+};
 
 interface MemoryStore extends StageStore {
   readonly kept: Map<string, Buffer>;
@@ -90,7 +93,11 @@ test('a worker that hears of a layout that may come keeps the very bytes that co
   });
   const end = runWorker({
     ...{ name: 'a', coordinator: link, clock: systemClock, engine, stageStore: store },
-    createNetwork: async () => ({ url: 'memory://a', connect: () => Promise.reject(new Error('nobody calls')), close: async () => {} }),
+    createNetwork: async () => ({
+      url: 'memory://a',
+      connect: () => Promise.reject(new Error('nobody calls')),
+      close: async () => {},
+    }),
   });
   void coordinator.send(modelFrame);
   await until('ready');
@@ -125,7 +132,11 @@ test('stages are translated one after the other, each once; what is given up is 
   const ahead = new StagesAhead({ engine, store, memoryBytes: undefined, spareBytes: () => 2 ** 29 });
   const model = receiveModel(control, modelFrame);
   const [first, second] = [programOf(model, halves, 'a'), programOf(model, halves, 'b')];
-  await Promise.all([ahead.add(model, first, halves), ahead.add(model, second, halves), ahead.add(model, first, halves)]);
+  await Promise.all([
+    ahead.add(model, first, halves),
+    ahead.add(model, second, halves),
+    ahead.add(model, first, halves),
+  ]);
   assert.equal(store.kept.size, 2);
   assert.equal(store.found.length, 1);
   const left = ahead.add(model, programOf(model, whole, 'a'), whole);
@@ -135,7 +146,9 @@ test('stages are translated one after the other, each once; what is given up is 
   await engine.close();
 });
 
-test('where there is memory for it the engine has the stage before it is needed, and makes nothing when it is', { timeout }, async () => {
+test('where there is memory for it the engine has the stage before it is needed, and makes nothing when it is', {
+  timeout,
+}, async () => {
   for (const [spareBytes, readyCount] of [
     [2 ** 31, 1],
     [2 ** 29, 0],
@@ -153,7 +166,11 @@ test('where there is memory for it the engine has the stage before it is needed,
     await ahead.add(model, programOf(model, whole, 'a'), whole);
     const before = compileCount;
     assert.equal(before > 0, readyCount === 1);
-    const stage = await createStage(engine, stageOptionsOf(model, programOf(model, whole, 'a'), whole, undefined), store);
+    const stage = await createStage(
+      engine,
+      stageOptionsOf(model, programOf(model, whole, 'a'), whole, undefined),
+      store,
+    );
     assert.equal(compileCount > before, readyCount === 0);
     stage.dispose();
     await ahead.close();

@@ -1,6 +1,7 @@
-// Stages that this device would run in other layouts, made before any is needed: after a loss all wait for the slowest device to compile. A thread of its own
-// translates them, beside the work, one stage at a time, and keeps the result where compiling looks first; the engine then makes its sessions of it, which
-// holds up a round once, and keeps them for as long as there is memory for it.
+// Stages that this device would run in other layouts, made before any is needed: after a loss all wait for the slowest
+// device to compile. A thread of its own translates them, beside the work, one stage at a time, and keeps the result
+// where compiling looks first; the engine then makes its sessions of it, which holds up a round once, and keeps them
+// for as long as there is memory for it.
 
 import { Worker } from 'node:worker_threads';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -12,7 +13,10 @@ import { stageKey } from '../device/stage-key.ts';
 import type { ModelMessage } from '../messages.ts';
 import { type Model, stageOptionsOf } from './model.ts';
 
-/** What the thread is given. It answers with the pieces of the bundle (stage-bundle.ts), or ends without a word where the stage cannot be translated. */
+/**
+ * What the thread is given. It answers with the pieces of the bundle (stage-bundle.ts), or ends without a word where
+ * the stage cannot be translated.
+ */
 export interface StageJob {
   readonly message: ModelMessage;
   /** The graph, as the coordinator sent it. */
@@ -32,7 +36,10 @@ export interface StagesAheadOptions {
   spareBytes?(): number;
 }
 
-/** Of what is made in translating little lives long: four times as much room for what is young is 20 to 50 MiB more on the device, and no faster. */
+/**
+ * Of what is made in translating little lives long: four times as much room for what is young is 20 to 50 MiB more on
+ * the device, and no faster.
+ */
 const youngHeapMiB = 8;
 /** With less memory than this to spare, a stage is translated when it is needed. */
 const leastSpareBytes = 2 ** 28;
@@ -51,9 +58,13 @@ export class StagesAhead {
     this.#options = options;
   }
 
-  /** The stage that this device would run as `device` of a plan. Resolves when it is kept, or cannot be: then it is made, and fails, when it is needed. */
+  /**
+   * The stage that this device would run as `device` of a plan. Resolves when it is kept, or cannot be: then it is
+   * made, and fails, when it is needed.
+   */
   add(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
-    this.#done = this.#done.then(() => this.#prepare(model, device, plan)).catch(() => {}); // it is made, and fails, when it is needed
+    // it is made, and fails, when it is needed
+    this.#done = this.#done.then(() => this.#prepare(model, device, plan)).catch(() => {});
     return this.#done;
   }
 

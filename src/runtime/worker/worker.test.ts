@@ -57,12 +57,18 @@ test('a model is measured elsewhere where that can be, within what the process l
   timeout,
 }, async () => {
   const known = new Map<string, MeasuredProfile>();
-  const profileCache: ProfileCache = { read: async (key) => known.get(key), write: async (key, profile) => void known.set(key, profile) };
+  const profileCache: ProfileCache = {
+    read: async (key) => known.get(key),
+    write: async (key, profile) => void known.set(key, profile),
+  };
   const found: MeasuredProfile = { layers: [], times: { forwardMs: [], backwardMs: [] }, cached: false };
   const jobs: ProfileJob[] = [];
   const ended: number[] = [];
   /** A worker that is asked for a profile at these sizes. */
-  const asked = async (batchSizes: readonly number[], measured: Promise<MeasuredProfile>): Promise<readonly Frame[]> => {
+  const asked = async (
+    batchSizes: readonly number[],
+    measured: Promise<MeasuredProfile>,
+  ): Promise<readonly Frame[]> => {
     const [coordinator, link] = createMemoryLinks('coordinator', 'a');
     const received: Frame[] = [];
     const engine = createReferenceEngine();
@@ -80,7 +86,14 @@ test('a model is measured elsewhere where that can be, within what the process l
       connect: () => measured as never,
       close: async () => {},
     });
-    const worker = { name: 'a', coordinator: link, clock: hasty, engine, memoryBytes: (processMiB + 100) * 2 ** 20, createNetwork };
+    const worker = {
+      name: 'a',
+      coordinator: link,
+      clock: hasty,
+      engine,
+      memoryBytes: (processMiB + 100) * 2 ** 20,
+      createNetwork,
+    };
     const end = runWorker({ ...worker, profileCache, startProfile });
     for (const sent of [modelFrame, frame('profile', { batchSizes })]) void coordinator.send(sent);
     assert.deepEqual(await end, { clean: true, reason: 'the run is over' });
@@ -116,12 +129,17 @@ test('a link to the coordinator that is lost ends the worker, whatever it is at'
       coordinator: link,
       clock: hasty,
       engine,
-      createNetwork: async () => ({ url: '', connect: () => Promise.reject(new RunError('no')), close: async () => {} }),
+      createNetwork: async () => ({
+        url: '',
+        connect: () => Promise.reject(new RunError('no')),
+        close: async () => {},
+      }),
     });
     coordinator.receive(() => {});
     for (const one of frames) {
       void coordinator.send(one, 'control');
-      if (one === modelFrame || one === deployFrame) for (let turn = 0; turn < 30; turn++) await new Promise(setImmediate);
+      if (one === modelFrame || one === deployFrame)
+        for (let turn = 0; turn < 30; turn++) await new Promise(setImmediate);
     }
     for (let turn = 0; turn < 30; turn++) await new Promise(setImmediate);
     cut(coordinator, link);
@@ -139,11 +157,14 @@ test('more data than may wait ends the link', { timeout }, async () => {
   worker.send(deployFrame, ...state);
   await worker.until('deployed');
   const quarterMiB = vector(2 ** 16);
-  for (let index = 0; index < 8; index++) worker.send(frame('input', undefined, [quarterMiB], { epoch: 1, round: 9, microBatch: index }));
+  for (let index = 0; index < 8; index++)
+    worker.send(frame('input', undefined, [quarterMiB], { epoch: 1, round: 9, microBatch: index }));
   assert.match((await worker.end).reason, /sent more than the \d+ bytes, or 100000 frames, that may wait here/);
 });
 
-test('data of another epoch is dropped: it neither fills the mailbox nor stands for the right data', { timeout }, async () => {
+test('data of another epoch is dropped: it neither fills the mailbox nor stands for the right data', {
+  timeout,
+}, async () => {
   const worker = start();
   worker.send(modelFrame);
   await worker.until('ready');
@@ -151,7 +172,8 @@ test('data of another epoch is dropped: it neither fills the mailbox nor stands 
   await worker.until('deployed');
   const mebibyte = vector(2 ** 18);
   for (const epoch of [0, 2, 4_000_000_000]) {
-    for (let index = 0; index < 20; index++) worker.send(frame('input', undefined, [mebibyte], { epoch, round: 0, microBatch: index % 2 }));
+    for (let index = 0; index < 20; index++)
+      worker.send(frame('input', undefined, [mebibyte], { epoch, round: 0, microBatch: index % 2 }));
   }
   worker.send(roundFrame, ...data);
   const late = (await worker.until('prepared')).control as { lossSum: number };
@@ -190,7 +212,8 @@ test('a gradient of another epoch from a peer is dropped', { timeout }, async ()
   worker.send(roundFrame, ...data);
   const gradient = tensor('float32', [2, 7], new Array(14).fill(1));
   await peer.send(frame('gradient', undefined, [vector(3)], { epoch: 7, round: 0, microBatch: 0 }));
-  for (const microBatch of [0, 1]) await peer.send(frame('gradient', undefined, [gradient], { epoch: 1, round: 0, microBatch }));
+  for (const microBatch of [0, 1])
+    await peer.send(frame('gradient', undefined, [gradient], { epoch: 1, round: 0, microBatch }));
   const { squaredNorm } = (await worker.until('prepared')).control as { squaredNorm: number };
   assert.ok(squaredNorm > 0);
   worker.send(frame('end', { reason: 'done' }));

@@ -1,8 +1,10 @@
-// A worker: one device's part of a run. It does what the coordinator's messages say, one after the other, and lets pipeline data flow beside them into
-// the mailbox. It ends when the coordinator ends the run or the link to it is lost; nothing of the run outlives it.
+// A worker: one device's part of a run. It does what the coordinator's messages say, one after the other, and lets
+// pipeline data flow beside them into the mailbox. It ends when the coordinator ends the run or the link to it is lost;
+// nothing of the run outlives it.
 //
-// A new layout interrupts whatever is going on: the round is given up, the state returns to the version that the coordinator names, layers travel, and
-// what was before is kept until it is released (layout.ts). A lost peer is reported and waited out: the coordinator decides what follows.
+// A new layout interrupts whatever is going on: the round is given up, the state returns to the version that the
+// coordinator names, layers travel, and what was before is kept until it is released (layout.ts). A lost peer is
+// reported and waited out: the coordinator decides what follows.
 
 import { defined, unreachable } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
@@ -72,7 +74,9 @@ export interface WorkerOptions {
   readonly memoryBytes?: number;
   /** Compiles the stage that computes. Default: on `engine`. */
   createStage?(options: StageOptions): Promise<StagePort>;
-  /** Reads the model that the coordinator sent. Default: its graph, cut into layers. Throws ProtocolError or InputError. */
+  /**
+   * Reads the model that the coordinator sent. Default: its graph, cut into layers. Throws ProtocolError or InputError.
+   */
   readModel?(message: ModelMessage, frame: Frame): LayerSequence;
   /** Default: those of this process. */
   readonly meters?: ProcessMeters;
@@ -84,7 +88,10 @@ export interface WorkerOptions {
 export interface WorkerEnd {
   /** True when the coordinator said so. */
   readonly clean: boolean;
-  /** True when the link to the coordinator ended without a word: it may have given up a device that was only away, or be started again. */
+  /**
+   * True when the link to the coordinator ended without a word: it may have given up a device that was only away, or be
+   * started again.
+   */
   readonly lost?: boolean;
   readonly reason: string;
 }
@@ -140,7 +147,11 @@ class Worker {
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>
-      this.#end({ clean: false, lost: true, reason: end.clean ? end.reason : `the coordinator is gone: ${end.reason}` }),
+      this.#end({
+        clean: false,
+        lost: true,
+        reason: end.clean ? end.reason : `the coordinator is gone: ${end.reason}`,
+      }),
     );
   }
 
@@ -180,7 +191,12 @@ class Worker {
     this.#stopHeartbeat();
     this.#meters.stop();
     this.#mailbox.fail(new RunError(reason));
-    await Promise.all([this.#peers.close(reason), this.#network?.close(), this.#options.coordinator.close(reason), this.#ahead?.close()]);
+    await Promise.all([
+      this.#peers.close(reason),
+      this.#network?.close(),
+      this.#options.coordinator.close(reason),
+      this.#ahead?.close(),
+    ]);
     this.#model?.layouts.dispose();
   }
 
@@ -209,7 +225,9 @@ class Worker {
       case 'probe':
         return void this.#send('alive', {}).catch(() => {}); // a lost link ends the run by itself
       case 'measure-link':
-        return void this.#measureAgain(received.control.peer).catch((error: unknown) => this.#session.failure.fail(error));
+        return void this.#measureAgain(received.control.peer).catch((error: unknown) =>
+          this.#session.failure.fail(error),
+        );
       case 'gone':
         this.#gone.add(received.control.peer);
         return this.#peers.gone(received.control.peer);
@@ -224,12 +242,16 @@ class Worker {
         break;
       default:
     }
-    if (this.#queue.length >= 100_000) throw new ProtocolError('The coordinator sent more messages than may wait here.');
+    if (this.#queue.length >= 100_000)
+      throw new ProtocolError('The coordinator sent more messages than may wait here.');
     this.#queue.push(received);
     this.#wake();
   }
 
-  /** A frame from a peer: of the layout in force it is used, of a later one it waits, of an earlier one it is late and dropped. */
+  /**
+   * A frame from a peer: of the layout in force it is used, of a later one it waits, of an earlier one it is late and
+   * dropped.
+   */
   #fromPeer(from: string, frame: Frame): void {
     if (frame.epoch > this.#session.epoch) {
       const { catalog, sequence } = earlier(this.#model, 'deploy', 'a model');
@@ -248,7 +270,8 @@ class Worker {
       case 'replica-end': {
         const { layers } = this.#copyFrom(from, frame.round);
         this.#replicas().end(from, { round: frame.round, layers }, received.control);
-        void this.#send('replicated', { round: frame.round, layers }).catch(() => {}); // a lost link ends the run by itself
+        // a lost link ends the run by itself
+        void this.#send('replicated', { round: frame.round, layers }).catch(() => {});
         return;
       }
       default:
@@ -278,7 +301,8 @@ class Worker {
   /** What a copy from this peer is of. */
   #copyFrom(from: string, round: number): { readonly round: number; readonly layers: LayerRange } {
     const kept = this.#session.topology?.kept.find(({ owner }) => owner === from);
-    if (kept === undefined || round < 0) throw new ProtocolError(`${from} sent a copy of its stage, which this device does not keep.`);
+    if (kept === undefined || round < 0)
+      throw new ProtocolError(`${from} sent a copy of its stage, which this device does not keep.`);
     return { round, layers: kept.layers };
   }
 
@@ -346,7 +370,9 @@ class Worker {
 
   async #setModel(control: ModelMessage, frame: Frame): Promise<void> {
     this.#model = receiveModel(control, frame, this.#options.readModel);
-    this.#network ??= await this.#options.createNetwork(this.#options.name, control.peerToken, (link) => this.#peers.accept(link));
+    this.#network ??= await this.#options.createNetwork(this.#options.name, control.peerToken, (link) =>
+      this.#peers.accept(link),
+    );
     await this.#send('ready', { listenUrl: this.#network.url });
   }
 
@@ -377,12 +403,19 @@ class Worker {
     const model = earlier(this.#model, 'profile', 'a model');
     const { sequence, label, message: control } = model;
     const subject = { engineName: engine.name, sequence, batchSizes, training: control.training, label };
-    await this.#send('profiled', await this.#guard(cachedProfile(profileCache, subject, () => this.#measureModel(model, batchSizes))));
+    await this.#send(
+      'profiled',
+      await this.#guard(cachedProfile(profileCache, subject, () => this.#measureModel(model, batchSizes))),
+    );
   }
 
-  async #measureModel({ message: control, graph, sequence, label }: Model, batchSizes: readonly number[]): Promise<MeasuredProfile> {
+  async #measureModel(
+    { message: control, graph, sequence, label }: Model,
+    batchSizes: readonly number[],
+  ): Promise<MeasuredProfile> {
     const { engine, clock, memoryBytes, startProfile, processWork } = this.#options;
-    const onProgress = (done: number, total: number): void => void this.#send('profile-progress', { done, total }).catch(() => {}); // a lost link ends the run by itself
+    const onProgress = (done: number, total: number): void =>
+      void this.#send('profile-progress', { done, total }).catch(() => {}); // a lost link ends the run by itself
     if (startProfile === undefined || graph === undefined) {
       return profileLayers(engine, sequence, {
         batchSizes,
@@ -394,7 +427,12 @@ class Worker {
         onProgress,
       });
     }
-    const job = { message: control, graph, batchSizes, memoryBytes: memoryBytes && trainingMiB(memoryBytes / bytesInMiB) * bytesInMiB };
+    const job = {
+      message: control,
+      graph,
+      batchSizes,
+      memoryBytes: memoryBytes && trainingMiB(memoryBytes / bytesInMiB) * bytesInMiB,
+    };
     const { profile, end } = startProfile(job, onProgress);
     try {
       return await this.#guard(profile);
@@ -403,14 +441,20 @@ class Worker {
     }
   }
 
-  /** A layout has been announced: whatever waits for the one before gives up, and what peers send for the new one finds its place. */
+  /**
+   * A layout has been announced: whatever waits for the one before gives up, and what peers send for the new one finds
+   * its place.
+   */
   #supersede({ plan, moves, stateCount }: ToWorker['deploy'], epoch: number): void {
     const { sequence, catalog, replicas } = earlier(this.#model, 'deploy', 'a model');
     const { name } = this.#options;
     const device = checkedProgram(plan, sequence, name);
     const topology = device && topologyOf(plan, device);
     const ours = moves.filter(({ to }) => to === name);
-    const partners = new Set([...(topology?.peers ?? []), ...moves.filter(({ from }) => from === name).map(({ to }) => to)]);
+    const partners = new Set([
+      ...(topology?.peers ?? []),
+      ...moves.filter(({ from }) => from === name).map(({ to }) => to),
+    ]);
     for (const { from } of ours) if (from !== null) partners.add(from);
     const before = this.#session;
     this.#session = {
@@ -432,7 +476,9 @@ class Worker {
     for (const { from, frame } of this.#early.take()) this.#fromPeer(from, frame);
   }
 
-  /** Establishes the announced layout: everyone sends what others need, gets what it lacks, and says when that is done. */
+  /**
+   * Establishes the announced layout: everyone sends what others need, gets what it lacks, and says when that is done.
+   */
   async #deploy({ plan, round, moves, peers }: ToWorker['deploy']): Promise<void> {
     const { name } = this.#options;
     const model = earlier(this.#model, 'deploy', 'a model');
@@ -462,8 +508,15 @@ class Worker {
     this.#mailbox = new Mailbox(0);
   }
 
-  /** The stage of the new layout: the one that is here already, if it computes the same, else a new one with what this device has of its state. */
-  async #establish(device: DeviceProgram, plan: Plan, { round, arriving }: { round: number; arriving: readonly Move[] }): Promise<void> {
+  /**
+   * The stage of the new layout: the one that is here already, if it computes the same, else a new one with what this
+   * device has of its state.
+   */
+  async #establish(
+    device: DeviceProgram,
+    plan: Plan,
+    { round, arriving }: { round: number; arriving: readonly Move[] },
+  ): Promise<void> {
     const model = earlier(this.#model, 'deploy', 'a model');
     const { catalog, layouts } = model;
     const { arrivals, failure } = this.#session;
@@ -489,7 +542,8 @@ class Worker {
       }
     }
     const { stage } = defined(layouts.current, 'the layout');
-    // A stage that goes on has all that it needs, whatever others were told to send: it may have been whole before the coordinator knew.
+    // A stage that goes on has all that it needs, whatever others were told to send: it may have been whole before the
+    // coordinator knew.
     arrivals?.deliver(same === undefined ? (entry) => stage.load(entry) : () => {});
   }
 
@@ -539,13 +593,15 @@ class Worker {
   }
 
   /**
-   * Queues a round, waits until the one before has committed, and prepares when it is computed. Without clipping the update is queued at once, and the next
-   * round behind it, while the sums are on their way and the coordinator decides; the state before is kept until it has.
+   * Queues a round, waits until the one before has committed, and prepares when it is computed. Without clipping the
+   * update is queued at once, and the next round behind it, while the sums are on their way and the coordinator
+   * decides; the state before is kept until it has.
    */
   async #runRound({ round, learningRate, replicate }: ToWorker['round']): Promise<void> {
     const layout = this.#running('round');
     this.#meters.start();
-    // What goes on in the background of a round that was given up must not touch the next layout's: neither its mail nor its word.
+    // What goes on in the background of a round that was given up must not touch the next layout's: neither its mail
+    // nor its word.
     const session = this.#session;
     const mailbox = this.#mailbox;
     const step = round + 1;
@@ -632,14 +688,15 @@ class Worker {
   }
 
   /**
-   * A peer's link may end a moment before the coordinator says why, or while the peer lives: only the coordinator decides what a loss means. Peers that
-   * this device has nothing to do with go their way.
+   * A peer's link may end a moment before the coordinator says why, or while the peer lives: only the coordinator
+   * decides what a loss means. Peers that this device has nothing to do with go their way.
    */
   #peerLost(peer: string, { reason, isFault }: LostLink): void {
     const { partners, lostPeers } = this.#session;
     if (!partners.has(peer) || lostPeers.has(peer)) return;
     lostPeers.add(peer);
-    void this.#send('lost-peer', { peer, reason: reason.slice(0, 1000), isFault }).catch(() => {}); // a lost link ends the run by itself
+    // a lost link ends the run by itself
+    void this.#send('lost-peer', { peer, reason: reason.slice(0, 1000), isFault }).catch(() => {});
   }
 
   /** A failure that a lost peer explains is not this device's: it waits for what the coordinator decides. */
@@ -651,9 +708,13 @@ class Worker {
     }
   }
 
-  /** After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss as its own end. */
+  /**
+   * After a lost peer the coordinator decides; it is given some time to say so before this worker reports the loss as
+   * its own end.
+   */
   async #waitForVerdict(error: unknown): Promise<never> {
-    if (error instanceof ProtocolError && error.peer !== undefined) this.#peerLost(error.peer, { reason: error.message, isFault: true });
+    if (error instanceof ProtocolError && error.peer !== undefined)
+      this.#peerLost(error.peer, { reason: error.message, isFault: true });
     else if (!(error instanceof RunError)) throw error;
     const { promise, cancel } = timeout(this.#options.clock, verdictMs);
     try {

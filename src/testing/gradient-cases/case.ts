@@ -19,7 +19,10 @@ export interface Configuration {
 }
 
 /** A generator from an arbitrary configuration and a function that builds its case. */
-export function cases<T>(arbitrary: fc.Arbitrary<T>, build: (config: T, random: Random) => GradientCase): CaseGenerator {
+export function cases<T>(
+  arbitrary: fc.Arbitrary<T>,
+  build: (config: T, random: Random) => GradientCase,
+): CaseGenerator {
   return {
     arbitrary: fc.record({ seed: fc.nat(999_999), config: arbitrary }),
     build: ({ seed, config }) => build(config as T, createRandom(seed)),
@@ -27,7 +30,12 @@ export function cases<T>(arbitrary: fc.Arbitrary<T>, build: (config: T, random: 
 }
 
 /** A node with outputs y0, y1, … */
-export function nodeOf(operator: string, inputs: readonly string[], attributes: Attributes = {}, outputCount = 1): Node {
+export function nodeOf(
+  operator: string,
+  inputs: readonly string[],
+  attributes: Attributes = {},
+  outputCount = 1,
+): Node {
   return {
     operator,
     domain: '',
@@ -48,7 +56,9 @@ export function shapes(least: number, most: number): fc.Arbitrary<number[]> {
   return fc.array(dimension(), { minLength: least, maxLength: most });
 }
 
-/** `count` shapes that broadcast together: each is a common shape with some dimensions 1 and some leading ones left out. */
+/**
+ * `count` shapes that broadcast together: each is a common shape with some dimensions 1 and some leading ones left out.
+ */
 export function broadcastShapes(count: number, most = 3): fc.Arbitrary<number[][]> {
   return shapes(0, most).chain((common) =>
     fc.tuple(
@@ -92,12 +102,19 @@ export function distinct(random: Random, ...wanted: readonly (readonly number[])
     tensor(
       'float64',
       shape,
-      Array.from({ length: elementCount(shape) }, () => 0.05 * ((order[next++] as number) - total / 2) + 0.01 * random.uniform()),
+      Array.from(
+        { length: elementCount(shape) },
+        () => 0.05 * ((order[next++] as number) - total / 2) + 0.01 * random.uniform(),
+      ),
     ),
   );
 }
 
 /** A vector or tensor of int64. */
-export function indices(shape: readonly number[], values: readonly number[], type: 'int64' | 'int32' = 'int64'): Tensor {
+export function indices(
+  shape: readonly number[],
+  values: readonly number[],
+  type: 'int64' | 'int32' = 'int64',
+): Tensor {
   return tensor(type, shape, values);
 }

@@ -13,10 +13,20 @@ const positive: Values = (random, shape) => between(random, shape, 0.2, 3);
 const unit: Values = (random, shape) => between(random, shape, -0.9, 0.9);
 
 /** One input; each attribute has one of the given values. */
-function unary(operator: string, values: Values, attributes: Readonly<Record<string, readonly number[]>> = {}): CaseGenerator {
-  const choices = Object.fromEntries(Object.entries(attributes).map(([name, choice]) => [name, fc.constantFrom(...choice)]));
+function unary(
+  operator: string,
+  values: Values,
+  attributes: Readonly<Record<string, readonly number[]>> = {},
+): CaseGenerator {
+  const choices = Object.fromEntries(
+    Object.entries(attributes).map(([name, choice]) => [name, fc.constantFrom(...choice)]),
+  );
   return cases(fc.record({ shape: shapes(0, 3), attributes: fc.record(choices) }), (config, random) => ({
-    node: nodeOf(operator, ['x'], Object.fromEntries(Object.entries(config.attributes).map(([name, value]) => [name, float(value)]))),
+    node: nodeOf(
+      operator,
+      ['x'],
+      Object.fromEntries(Object.entries(config.attributes).map(([name, value]) => [name, float(value)])),
+    ),
     inputs: { x: values(random, config.shape) },
     differentiable: ['x'],
   }));
@@ -95,7 +105,9 @@ export const elementwiseCases: Readonly<Record<string, CaseGenerator>> = {
         node: nodeOf('Clip', names),
         inputs: {
           x: between(random, config.shape, -2, 2, away),
-          ...Object.fromEntries(given.map((name) => [name, tensor('float64', config.boundShape, [bounds[name] as number])])),
+          ...Object.fromEntries(
+            given.map((name) => [name, tensor('float64', config.boundShape, [bounds[name] as number])]),
+          ),
         },
         constants: given.filter((name) => !differentiable.includes(name)),
         differentiable: differentiable.length === 0 ? ['x'] : differentiable,
@@ -125,7 +137,9 @@ export const elementwiseCases: Readonly<Record<string, CaseGenerator>> = {
       return { node, inputs: { x: between(random, shape, -4, 4, away) }, differentiable: ['x'] };
     },
   ),
-  HardSwish: unary('HardSwish', (random, shape) => between(random, shape, -5, 5, (x) => Math.abs(Math.abs(x) - 3) > 0.01)),
+  HardSwish: unary('HardSwish', (random, shape) =>
+    between(random, shape, -5, 5, (x) => Math.abs(Math.abs(x) - 3) > 0.01),
+  ),
   Identity: unary('Identity', any),
   LeakyRelu: unary('LeakyRelu', awayFromZero, { alpha: [0.01, 0.5, 0, -0.5] }),
   Log: unary('Log', positive),
@@ -173,17 +187,29 @@ export const elementwiseCases: Readonly<Record<string, CaseGenerator>> = {
   ),
   Pow: cases(
     fc.oneof(
-      fc.record({ shapes: broadcastShapes(2), exponent: fc.constant(undefined), type: fc.constant<'float64'>('float64') }),
+      fc.record({
+        shapes: broadcastShapes(2),
+        exponent: fc.constant(undefined),
+        type: fc.constant<'float64'>('float64'),
+      }),
       fc.record({
         shapes: broadcastShapes(2),
         exponent: fc.constantFrom(2, 3, 1, 0, -1, 4),
         type: fc.constantFrom<'float64' | 'int64'>('float64', 'int64'),
       }),
-      fc.record({ shapes: broadcastShapes(2), exponent: fc.constantFrom(0.5, 1.7, -0.5), type: fc.constant<'float64'>('float64') }),
+      fc.record({
+        shapes: broadcastShapes(2),
+        exponent: fc.constantFrom(0.5, 1.7, -0.5),
+        type: fc.constant<'float64'>('float64'),
+      }),
     ),
     ({ shapes: [x = [], p = []], exponent, type }, random) => {
       if (exponent === undefined) {
-        return { node: nodeOf('Pow', ['x', 'p']), inputs: { x: positive(random, x), p: any(random, p) }, differentiable: ['x', 'p'] };
+        return {
+          node: nodeOf('Pow', ['x', 'p']),
+          inputs: { x: positive(random, x), p: any(random, p) },
+          differentiable: ['x', 'p'],
+        };
       }
       const base = Number.isInteger(exponent) ? awayFromZero(random, x) : positive(random, x);
       return {
@@ -207,18 +233,24 @@ export const elementwiseCases: Readonly<Record<string, CaseGenerator>> = {
   Sum: variadic('Sum'),
   Tan: unary('Tan', (random, shape) => between(random, shape, -1.2, 1.2)),
   Tanh: unary('Tanh', any),
-  ThresholdedRelu: cases(fc.record({ shape: shapes(0, 3), alpha: fc.constantFrom(-0.5, 0, 0.7) }), ({ shape, alpha }, random) => ({
-    node: nodeOf('ThresholdedRelu', ['x'], { alpha: float(alpha) }),
-    inputs: { x: between(random, shape, -2, 2, (x) => Math.abs(x - alpha) > 0.01) },
-    differentiable: ['x'],
-  })),
-  Where: cases(fc.record({ shapes: broadcastShapes(3), differentiable: fc.constantFrom(['a', 'b'], ['a'], ['b']) }), (config, random) => {
-    const [c = [], a = [], b = []] = config.shapes;
-    const condition = tensor('bool', c, Array.from(between(random, c, 0, 2).data as Float64Array, Math.floor));
-    return {
-      node: nodeOf('Where', ['c', 'a', 'b']),
-      inputs: { c: condition, a: any(random, a), b: any(random, b) },
-      differentiable: config.differentiable,
-    };
-  }),
+  ThresholdedRelu: cases(
+    fc.record({ shape: shapes(0, 3), alpha: fc.constantFrom(-0.5, 0, 0.7) }),
+    ({ shape, alpha }, random) => ({
+      node: nodeOf('ThresholdedRelu', ['x'], { alpha: float(alpha) }),
+      inputs: { x: between(random, shape, -2, 2, (x) => Math.abs(x - alpha) > 0.01) },
+      differentiable: ['x'],
+    }),
+  ),
+  Where: cases(
+    fc.record({ shapes: broadcastShapes(3), differentiable: fc.constantFrom(['a', 'b'], ['a'], ['b']) }),
+    (config, random) => {
+      const [c = [], a = [], b = []] = config.shapes;
+      const condition = tensor('bool', c, Array.from(between(random, c, 0, 2).data as Float64Array, Math.floor));
+      return {
+        node: nodeOf('Where', ['c', 'a', 'b']),
+        inputs: { c: condition, a: any(random, a), b: any(random, b) },
+        differentiable: config.differentiable,
+      };
+    },
+  ),
 };

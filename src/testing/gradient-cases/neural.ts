@@ -3,10 +3,21 @@
 import fc from 'fast-check';
 import { type Attributes, float, int, ints, string } from '../../graph/graph.ts';
 import { int64s, scalar, type Tensor, tensor } from '../../graph/tensor.ts';
-import { awayFromZero, between, broadcastShapes, type CaseGenerator, cases, dimension, distinct, nodeOf, shapes } from './case.ts';
+import {
+  awayFromZero,
+  between,
+  broadcastShapes,
+  type CaseGenerator,
+  cases,
+  dimension,
+  distinct,
+  nodeOf,
+  shapes,
+} from './case.ts';
 
 const any = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor => between(random, shape, -2, 2);
-const positive = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor => between(random, shape, 0.5, 2);
+const positive = (random: Parameters<typeof between>[0], shape: readonly number[]): Tensor =>
+  between(random, shape, 0.5, 2);
 
 /** One spatial axis of a sliding window, whose input is `slack` longer than the least that one window needs. */
 interface Axis {
@@ -37,7 +48,9 @@ function inputSize({ kernel, dilation, begin, end, slack }: Axis): number {
 
 /** With SAME, ONNX Runtime takes no dilations, and goes wrong where windows leave gaps. */
 function adapted(list: readonly Axis[], autoPad: string): readonly Axis[] {
-  return autoPad.startsWith('SAME') ? list.map((axis) => ({ ...axis, dilation: 1, stride: Math.min(axis.stride, axis.kernel) })) : list;
+  return autoPad.startsWith('SAME')
+    ? list.map((axis) => ({ ...axis, dilation: 1, stride: Math.min(axis.stride, axis.kernel) }))
+    : list;
 }
 
 function windowAttributes(list: readonly Axis[], autoPad: string): Attributes {
@@ -45,16 +58,25 @@ function windowAttributes(list: readonly Axis[], autoPad: string): Attributes {
     autoPad === 'NOTSET'
       ? { pads: ints([...list.map(({ begin }) => begin), ...list.map(({ end }) => end)]) }
       : { auto_pad: string(autoPad) };
-  return { strides: ints(list.map(({ stride }) => stride)), dilations: ints(list.map(({ dilation }) => dilation)), ...pads };
+  return {
+    strides: ints(list.map(({ stride }) => stride)),
+    dilations: ints(list.map(({ dilation }) => dilation)),
+    ...pads,
+  };
 }
 
 const autoPads = fc.constantFrom('NOTSET', 'NOTSET', 'NOTSET', 'SAME_UPPER', 'SAME_LOWER', 'VALID');
 
-/** Sizes that keep the count of elements, and so the time of the finite differences, in bounds: 3-d only where the other sizes are small. */
+/**
+ * Sizes that keep the count of elements, and so the time of the finite differences, in bounds: 3-d only where the other
+ * sizes are small.
+ */
 const convolution = fc.oneof(axes(2), axes(3)).chain((list) =>
   fc.record({
     axes: fc.constant(
-      list.length === 3 ? list.map((axis) => ({ ...axis, slack: axis.slack % 2, kernel: Math.min(axis.kernel, 2) })) : list,
+      list.length === 3
+        ? list.map((axis) => ({ ...axis, slack: axis.slack % 2, kernel: Math.min(axis.kernel, 2) }))
+        : list,
     ),
     samples: dimension(list.length === 3 ? 1 : 2),
     group: fc.constantFrom(1, 1, 2, 3),
@@ -68,7 +90,11 @@ const convolution = fc.oneof(axes(2), axes(3)).chain((list) =>
 /** A pool's padding must be smaller than its kernel, and no window may see nothing else, as one with holes could. */
 function poolAxes(list: readonly Axis[]): readonly Axis[] {
   const most = ({ kernel, dilation }: Axis): number => (dilation === 1 ? kernel - 1 : 0);
-  return list.map((axis) => ({ ...axis, begin: Math.min(axis.begin, most(axis)), end: Math.min(axis.end, most(axis)) }));
+  return list.map((axis) => ({
+    ...axis,
+    begin: Math.min(axis.begin, most(axis)),
+    end: Math.min(axis.end, most(axis)),
+  }));
 }
 
 /** With auto_pad the input must hold a window where nothing is padded. */
@@ -128,7 +154,10 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
   Conv: cases(convolution, ({ axes: drawn, samples, group, perGroupIn, perGroupOut, bias, autoPad }, random) => {
     const list = adapted(drawn, autoPad);
     return {
-      node: nodeOf('Conv', bias ? ['x', 'w', 'b'] : ['x', 'w'], { ...windowAttributes(list, autoPad), group: int(group) }),
+      node: nodeOf('Conv', bias ? ['x', 'w', 'b'] : ['x', 'w'], {
+        ...windowAttributes(list, autoPad),
+        group: int(group),
+      }),
       inputs: {
         x: any(random, [samples, group * perGroupIn, ...spatialSizes(list, autoPad)]),
         w: any(random, [group * perGroupOut, perGroupIn, ...list.map(({ kernel }) => kernel)]),
@@ -139,7 +168,10 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
   }),
   ConvTranspose: cases(
     fc.record({ convolution, extra: fc.array(fc.nat(2), { minLength: 3, maxLength: 3 }), stated: fc.boolean() }),
-    ({ convolution: { axes: drawn, samples, group, perGroupIn, perGroupOut, bias, autoPad }, extra, stated }, random) => {
+    (
+      { convolution: { axes: drawn, samples, group, perGroupIn, perGroupOut, bias, autoPad }, extra, stated },
+      random,
+    ) => {
       const list = adapted(drawn, autoPad);
       const places = list.map(({ slack, begin, end }) => 1 + Math.min(slack, 2) + begin + end);
       const reach = list.map(({ kernel, dilation }) => (kernel - 1) * dilation + 1);
@@ -149,7 +181,9 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
       const sized: Attributes = stated
         ? {
             output_shape: ints(
-              covered.map((size, axis) => Math.max(1, size + Math.min(extra[axis] as number, (list[axis] as Axis).stride) - 1)),
+              covered.map((size, axis) =>
+                Math.max(1, size + Math.min(extra[axis] as number, (list[axis] as Axis).stride) - 1),
+              ),
             ),
           }
         : { output_padding: ints(padding) };
@@ -162,7 +196,12 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
           ? { pads }
           : { auto_pad: auto as NonNullable<typeof auto> };
       return {
-        node: nodeOf('ConvTranspose', bias ? ['x', 'w', 'b'] : ['x', 'w'], { ...steps, ...padded, ...sized, group: int(group) }),
+        node: nodeOf('ConvTranspose', bias ? ['x', 'w', 'b'] : ['x', 'w'], {
+          ...steps,
+          ...padded,
+          ...sized,
+          group: int(group),
+        }),
         inputs: {
           x: any(random, [samples, group * perGroupIn, ...places]),
           w: any(random, [group * perGroupIn, perGroupOut, ...list.map(({ kernel }) => kernel)]),
@@ -180,7 +219,10 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
         x: any(random, shape),
         ...(mode === 'absent'
           ? {}
-          : { ratio: scalar('float64', mode === 'ratio 0' ? 0 : 0.5), training: scalar('bool', mode === 'ratio 0' ? 1 : 0) }),
+          : {
+              ratio: scalar('float64', mode === 'ratio 0' ? 0 : 0.5),
+              training: scalar('bool', mode === 'ratio 0' ? 1 : 0),
+            }),
       },
       constants: ['ratio', 'training'],
       differentiable: ['x'],
@@ -197,7 +239,13 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
       differentiable: fc.constantFrom(['a', 'b', 'c'], ['a'], ['b'], ['c']),
     }),
     ({ sizes: [m, k, n], transA, transB, alpha, beta, c, differentiable }, random) => {
-      const biases: Readonly<Record<string, readonly number[]>> = { scalar: [], row: [1, n], column: [m, 1], vector: [n], full: [m, n] };
+      const biases: Readonly<Record<string, readonly number[]>> = {
+        scalar: [],
+        row: [1, n],
+        column: [m, 1],
+        vector: [n],
+        full: [m, n],
+      };
       const bias = biases[c];
       const wanted = differentiable.filter((name) => name !== 'c' || bias !== undefined);
       return {
@@ -240,7 +288,11 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
   ),
   InstanceNormalization: cases(shapes(3, 4), (shape, random) => ({
     node: nodeOf('InstanceNormalization', ['x', 'scale', 'bias'], { epsilon: float(0.1) }),
-    inputs: { x: any(random, shape), scale: any(random, [shape[1] as number]), bias: any(random, [shape[1] as number]) },
+    inputs: {
+      x: any(random, shape),
+      scale: any(random, [shape[1] as number]),
+      bias: any(random, [shape[1] as number]),
+    },
     differentiable: ['x', 'scale', 'bias'],
   })),
   LayerNormalization: cases(
@@ -255,8 +307,15 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
     ({ shape, axis, bias, scalar: one }, random) => {
       const normalized = shape.slice(axis < 0 ? axis + shape.length : axis);
       return {
-        node: nodeOf('LayerNormalization', bias ? ['x', 'scale', 'bias'] : ['x', 'scale'], { axis: int(axis), epsilon: float(0.1) }),
-        inputs: { x: any(random, shape), scale: any(random, one ? [1] : normalized), ...(bias ? { bias: any(random, normalized) } : {}) },
+        node: nodeOf('LayerNormalization', bias ? ['x', 'scale', 'bias'] : ['x', 'scale'], {
+          axis: int(axis),
+          epsilon: float(0.1),
+        }),
+        inputs: {
+          x: any(random, shape),
+          scale: any(random, one ? [1] : normalized),
+          ...(bias ? { bias: any(random, normalized) } : {}),
+        },
         differentiable: bias ? ['x', 'scale', 'bias'] : ['x', 'scale'],
       };
     },
@@ -315,7 +374,13 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
       sizes: fc.option(fc.tuple(dimension(8), dimension(8)), { nil: undefined }),
       scales: fc.tuple(fc.constantFrom(1, 2, 3, 1.5, 0.7), fc.constantFrom(1, 2, 0.5, 1.3)),
       mode: fc.constantFrom('nearest', 'linear', 'cubic'),
-      coordinates: fc.constantFrom('half_pixel', 'half_pixel_symmetric', 'pytorch_half_pixel', 'align_corners', 'asymmetric'),
+      coordinates: fc.constantFrom(
+        'half_pixel',
+        'half_pixel_symmetric',
+        'pytorch_half_pixel',
+        'align_corners',
+        'asymmetric',
+      ),
       antialias: fc.constantFrom(0, 1),
     }),
     ({ rank, lengths, sizes, scales, mode, coordinates, antialias }, random) => {
@@ -329,7 +394,9 @@ export const neuralCases: Readonly<Record<string, CaseGenerator>> = {
         }),
         inputs: {
           x: any(random, [...lead, ...lengths]),
-          ...(sizes ? { sizes: int64s([...lead, ...sizes]) } : { scales: tensor('float32', [rank], [...lead.map(() => 1), ...factors]) }),
+          ...(sizes
+            ? { sizes: int64s([...lead, ...sizes]) }
+            : { scales: tensor('float32', [rank], [...lead.map(() => 1), ...factors]) }),
         },
         constants: ['scales', 'sizes'],
         differentiable: ['x'],

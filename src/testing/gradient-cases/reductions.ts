@@ -29,7 +29,10 @@ function reduction(operator: string, values: Values): CaseGenerator {
     }),
   );
   return cases(arbitrary, ({ shape, axes, fromEnd, keepdims, noop }, random) => ({
-    node: nodeOf(operator, axes === undefined ? ['x'] : ['x', 'axes'], { keepdims: int(keepdims), noop_with_empty_axes: int(noop) }),
+    node: nodeOf(operator, axes === undefined ? ['x'] : ['x', 'axes'], {
+      keepdims: int(keepdims),
+      noop_with_empty_axes: int(noop),
+    }),
     inputs: {
       x: values(random, shape),
       ...(axes === undefined

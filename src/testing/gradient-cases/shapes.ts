@@ -75,13 +75,18 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
     ),
     ({ target, ones, dropped }, random) => ({
       node: nodeOf('Expand', ['x', 'shape']),
-      inputs: { x: any(random, target.map((size, axis) => (ones[axis] ? 1 : size)).slice(dropped)), shape: int64s(target) },
+      inputs: {
+        x: any(random, target.map((size, axis) => (ones[axis] ? 1 : size)).slice(dropped)),
+        shape: int64s(target),
+      },
       constants: ['shape'],
       differentiable: ['x'],
     }),
   ),
   Flatten: cases(
-    shapes(1, 4).chain((shape) => fc.record({ shape: fc.constant(shape), axis: fc.integer({ min: -shape.length, max: shape.length }) })),
+    shapes(1, 4).chain((shape) =>
+      fc.record({ shape: fc.constant(shape), axis: fc.integer({ min: -shape.length, max: shape.length }) }),
+    ),
     ({ shape, axis }, random) => ({
       node: nodeOf('Flatten', ['x'], { axis: int(axis) }),
       inputs: { x: any(random, shape) },
@@ -110,7 +115,9 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
     shapeWithAxis.chain((base) =>
       fc.record({
         base: fc.constant(base),
-        places: fc.tuple(...base.shape.map((size, axis) => dimension(axis === fromStart(base.axis, base.shape) ? 4 : size))),
+        places: fc.tuple(
+          ...base.shape.map((size, axis) => dimension(axis === fromStart(base.axis, base.shape) ? 4 : size)),
+        ),
       }),
     ),
     ({ base: { shape, axis }, places }, random) => {
@@ -166,7 +173,8 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
       const padded = axes ?? shape.map((_, axis) => axis);
       const most = (axis: number): number =>
         mode === 'reflect' ? (shape[axis] as number) - 1 : mode === 'wrap' ? (shape[axis] as number) : 5;
-      const least = (axis: number): number => (mode === 'constant' ? -Math.floor(((shape[axis] as number) - 1) / 2) : 0);
+      const least = (axis: number): number =>
+        mode === 'constant' ? -Math.floor(((shape[axis] as number) - 1) / 2) : 0;
       const clamp = (amount: number, axis: number): number => Math.max(least(axis), Math.min(most(axis), amount));
       const pads = [
         ...padded.map((axis, index) => clamp(amounts[index] as number, axis)),
@@ -212,12 +220,15 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
     ({ base: { shape, axis }, places, reduction: way, differentiable }, random) => {
       const along = fromStart(axis, shape);
       const length = shape[along] as number;
-      // without a reduction an element may be written once only: the index depends on the coordinate along the axis alone, one to one
+      // without a reduction an element may be written once only: the index depends on the coordinate along the axis
+      // alone, one to one
       const adds = way !== 'none';
       const order = permutation(length, random);
       const inner = elementCount(places.slice(along + 1));
       const values = Array.from({ length: elementCount(places) }, (_, index) =>
-        adds ? random.integer(2 * length) - length : (order[Math.floor(index / inner) % (places[along] as number)] as number),
+        adds
+          ? random.integer(2 * length) - length
+          : (order[Math.floor(index / inner) % (places[along] as number)] as number),
       );
       return {
         node: nodeOf('ScatterElements', ['data', 'indices', 'updates'], { axis: int(axis), reduction: string(way) }),
@@ -253,7 +264,10 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
       });
       return {
         node: nodeOf('ScatterND', ['data', 'indices', 'updates'], { reduction: string(way) }),
-        inputs: { indices: indices([written, depth], tuples.flat()), ...scattered(random, way, shape, [written, ...shape.slice(depth)]) },
+        inputs: {
+          indices: indices([written, depth], tuples.flat()),
+          ...scattered(random, way, shape, [written, ...shape.slice(depth)]),
+        },
         differentiable,
       };
     },
@@ -268,7 +282,9 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
         ),
         starts: fc.array(fc.integer({ min: -8, max: 8 }), { minLength: 3, maxLength: 3 }),
         ends: fc.array(fc.integer({ min: -8, max: 8 }), { minLength: 3, maxLength: 3 }),
-        steps: fc.option(fc.array(fc.constantFrom(1, 2, 3, -1, -2), { minLength: 3, maxLength: 3 }), { nil: undefined }),
+        steps: fc.option(fc.array(fc.constantFrom(1, 2, 3, -1, -2), { minLength: 3, maxLength: 3 }), {
+          nil: undefined,
+        }),
       }),
     ),
     ({ shape, axes, starts, ends, steps }, random) => {
@@ -296,7 +312,11 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
     }),
   ),
   Split: cases(
-    fc.record({ base: shapeWithAxis, lengths: fc.array(dimension(), { minLength: 1, maxLength: 4 }), unread: fc.nat(4) }),
+    fc.record({
+      base: shapeWithAxis,
+      lengths: fc.array(dimension(), { minLength: 1, maxLength: 4 }),
+      unread: fc.nat(4),
+    }),
     ({ base: { shape, axis }, lengths, unread }, random) => {
       const node = nodeOf('Split', ['x', 'split'], { axis: int(axis) }, lengths.length);
       const seeded = node.outputs.filter((_, index) => index !== unread);
@@ -328,7 +348,9 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
     };
   }),
   Tile: cases(
-    shapes(0, 3).chain((shape) => fc.record({ shape: fc.constant(shape), repeats: fc.tuple(...shape.map(() => dimension())) })),
+    shapes(0, 3).chain((shape) =>
+      fc.record({ shape: fc.constant(shape), repeats: fc.tuple(...shape.map(() => dimension())) }),
+    ),
     ({ shape, repeats }, random) => ({
       node: nodeOf('Tile', ['x', 'repeats']),
       inputs: { x: any(random, shape), repeats: int64s(repeats) },
@@ -342,7 +364,11 @@ export const shapeCases: Readonly<Record<string, CaseGenerator>> = {
     differentiable: ['x'],
   })),
   Trilu: cases(
-    fc.record({ shape: shapes(2, 3), upper: fc.constantFrom(0, 1), k: fc.option(fc.integer({ min: -3, max: 3 }), { nil: undefined }) }),
+    fc.record({
+      shape: shapes(2, 3),
+      upper: fc.constantFrom(0, 1),
+      k: fc.option(fc.integer({ min: -3, max: 3 }), { nil: undefined }),
+    }),
     ({ shape, upper, k }, random) => ({
       node: nodeOf('Trilu', k === undefined ? ['x'] : ['x', 'k'], { upper: int(upper) }),
       inputs: { x: any(random, shape), ...(k === undefined ? {} : { k: scalar('int64', k) }) },

@@ -1,5 +1,5 @@
-// Asteroid's Fig. 13 (against other systems), Fig. 15 (ablation, schedules) and Fig. 18 (scalability). The figures' bars are not given as
-// numbers in the paper's text; the ranges that it names are.
+// Asteroid's Fig. 13 (against other systems), Fig. 15 (ablation, schedules) and Fig. 18 (scalability). The figures'
+// bars are not given as numbers in the paper's text; the ranges that it names are.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { profileOfKinds } from '../../cluster/kinds.ts';
@@ -73,7 +73,10 @@ at eq. 5's full bandwidth (see Table 4); and what the paper shows as out of memo
 export const figure15: Experiment = async (testbeds) => {
   const models = (await asteroidModels()).slice(0, 2);
   const ablation = models.map((model) => ablate(model, testbeds('asteroid-c')));
-  const rows = models.map((model, index) => [model.name, ...(ablation[index] ?? []).map((speed) => speed?.toFixed(1) ?? '×')]);
+  const rows = models.map((model, index) => [
+    model.name,
+    ...(ablation[index] ?? []).map((speed) => speed?.toFixed(1) ?? '×'),
+  ]);
   const [efficientNet] = models as [PaperModel];
   const three: Cluster = {
     devices: [1, 2, 3].map((index) => ({ name: `tx2-${index}`, kind: 'jetson-tx2', memoryMiB: 7168 })),
@@ -111,7 +114,10 @@ where its share of the batch is computed at once; with accumulated gradients it 
         title: 'Parts of planning, environment C',
         unit: 'samples a second',
         groups: models.map(({ name }) => name),
-        series: ['naive', 'A', 'A + B'].map((name, place) => ({ name, values: ablation.map((speeds) => speeds[place]) })),
+        series: ['naive', 'A', 'A + B'].map((name, place) => ({
+          name,
+          values: ablation.map((speeds) => speeds[place]),
+        })),
       }),
     },
     {
@@ -120,7 +126,10 @@ where its share of the batch is computed at once; with accumulated gradients it 
         title: 'Peak memory by stage',
         unit: 'MiB',
         groups: policies.map(({ name }) => name),
-        series: [0, 1, 2].map((stage) => ({ name: `stage ${stage}`, values: policies.map(({ memory }) => memory[stage] ?? 0) })),
+        series: [0, 1, 2].map((stage) => ({
+          name: `stage ${stage}`,
+          values: policies.map(({ memory }) => memory[stage] ?? 0),
+        })),
       }),
     },
   ];
@@ -142,7 +151,11 @@ function ablate(model: PaperModel, cluster: Cluster): (number | undefined)[] {
   const naive = planWith(profileOfKinds(model.table, alike), alike, 'asteroid', options);
   const interStage = planWith(profile, endless, 'asteroid', options);
   const both = planWith(profile, cluster, 'asteroid', options);
-  return [speedOf(naive.plan, profile, cluster), speedOf(equalShares(interStage), profile, cluster), speedOf(both.plan, profile, cluster)];
+  return [
+    speedOf(naive.plan, profile, cluster),
+    speedOf(equalShares(interStage), profile, cluster),
+    speedOf(both.plan, profile, cluster),
+  ];
 }
 
 function equalShares({ plan }: Planned): PlanLayout | undefined {
@@ -161,7 +174,9 @@ function equalShares({ plan }: Planned): PlanLayout | undefined {
 function speedOf(plan: PlanLayout | undefined, profile: Profile, cluster: Cluster): number | undefined {
   if (plan === undefined) return undefined;
   const { devices, samplesPerS } = simulate(program(plan), plan, profile, cluster, { events: false });
-  return cluster.devices.every(({ name, memoryMiB }) => (devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB) ? samplesPerS : undefined;
+  return cluster.devices.every(({ name, memoryMiB }) => (devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB)
+    ? samplesPerS
+    : undefined;
 }
 
 interface Policy {
@@ -179,15 +194,24 @@ function compareSchedules(model: PaperModel, cluster: Cluster): Policy[] {
     const stages = plan.stages.map((stage, index) => ({ ...stage, inFlight: inFlightOf(index) }));
     const layout: PlanLayout = { ...plan, schedule, stages };
     const { samplesPerS, devices }: Simulation = simulate(program(layout), layout, profile, cluster, { events: false });
-    const memory = stages.map((stage) => Math.max(...stage.devices.map((device) => devices[device]?.peakMemoryMiB ?? 0)));
+    const memory = stages.map((stage) =>
+      Math.max(...stage.devices.map((device) => devices[device]?.peakMemoryMiB ?? 0)),
+    );
     return { name, inFlight: stages.map((stage) => stage.inFlight), samplesPerS, memory };
   };
   const line = planWith(profile, cluster, 'straight', options).plan;
   if (line === undefined) return [];
   const dp = (microBatchSize: number): Plan => {
     const share = Math.ceil(microBatchSize / cluster.devices.length);
-    const samples = cluster.devices.map((_, index, { length }) => (index === 0 ? microBatchSize - (length - 1) * share : share));
-    const stage = { layers: [0, profile.layers.length] as const, devices: cluster.devices.map(({ name }) => name), samples, inFlight: 1 };
+    const samples = cluster.devices.map((_, index, { length }) =>
+      index === 0 ? microBatchSize - (length - 1) * share : share,
+    );
+    const stage = {
+      layers: [0, profile.layers.length] as const,
+      devices: cluster.devices.map(({ name }) => name),
+      samples,
+      inFlight: 1,
+    };
     return { ...line, microBatchSize, microBatchCount: line.batchSize / microBatchSize, stages: [stage] };
   };
   const P = line.stages.length;
@@ -209,14 +233,19 @@ export const figure18: Experiment = async () => {
   const tables = models.map((model) => {
     const speeds = ['asteroid', 'best', 'dp', 'gpipe'].map((planner) =>
       counts.map((count) => {
-        const devices = Array.from({ length: count }, (_, index) => ({ name: `nano-${index + 1}`, kind: 'jetson-nano', memoryMiB: 3072 }));
+        const devices = Array.from({ length: count }, (_, index) => ({
+          name: `nano-${index + 1}`,
+          kind: 'jetson-nano',
+          memoryMiB: 3072,
+        }));
         const microBatchSize = 32 * count;
         const options = {
           batchSize: microBatchSize * Math.round(2048 / microBatchSize),
           microBatchSize,
           ...(planner === 'gpipe' ? { schedule: '1f1b' } : {}),
         };
-        return planFor(model, { devices, links: { default: { bandwidthMbps: 100 } } }, planner, options).plan?.predicted.samplesPerS;
+        return planFor(model, { devices, links: { default: { bandwidthMbps: 100 } } }, planner, options).plan?.predicted
+          .samplesPerS;
       }),
     );
     const names = ['Asteroid', 'best', 'DP', 'PP'];
@@ -233,7 +262,10 @@ export const figure18: Experiment = async () => {
       const [ours, dp] = [speeds[0]?.[index], speeds[2]?.[index]];
       return index === 0 || ours === undefined || dp === undefined ? [] : [ours / dp];
     });
-    const rows = names.map((series, index) => [series, ...(speeds[index] ?? []).map((speed) => speed?.toFixed(1) ?? '×')]);
+    const rows = names.map((series, index) => [
+      series,
+      ...(speeds[index] ?? []).map((speed) => speed?.toFixed(1) ?? '×'),
+    ]);
     const scaling = (speeds[0]?.[7] ?? Number.NaN) / (speeds[0]?.[0] ?? Number.NaN);
     return `${model.name}, samples a second:
 

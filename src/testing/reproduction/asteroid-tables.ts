@@ -33,10 +33,13 @@ export const table2: Experiment = async (testbeds) => {
   const rows = (await asteroidModels()).slice(0, 3).map((model, index) => {
     const [hdp, hpp] = volumes[index] ?? [Number.NaN, Number.NaN];
     const profile = profileOfKinds(model.table, cluster);
-    const volumeOf = ({ plan }: Planned): number | undefined => (plan === undefined ? undefined : volumeBytes(plan, profile));
+    const volumeOf = ({ plan }: Planned): number | undefined =>
+      plan === undefined ? undefined : volumeBytes(plan, profile);
     const weights = model.table.layers.reduce((sum, layer) => sum + layer.weightBytes, 0);
     const hetpipe = planFor(model, cluster, 'hetpipe');
-    const [ours, asteroid, best] = [hetpipe, planFor(model, cluster, 'asteroid'), planFor(model, cluster, 'best')].map(volumeOf);
+    const [ours, asteroid, best] = [hetpipe, planFor(model, cluster, 'asteroid'), planFor(model, cluster, 'best')].map(
+      volumeOf,
+    );
     const workers = hetpipe.plan?.virtualWorkers?.map(({ stages }) => stages.length).join(' + ') ?? '';
     return [
       model.name,
@@ -54,7 +57,17 @@ export const table2: Experiment = async (testbeds) => {
 \`asteroid\`).
 
 ${markdownTable(
-  ['model', 'HDP, paper', '2·3·P', 'HDP, ours', 'HPP, paper', 'HPP, asteroid', 'difference', 'HPP, best', 'HDP over HPP: paper, ours'],
+  [
+    'model',
+    'HDP, paper',
+    '2·3·P',
+    'HDP, ours',
+    'HPP, paper',
+    'HPP, asteroid',
+    'difference',
+    'HPP, best',
+    'HDP over HPP: paper, ours',
+  ],
   rows,
 )}
 
@@ -67,7 +80,14 @@ ${markdownTable(
 };
 
 /** Rows of Table 4: environment, bandwidth, speedups over Device, DP and PP. */
-const speedups: readonly (readonly [model: number, testbed: string, mbps: number, device: number, dp: number, pp: number])[] = [
+const speedups: readonly (readonly [
+  model: number,
+  testbed: string,
+  mbps: number,
+  device: number,
+  dp: number,
+  pp: number,
+])[] = [
   [0, 'a', 100, 4.4, 2.1, 2.8],
   [0, 'b', 100, 3.0, 4.8, 9.7],
   [0, 'b', 1000, 3.7, 2.1, 1.4],
@@ -135,7 +155,11 @@ The plans of \`best\` in the first table (the paper's Fig. 12 draws its own):
 
 ${markdownTable(
   ['model, environment', 'samples/s', 'plan: layers: devices (shares)'],
-  free.map(({ name, best: { plan } }) => [name, plan?.predicted.samplesPerS.toFixed(1) ?? '×', plan === undefined ? '×' : describe(plan)]),
+  free.map(({ name, best: { plan } }) => [
+    name,
+    plan?.predicted.samplesPerS.toFixed(1) ?? '×',
+    plan === undefined ? '×' : describe(plan),
+  ]),
 )}
 
 Where \`best\` is below the paper in the first table, or more than 15 % above it, and why:
@@ -152,7 +176,8 @@ ${markdownTable(['row', 'over', 'paper', 'best', 'why'], verdicts)}
     .map(([name, ratio]) => `${times(ratio)} on ${name}`)
     .join(', ')}: with 1000 Mbps, and with 32 tokens a sample, replicas cost less than bubbles.`;
   const groups = speedups.map(
-    ([index, testbed, mbps]) => `${['Eff', 'Mob', 'Res', 'BERT'][index]} ${testbed.toUpperCase()}${mbps === 1000 ? ' 1G' : ''}`,
+    ([index, testbed, mbps]) =>
+      `${['Eff', 'Mob', 'Res', 'BERT'][index]} ${testbed.toUpperCase()}${mbps === 1000 ? ' 1G' : ''}`,
   );
   const charts = compared.map(([name], place) => ({
     name: `table4-${name.toLowerCase()}`,
@@ -162,8 +187,14 @@ ${markdownTable(['row', 'over', 'paper', 'best', 'why'], verdicts)}
       groups,
       series: [
         { name: 'paper', values: free.map(({ published }) => published[place]) },
-        { name: 'best, each with its micro-batch size', values: free.map(({ best, baselines }) => speedup(best, baselines[place])) },
-        { name: 'best, one micro-batch size', values: fixed.map(({ best, baselines }) => speedup(best, baselines[place])) },
+        {
+          name: 'best, each with its micro-batch size',
+          values: free.map(({ best, baselines }) => speedup(best, baselines[place])),
+        },
+        {
+          name: 'best, one micro-batch size',
+          values: fixed.map(({ best, baselines }) => speedup(best, baselines[place])),
+        },
       ],
       reference: 1,
     }),
@@ -212,16 +243,27 @@ function cells({ name, published, asteroid, best, baselines }: Row): string[] {
 }
 
 /** `best` over the straight pipeline with the best cuts, for BERT-small. */
-function straightRatios(models: readonly PaperModel[], testbeds: Testbeds): [name: string, ratio: number | undefined][] {
+function straightRatios(
+  models: readonly PaperModel[],
+  testbeds: Testbeds,
+): [name: string, ratio: number | undefined][] {
   const bert = models[3] as PaperModel;
   return speedups.slice(9).map(([, testbed, mbps]) => {
     const cluster = withBandwidth(testbeds(`asteroid-${testbed}`), mbps);
-    return [`${testbed.toUpperCase()} at ${mbps} Mbps`, speedup(planFor(bert, cluster, 'best'), planFor(bert, cluster, 'straight'))];
+    return [
+      `${testbed.toUpperCase()} at ${mbps} Mbps`,
+      speedup(planFor(bert, cluster, 'best'), planFor(bert, cluster, 'straight')),
+    ];
   });
 }
 
 /** Why a speedup differs: what the lower bound proves, else what the baseline would have to be. */
-function verdict({ published, best, baselines, mbps, profile }: Row, name: string, place: number, fixed: Planned | undefined): string {
+function verdict(
+  { published, best, baselines, mbps, profile }: Row,
+  name: string,
+  place: number,
+  fixed: Planned | undefined,
+): string {
   const [claimed, baseline] = [published[place] as number, baselines[place]];
   if (baseline?.plan === undefined) return `the baseline does not fit: ${baseline?.refusal ?? ''}`;
   if (best.plan === undefined) return `no plan fits: ${best.refusal}`;
@@ -234,9 +276,14 @@ function verdict({ published, best, baselines, mbps, profile }: Row, name: strin
       : `our plan is better by the model (${seconds(roundMs)} a round)`;
   const most = baselineMs / lowerBoundMs;
   const proof =
-    claimed > most ? `not reachable under the model: no plan's round is below ${seconds(lowerBoundMs)}, which is ${times(most)}; ` : '';
+    claimed > most
+      ? `not reachable under the model: no plan's round is below ${seconds(lowerBoundMs)}, which is ${times(most)}; `
+      : '';
   if (name !== 'DP') {
-    const small = name === 'Device' && fixed?.plan !== undefined ? ` (${seconds(fixed.plan.predicted.roundMs)} in the second table)` : '';
+    const small =
+      name === 'Device' && fixed?.plan !== undefined
+        ? ` (${seconds(fixed.plan.predicted.roundMs)} in the second table)`
+        : '';
     return `${proof}our baseline takes ${seconds(baselineMs)} a round${small}, the published ratio needs ${seconds(claimed * roundMs)}`;
   }
   const needed = neededMbps({ best, baselines, mbps, profile }, claimed)?.toFixed(0) ?? '×';
@@ -274,8 +321,10 @@ export const table7: Experiment = async (testbeds) => {
     const table = count === undefined ? model.table : refined(model.table, count);
     const asteroid = planFor({ ...model, table }, cluster, 'asteroid');
     const best = planFor({ ...model, table }, cluster, 'best');
-    const ms = (planned: Planned): string => (planned.plan === undefined ? '×' : `${(planned.planningMs / 1000).toFixed(2)} s`);
-    const factor = asteroid.plan === undefined ? undefined : ((planningSeconds[index] ?? 0) * 1000) / asteroid.planningMs;
+    const ms = (planned: Planned): string =>
+      planned.plan === undefined ? '×' : `${(planned.planningMs / 1000).toFixed(2)} s`;
+    const factor =
+      asteroid.plan === undefined ? undefined : ((planningSeconds[index] ?? 0) * 1000) / asteroid.planningMs;
     return [
       model.name,
       String(table.layers.length),

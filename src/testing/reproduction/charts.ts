@@ -36,11 +36,27 @@ export function barChart({ title, unit, groups, series, reference }: BarChart): 
       const value = values[group];
       const at = x + index * barPx;
       if (value === undefined) {
-        parts.push(svgElement('text', { x: at + barPx / 2, y: y(0) - 4, 'text-anchor': 'middle', fill: '#b00', 'font-size': 13 }, '×'));
+        parts.push(
+          svgElement(
+            'text',
+            { x: at + barPx / 2, y: y(0) - 4, 'text-anchor': 'middle', fill: '#b00', 'font-size': 13 },
+            '×',
+          ),
+        );
         continue;
       }
-      const tip = svgElement('title', {}, svgText(`${series[index]?.name}, ${name}: ${Number(value.toPrecision(4))} ${unit}`));
-      parts.push(svgElement('rect', { x: at, y: y(value), width: barPx - 1.5, height: y(0) - y(value), fill: colour(index) }, tip));
+      const tip = svgElement(
+        'title',
+        {},
+        svgText(`${series[index]?.name}, ${name}: ${Number(value.toPrecision(4))} ${unit}`),
+      );
+      parts.push(
+        svgElement(
+          'rect',
+          { x: at, y: y(value), width: barPx - 1.5, height: y(0) - y(value), fill: colour(index) },
+          tip,
+        ),
+      );
       if (barPx >= 20 && value > 0)
         parts.push(
           svgElement(
@@ -50,11 +66,24 @@ export function barChart({ title, unit, groups, series, reference }: BarChart): 
           ),
         );
     }
-    parts.push(svgElement('text', { x: x + (groupPx - barPx) / 2, y: y(0) + 16, 'text-anchor': 'middle', 'font-size': 11 }, svgText(name)));
+    parts.push(
+      svgElement(
+        'text',
+        { x: x + (groupPx - barPx) / 2, y: y(0) + 16, 'text-anchor': 'middle', 'font-size': 11 },
+        svgText(name),
+      ),
+    );
   }
   if (reference !== undefined)
     parts.push(
-      svgElement('line', { x1: left, x2: width - right, y1: y(reference), y2: y(reference), stroke: '#b00', 'stroke-dasharray': '4 3' }),
+      svgElement('line', {
+        x1: left,
+        x2: width - right,
+        y1: y(reference),
+        y2: y(reference),
+        stroke: '#b00',
+        'stroke-dasharray': '4 3',
+      }),
     );
   return svgDocument(width, top + height + bottom, ...heading(title, series), ...parts);
 }
@@ -76,11 +105,20 @@ export function lineChart({ title, unit, xName, xs, series, ticks: named = xs }:
   const { ticks, end } = scale(most);
   const y = (value: number): number => top + height * (1 - value / end);
   const [first, last] = [Math.min(...xs), Math.max(...xs)];
-  const x = (value: number): number => left + 16 + ((value - first) / (last - first || 1)) * (width - left - right - 32);
+  const x = (value: number): number =>
+    left + 16 + ((value - first) / (last - first || 1)) * (width - left - right - 32);
   const parts = grid(ticks, y, width, unit);
   for (const value of named)
-    parts.push(svgElement('text', { x: x(value), y: y(0) + 16, 'text-anchor': 'middle', 'font-size': 11 }, String(value)));
-  parts.push(svgElement('text', { x: (left + width) / 2, y: y(0) + 32, 'text-anchor': 'middle', 'font-size': 11 }, svgText(xName)));
+    parts.push(
+      svgElement('text', { x: x(value), y: y(0) + 16, 'text-anchor': 'middle', 'font-size': 11 }, String(value)),
+    );
+  parts.push(
+    svgElement(
+      'text',
+      { x: (left + width) / 2, y: y(0) + 32, 'text-anchor': 'middle', 'font-size': 11 },
+      svgText(xName),
+    ),
+  );
   for (const [index, { name, values, dashed }] of series.entries()) {
     let path = '';
     for (const [place, at] of xs.entries()) {
@@ -120,7 +158,13 @@ function heading(title: string, series: readonly Series[], colourOf: (index: num
 
 function grid(ticks: readonly number[], y: (value: number) => number, width: number, unit: string): string[] {
   const lines = ticks.flatMap((tick) => [
-    svgElement('line', { x1: left, x2: width - right, y1: y(tick), y2: y(tick), stroke: tick === 0 ? '#555' : '#e3e3e3' }),
+    svgElement('line', {
+      x1: left,
+      x2: width - right,
+      y1: y(tick),
+      y2: y(tick),
+      stroke: tick === 0 ? '#555' : '#e3e3e3',
+    }),
     svgElement('text', { x: left - 6, y: y(tick) + 4, 'text-anchor': 'end', 'font-size': 11 }, String(tick)),
   ]);
   const middle = top + height / 2;

@@ -1,5 +1,5 @@
-// What an experiment is: a table or figure of a paper, made again from our planners and simulator, as markdown with charts. A new experiment
-// is a new file and a line in experiments.ts.
+// What an experiment is: a table or figure of a paper, made again from our planners and simulator, as markdown with
+// charts. A new experiment is a new file and a line in experiments.ts.
 
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -39,11 +39,13 @@ export function withBandwidth(cluster: Cluster, bandwidthMbps: number): Cluster 
 }
 
 /** Plan and planning time, or why there is none. */
-export type Planned = { readonly plan: Plan; readonly planningMs: number } | { readonly plan?: undefined; readonly refusal: string };
+export type Planned =
+  | { readonly plan: Plan; readonly planningMs: number }
+  | { readonly plan?: undefined; readonly refusal: string };
 
 /**
- * Plans a model for a cluster of known kinds, replicas of batch normalization allowed, as in the papers. Plain SGD. The planning time is CPU
- * time of this process. A refusal is what an InputError says, mostly that something does not fit.
+ * Plans a model for a cluster of known kinds, replicas of batch normalization allowed, as in the papers. Plain SGD. The
+ * planning time is CPU time of this process. A refusal is what an InputError says, mostly that something does not fit.
  */
 export function planFor(
   model: PaperModel,
@@ -65,7 +67,15 @@ export function planWith(
   try {
     // The papers' plans are 1F1B: ours are compared with theirs on the same terms.
     const schedule = planner === 'best' ? { schedule: '1f1b' } : {};
-    const found = plan({ profile, cluster, planner, optimizerState: 0, replicateBatchDependent: true, ...schedule, ...options });
+    const found = plan({
+      profile,
+      cluster,
+      planner,
+      optimizerState: 0,
+      replicateBatchDependent: true,
+      ...schedule,
+      ...options,
+    });
     const { user, system } = process.cpuUsage(before);
     return { plan: found, planningMs: (user + system) / 1000 };
   } catch (error) {

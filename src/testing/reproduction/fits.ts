@@ -13,7 +13,9 @@ const epochs: Readonly<Record<string, readonly number[]>> = {
 const epochSamples = 50_000;
 const epochBatch = 32;
 
-/** PipeEdge, Fig. 4, from the text: items a second of so many boards, 16-board throughput over speedup; BERT-Large last. */
+/**
+ * PipeEdge, Fig. 4, from the text: items a second of so many boards, 16-board throughput over speedup; BERT-Large last.
+ */
 const boards: Readonly<Record<string, readonly (readonly [count: number, perSecond: number])[]>> = {
   'rcc-ve': [
     [1, 2.43 / 10.59],
@@ -41,7 +43,13 @@ export const fits: Experiment = async () => {
     transformers.map(({ name, table }, index) => {
       const [count, published] = numbers[index] ?? [1, Number.NaN];
       const ours = (count * (kindModel(kind)?.gigaflops ?? 0) * 1e9) / gigaflop(table) / 1e9;
-      return [`${count} x ${kind}`, name, `${published.toFixed(3)} a second`, `${ours.toFixed(3)} a second`, deviation(ours, published)];
+      return [
+        `${count} x ${kind}`,
+        name,
+        `${published.toFixed(3)} a second`,
+        `${ours.toFixed(3)} a second`,
+        deviation(ours, published),
+      ];
     }),
   );
   const kindRows = Object.entries(deviceKinds).map(([name, { gigaflops, gigabytesPerS, launchMs, source }]) => [

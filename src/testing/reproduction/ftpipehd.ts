@@ -1,5 +1,5 @@
-// FTPipeHD, §IV-D: dynamic partition against PipeDream's on two processes of a fast laptop and a desktop PC that is ten times slower. The
-// pipeline is asynchronous: a batch leaves it every period of its slowest part.
+// FTPipeHD, §IV-D: dynamic partition against PipeDream's on two processes of a fast laptop and a desktop PC that is ten
+// times slower. The pipeline is asynchronous: a batch leaves it every period of its slowest part.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { profileOfKinds } from '../../cluster/kinds.ts';
@@ -16,7 +16,10 @@ export function periodMs({ stages }: Pick<PlanLayout, 'stages'>, profile: Profil
   const table = links(cluster);
   const parts = stages.map(({ layers: [first, end], devices: [name = ''] }, index) => {
     const place = table.deviceIndex(name);
-    const times = layerTimes(deviceTimes(profile, cluster.devices[place] ?? { name, memoryMiB: 0 }), profile.batchSizes);
+    const times = layerTimes(
+      deviceTimes(profile, cluster.devices[place] ?? { name, memoryMiB: 0 }),
+      profile.batchSizes,
+    );
     const next = stages[index + 1]?.devices[0];
     const bytes = batchSize * (profile.layers[end - 1]?.outputBytes ?? 0);
     const sendMs = next === undefined ? 0 : table.occupancyMs(place, table.deviceIndex(next), bytes);
@@ -32,11 +35,18 @@ export const ftpipehd: Experiment = async (testbeds) => {
     const cluster = withBandwidth(testbeds('ftpipehd'), mbps);
     const profile = profileOfKinds(table, cluster);
     // PipeDream, and FTPipeHD before its first measurement: all devices are like the central node.
-    const alike: Cluster = { ...cluster, devices: cluster.devices.map((device) => ({ ...device, kind: 'macbook-m1' })) };
+    const alike: Cluster = {
+      ...cluster,
+      devices: cluster.devices.map((device) => ({ ...device, kind: 'macbook-m1' })),
+    };
     const even = planWith(profileOfKinds(table, alike), alike, 'ftpipehd', options).plan;
     const dynamic = planWith(profile, cluster, 'ftpipehd', options).plan;
     const alone = (name: string): number =>
-      periodMs({ stages: [{ layers: [0, profile.layers.length], devices: [name], samples: [batchSize], inFlight: 1 }] }, profile, cluster);
+      periodMs(
+        { stages: [{ layers: [0, profile.layers.length], devices: [name], samples: [batchSize], inFlight: 1 }] },
+        profile,
+        cluster,
+      );
     return {
       mbps,
       pipeDreamMs: even === undefined ? Number.NaN : periodMs(even, profile, cluster),

@@ -1,4 +1,5 @@
-// npm run reproduce: makes docs/reproduction.md and its charts. With names of experiments (experiments.ts), prints only their sections.
+// npm run reproduce: makes docs/reproduction.md and its charts. With names of experiments (experiments.ts), prints only
+// their sections.
 
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

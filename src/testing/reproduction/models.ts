@@ -25,10 +25,20 @@ export async function asteroidModels(): Promise<readonly PaperModel[]> {
   const bert = await modelTable('bert-small:sequence=32');
   return [
     // 64x64 with the first stride has the planes of 32x32 without it.
-    { name: 'EfficientNet-B1', table: { ...efficientNet, inputBytes: 3 * 32 * 32 * 4 }, batchSize: 2048, profiledBatch: 256 },
+    {
+      name: 'EfficientNet-B1',
+      table: { ...efficientNet, inputBytes: 3 * 32 * 32 * 4 },
+      batchSize: 2048,
+      profiledBatch: 256,
+    },
     { name: 'MobileNetV2', table: await modelTable('mobilenet-v2-cifar'), batchSize: 2048, profiledBatch: 256 },
     { name: 'ResNet-50', table: await modelTable('resnet-50:classes=100'), batchSize: 256, profiledBatch: 32 },
-    { name: 'BERT-small', table: { ...bert, inputBytes: 32 * 512 * 4, layers: bert.layers.slice(1) }, batchSize: 2048, profiledBatch: 256 },
+    {
+      name: 'BERT-small',
+      table: { ...bert, inputBytes: 32 * 512 * 4, layers: bert.layers.slice(1) },
+      batchSize: 2048,
+      profiledBatch: 256,
+    },
   ];
 }
 
@@ -46,7 +56,10 @@ export async function vitBase(): Promise<ModelTable> {
   return inFourParts(await modelTable('vit-base'));
 }
 
-/** Our layers of a block are query, key, value, two products, output, and two dense ones; the paper's first part is the first five. */
+/**
+ * Our layers of a block are query, key, value, two products, output, and two dense ones; the paper's first part is the
+ * first five.
+ */
 function inFourParts(table: ModelTable): ModelTable {
   const parts: TableLayer[] = [];
   let open: TableLayer[] = [];
@@ -71,7 +84,8 @@ function isLastProduct({ layers }: ModelTable, layer: TableLayer): boolean {
 
 /** Layers as one. */
 export function merged(layers: readonly TableLayer[]): TableLayer {
-  const sum = (key: 'weightBytes' | 'trafficBytes' | 'flops'): number => layers.reduce((total, layer) => total + layer[key], 0);
+  const sum = (key: 'weightBytes' | 'trafficBytes' | 'flops'): number =>
+    layers.reduce((total, layer) => total + layer[key], 0);
   const last = layers.at(-1) as TableLayer;
   return {
     name: last.name,
@@ -85,7 +99,9 @@ export function merged(layers: readonly TableLayer[]): TableLayer {
 
 /** The table cut more finely: its longest layers in two halves each, until there are `count`. */
 export function refined(table: ModelTable, count: number): ModelTable {
-  const longest = [...table.layers].sort((a, b) => b.flops - a.flops).slice(0, Math.max(0, count - table.layers.length));
+  const longest = [...table.layers]
+    .sort((a, b) => b.flops - a.flops)
+    .slice(0, Math.max(0, count - table.layers.length));
   const halved = new Set(longest);
   const layers = table.layers.flatMap((layer) => {
     if (!halved.has(layer)) return [layer];

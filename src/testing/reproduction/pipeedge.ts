@@ -1,5 +1,6 @@
-// PipeEdge's Table II (planning time), Fig. 4 (homogeneous clusters), Fig. 5 with Table IV's clusters, and Fig. 6 (bandwidth). Inference: only
-// forward passes, throughput is one over the slowest part of the pipeline (its eq. 2), computing or sending.
+// PipeEdge's Table II (planning time), Fig. 4 (homogeneous clusters), Fig. 5 with Table IV's clusters, and Fig. 6
+// (bandwidth). Inference: only forward passes, throughput is one over the slowest part of the pipeline (its eq. 2),
+// computing or sending.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { kindModel, type ModelTable, profileOfKinds } from '../../cluster/kinds.ts';
@@ -27,13 +28,15 @@ function periodMs({ stages }: Pick<PlanLayout, 'stages'>, profile: Profile, clus
   const table = links(cluster);
   const parts = stages.map(({ layers: [first, end], devices: [name = ''] }, index) => {
     const place = table.deviceIndex(name);
-    const computeMs = layerTimes(deviceTimes(profile, cluster.devices[place] ?? { name, memoryMiB: 0 }), profile.batchSizes).forwardMs(
-      first,
-      end,
-      1,
-    );
+    const computeMs = layerTimes(
+      deviceTimes(profile, cluster.devices[place] ?? { name, memoryMiB: 0 }),
+      profile.batchSizes,
+    ).forwardMs(first, end, 1);
     const next = stages[index + 1]?.devices[0];
-    const sendMs = next === undefined ? 0 : table.occupancyMs(place, table.deviceIndex(next), profile.layers[end - 1]?.outputBytes ?? 0);
+    const sendMs =
+      next === undefined
+        ? 0
+        : table.occupancyMs(place, table.deviceIndex(next), profile.layers[end - 1]?.outputBytes ?? 0);
     return Math.max(computeMs, sendMs);
   });
   return Math.max(...parts);
@@ -49,7 +52,10 @@ function planned(
   return { found, perSecond: 1000 / periodMs(found.plan, profile, cluster), deviceCount: found.plan.stages.length };
 }
 
-/** GPipe and PipeDream as the paper runs them: the parts of blocks evenly over all devices, in 10 random orders; the mean of items a second. */
+/**
+ * GPipe and PipeDream as the paper runs them: the parts of blocks evenly over all devices, in 10 random orders; the
+ * mean of items a second.
+ */
 function evenly(table: ModelTable, cluster: Cluster): number {
   const profile = inferenceProfile(table, cluster);
   const layerCount = table.layers.length;
@@ -75,16 +81,24 @@ function homogeneous(kind: string, memoryMiB: number, count: number, bandwidthMb
 export const pipeEdgeTable2: Experiment = async () => {
   const table = await vitBase();
   const kinds = ['rcc-ve', 'minnowboard', 'rcc-ve@50%'];
-  const devices = kinds.flatMap((kind) => [1, 2, 3].map((index) => ({ name: `${kind}-${index}`, kind, memoryMiB: 4096 })));
+  const devices = kinds.flatMap((kind) =>
+    [1, 2, 3].map((index) => ({ name: `${kind}-${index}`, kind, memoryMiB: 4096 })),
+  );
   const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 1000 } } };
   const profile = inferenceProfile(table, cluster);
-  const runs = Array.from({ length: 15 }, () => planWith(profile, cluster, 'pipeedge', { batchSize: 1, microBatchSize: 1 }));
+  const runs = Array.from({ length: 15 }, () =>
+    planWith(profile, cluster, 'pipeedge', { batchSize: 1, microBatchSize: 1 }),
+  );
   const sorted = runs.flatMap((run) => (run.plan === undefined ? [] : [run.planningMs])).sort((a, b) => a - b);
   const [median, least] = [sorted[Math.floor(sorted.length / 2)] ?? Number.NaN, sorted[0] ?? Number.NaN];
   const rows = [
     ['brute force', '71 min', ''],
     ['dynamic program over sets', '18.6 s', ''],
-    ['dynamic program over categories', '10 ms', `${median.toFixed(1)} ms (median of 15; the fastest ${least.toFixed(1)} ms)`],
+    [
+      'dynamic program over categories',
+      '10 ms',
+      `${median.toFixed(1)} ms (median of 15; the fastest ${least.toFixed(1)} ms)`,
+    ],
   ];
   const text = `Nine devices of three kinds, ${table.layers.length} layers (ViT-Base). CPU time, from the profile to the plan with its simulation.
 
@@ -93,7 +107,10 @@ ${markdownTable(['method', 'paper (1.6 GHz Core i5)', 'ours'], rows)}`;
 };
 
 /** Fig. 4, from the text: with 16 boards. */
-const sixteen: Readonly<Record<string, readonly number[]>> = { minnowboard: [1.95, 0.77, 0.89], 'rcc-ve': [2.43, 1.01, 1.05] };
+const sixteen: Readonly<Record<string, readonly number[]>> = {
+  minnowboard: [1.95, 0.77, 0.89],
+  'rcc-ve': [2.43, 1.01, 1.05],
+};
 
 export const pipeEdgeFigure4: Experiment = async () => {
   const models = await pipeEdgeModels();
@@ -102,7 +119,9 @@ export const pipeEdgeFigure4: Experiment = async () => {
   const rows: string[][] = [];
   for (const [kind, published] of Object.entries(sixteen)) {
     const memoryMiB = kind === 'minnowboard' ? 1536 : 7680;
-    const speeds = models.map(({ table }) => counts.map((count) => planned(table, homogeneous(kind, memoryMiB, count, 1000)).perSecond));
+    const speeds = models.map(({ table }) =>
+      counts.map((count) => planned(table, homogeneous(kind, memoryMiB, count, 1000)).perSecond),
+    );
     charts.push({
       name: `pipeedge-figure4-${kind}`,
       svg: lineChart({
@@ -117,7 +136,14 @@ export const pipeEdgeFigure4: Experiment = async () => {
       const own = speeds[index] ?? [];
       const ours = own.at(-1) ?? Number.NaN;
       const first = counts.find((_, place) => own[place] !== undefined) ?? 0;
-      rows.push([kind, name, String(published[index]), ours.toFixed(2), deviation(ours, published[index] ?? Number.NaN), String(first)]);
+      rows.push([
+        kind,
+        name,
+        String(published[index]),
+        ours.toFixed(2),
+        deviation(ours, published[index] ?? Number.NaN),
+        String(first),
+      ]);
     }
   }
   const text = `Items a second with 16 boards at 1 Gbps, planner \`pipeedge\`.
@@ -133,8 +159,15 @@ sends and receives on its CPU, and a run fills and drains the pipeline; the mode
   return { title: 'PipeEdge, Fig. 4: homogeneous clusters', text, charts };
 };
 
-/** Fig. 5, from the text: PipeEdge and GPipe or PipeDream for each case and model; devices that PipeEdge uses where the text says. */
-const cases: readonly (readonly [pipeEdge: readonly number[], even: readonly number[], devices: readonly (number | undefined)[]])[] = [
+/**
+ * Fig. 5, from the text: PipeEdge and GPipe or PipeDream for each case and model; devices that PipeEdge uses where the
+ * text says.
+ */
+const cases: readonly (readonly [
+  pipeEdge: readonly number[],
+  even: readonly number[],
+  devices: readonly (number | undefined)[],
+])[] = [
   [[2.23, 0.88, 0.96], [1.99, 0.81, 0.89], []],
   [[1.69, 0.67, 0.78], [0.76, 0.31, 0.35], []],
   [
@@ -163,12 +196,18 @@ export const pipeEdgeFigure5: Experiment = async (testbeds) => {
   const models = await pipeEdgeModels();
   const rows: string[][] = [];
   const charts = models.map(({ name, table }, index) => {
-    const series = { published: [] as number[], ours: [] as (number | undefined)[], evenPublished: [] as number[], even: [] as number[] };
+    const series = {
+      published: [] as number[],
+      ours: [] as (number | undefined)[],
+      evenPublished: [] as number[],
+      even: [] as number[],
+    };
     for (const [number, [published, evenPublished, deviceCounts]] of cases.entries()) {
       const cluster = testbeds(`pipeedge-${number + 1}`);
       const { perSecond, deviceCount } = planned(table, cluster);
       const even = evenly(table, cluster);
-      const together = cluster.devices.reduce((sum, { kind = '' }) => sum + (kindModel(kind)?.gigaflops ?? 0), 0) / gigaflop(table);
+      const together =
+        cluster.devices.reduce((sum, { kind = '' }) => sum + (kindModel(kind)?.gigaflops ?? 0), 0) / gigaflop(table);
       const [paper, evenPaper] = [published[index] ?? Number.NaN, evenPublished[index] ?? Number.NaN];
       series.published.push(paper);
       series.ours.push(perSecond);
@@ -236,7 +275,9 @@ export const pipeEdgeFigure6: Experiment = async () => {
   const models = await pipeEdgeModels();
   const bandwidths = [5, 10, 20, 30, 40, 60, 80, 100, 120];
   const publishedSpeedups = [2.69, 3.67, 3.14];
-  const speeds = models.map(({ table }) => bandwidths.map((mbps) => planned(table, homogeneous('rcc-ve', 7680, 16, mbps)).perSecond));
+  const speeds = models.map(({ table }) =>
+    bandwidths.map((mbps) => planned(table, homogeneous('rcc-ve', 7680, 16, mbps)).perSecond),
+  );
   const rows = models.map(({ name, table }, index) => {
     const own = speeds[index] ?? [];
     const alone = planned(table, homogeneous('rcc-ve', 7680, 1, 1000)).perSecond ?? Number.NaN;

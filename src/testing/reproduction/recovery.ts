@@ -1,4 +1,5 @@
-// Asteroid's Fig. 16 and 17 (replay against heavy rescheduling) and FTPipeHD's Table III (against ResPipe's "the next worker takes over").
+// Asteroid's Fig. 16 and 17 (replay against heavy rescheduling) and FTPipeHD's Table III (against ResPipe's "the next
+// worker takes over").
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { profileOfKinds } from '../../cluster/kinds.ts';
@@ -11,7 +12,16 @@ import { replicationInterval } from '../../planner/replan/replication.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { modelTable } from '../../runtime/layer-table.ts';
 import { lineChart } from './charts.ts';
-import { describe, deviation, type Experiment, markdownTable, planFor, planWith, times, withBandwidth } from './experiment.ts';
+import {
+  describe,
+  deviation,
+  type Experiment,
+  markdownTable,
+  planFor,
+  planWith,
+  times,
+  withBandwidth,
+} from './experiment.ts';
 import { batchSize, periodMs } from './ftpipehd.ts';
 import { asteroidModels, type PaperModel } from './models.ts';
 
@@ -19,8 +29,8 @@ import { asteroidModels, type PaperModel } from './models.ts';
 const publishedPlanningMs = 480_000;
 
 /**
- * Steps of Algorithm 2 for n devices, up to a factor that depends on the layers alone: pairs of device counts, by stages, by the devices of a
- * group, which Algorithm 1 goes through.
+ * Steps of Algorithm 2 for n devices, up to a factor that depends on the layers alone: pairs of device counts, by
+ * stages, by the devices of a group, which Algorithm 1 goes through.
  */
 function planningSteps(n: number): number {
   let steps = 0;
@@ -89,7 +99,8 @@ export const figure16: Experiment = async (testbeds) => {
   const { everyRounds, bytesPerRound, predictedCost } = replicationInterval({ plan, profile, cluster });
   const least = (of: (each: Dropout) => number): number => Math.min(...all.map(of));
   const lost = all[1] as Dropout;
-  const withDetection = (heavyMs: number): string => times((heavyMs + detectionMs) / (lost.light.totalMs + detectionMs));
+  const withDetection = (heavyMs: number): string =>
+    times((heavyMs + detectionMs) / (lost.light.totalMs + detectionMs));
   const text = `EfficientNet-B1 on environment D at 100 Mbps, each device lost in turn: replay with light re-planning beside heavy rescheduling, which gathers the stage models on the most powerful device left, runs
 Algorithm 2 there and distributes everything again. Before: ${describe(plan)}; ${plan.predicted.samplesPerS.toFixed(1)} samples a second. Copies of the stages (${megabytes(bytesPerRound)}) are renewed
 ${everyRounds === 1 ? 'after every round' : `every ${everyRounds} rounds`}, at a predicted cost of ${(100 * predictedCost).toFixed(1)} %. Times are from the detection until the next forward pass: planning in CPU time of the machine that
@@ -126,7 +137,11 @@ the device of the stage before, its loss would cost as little as the others' (la
     xName: 'seconds',
     ...overTime(lost),
   });
-  return { title: 'Asteroid, Fig. 16 and 17: replay against heavy rescheduling', text, charts: [{ name: 'figure17', svg: chart }] };
+  return {
+    title: 'Asteroid, Fig. 16 and 17: replay against heavy rescheduling',
+    text,
+    charts: [{ name: 'figure17', svg: chart }],
+  };
 };
 
 /** Throughput before a loss at 100 s, during both recoveries, and after. */
@@ -139,10 +154,16 @@ function overTime({
   const [lossS, detectionS, endS] = [100, detectionMs / 1000, 200];
   const ends = [
     { name: 'light', plan: light.plan, backS: lossS + detectionS + light.totalMs / 1000 },
-    { name: "heavy, the paper's planning speed", plan: heavy.plan, backS: lossS + detectionS + heavyAsPublishedMs / 1000 },
+    {
+      name: "heavy, the paper's planning speed",
+      plan: heavy.plan,
+      backS: lossS + detectionS + heavyAsPublishedMs / 1000,
+    },
   ];
   const edge = 1e-3;
-  const xs = [0, lossS, lossS + edge, ...ends.flatMap(({ backS }) => [backS, backS + edge]), endS].sort((a, b) => a - b);
+  const xs = [0, lossS, lossS + edge, ...ends.flatMap(({ backS }) => [backS, backS + edge]), endS].sort(
+    (a, b) => a - b,
+  );
   const at = (seconds: number, plan: Plan, backS: number): number =>
     seconds <= lossS ? samplesPerSBefore : seconds <= backS ? 0 : plan.predicted.samplesPerS;
   return {
@@ -174,7 +195,12 @@ export const ftpipehdTable3: Experiment = async (testbeds) => {
   const resPipe = recovery(takenOver(plan, 1));
   const beforeMs = periodMs(plan, profile, cluster);
   const minutes = (batchMs: number): number => (batchMs * Math.ceil(epochSamples / batchSize)) / 60_000;
-  const row = (name: string, { moved, moveMs, batchMs }: typeof ftpipehd, overheadS: number, epochMin: number): string[] => [
+  const row = (
+    name: string,
+    { moved, moveMs, batchMs }: typeof ftpipehd,
+    overheadS: number,
+    epochMin: number,
+  ): string[] => [
     name,
     `${overheadS} s`,
     `${(moved / 1e6).toFixed(1)} MB, ${(moveMs / 1000).toFixed(2)} s`,
@@ -206,6 +232,8 @@ function takenOver({ stages, ...rest }: PlanLayout, lost: number): PlanLayout {
   const kept = stages.filter((_, stage) => stage !== lost);
   return {
     ...rest,
-    stages: kept.map((stage, index) => (index === lost ? { ...stage, layers: [first, stage.layers[1]] as const } : stage)),
+    stages: kept.map((stage, index) =>
+      index === lost ? { ...stage, layers: [first, stage.layers[1]] as const } : stage,
+    ),
   };
 }

@@ -22,7 +22,9 @@ const section = async (name: string) => {
 
 /** "−7 %" of a row's last cell, as a share. */
 function residuals(text: string, kind: string): number[] {
-  const rows = text.split('\n').filter((line) => new RegExp(`^\\| (\\d x )?${kind} \\|.*\\| [+−]?\\d+ % \\|$`).test(line));
+  const rows = text
+    .split('\n')
+    .filter((line) => new RegExp(`^\\| (\\d x )?${kind} \\|.*\\| [+−]?\\d+ % \\|$`).test(line));
   return rows.map((line) => Number(/([+−]?)(\d+) % \|$/.exec(line)?.[2]) / 100);
 }
 
@@ -56,7 +58,10 @@ test('each device of Env. D lost in turn: light has 90 % of heavy throughput and
     assert.ok(Number(cells[6]?.replace('x', '')) >= 14, row);
     assert.ok(Number(cells[9]?.replace(' %', '')) >= 90, row);
   }
-  assert.match(text, /it recovers 1[4-9]\.\dx as fast from the loss of the second device \(B\) as\nheavy at the paper's planning speed/);
+  assert.match(
+    text,
+    /it recovers 1[4-9]\.\dx as fast from the loss of the second device \(B\) as\nheavy at the paper's planning speed/,
+  );
 });
 
 test("FTPipeHD's recovery moves weights where ResPipe's does not, and its epochs are several times as fast afterwards", async () => {
@@ -89,7 +94,8 @@ test('the page holds every table and figure, and its charts are there', () => {
   assert.equal(titles.length, Object.keys(experiments).length);
   const charts = [...page.matchAll(/\]\((reproduction\/[\w-]+\.svg)\)/g)].map((match) => match[1] ?? '');
   assert.ok(charts.length >= 10);
-  for (const chart of charts) assert.match(readFileSync(join(root, 'docs', chart), 'utf8'), /^<svg [\s\S]*<\/svg>\n$/, chart);
+  for (const chart of charts)
+    assert.match(readFileSync(join(root, 'docs', chart), 'utf8'), /^<svg [\s\S]*<\/svg>\n$/, chart);
 });
 
 test('charts: a bar for each value, × where there is none; lines have gaps', () => {
@@ -106,7 +112,13 @@ test('charts: a bar for each value, × where there is none; lines have gaps', ()
   assert.equal([...bars.matchAll(/<title>/g)].length, 3);
   assert.equal([...bars.matchAll(/>×</g)].length, 1);
   assert.match(bars, /a &lt; b/);
-  const lines = lineChart({ title: 't', unit: 'u', xName: 'n', xs: [1, 2, 3, 4], series: [{ name: 'x', values: [1, 2, undefined, 3] }] });
+  const lines = lineChart({
+    title: 't',
+    unit: 'u',
+    xName: 'n',
+    xs: [1, 2, 3, 4],
+    series: [{ name: 'x', values: [1, 2, undefined, 3] }],
+  });
   assert.equal([...lines.matchAll(/<circle/g)].length, 3);
   assert.match(lines, /<path d="M[\d. ]+L[\d. ]+M[\d. ]+" /);
   assert.doesNotMatch(bars + lines, /NaN|undefined/);

@@ -19,8 +19,9 @@ export function datasetFromPair(name: string, inputs: Field, labels: Field): Dat
 }
 
 /**
- * Finds the labels (`labels`, `y`, `targets`; or the second of two unnamed arrays) and takes all other arrays as inputs by name. Names
- * that end in `_train` and `_test` give both parts. Letter case does not matter. Throws InputError that lists what is there.
+ * Finds the labels (`labels`, `y`, `targets`; or the second of two unnamed arrays) and takes all other arrays as inputs
+ * by name. Names that end in `_train` and `_test` give both parts. Letter case does not matter. Throws InputError that
+ * lists what is there.
  */
 export function datasetsFromArrays(source: string, arrays: ReadonlyMap<string, Tensor>): Datasets {
   const [train, test] = [partOf(arrays, 'train'), partOf(arrays, 'test')];
@@ -32,7 +33,9 @@ export function datasetsFromArrays(source: string, arrays: ReadonlyMap<string, T
 /** The arrays named `x_train` or `train_x`, by the bare name. */
 function partOf(arrays: ReadonlyMap<string, Tensor>, part: string): ReadonlyMap<string, Tensor> {
   const affix = new RegExp(`^${part}_|_${part}$`, 'i');
-  return new Map([...arrays].filter(([name]) => affix.test(name)).map(([name, array]) => [name.replace(affix, ''), array]));
+  return new Map(
+    [...arrays].filter(([name]) => affix.test(name)).map(([name, array]) => [name.replace(affix, ''), array]),
+  );
 }
 
 function datasetFromArrays(source: string, arrays: ReadonlyMap<string, Tensor>): Dataset {

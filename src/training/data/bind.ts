@@ -1,4 +1,5 @@
-// Fits a data set to a model: which array feeds which input, in which type and shape. What does not fit is the user's mistake, named.
+// Fits a data set to a model: which array feeds which input, in which type and shape. What does not fit is the user's
+// mistake, named.
 
 import { InputError } from '../../errors.ts';
 import type { Dimension, ValueInfo } from '../../graph/graph.ts';
@@ -6,7 +7,9 @@ import { type ElementType, elementCount, isFloat } from '../../graph/tensor.ts';
 import { canConvert } from './convert.ts';
 import type { Dataset, Field } from './dataset.ts';
 
-/** What the loss wants as labels: for cross-entropy int64 [N], for mean squared error float32 and the output's shape. */
+/**
+ * What the loss wants as labels: for cross-entropy int64 [N], for mean squared error float32 and the output's shape.
+ */
 export interface LabelNeed {
   readonly type: ElementType;
   /** With the batch as its first dimension; absent: any shape. */
@@ -14,8 +17,9 @@ export interface LabelNeed {
 }
 
 /**
- * The same samples with one field for each of the model's inputs, in their order, named as they are; by name where all names agree, else
- * by position. Shapes must agree up to dimensions of one, or the input be flat ([N, 784] takes 1x28x28). Throws InputError.
+ * The same samples with one field for each of the model's inputs, in their order, named as they are; by name where all
+ * names agree, else by position. Shapes must agree up to dimensions of one, or the input be flat ([N, 784] takes
+ * 1x28x28). Throws InputError.
  */
 export function bindDataset(dataset: Dataset, inputs: readonly ValueInfo[], labels: LabelNeed): Dataset {
   const byName = new Map(dataset.inputs.map((field) => [field.name, field]));
@@ -42,7 +46,9 @@ function fitField(field: Field | undefined, need: ValueInfo, who: string): Field
   if (field === undefined) throw new InputError(`No array feeds ${who}.`);
   const { values, source } = field;
   if (!canConvert(values.type, need.type) || !fitsRange(field, need.type)) {
-    throw new InputError(`${source} holds ${values.type}, but ${who} takes ${need.type}; save the array as ${need.type}.`);
+    throw new InputError(
+      `${source} holds ${values.type}, but ${who} takes ${need.type}; save the array as ${need.type}.`,
+    );
   }
   const shape = fitShape(values.shape.slice(1), need.shape.slice(1));
   if (shape === undefined || need.shape.length === 0) {
@@ -53,7 +59,13 @@ function fitField(field: Field | undefined, need: ValueInfo, who: string): Field
   }
   // Pixels stay integers when the model wants integers.
   const divisor = isFloat(need.type) ? field.divisor : 1;
-  return { ...field, name: need.name, type: need.type, divisor, values: { ...values, shape: [values.shape[0] as number, ...shape] } };
+  return {
+    ...field,
+    name: need.name,
+    type: need.type,
+    divisor,
+    values: { ...values, shape: [values.shape[0] as number, ...shape] },
+  };
 }
 
 /** The shape that a sample takes, or undefined where it cannot. */

@@ -1,4 +1,5 @@
-// CIFAR-10's "binary version": records of one label byte and 3,072 pixel bytes (3x32x32). Source: cs.toronto.edu/~kriz/cifar.html.
+// CIFAR-10's "binary version": records of one label byte and 3,072 pixel bytes (3x32x32). Source:
+// cs.toronto.edu/~kriz/cifar.html.
 
 import { wrap } from '../../graph/tensor.ts';
 import { createDataset, type Dataset, inputField, labelField } from './dataset.ts';
@@ -7,7 +8,10 @@ import { damaged, type Source } from './source.ts';
 const imageBytes = 3 * 32 * 32;
 const recordBytes = 1 + imageBytes;
 
-/** Reads the files as one data set, in their order: inputs uint8 [n, 3, 32, 32] gathered as value / 255. Throws InputError. */
+/**
+ * Reads the files as one data set, in their order: inputs uint8 [n, 3, 32, 32] gathered as value / 255. Throws
+ * InputError.
+ */
 export function readCifar10(files: readonly Source[]): Dataset {
   const sampleCount = files.reduce((sum, file) => sum + recordCount(file), 0);
   const images = new Uint8Array(sampleCount * imageBytes);

@@ -1,4 +1,5 @@
-// Element conversion while rows are gathered: pixels to floats, float64 to float32, any integer to int64. Not for computing.
+// Element conversion while rows are gathered: pixels to floats, float64 to float32, any integer to int64. Not for
+// computing.
 
 import { assert } from '../../assert.ts';
 import { type ElementArray, type ElementType, isFloat } from '../../graph/tensor.ts';
@@ -13,7 +14,10 @@ export interface Stretch {
   readonly start: number;
 }
 
-/** True where `convert` can make `to` out of `from` without losing more than float precision (integers must be in range). */
+/**
+ * True where `convert` can make `to` out of `from` without losing more than float precision (integers must be in
+ * range).
+ */
 export function canConvert(from: ElementType, to: ElementType): boolean {
   if (from === to) return true;
   if (to === 'float16' || to === 'bool') return false;
@@ -25,7 +29,8 @@ export function convert(target: Stretch, source: Stretch, count: number, divisor
   assert(canConvert(source.type, target.type), `${source.type} cannot become ${target.type}`);
   const [to, from] = [target.data, source.data];
   if (to instanceof BigInt64Array || to instanceof BigUint64Array) {
-    for (let index = 0; index < count; index++) to[target.start + index] = BigInt(from[source.start + index] as number | bigint);
+    for (let index = 0; index < count; index++)
+      to[target.start + index] = BigInt(from[source.start + index] as number | bigint);
     return;
   }
   if (from instanceof BigInt64Array || from instanceof BigUint64Array) {
@@ -33,14 +38,17 @@ export function convert(target: Stretch, source: Stretch, count: number, divisor
     return;
   }
   if (source.type === 'float16') {
-    for (let index = 0; index < count; index++) to[target.start + index] = halfToNumber(from[source.start + index] as number) / divisor;
+    for (let index = 0; index < count; index++)
+      to[target.start + index] = halfToNumber(from[source.start + index] as number) / divisor;
     return;
   }
   if (target.type === 'float32' && source.type === 'uint8' && divisor === 255) {
-    for (let index = 0; index < count; index++) to[target.start + index] = unitBytes[from[source.start + index] as number] as number;
+    for (let index = 0; index < count; index++)
+      to[target.start + index] = unitBytes[from[source.start + index] as number] as number;
     return;
   }
-  for (let index = 0; index < count; index++) to[target.start + index] = (from[source.start + index] as number) / divisor;
+  for (let index = 0; index < count; index++)
+    to[target.start + index] = (from[source.start + index] as number) / divisor;
 }
 
 /** The value of an IEEE 754 half-precision number. */

@@ -37,11 +37,18 @@ test('column names, semicolons, tabs, CRLF, a byte order mark, blank lines and q
 test('a named column is the label', () => {
   assert.deepEqual(contents(read('a,kind,b\n1,0,-0.5\n2000,2,0.25\n', 'kind')), expected);
   assert.throws(() => read('a,b\n1,2\n', 'kind'), new InputError('t.csv has no column kind; its columns are a, b.'));
-  assert.throws(() => read('1,2\n', 'kind'), /^InputError: t.csv has no line of column names, so the label column kind cannot be found/);
+  assert.throws(
+    () => read('1,2\n', 'kind'),
+    /^InputError: t.csv has no line of column names, so the label column kind cannot be found/,
+  );
 });
 
 test('labels that are not all classes are numbers to be met, [n, 1]', () => {
-  assert.deepEqual(contents(read('1,0.5\n2,3\n')), [[['float32', [2, 1], [1, 2]]], ['float32', [2, 1], [0.5, 3]], undefined]);
+  assert.deepEqual(contents(read('1,0.5\n2,3\n')), [
+    [['float32', [2, 1], [1, 2]]],
+    ['float32', [2, 1], [0.5, 3]],
+    undefined,
+  ]);
   assert.deepEqual(contents(read('1,-1\n')), [[['float32', [1, 1], [1]]], ['float32', [1, 1], [-1]], undefined]);
 });
 

@@ -1,5 +1,5 @@
-// Tables of numbers as text: comma, semicolon or tab; with or without a line of column names; the label in the last column or a named one.
-// Quoted cells are read; cells over several lines are not.
+// Tables of numbers as text: comma, semicolon or tab; with or without a line of column names; the label in the last
+// column or a named one. Quoted cells are read; cells over several lines are not.
 
 import { InputError } from '../../errors.ts';
 import { wrap } from '../../graph/tensor.ts';
@@ -12,8 +12,8 @@ const maxLineBytes = 16 * 1024 * 1024;
 const number = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$/;
 
 /**
- * Reads a table: inputs [rows, columns − 1] of float32; labels are classes (int64) where all are integers of at least 0, else float32
- * [rows, 1]. Throws InputError with line and column.
+ * Reads a table: inputs [rows, columns − 1] of float32; labels are classes (int64) where all are integers of at least
+ * 0, else float32 [rows, 1]. Throws InputError with line and column.
  */
 export function readCsv(source: Source, labelColumn?: string): Dataset {
   const lines = textLines(source);
@@ -22,7 +22,8 @@ export function readCsv(source: Source, labelColumn?: string): Dataset {
   const separator = separatorOf(first.value.text);
   const firstCells = cellsOf(source, first.value, separator);
   const columnCount = firstCells.length;
-  if (columnCount < 2) throw new InputError(`${source.name} has a single column; inputs and a label are needed, separated by commas.`);
+  if (columnCount < 2)
+    throw new InputError(`${source.name} has a single column; inputs and a label are needed, separated by commas.`);
   const hasNames = firstCells.some((cell) => !number.test(cell));
   const labelIndex = labelIndexOf(source, firstCells, hasNames, labelColumn);
   const table = new NumberTable();
@@ -82,7 +83,9 @@ function* textLines(source: Source): Generator<Line, void> {
     const found = bytes.indexOf(10, start);
     const end = found < 0 ? bytes.length : found;
     if (end - start > maxLineBytes)
-      throw new InputError(`${source.name}, line ${line}, is longer than ${maxLineBytes} bytes; is it a table with one line a sample?`);
+      throw new InputError(
+        `${source.name}, line ${line}, is longer than ${maxLineBytes} bytes; is it a table with one line a sample?`,
+      );
     let text: string;
     try {
       text = decoder.decode(bytes.subarray(start, end)).trim();
@@ -108,7 +111,9 @@ function cellsOf(source: Source, line: Line, separator: string): string[] {
     const next = text.indexOf(separator, quoted?.end ?? at);
     const end = next < 0 ? text.length : next;
     if (quoted === null || (quoted !== undefined && text.slice(quoted.end, end).trim() !== '')) {
-      throw new InputError(`${source.name}, line ${line.line}, has a quotation mark that does not close; correct that line.`);
+      throw new InputError(
+        `${source.name}, line ${line.line}, has a quotation mark that does not close; correct that line.`,
+      );
     }
     cells.push(quoted === undefined ? text.slice(at, end).trim() : quoted.cell.trim());
     at = end + 1;
@@ -116,7 +121,10 @@ function cellsOf(source: Source, line: Line, separator: string): string[] {
   return cells;
 }
 
-/** The quoted cell that starts at `start`, undefined where none does, null where it does not close. A doubled mark stands for one. */
+/**
+ * The quoted cell that starts at `start`, undefined where none does, null where it does not close. A doubled mark
+ * stands for one.
+ */
 function quotedCell(text: string, start: number): { readonly cell: string; readonly end: number } | undefined | null {
   let open = start;
   while (text[open] === ' ') open++;
@@ -127,14 +135,20 @@ function quotedCell(text: string, start: number): { readonly cell: string; reado
   return null;
 }
 
-function labelIndexOf(source: Source, names: readonly string[], hasNames: boolean, labelColumn: string | undefined): number {
+function labelIndexOf(
+  source: Source,
+  names: readonly string[],
+  hasNames: boolean,
+  labelColumn: string | undefined,
+): number {
   if (labelColumn === undefined) return names.length - 1;
   if (!hasNames)
     throw new InputError(
       `${source.name} has no line of column names, so the label column ${labelColumn} cannot be found; add one, or put the label last.`,
     );
   const index = names.indexOf(labelColumn);
-  if (index < 0) throw new InputError(`${source.name} has no column ${labelColumn}; its columns are ${names.join(', ')}.`);
+  if (index < 0)
+    throw new InputError(`${source.name} has no column ${labelColumn}; its columns are ${names.join(', ')}.`);
   return index;
 }
 

@@ -5,7 +5,17 @@ import { InputError } from '../../errors.ts';
 import { tensor, toNumbers } from '../../graph/tensor.ts';
 import { bindDataset } from './bind.ts';
 import { halfToNumber } from './convert.ts';
-import { checkLabels, createDataset, type Dataset, gather, inferClassCount, inputField, labelField, split, subset } from './dataset.ts';
+import {
+  checkLabels,
+  createDataset,
+  type Dataset,
+  gather,
+  inferClassCount,
+  inputField,
+  labelField,
+  split,
+  subset,
+} from './dataset.ts';
 
 /** Sample i has the inputs [10i, 10i + 1] and the label i. */
 function counting(sampleCount: number): Dataset {
@@ -41,7 +51,11 @@ test('gathered tensors are the caller’s own', () => {
 
 test('pixels stay bytes and are gathered as value / 255; labels as int64', () => {
   const images = tensor('uint8', [2, 1, 1, 2], [0, 255, 51, 1]);
-  const dataset = createDataset('images', [inputField('input', images, 'x')], labelField(tensor('uint8', [2], [7, 9]), 'y'));
+  const dataset = createDataset(
+    'images',
+    [inputField('input', images, 'x')],
+    labelField(tensor('uint8', [2], [7, 9]), 'y'),
+  );
   assert.equal(dataset.inputs[0]?.values.data.BYTES_PER_ELEMENT, 1);
   const { inputs, labels } = gather(dataset, Uint32Array.of(0, 1));
   assert.deepEqual(inputs, [tensor('float32', [2, 1, 1, 2], [0, 1, 51 / 255, 1 / 255])]);
@@ -130,7 +144,10 @@ test('a split is a partition in the file’s order, the same for the same seed, 
   );
   const chosen = (seed: number): string => labelsOf(split(counting(100), 0.2, seed).test).join();
   assert.notEqual(chosen(1), chosen(2));
-  assert.throws(() => split(counting(10), 1, 0), new InputError('The test fraction is 1; it must lie between 0 and 1.'));
+  assert.throws(
+    () => split(counting(10), 1, 0),
+    new InputError('The test fraction is 1; it must lie between 0 and 1.'),
+  );
   assert.throws(() => split(counting(1), 0.5, 0), /only 1 sample/);
 });
 
@@ -178,7 +195,10 @@ test('a data set takes the names, types and shapes of the model it is bound to',
   const { inputs, labels } = gather(flat, Uint32Array.of(0));
   assert.deepEqual([flat.inputs[0]?.name, inputs], ['pixels', [tensor('float32', [1, 4], [0, 0.2, 0.4, 1])]]);
   assert.deepEqual(labels, tensor('int32', [1], [1]));
-  const grey = bindDataset(image, [{ name: 'x', type: 'float64', shape: [8, 2, 2] }], { type: 'float32', shape: ['N', 1] });
+  const grey = bindDataset(image, [{ name: 'x', type: 'float64', shape: [8, 2, 2] }], {
+    type: 'float32',
+    shape: ['N', 1],
+  });
   assert.deepEqual(gather(grey, Uint32Array.of(0)), {
     inputs: [tensor('float64', [1, 2, 2], [0, 0.2, 0.4, 1])],
     labels: tensor('float32', [1, 1], [1]),
@@ -215,10 +235,13 @@ test('shapes that would scramble the data are refused', () => {
     [inputField('input', tensor('float32', [1, 2, 2, 3], new Array(12).fill(0)), 'x')],
     labelField(tensor('int64', [1], [300]), 'y'),
   );
-  const bind = (shape: (number | string)[]): Dataset => bindDataset(rgb, [{ name: 'in', type: 'float32', shape }], { type: 'int64' });
+  const bind = (shape: (number | string)[]): Dataset =>
+    bindDataset(rgb, [{ name: 'in', type: 'float32', shape }], { type: 'int64' });
   assert.throws(
     () => bind(['N', 3, 2, 2]),
-    new InputError("x has the shape [N, 2, 2, 3], but the model's input in takes [N, 3, 2, 2]; reshape the array or choose another model."),
+    new InputError(
+      "x has the shape [N, 2, 2, 3], but the model's input in takes [N, 3, 2, 2]; reshape the array or choose another model.",
+    ),
   );
   assert.throws(() => bind(['N', 11]), InputError);
   assert.throws(() => bind([]), InputError);

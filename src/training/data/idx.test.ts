@@ -31,18 +31,27 @@ test('what is written are these bytes, for every type that idx has', () => {
 test('a .gz file is unpacked, any other left as it is', () => {
   const source = { name: 'x', bytes: images };
   assert.equal(gunzip(source, inflate), source);
-  assert.deepEqual(toNumbers(readIdx(gunzip({ name: 'x.gz', bytes: gzipSync(images) }, inflate))), [1, 2, 3, 4, 5, 255]);
+  assert.deepEqual(
+    toNumbers(readIdx(gunzip({ name: 'x.gz', bytes: gzipSync(images) }, inflate))),
+    [1, 2, 3, 4, 5, 255],
+  );
 });
 
 test('damage is named with its place', () => {
   const cases: [Uint8Array, string][] = [
     [Uint8Array.of(), 'x is not a valid idx file: at byte 0 two zero bytes are expected; write or download it again.'],
-    [Uint8Array.of(0, 0, 7, 1), 'x is not a valid idx file: at byte 2 the element type 0x7 is unknown; write or download it again.'],
+    [
+      Uint8Array.of(0, 0, 7, 1),
+      'x is not a valid idx file: at byte 2 the element type 0x7 is unknown; write or download it again.',
+    ],
     [
       Uint8Array.of(0, 0, 8, 0),
       'x is not a valid idx file: at byte 3 0 dimensions stand where 1 to 8 are expected; write or download it again.',
     ],
-    [images.slice(0, 15), 'x is not a valid idx file: at byte 15 the file ends inside the header; write or download it again.'],
+    [
+      images.slice(0, 15),
+      'x is not a valid idx file: at byte 15 the file ends inside the header; write or download it again.',
+    ],
     [
       images.slice(0, 21),
       'x is not a valid idx file: at byte 16 6 bytes are expected for [2, 1, 3] of uint8, but 5 follow; write or download it again.',
@@ -65,6 +74,8 @@ test('a damaged .gz file is named, and a length that it cannot have is refused b
 });
 
 test('6,000 mutations give arrays or InputError', () => {
-  const { refusedCount } = fuzz([images, shorts, gzipSync(images)], 2000, (bytes) => readIdx(gunzip({ name: 'x', bytes }, inflate)));
+  const { refusedCount } = fuzz([images, shorts, gzipSync(images)], 2000, (bytes) =>
+    readIdx(gunzip({ name: 'x', bytes }, inflate)),
+  );
   assert.ok(refusedCount > 3000, `${refusedCount} refused`);
 });

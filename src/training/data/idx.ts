@@ -1,5 +1,5 @@
-// The idx format of MNIST and its relatives: big-endian header, then the elements. Gzipped files are unpacked by the caller (gunzip).
-// Source: yann.lecun.com/exdb/mnist, "the IDX file format".
+// The idx format of MNIST and its relatives: big-endian header, then the elements. Gzipped files are unpacked by the
+// caller (gunzip). Source: yann.lecun.com/exdb/mnist, "the IDX file format".
 
 import { assert } from '../../assert.ts';
 import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../../graph/tensor.ts';
@@ -19,9 +19,11 @@ export function readIdx(file: Source): Tensor {
   const source = plainSource(file);
   const { bytes } = source;
   const view = viewOf(bytes);
-  if (bytes.length < 4 || bytes[0] !== 0 || bytes[1] !== 0) throw damaged(source, 'idx', 0, 'two zero bytes are expected');
+  if (bytes.length < 4 || bytes[0] !== 0 || bytes[1] !== 0)
+    throw damaged(source, 'idx', 0, 'two zero bytes are expected');
   const type = codes.get(bytes[2] as number);
-  if (type === undefined) throw damaged(source, 'idx', 2, `the element type 0x${(bytes[2] as number).toString(16)} is unknown`);
+  if (type === undefined)
+    throw damaged(source, 'idx', 2, `the element type 0x${(bytes[2] as number).toString(16)} is unknown`);
   const rank = bytes[3] as number;
   if (rank < 1 || rank > 8) throw damaged(source, 'idx', 3, `${rank} dimensions stand where 1 to 8 are expected`);
   const start = 4 + 4 * rank;

@@ -23,7 +23,16 @@ const expected = JSON.parse(readFileSync(join(folder, 'expected.json'), 'utf8'))
 
 /** A file with this header text, version 1, and these data bytes. */
 function npy(header: string, data: readonly number[] = []): Uint8Array {
-  return Uint8Array.from([0x93, ...Buffer.from('NUMPY'), 1, 0, header.length & 0xff, header.length >> 8, ...Buffer.from(header), ...data]);
+  return Uint8Array.from([
+    0x93,
+    ...Buffer.from('NUMPY'),
+    1,
+    0,
+    header.length & 0xff,
+    header.length >> 8,
+    ...Buffer.from(header),
+    ...data,
+  ]);
 }
 
 for (const [name, { type, shape, values }] of Object.entries(expected)) {

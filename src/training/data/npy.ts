@@ -1,9 +1,16 @@
-// NumPy's .npy format, versions 1 to 3: reading every dtype that a Tensor can hold (either byte order, either axis order) and writing.
-// Pickled objects are never read. Source: numpy.lib.format.
+// NumPy's .npy format, versions 1 to 3: reading every dtype that a Tensor can hold (either byte order, either axis
+// order) and writing. Pickled objects are never read. Source: numpy.lib.format.
 
 import { defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
-import { type ElementType, elementBytes, elementCount, type Tensor, tensorBytes, viewBytes } from '../../graph/tensor.ts';
+import {
+  type ElementType,
+  elementBytes,
+  elementCount,
+  type Tensor,
+  tensorBytes,
+  viewBytes,
+} from '../../graph/tensor.ts';
 import { damaged, plainSource, type Source, safeProduct, swapBytes, viewOf } from './source.ts';
 
 /** A header longer than this is refused; NumPy writes 118 bytes. */
@@ -25,7 +32,9 @@ const typeCodes: { readonly [T in ElementType]: string } = {
   uint64: 'u8',
   bool: 'b1',
 };
-const typesByCode: ReadonlyMap<string, ElementType> = new Map(Object.entries(typeCodes).map(([type, code]) => [code, type as ElementType]));
+const typesByCode: ReadonlyMap<string, ElementType> = new Map(
+  Object.entries(typeCodes).map(([type, code]) => [code, type as ElementType]),
+);
 
 interface Header {
   readonly type: ElementType;
@@ -44,7 +53,12 @@ export function readNpy(file: Source): Tensor {
   const expectedBytes = safeProduct(header.shape, size);
   if (expectedBytes !== bytes.length - end) {
     const shape = `[${header.shape.join(', ')}] of ${header.type}`;
-    throw damaged(source, 'npy', end, `${expectedBytes ?? 'too many'} bytes are expected for ${shape}, but ${bytes.length - end} follow`);
+    throw damaged(
+      source,
+      'npy',
+      end,
+      `${expectedBytes ?? 'too many'} bytes are expected for ${shape}, but ${bytes.length - end} follow`,
+    );
   }
   let body = bytes.subarray(end);
   if (header.bigEndian && size > 1) body = swapBytes(body, size);
@@ -79,7 +93,8 @@ function headerRange(source: Source): { start: number; end: number } {
   const start = version === 1 ? 10 : 12;
   if (bytes.length < start) throw damaged(source, 'npy', bytes.length, 'the file ends inside the header');
   const length = version === 1 ? viewOf(bytes).getUint16(8, true) : viewOf(bytes).getUint32(8, true);
-  if (length > maxHeaderBytes) throw damaged(source, 'npy', 8, `the header's length ${length} is over ${maxHeaderBytes}`);
+  if (length > maxHeaderBytes)
+    throw damaged(source, 'npy', 8, `the header's length ${length} is over ${maxHeaderBytes}`);
   const end = start + length;
   if (end > bytes.length) throw damaged(source, 'npy', bytes.length, 'the file ends inside the header');
   return { start, end };
@@ -104,7 +119,8 @@ function parseHeader(source: Source, start: number, end: number): Header {
   if (descr === undefined || order === undefined || shape === undefined || entries.size !== 3) {
     throw damaged(source, 'npy', start, 'the header is no dict of descr, fortran_order and shape');
   }
-  if (order !== 'True' && order !== 'False') throw damaged(source, 'npy', start, `fortran_order is ${order}, not True or False`);
+  if (order !== 'True' && order !== 'False')
+    throw damaged(source, 'npy', start, `fortran_order is ${order}, not True or False`);
   return { ...parseType(source, descr), fortranOrder: order === 'True', shape: parseShape(source, start, shape) };
 }
 

@@ -32,7 +32,10 @@ for (const name of ['stored.npz', 'zip64.npz']) {
 }
 
 test('x_train, y_train, x_test and y_test give both parts', () => {
-  const { train, test: held } = datasetsFromArrays('f.npz', readNpz({ name: 'f.npz', bytes: fixture('deflated.npz') }, inflate));
+  const { train, test: held } = datasetsFromArrays(
+    'f.npz',
+    readNpz({ name: 'f.npz', bytes: fixture('deflated.npz') }, inflate),
+  );
   assert.deepEqual([train.sampleCount, held?.sampleCount, train.classCount], [3, 2, 3]);
   const batch = gather(held ?? train, Uint32Array.of(1, 0));
   assert.deepEqual(toNumbers(batch.inputs[0] ?? batch.labels), [104, 105, 106, 107, 100, 101, 102, 103]);
@@ -105,7 +108,10 @@ test('names of arrays are shown on one line, and not all of many', () => {
     /^InputError: f\.npz holds the arrays 0\ufffd, 1\ufffd, .*, 9\ufffd and 490 others, of which none /,
   );
   const broken = zip(Uint8Array.of(1, 2, 3), { name: 'a\n.npy' });
-  assert.throws(() => readNpz({ name: 'f.npz', bytes: broken }, inflate), /^InputError: f\.npz \(a\ufffd\.npy\) is not a valid npy file/);
+  assert.throws(
+    () => readNpz({ name: 'f.npz', bytes: broken }, inflate),
+    /^InputError: f\.npz \(a\ufffd\.npy\) is not a valid npy file/,
+  );
 });
 
 test('a wrong checksum, a wrong length, an impossible length and an unknown method are refused', () => {
@@ -119,7 +125,10 @@ test('a wrong checksum, a wrong length, an impossible length and an unknown meth
   refused(zip(contents, { crc: 1 }), /the checksum of the entry x.npy is wrong/);
   refused(zip(contents, { bytes: 7 }), /the entry x.npy has 140 bytes, not 7/);
   refused(zip(contents, { method: 8, bytes: 7 }), /the entry x.npy cannot be decompressed/);
-  refused(zip(contents, { method: 8, bytes: 4_000_000_000 }), /the entry x.npy claims 4000000000 bytes, which is impossible/);
+  refused(
+    zip(contents, { method: 8, bytes: 4_000_000_000 }),
+    /the entry x.npy claims 4000000000 bytes, which is impossible/,
+  );
   refused(zip(contents, { method: 12 }), /compressed by method 12, not by deflate/);
   refused(zip(contents, { copies: 3 }), /the entries overlap/);
   refused(

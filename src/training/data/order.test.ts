@@ -100,6 +100,9 @@ test('a batch larger than the data, or none, is the user’s mistake', () => {
     () => batchIndices(order(10, 11), 0),
     new InputError('The batch size 11 is larger than the data (10 samples); choose --batch 10 or less.'),
   );
-  assert.throws(() => batchIndices(order(10, 0), 0), new InputError('The batch size is 0; it must be an integer of at least 1.'));
+  assert.throws(
+    () => batchIndices(order(10, 0), 0),
+    new InputError('The batch size is 0; it must be an integer of at least 1.'),
+  );
   assert.throws(() => batchIndices(order(10, 2.5), 0), InputError);
 });

@@ -1,5 +1,6 @@
-// Which samples a round trains on: a pure function of (seed, epoch, index), the same on every device, so a worker needs no sample list.
-// An epoch is floor(sampleCount / batchSize) rounds; the samples that do not fill a last batch rest until another epoch's order picks them.
+// Which samples a round trains on: a pure function of (seed, epoch, index), the same on every device, so a worker needs
+// no sample list. An epoch is floor(sampleCount / batchSize) rounds; the samples that do not fill a last batch rest
+// until another epoch's order picks them.
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -33,7 +34,9 @@ export function epochOf(order: BatchOrder, round: number): number {
   return Math.floor(round / roundsPerEpoch(order));
 }
 
-/** The samples of round `round` (from 0): a new array of `batchSize` indices. O(batch), after O(samples) once an epoch. */
+/**
+ * The samples of round `round` (from 0): a new array of `batchSize` indices. O(batch), after O(samples) once an epoch.
+ */
 export function batchIndices(order: BatchOrder, round: number): Uint32Array {
   assert(Number.isSafeInteger(round) && round >= 0, `round ${round} is no round`);
   const rounds = roundsPerEpoch(order);
@@ -43,7 +46,9 @@ export function batchIndices(order: BatchOrder, round: number): Uint32Array {
 }
 
 /** The last epoch's order, kept because the next round asks for it again. Only speed depends on it. */
-let kept: { readonly sampleCount: number; readonly seed: number; readonly epoch: number; readonly order: Uint32Array } | undefined;
+let kept:
+  | { readonly sampleCount: number; readonly seed: number; readonly epoch: number; readonly order: Uint32Array }
+  | undefined;
 
 function epochOrder(sampleCount: number, seed: number, epoch: number): Uint32Array {
   if (kept === undefined || kept.sampleCount !== sampleCount || kept.seed !== seed || kept.epoch !== epoch) {

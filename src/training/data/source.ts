@@ -1,5 +1,6 @@
-// What all file parsers share: bytes with the name of their file, the one form of "this file is damaged", and the inflate function that
-// the host passes in (node:zlib in storage/inflate.ts), so that parsing stays free of any platform.
+// What all file parsers share: bytes with the name of their file, the one form of "this file is damaged", and the
+// inflate function that the host passes in (node:zlib in storage/inflate.ts), so that parsing stays free of any
+// platform.
 
 import { InputError } from '../../errors.ts';
 
@@ -20,7 +21,9 @@ export const maxInflation = 1032;
 
 /** The error for a file that does not follow its format. */
 export function damaged(source: Source, format: string, offset: number, problem: string): InputError {
-  return new InputError(`${source.name} is not a valid ${format} file: at byte ${offset} ${problem}; write or download it again.`);
+  return new InputError(
+    `${source.name} is not a valid ${format} file: at byte ${offset} ${problem}; write or download it again.`,
+  );
 }
 
 /** A name that stands in a file, for a message: on one line, and no megabyte of it. */
@@ -75,7 +78,8 @@ export function gunzip(source: Source, inflate: Inflate): Source {
   if (bytes.length < 18) throw damaged(source, 'gzip', bytes.length, `the file ends, and 18 bytes are the least`);
   // The last four bytes are the contents' length: a limit known before inflating.
   const length = viewOf(bytes).getUint32(bytes.length - 4, true);
-  if (length > bytes.length * maxInflation) throw damaged(source, 'gzip', bytes.length - 4, `the length ${length} is impossible`);
+  if (length > bytes.length * maxInflation)
+    throw damaged(source, 'gzip', bytes.length - 4, `the length ${length} is impossible`);
   let contents: Uint8Array;
   try {
     contents = inflate(bytes, 'gzip', Math.max(length, 1));

@@ -48,7 +48,9 @@ test('CIFAR-10 files of another size or with other labels are refused', () => {
   assert.throws(() => read(Uint8Array.of()), InputError);
   assert.throws(
     () => read(Uint8Array.from([...record(1, 0), ...record(10, 0)])),
-    new InputError('a.bin is not a valid CIFAR-10 file: at byte 3073 the label is 10, not 0…9; write or download it again.'),
+    new InputError(
+      'a.bin is not a valid CIFAR-10 file: at byte 3073 the label is 10, not 0…9; write or download it again.',
+    ),
   );
 });
 
@@ -79,12 +81,17 @@ test('too few tokens, or something else than a row of integers, are refused', ()
     () => readTokens({ name: 't', bytes: floats }, 1),
     new InputError('t holds [2, 2] of float32; tokens are one row of integers.'),
   );
-  fuzz([writeNpy(tensor('uint16', [9], [5, 600, 7, 8, 9, 10, 11, 12, 13]))], 2000, (bytes) => readTokens({ name: 'x', bytes }, 2));
+  fuzz([writeNpy(tensor('uint16', [9], [5, 600, 7, 8, 9, 10, 11, 12, 13]))], 2000, (bytes) =>
+    readTokens({ name: 'x', bytes }, 2),
+  );
 });
 
 test('synthetic data are the same for the same seed; every class comes equally often', () => {
   const { train, test: held } = makeSynthetic({ shape: [2, 3], classCount: 4 }, 1);
-  assert.deepEqual([train.sampleCount, held?.sampleCount, train.classCount, train.inputs[0]?.values.shape], [2048, 512, 4, [2048, 2, 3]]);
+  assert.deepEqual(
+    [train.sampleCount, held?.sampleCount, train.classCount, train.inputs[0]?.values.shape],
+    [2048, 512, 4, [2048, 2, 3]],
+  );
   assert.deepEqual(toNumbers(gather(train, Uint32Array.of(0, 1, 2, 3, 4)).labels), [0, 1, 2, 3, 0]);
   assert.deepEqual(makeSynthetic({ shape: [2, 3], classCount: 4 }, 1).train, train);
   assert.notDeepEqual(makeSynthetic({ shape: [2, 3], classCount: 4 }, 2).train, train);
@@ -107,7 +114,8 @@ test('synthetic labels can be learnt: the nearest class mean of the training par
   for (let sample = 0; sample < held.sampleCount; sample++) {
     const distance = (label: number): number => {
       let sum = 0;
-      for (let index = 0; index < size; index++) sum += ((values[sample * size + index] ?? 0) - (means[label * size + index] ?? 0)) ** 2;
+      for (let index = 0; index < size; index++)
+        sum += ((values[sample * size + index] ?? 0) - (means[label * size + index] ?? 0)) ** 2;
       return sum;
     };
     const nearest = Array.from({ length: 10 }, (_, label) => label).sort((a, b) => distance(a) - distance(b))[0];
@@ -120,13 +128,17 @@ test('synthetic data that do not fit are refused; large samples come fewer', () 
   assert.equal(makeSynthetic({ shape: [3, 224, 224], classCount: 2 }, 0).train.sampleCount, 111);
   assert.throws(
     () => makeSynthetic({ shape: [100_000], classCount: 2, sampleCount: 100_000 }, 0),
-    new InputError('The synthetic data [100000, 100000] are larger than 4 GiB; choose a smaller shape or fewer samples.'),
+    new InputError(
+      'The synthetic data [100000, 100000] are larger than 4 GiB; choose a smaller shape or fewer samples.',
+    ),
   );
 });
 
 /** Digit d as `count` images whose pixels are all (10 d + i) / 255, rounded as the package does. */
 function digitFile(digit: number, count: number): Source {
-  const values = Array.from({ length: count * 784 }, (_, index) => Number(((10 * digit + Math.floor(index / 784)) / 255).toFixed(3)));
+  const values = Array.from({ length: count * 784 }, (_, index) =>
+    Number(((10 * digit + Math.floor(index / 784)) / 255).toFixed(3)),
+  );
   return { name: `${digit}.json`, bytes: new TextEncoder().encode(JSON.stringify({ data: values })) };
 }
 
@@ -168,7 +180,8 @@ test('files that are no digits are refused', () => {
   for (const text of ['', '{', 'null', '[]', '{"data":[]}', '{"data":[1]}', '{"data":{}}'])
     assert.throws(() => convert(text), new InputError(message));
   const wrong = (value: unknown): string => JSON.stringify({ data: [...new Array<number>(783).fill(0), value] });
-  for (const value of [2, -1, null, '1']) assert.throws(() => convert(wrong(value)), /0.json holds a pixel outside 0…1 at position 783/);
+  for (const value of [2, -1, null, '1'])
+    assert.throws(() => convert(wrong(value)), /0.json holds a pixel outside 0…1 at position 783/);
 });
 
 test('synthetic tokens: below the vocabulary, never padding, the same for the same seed, and their classes can be told apart', () => {
@@ -176,14 +189,20 @@ test('synthetic tokens: below the vocabulary, never padding, the same for the sa
   const { train, test: held = train } = makeSyntheticTokens(description, 5);
   const samples = gather(train, all(train));
   assert.deepEqual([train.sampleCount, held.sampleCount, train.classCount], [30, 7, 3]);
-  assert.deepEqual([samples.inputs[0]?.type, samples.inputs[0]?.shape, samples.labels.shape], ['int64', [30, 40], [30]]);
+  assert.deepEqual(
+    [samples.inputs[0]?.type, samples.inputs[0]?.shape, samples.labels.shape],
+    ['int64', [30, 40], [30]],
+  );
   const tokens = toNumbers(samples.inputs[0] as Tensor);
   assert.ok(tokens.every((token) => token >= 1 && token < 100));
   assert.deepEqual(makeSyntheticTokens(description, 5).train, train);
   assert.notDeepEqual(makeSyntheticTokens(description, 6).train, train);
   // How many tokens of a test sample occur in half of a class's training samples: most in its own.
   const common = [0, 1, 2].map((label) => {
-    const rows = Array.from({ length: 10 }, (_, row) => new Set(tokens.slice((3 * row + label) * 40, (3 * row + label + 1) * 40)));
+    const rows = Array.from(
+      { length: 10 },
+      (_, row) => new Set(tokens.slice((3 * row + label) * 40, (3 * row + label + 1) * 40)),
+    );
     return (token: number): boolean => rows.filter((row) => row.has(token)).length >= 5;
   });
   const unseen = gather(held, all(held));
@@ -199,6 +218,8 @@ test('synthetic tokens: below the vocabulary, never padding, the same for the sa
   );
   assert.throws(
     () => makeSyntheticTokens({ ...description, length: 2 ** 16, sampleCount: 2 ** 16 }, 0),
-    new InputError('The synthetic tokens [65536, 65536] are larger than 4 GiB; choose a shorter sequence or fewer samples.'),
+    new InputError(
+      'The synthetic tokens [65536, 65536] are larger than 4 GiB; choose a shorter sequence or fewer samples.',
+    ),
   );
 });

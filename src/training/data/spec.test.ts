@@ -69,7 +69,9 @@ test('anything else is refused with the list of forms', () => {
   for (const [text, problem] of Object.entries(problems)) {
     assert.throws(
       () => parseDataSpec(text),
-      new InputError(`The data spec ${JSON.stringify(text)} cannot be read: ${problem}; valid are ${dataSpecForms.join(', ')}.`),
+      new InputError(
+        `The data spec ${JSON.stringify(text)} cannot be read: ${problem}; valid are ${dataSpecForms.join(', ')}.`,
+      ),
       text,
     );
   }

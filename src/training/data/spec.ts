@@ -61,7 +61,11 @@ export function parseDataSpec(text: string): DataSpec {
     }
     case 'tokens': {
       const [file, length] = pair(text, rest, 'the file is missing');
-      return { kind, file, blockLength: length === undefined ? defaultBlockLength : count(text, length, 'block length') };
+      return {
+        kind,
+        file,
+        blockLength: length === undefined ? defaultBlockLength : count(text, length, 'block length'),
+      };
     }
     case 'synthetic':
       return { kind, ...parseShape(text, rest) };
@@ -73,7 +77,9 @@ export function parseDataSpec(text: string): DataSpec {
 }
 
 function wrongSpec(text: string, problem: string): InputError {
-  return new InputError(`The data spec ${JSON.stringify(text)} cannot be read: ${problem}; valid are ${dataSpecForms.join(', ')}.`);
+  return new InputError(
+    `The data spec ${JSON.stringify(text)} cannot be read: ${problem}; valid are ${dataSpecForms.join(', ')}.`,
+  );
 }
 
 /** A, or A and B separated by one comma. */
@@ -96,7 +102,9 @@ function parseShape(text: string, rest: string): SyntheticShape {
   const shape = dimensions.split('x').map((dimension) => count(text, dimension, 'dimension'));
   if (shape.length > 8 || safeProduct(shape, 4) === undefined) throw wrongSpec(text, 'the shape is too large');
   const classCount = classes === undefined ? 10 : count(text, classes, 'number of classes');
-  return samples === undefined ? { shape, classCount } : { shape, classCount, sampleCount: count(text, samples, 'number of samples') };
+  return samples === undefined
+    ? { shape, classCount }
+    : { shape, classCount, sampleCount: count(text, samples, 'number of samples') };
 }
 
 function parseTokens(text: string, rest: string): SyntheticTokens {

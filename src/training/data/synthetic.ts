@@ -1,5 +1,5 @@
-// Data made from a seed, for trying and measuring: each class has a pattern of its own, each sample is its class's pattern under noise,
-// so that a model can learn it and a wrong gradient shows.
+// Data made from a seed, for trying and measuring: each class has a pattern of its own, each sample is its class's
+// pattern under noise, so that a model can learn it and a wrong gradient shows.
 
 import { InputError } from '../../errors.ts';
 import { elementCount, wrap } from '../../graph/tensor.ts';
@@ -19,7 +19,10 @@ export interface SyntheticShape {
 const defaultBytes = 64 * 1024 * 1024;
 const maxBytes = 4 * 1024 ** 3;
 
-/** Training data, and a quarter as many (at least as many as classes) test samples from the same patterns. Throws InputError where they would not fit in memory. */
+/**
+ * Training data, and a quarter as many (at least as many as classes) test samples from the same patterns. Throws
+ * InputError where they would not fit in memory.
+ */
 export function makeSynthetic(description: SyntheticShape, seed: number): Datasets {
   const { shape, classCount } = description;
   const sampleBytes = elementCount(shape) * 4;
@@ -34,10 +37,19 @@ export function makeSynthetic(description: SyntheticShape, seed: number): Datase
   const random = createRandom(seed, 0x5e7);
   for (let index = 0; index < patterns.length; index++) patterns[index] = random.normal();
   const testCount = Math.max(classCount, Math.floor(sampleCount / 4));
-  return { train: draw(description, patterns, sampleCount, seed, 1), test: draw(description, patterns, testCount, seed, 2) };
+  return {
+    train: draw(description, patterns, sampleCount, seed, 1),
+    test: draw(description, patterns, testCount, seed, 2),
+  };
 }
 
-function draw(description: SyntheticShape, patterns: Float32Array, sampleCount: number, seed: number, stream: number): Dataset {
+function draw(
+  description: SyntheticShape,
+  patterns: Float32Array,
+  sampleCount: number,
+  seed: number,
+  stream: number,
+): Dataset {
   const { shape, classCount } = description;
   const size = elementCount(shape);
   const random = createRandom(seed, 0x5e7, stream);

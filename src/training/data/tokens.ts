@@ -1,5 +1,6 @@
-// Text for next-token training: blocks of `blockLength` tokens, each with the same block one token later as its labels. Tokens are the
-// integers of a one-dimensional .npy file, or the bytes of a text. The last tenth of the blocks is for testing (a random choice would leak).
+// Text for next-token training: blocks of `blockLength` tokens, each with the same block one token later as its labels.
+// Tokens are the integers of a one-dimensional .npy file, or the bytes of a text. The last tenth of the blocks is for
+// testing (a random choice would leak).
 
 import { InputError } from '../../errors.ts';
 import { type ElementArray, isFloat, type Tensor, wrap } from '../../graph/tensor.ts';
@@ -15,7 +16,9 @@ export const defaultBlockLength = 128;
 export function readTokens(source: Source, blockLength: number): Datasets {
   const tokens = source.bytes[0] === 0x93 ? readNpy(source) : wrap('uint8', [source.bytes.length], source.bytes);
   if (tokens.shape.length !== 1 || isFloat(tokens.type) || tokens.type === 'bool') {
-    throw new InputError(`${source.name} holds [${tokens.shape.join(', ')}] of ${tokens.type}; tokens are one row of integers.`);
+    throw new InputError(
+      `${source.name} holds [${tokens.shape.join(', ')}] of ${tokens.type}; tokens are one row of integers.`,
+    );
   }
   const blockCount = Math.floor((tokens.data.length - 1) / blockLength);
   if (blockCount < 2) {
@@ -25,8 +28,12 @@ export function readTokens(source: Source, blockLength: number): Datasets {
   }
   const all = blocksOf(source, tokens, blockCount, blockLength);
   const testCount = Math.max(1, Math.floor(blockCount / 10));
-  const range = (start: number, end: number): Uint32Array => Uint32Array.from({ length: end - start }, (_, index) => start + index);
-  return { train: subset(all, range(0, blockCount - testCount)), test: subset(all, range(blockCount - testCount, blockCount)) };
+  const range = (start: number, end: number): Uint32Array =>
+    Uint32Array.from({ length: end - start }, (_, index) => start + index);
+  return {
+    train: subset(all, range(0, blockCount - testCount)),
+    test: subset(all, range(blockCount - testCount, blockCount)),
+  };
 }
 
 function blocksOf(source: Source, tokens: Tensor, blockCount: number, blockLength: number): Dataset {

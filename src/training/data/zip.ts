@@ -1,5 +1,5 @@
-// The part of the zip format that .npz files use: stored and deflated entries, zip64 sizes, CRC-32 checked. Read from the central
-// directory; encrypted, split and otherwise compressed archives are refused.
+// The part of the zip format that .npz files use: stored and deflated entries, zip64 sizes, CRC-32 checked. Read from
+// the central directory; encrypted, split and otherwise compressed archives are refused.
 
 import { damaged, type Inflate, maxInflation, plainSource, type Source, shownName, viewOf } from './source.ts';
 
@@ -31,7 +31,8 @@ export function readZip(file: Source, inflate: Inflate): Map<string, Uint8Array>
   let packedTotal = 0;
   for (const entry of readDirectory(source)) {
     if (entry.name.endsWith('/')) continue;
-    if (contents.has(entry.name)) throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} occurs twice`);
+    if (contents.has(entry.name))
+      throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} occurs twice`);
     // Entries that share bytes would multiply what a small file unpacks to.
     packedTotal += entry.packedBytes;
     if (packedTotal > source.bytes.length) throw damaged(source, 'zip', entry.offset, 'the entries overlap');
@@ -57,7 +58,12 @@ function readDirectory(source: Source): Entry[] {
   const entries: Entry[] = [];
   for (let index = 0; index < count; index++) {
     if (offset + 46 > end || view.getUint32(offset, true) !== 0x02014b50) {
-      throw damaged(source, 'zip', Math.min(offset, bytes.length), `entry ${index + 1} of ${count} of the directory is missing`);
+      throw damaged(
+        source,
+        'zip',
+        Math.min(offset, bytes.length),
+        `entry ${index + 1} of ${count} of the directory is missing`,
+      );
     }
     const nameLength = view.getUint16(offset + 28, true);
     const extraLength = view.getUint16(offset + 30, true);
@@ -73,12 +79,19 @@ function findEnd(source: Source, view: DataView): number {
   // The end record is 22 bytes and a comment of at most 65,535.
   const last = source.bytes.length - 22;
   for (let at = last; at >= Math.max(0, last - 65_535); at--) {
-    if (view.getUint32(at, true) === 0x06054b50 && at + 22 + view.getUint16(at + 20, true) === source.bytes.length) return at;
+    if (view.getUint32(at, true) === 0x06054b50 && at + 22 + view.getUint16(at + 20, true) === source.bytes.length)
+      return at;
   }
   throw damaged(source, 'zip', source.bytes.length, 'the directory is missing (is the file cut off?)');
 }
 
-function readDirectoryEntry(source: Source, view: DataView, at: number, nameLength: number, extraLength: number): Entry {
+function readDirectoryEntry(
+  source: Source,
+  view: DataView,
+  at: number,
+  nameLength: number,
+  extraLength: number,
+): Entry {
   const flags = view.getUint16(at + 8, true);
   if ((flags & 1) !== 0) throw damaged(source, 'zip', at, 'an encrypted entry stands, which is not supported');
   const name = new TextDecoder().decode(source.bytes.subarray(at + 46, at + 46 + nameLength));
@@ -125,9 +138,15 @@ function readEntry(source: Source, entry: Entry, inflate: Inflate): Uint8Array {
     throw damaged(source, 'zip', bytes.length, `the file ends inside the entry ${shownName(entry.name)}`);
   const contents = unpack(source, entry, bytes.subarray(start, start + entry.packedBytes), inflate);
   if (contents.length !== entry.bytes) {
-    throw damaged(source, 'zip', start, `the entry ${shownName(entry.name)} has ${contents.length} bytes, not ${entry.bytes}`);
+    throw damaged(
+      source,
+      'zip',
+      start,
+      `the entry ${shownName(entry.name)} has ${contents.length} bytes, not ${entry.bytes}`,
+    );
   }
-  if (crc32(contents) !== entry.crc) throw damaged(source, 'zip', start, `the checksum of the entry ${shownName(entry.name)} is wrong`);
+  if (crc32(contents) !== entry.crc)
+    throw damaged(source, 'zip', start, `the checksum of the entry ${shownName(entry.name)} is wrong`);
   return contents;
 }
 
@@ -141,11 +160,21 @@ function unpack(source: Source, entry: Entry, packed: Uint8Array, inflate: Infla
       `the entry ${shownName(entry.name)} is compressed by method ${entry.method}, not by deflate`,
     );
   if (entry.bytes > packed.length * maxInflation)
-    throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} claims ${entry.bytes} bytes, which is impossible`);
+    throw damaged(
+      source,
+      'zip',
+      entry.offset,
+      `the entry ${shownName(entry.name)} claims ${entry.bytes} bytes, which is impossible`,
+    );
   try {
     return plainSource({ name: entry.name, bytes: inflate(packed, 'raw', Math.max(entry.bytes, 1)) }).bytes;
   } catch (error) {
-    throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} cannot be decompressed (${(error as Error).message})`);
+    throw damaged(
+      source,
+      'zip',
+      entry.offset,
+      `the entry ${shownName(entry.name)} cannot be decompressed (${(error as Error).message})`,
+    );
   }
 }
 

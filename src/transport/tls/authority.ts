@@ -1,5 +1,5 @@
-// A cluster's certificate authority: one P-256 key that signs 30-day certificates for devices. The package that writes X.509 is loaded when it is
-// first needed, since most commands never do.
+// A cluster's certificate authority: one P-256 key that signs 30-day certificates for devices. The package that writes
+// X.509 is loaded when it is first needed, since most commands never do.
 
 import { createPrivateKey, createPublicKey, randomBytes, webcrypto, X509Certificate } from 'node:crypto';
 import { InputError, ProtocolError } from '../../errors.ts';
@@ -15,7 +15,10 @@ export interface AuthorityMaterial {
 export interface Authority {
   /** Its own certificate, in PEM. */
   readonly certificate: string;
-  /** A certificate in PEM for the key of `request` (PKCS #10, PEM). What the request asks to be called is not looked at. Throws ProtocolError. */
+  /**
+   * A certificate in PEM for the key of `request` (PKCS #10, PEM). What the request asks to be called is not looked at.
+   * Throws ProtocolError.
+   */
   issue(device: DeviceId, request: string): Promise<string>;
 }
 
@@ -54,7 +57,10 @@ export async function createAuthorityMaterial(nowMs: number): Promise<AuthorityM
   return { key: await pemOf(keys.privateKey), certificate: `${certificate.toString('pem')}\n` };
 }
 
-/** An authority over its material. `now` tells the wall clock's milliseconds. Throws InputError where key and certificate do not belong together. */
+/**
+ * An authority over its material. `now` tells the wall clock's milliseconds. Throws InputError where key and
+ * certificate do not belong together.
+ */
 export async function openAuthority({ key, certificate }: AuthorityMaterial, now: () => number): Promise<Authority> {
   const x509 = await load();
   checkPair(key, certificate);
@@ -111,7 +117,8 @@ export function checkPair(key: string, certificate: string): void {
   } catch {
     throw new InputError('a key or certificate is not PEM that can be read: give both as unencrypted PEM files');
   }
-  if (!belongs) throw new InputError('a certificate does not belong to its key: give the two files that were made together');
+  if (!belongs)
+    throw new InputError('a certificate does not belong to its key: give the two files that were made together');
 }
 
 async function requestedKey(x509: X509, text: string): Promise<webcrypto.CryptoKey> {
@@ -131,7 +138,9 @@ async function newKeys(): Promise<webcrypto.CryptoKeyPair> {
 
 async function pemOf(key: webcrypto.CryptoKey): Promise<string> {
   const der = Buffer.from(await webcrypto.subtle.exportKey('pkcs8', key));
-  return createPrivateKey({ key: der, type: 'pkcs8', format: 'der' }).export({ type: 'pkcs8', format: 'pem' }).toString();
+  return createPrivateKey({ key: der, type: 'pkcs8', format: 'der' })
+    .export({ type: 'pkcs8', format: 'pem' })
+    .toString();
 }
 
 function validity(nowMs: number, days: number): { readonly notBefore: Date; readonly notAfter: Date } {

@@ -1,5 +1,5 @@
-// The certificates that a server shows, before anybody trusts it: looked at to find the key that a join code or an earlier visit names. Nothing is sent
-// but the handshake.
+// The certificates that a server shows, before anybody trusts it: looked at to find the key that a join code or an
+// earlier visit names. Nothing is sent but the handshake.
 
 import { isIP } from 'node:net';
 import { connect, type DetailedPeerCertificate } from 'node:tls';
@@ -45,7 +45,8 @@ function unreachable(url: URL, error: Error & { readonly code?: string }): strin
   const code = error.code ?? error.message;
   if (code === 'ABORT_ERR') return `connecting to ${url.origin} was cancelled`;
   if (code === 'ECONNREFUSED') return `nothing listens at ${url.origin}: start it there first, or check the address`;
-  if (/SSL|TLS|PROTO/.test(code)) return `${url.origin} does not speak TLS 1.3: another program, or a run with --insecure, listens there`;
+  if (/SSL|TLS|PROTO/.test(code))
+    return `${url.origin} does not speak TLS 1.3: another program, or a run with --insecure, listens there`;
   return `${url.origin} cannot be reached (${code}): check the address and the network`;
 }
 

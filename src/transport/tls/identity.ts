@@ -1,5 +1,6 @@
-// Who a certificate says its holder is. Every certificate of a cluster carries one name, a URI such as `asteroid:worker:board-2`, and no address: devices
-// move between networks, their names do not. Also the hash by which a key is known beforehand.
+// Who a certificate says its holder is. Every certificate of a cluster carries one name, a URI such as
+// `asteroid:worker:board-2`, and no address: devices move between networks, their names do not. Also the hash by which
+// a key is known beforehand.
 
 import { createHash, X509Certificate } from 'node:crypto';
 
@@ -26,7 +27,10 @@ export function deviceUri({ role, name }: DeviceId): string {
   return `asteroid:${role}:${encodeURIComponent(name)}`;
 }
 
-/** Reads a certificate's alternative names as Node writes them. Undefined where they are not exactly one name of a device. */
+/**
+ * Reads a certificate's alternative names as Node writes them. Undefined where they are not exactly one name of a
+ * device.
+ */
 export function deviceOf(alternativeNames: string | undefined): DeviceId | undefined {
   if (alternativeNames === undefined || !alternativeNames.startsWith(prefix)) return undefined;
   const [role, encoded, ...more] = alternativeNames.slice(prefix.length).split(':');
