@@ -24,9 +24,9 @@ const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.le
 
 /** In a process of its own: times of compiling with the files in `folder`, then once more in the same process. */
 async function compileHere({ model, batch, folder }) {
-  const { createComputeThread } = await import('../dist/engine/compute-thread.js');
+  const { createComputeThread } = await import('../dist/engine/node/compute-thread.js');
   const { createStage } = await import('../dist/runtime/device/create-stage.js');
-  const { createStageFiles } = await import('../dist/runtime/stage-files.js');
+  const { createStageFiles } = await import('../dist/runtime/host/stage-files.js');
   const { stageForBench } = await import('./engine-stage.mjs');
   const stage = stageForBench(model, batch, { initialize: false });
   const engine = await createComputeThread();

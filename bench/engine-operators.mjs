@@ -6,7 +6,7 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
-import { createOnnxRuntimeNodeEngine } from '../dist/engine/onnxruntime-node.js';
+import { createOnnxRuntimeNodeEngine } from '../dist/engine/node/onnxruntime-node.js';
 import { compileStageForBench } from './engine-stage.mjs';
 
 const { values: options } = parseArgs({

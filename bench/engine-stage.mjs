@@ -1,6 +1,6 @@
 // A whole model as one stage on the compute thread, and its training step: what a worker does in a round with one micro-batch.
 
-import { createComputeThread } from '../dist/engine/compute-thread.js';
+import { createComputeThread } from '../dist/engine/node/compute-thread.js';
 import { layers } from '../dist/graph/layers.js';
 import { buildModel } from '../dist/models/zoo.js';
 import { createRandom } from '../dist/random.js';

@@ -84,7 +84,7 @@ async function serve({ model: spec, batch, threads }) {
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
 async function measure({ name, model, batch }, threads) {
-  const { allocatorEnvironment } = await import('../dist/engine/host-node.js');
+  const { allocatorEnvironment } = await import('../dist/engine/node/host-node.js');
   const own = fileURLToPath(import.meta.url);
   const ours = new Side(process.execPath, [own, '--serve', JSON.stringify({ model, batch, threads })], allocatorEnvironment());
   await ours.read();

@@ -4,8 +4,8 @@
 
 import { systemClock } from '../dist/clock.js';
 import { resolveSettings } from '../dist/cli/settings.js';
-import { loadModel } from '../dist/runtime/models.js';
-import { runSession } from '../dist/runtime/session.js';
+import { loadModel } from '../dist/runtime/run/models.js';
+import { runSession } from '../dist/runtime/run/session.js';
 import { loadDataset } from '../dist/storage/datasets.js';
 
 const isJson = process.argv.includes('--json');

@@ -1,4 +1,4 @@
-// The errors a caller can act on. Every message is one sentence: what is wrong, where, and the mend.
+// The errors a caller can act on. Every message is one sentence: what is wrong, where, and the fix.
 // Mistakes of our own are not here: they are `assert` (assert.ts).
 
 /** The user's input is wrong: a file, a flag, a model, a shape. The CLI exits with 2 and prints only the message. */

@@ -11,7 +11,7 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 const at = (path) => fileURLToPath(new URL(`../${path}`, import.meta.url));
-const threads = ['engine/compute-thread-entry', 'runtime/worker/stages-ahead-entry', 'runtime/worker/profile-apart-entry'];
+const threads = ['engine/node/compute-thread-entry', 'runtime/host/stages-ahead-entry', 'runtime/host/profile-apart-entry'];
 const own = at('src');
 
 /**

@@ -5,7 +5,7 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import fc from 'fast-check';
 import type { Engine } from '../engine/engine.ts';
-import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../engine/node/onnxruntime-node.ts';
 import { instantiate } from '../graph/static.ts';
 import { type Tensor, tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';

@@ -36,7 +36,7 @@ function outcomeOf(error: unknown, isVerbose: boolean): CommandOutcome {
   return { exitCode: isInput ? 2 : 1, error: `asteroid: ${detail}` };
 }
 
-/** Commander's "error: unknown option '--x'\n(Did you mean --y?)" in one line, with the mend. */
+/** Commander's "error: unknown option '--x'\n(Did you mean --y?)" in one line, with the fix. */
 function usageError(error: CommanderError): string {
   const text = error.message
     .replace(/^error: /, '')

@@ -10,7 +10,7 @@ import { defined } from '../assert.ts';
 import type { Plan, Profile } from '../cluster/cluster.ts';
 import { parsePlan, parseProfile } from '../cluster/validate.ts';
 import { tensor } from '../graph/tensor.ts';
-import { createRegistry } from '../runtime/security/registry.ts';
+import { createRegistry } from '../runtime/host/security/registry.ts';
 import { type CommandEnd, jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
 import { type HostedEnd, startCommandHost } from '../testing/command-host.ts';
 import { onnxModel } from '../testing/onnx-models.ts';

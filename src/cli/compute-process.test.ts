@@ -10,7 +10,7 @@ import { text } from 'node:stream/consumers';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { defined } from '../assert.ts';
-import { allocatorEnvironment, computeEnvironment } from '../engine/host-node.ts';
+import { allocatorEnvironment, computeEnvironment } from '../engine/node/host-node.ts';
 import { childrenOf, commandEnvironment, isAlive, temporaryFolder, until } from '../testing/command.ts';
 import { needsComputeProcess } from './compute-process.ts';
 

@@ -5,7 +5,7 @@
 
 import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
-import { allocatorEnvironment, computeEnvironment } from '../engine/host-node.ts';
+import { allocatorEnvironment, computeEnvironment } from '../engine/node/host-node.ts';
 
 /** Commands in whose own process operators may run. */
 const computing: ReadonlySet<string | undefined> = new Set(['worker', 'train', 'profile']);

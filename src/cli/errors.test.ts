@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { int64s, tensor } from '../graph/tensor.ts';
 import { zoo } from '../models/zoo.ts';
-import { ownAddresses } from '../runtime/addresses.ts';
+import { ownAddresses } from '../runtime/host/addresses.ts';
 import { runCommand, temporaryFolder } from '../testing/command.ts';
 import { startCommandHost } from '../testing/command-host.ts';
 import { onnxModel } from '../testing/onnx-models.ts';
@@ -141,7 +141,7 @@ async function check({ args, code = 2, says }: Case): Promise<void> {
   assert.equal(end.stdout, '');
 }
 
-/** The mend of a wrong address, on this machine. */
+/** The fix of a wrong address, on this machine. */
 const dialled = ownAddresses().length === 0 ? 'use 127.0.0.1' : `give one of ${ownAddresses().join(', ')}`;
 
 const changed = (...args: readonly string[]): readonly string[] => [...fits, ...args];

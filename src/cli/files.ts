@@ -6,7 +6,7 @@ import { dirname } from 'node:path';
 import { readDocument } from '../cluster/document.ts';
 import { InputError, RunError } from '../errors.ts';
 import { writeFileAtomically } from '../storage/atomic.ts';
-import { errorCode } from '../storage/disk.ts';
+import { errorCode } from '../storage/node/disk.ts';
 
 /** The text of a file, or InputError naming it. */
 export async function readText(path: string): Promise<string> {

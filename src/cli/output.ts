@@ -1,7 +1,7 @@
 // Where a command prints: for a person or, with --json, for a program. Also Ctrl-C.
 
 import { systemClock } from '../clock.ts';
-import type { Observer } from '../runtime/events.ts';
+import type { Observer } from '../runtime/protocol/events.ts';
 import { humanReporter, jsonReporter } from './report.ts';
 import { createTerminal, type Terminal } from './terminal.ts';
 

@@ -249,14 +249,14 @@ test('a damaged checkpoint is told and passed over; the one before it is whole',
   );
 });
 
-test('numbers that are not finite end a run with the mend and the way back', { timeout, skip }, async () => {
+test('numbers that are not finite end a run with the fix and the way back', { timeout, skip }, async () => {
   const end = await train('diverged', '--steps', '40', '--lr', '1e18', '--checkpoint-every', '1').end;
   assert.equal(end.code, 1);
-  const mend = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
+  const fix = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
   const saved = `the last checkpoint is after round 1; continue with: npx asteroid train --resume ${at('diverged')}`;
   assert.equal(
     end.stderr,
-    `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number: ${mend}; ${saved}\n`,
+    `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number: ${fix}; ${saved}\n`,
   );
 });
 

@@ -1,7 +1,7 @@
 // The numbers behind the training bar: smoothed over the last rounds while training runs, means of the whole when it is
 // done.
 
-import type { RoundMetrics, RunEvent } from '../runtime/events.ts';
+import type { RoundMetrics, RunEvent } from '../runtime/protocol/events.ts';
 import { grouped } from './terminal.ts';
 
 /** Weight of the newest round in what is shown of loss, speed and load. */

@@ -7,7 +7,7 @@ import { copyFile, cp, readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { before, test } from 'node:test';
 import { defined } from '../assert.ts';
-import { ownAddresses } from '../runtime/addresses.ts';
+import { ownAddresses } from '../runtime/host/addresses.ts';
 import { runCommand, startCommand, temporaryFolder } from '../testing/command.ts';
 import { missingNamespaces } from '../testing/network-namespaces.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';

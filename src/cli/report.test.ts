@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../cluster/cluster.ts';
 import { processMiB } from '../cluster/memory.ts';
-import type { RunEvent } from '../runtime/events.ts';
+import type { RunEvent } from '../runtime/protocol/events.ts';
 import { FakeStream } from '../testing/fake-stream.ts';
 import { humanReporter, jsonReporter } from './report.ts';
 import { createTerminal } from './terminal.ts';

@@ -5,8 +5,8 @@ import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan, roundText } from '../cluster/draw.ts';
 import { processMiB } from '../cluster/memory.ts';
 import { elementCount } from '../graph/tensor.ts';
-import type { Observer, RunEvent } from '../runtime/events.ts';
-import type { PreparedRun } from '../runtime/prepare.ts';
+import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
+import type { PreparedRun } from '../runtime/run/prepare.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
 

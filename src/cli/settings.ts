@@ -6,7 +6,7 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { compressModes } from '../planner/compress.ts';
-import { autoSchedule, type TrainSettings } from '../runtime/settings.ts';
+import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/generate.ts';
 
 interface Setting {

@@ -1,5 +1,5 @@
 // Reads the text of a JSON or YAML document into a value, and turns what a schema refuses into one sentence: what,
-// where, the mend. Not here: what the documents mean (validate.ts).
+// where, the fix. Not here: what the documents mean (validate.ts).
 
 import { isMap, isScalar, isSeq, LineCounter, parseDocument } from 'yaml';
 import type { z } from 'zod';
@@ -64,11 +64,11 @@ export function applySchema<Output>(schema: z.ZodType<Output>, value: unknown, s
   return refuse(source, path, shown(value, path), `give ${issue?.message ?? 'another value'}`);
 }
 
-/** Throws the sentence `source, line N: path is what; mend.` */
-export function refuse(source: Source, path: readonly PropertyKey[], what: string, mend: string): never {
+/** Throws the sentence `source, line N: path is what; fix.` */
+export function refuse(source: Source, path: readonly PropertyKey[], what: string, fix: string): never {
   const line = lineOf(source, path);
   throw new InputError(
-    `${source.name}${line === undefined ? '' : `, line ${line}`}: ${pathText(path)} ${what}; ${mend}.`,
+    `${source.name}${line === undefined ? '' : `, line ${line}`}: ${pathText(path)} ${what}; ${fix}.`,
   );
 }
 

@@ -51,7 +51,7 @@ test('"@N%" is the device at that share of its speed; the profile holds each kin
   assert.ok(Math.abs(deepMs('rcc-ve@25%') - 4 * deepMs('rcc-ve')) < 1e-9);
 });
 
-test('a device without a known kind is one sentence with the mend', () => {
+test('a device without a known kind is one sentence with the fix', () => {
   assert.throws(() => profileOfKinds(table, clusterOf('rcc-ve', 'toaster')), {
     name: 'InputError',
     message:

@@ -28,13 +28,13 @@ export function keptSums({ layers }: Pick<Profile, 'layers'>): KeptSums {
 }
 
 /** Which part of what can be computed again is, where a device keeps `keptBytes` a sample of these layers: 0 to 1. */
-export function againFraction(sums: KeptSums, first: number, end: number, keptBytes: number): number {
+export function recomputeFraction(sums: KeptSums, first: number, end: number, keptBytes: number): number {
   const [most, least] = [sums.mostBytes(first, end), sums.leastBytes(first, end)];
   return keptBytes >= most ? 0 : (most - Math.max(keptBytes, least)) / (most - least);
 }
 
 /** Milliseconds by layer of computing all again that can be: [batchSize][layer]. */
-export function againTable(
+export function recomputeTable(
   { layers }: Pick<Profile, 'layers'>,
   { forwardMs }: Pick<DeviceTimes, 'forwardMs'>,
 ): readonly (readonly number[])[] {

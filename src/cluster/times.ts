@@ -13,13 +13,11 @@ export function deviceTimes(profile: Profile, device: DeviceSpec): DeviceTimes {
   }
   const kind = device.kind === undefined ? 'no kind' : `kind "${device.kind}"`;
   const known = Object.keys(profile.devices);
-  const mend =
+  const fix =
     known.length === 0
       ? 'profile it first'
       : `profile it, or give it one of the profile's kinds (${known.slice(0, 6).join(', ')})`;
-  throw new InputError(
-    `The profile of "${profile.model}" has no times for device "${device.name}" (${kind}); ${mend}.`,
-  );
+  throw new InputError(`The profile of "${profile.model}" has no times for device "${device.name}" (${kind}); ${fix}.`);
 }
 
 /**

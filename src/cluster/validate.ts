@@ -1,5 +1,5 @@
 // Reads Cluster, Profile and Plan (architecture.md, "Contracts") from JSON or YAML text, or from a value, and refuses
-// what is not one with a single InputError sentence: what, where, the mend. Unknown keys are tolerated and dropped.
+// what is not one with a single InputError sentence: what, where, the fix. Unknown keys are tolerated and dropped.
 // After this, nobody checks them again. What two documents must agree on (a plan's devices are in the cluster, ...) is
 // checked by checkTogether.
 

@@ -4,7 +4,7 @@ import { Emitter } from '../graph/emitter.ts';
 import { float, int } from '../graph/graph.ts';
 import { type Tensor, tensor } from '../graph/tensor.ts';
 import { withStatistics } from './batch-statistics.ts';
-import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from './node/onnxruntime-node.ts';
 
 /** y, and old mean + batch mean, old variance + batch variance, of a batch normalization that reads old statistics. */
 function normalization(trainingMode: number): Emitter {

@@ -4,7 +4,7 @@ import { existsSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
 import { withHeapRoom } from './heap-room.ts';
-import { allocatorEnvironment } from './host-node.ts';
+import { allocatorEnvironment } from './node/host-node.ts';
 import type { OnnxRuntime } from './onnxruntime-module.ts';
 
 /**

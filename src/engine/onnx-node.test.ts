@@ -19,7 +19,7 @@ import {
   staticTestGraph,
 } from '../testing/onnx-node-tests.ts';
 import { runOnEngine } from '../testing/onnxruntime-check.ts';
-import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from './node/onnxruntime-node.ts';
 
 const missing = nodeTestsMissing();
 const found = missing === undefined ? findNodeTests() : [];

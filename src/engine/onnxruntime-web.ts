@@ -4,10 +4,10 @@
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
+import { createOnnxRuntimeNodeEngine, type OnnxRuntimeNodeOptions } from './node/onnxruntime-node.ts';
+import { paced } from './node/pacing.ts';
 import { createOnnxRuntimeEngine } from './onnxruntime.ts';
 import type { OnnxRuntime } from './onnxruntime-module.ts';
-import { createOnnxRuntimeNodeEngine, type OnnxRuntimeNodeOptions } from './onnxruntime-node.ts';
-import { paced } from './pacing.ts';
 
 /** The part of the package that says what it is, and how it starts. */
 interface Environment {

@@ -8,7 +8,7 @@ import { int, ints, string } from '../graph/graph.ts';
 import { tensor, toNumbers } from '../graph/tensor.ts';
 import { engineSuite } from '../testing/engine-suite.ts';
 import { runGraph } from '../testing/run-graph.ts';
-import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from './node/onnxruntime-node.ts';
 
 engineSuite('onnxruntime-node in this thread', () => createOnnxRuntimeNodeEngine(), { isThreaded: false });
 engineSuite('onnxruntime-node with two threads', () => createOnnxRuntimeNodeEngine({ threadCount: 2 }), {

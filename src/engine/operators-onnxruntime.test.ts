@@ -13,7 +13,7 @@ import { runOnEngine } from '../testing/onnxruntime-check.ts';
 import { gapTypes, onnxRuntimeGaps } from '../testing/onnxruntime-gaps.ts';
 import { type OperatorCase, operatorCase } from '../testing/operator-cases.ts';
 import type { Engine } from './engine.ts';
-import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from './node/onnxruntime-node.ts';
 
 /** Cases of each operator and element type: seeds 0, 1, … */
 const seedCount = 12;

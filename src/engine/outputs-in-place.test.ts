@@ -3,8 +3,8 @@ import { test } from 'node:test';
 import { defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
 import type { Graph } from '../graph/graph.ts';
+import { createOnnxRuntimeNodeEngine } from './node/onnxruntime-node.ts';
 import type { OnnxRuntime, RuntimeTensor } from './onnxruntime-module.ts';
-import { createOnnxRuntimeNodeEngine } from './onnxruntime-node.ts';
 import { canWriteInPlace, probeInPlace } from './outputs-in-place.ts';
 
 /** A runtime whose sessions do `run`. */

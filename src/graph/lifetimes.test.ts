@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { isOperator, operators } from '../graph/operators/index.ts';
 import { randomGraph } from '../testing/random-graph.ts';
 import { Emitter } from './emitter.ts';
 import type { Graph } from './graph.ts';
 import { type MemoryModel, memoryUse, plainMemory } from './lifetimes.ts';
+import { isOperator, operators } from './operators/index.ts';
 import type { Tensor, ValueType } from './tensor.ts';
 
 /**

@@ -102,7 +102,7 @@ async function coresOf(lab: Lab, device: string): Promise<number> {
 
 /** The cores that a worker on a device would say it may use. */
 async function quotaOf(lab: Lab, device: string): Promise<number> {
-  const facts = new URL('../engine/host-linux.js', import.meta.url).href;
+  const facts = new URL('../engine/node/host-linux.js', import.meta.url).href;
   return Number(
     await node(lab, device, `import('${facts}').then(({ linuxFacts }) => console.log(linuxFacts().cpuQuota?.cores));`),
   );

@@ -89,7 +89,7 @@ export async function findLab(name: string, stateFolder: string): Promise<Lab> {
   try {
     document = JSON.parse(await readFile(join(labFolder(stateFolder, name), 'lab.json'), 'utf8')) as LabDocument;
   } catch {
-    throw none; // absent, or damaged: `up` and `down` mend both
+    throw none; // absent, or damaged: `up` and `down` fix both
   }
   if (document.version !== 1 || (await namespaces(name)).length === 0) throw none;
   return describe({ ...document, cluster: parseCluster(document.cluster) }, stateFolder);

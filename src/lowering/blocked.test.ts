@@ -7,7 +7,7 @@ import fc from 'fast-check';
 import { differentiate, outputGradientName, type StageGraphs } from '../autodiff/differentiate.ts';
 import type { Engine } from '../engine/engine.ts';
 import { loweringOf } from '../engine/lowering.ts';
-import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../engine/node/onnxruntime-node.ts';
 import { GraphBuilder } from '../graph/builder.ts';
 import type { Graph } from '../graph/graph.ts';
 import { instantiate } from '../graph/static.ts';

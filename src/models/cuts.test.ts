@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs';
 import { after, before, test } from 'node:test';
 import { differentiate, outputGradientName, type StageGraphs } from '../autodiff/differentiate.ts';
 import type { Engine } from '../engine/engine.ts';
-import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../engine/node/onnxruntime-node.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import type { Graph } from '../graph/graph.ts';
 import { layers } from '../graph/layers.ts';

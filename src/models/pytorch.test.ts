@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
 import { differentiate, outputGradientName } from '../autodiff/differentiate.ts';
-import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../engine/node/onnxruntime-node.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import type { Graph } from '../graph/graph.ts';
 import { inferenceMode } from '../graph/onnx/modes.ts';

@@ -13,7 +13,7 @@ import { Evaluator, simulatedMs } from './evaluate.ts';
 import { bucketsOfStage } from './layout.ts';
 import { largestShare } from './memory.ts';
 import { gradientsCross, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
-import { againMs } from './recomputation.ts';
+import { recomputeMs } from './recomputation.ts';
 import { groupReduceMs, onGrid, type ShareTimes, shareTimes } from './share-times.ts';
 import { inFlightFromEnd } from './stages.ts';
 import type { Steps } from './steps.ts';
@@ -156,7 +156,7 @@ class Tree {
   ): Member | undefined {
     const { table, profile, microBatchCount: M } = this.#problem;
     const forwardMs = this.#times.forwardMs(place, first, end, stop - from);
-    const again = onGrid(againMs(this.#problem, place, [first, end], demand, stop - from));
+    const again = onGrid(recomputeMs(this.#problem, place, [first, end], demand, stop - from));
     const backwardMs = this.#times.backwardMs(place, first, end, stop - from) + again;
     const busyMs = M * (forwardMs + backwardMs);
     if (busyMs >= this.barMs) return undefined;

@@ -9,7 +9,7 @@ import { overlapsAllReduce, type Pace, program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { bucketsOfStage, isSplitStage, layoutPlan, paceOfStage } from './layout.ts';
 import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
-import { againMs } from './recomputation.ts';
+import { recomputeMs } from './recomputation.ts';
 import { groupReduceMs, onGrid, reduceCostMs, ringBytes, type ShareTimes, shareTimes } from './share-times.ts';
 
 /** One piece across the border between two stages: places in the flat list of devices, and times of the link. */
@@ -49,7 +49,7 @@ interface Handling {
 interface NodeContext {
   readonly buckets: readonly (readonly [number, number])[];
   /** Whether they are reduced beside the computing. */
-  readonly isBeside: boolean;
+  readonly isOverlapped: boolean;
   readonly demand: StageDemand;
   readonly passed: PassedBytes;
   readonly frames: PassedFrames;
@@ -147,7 +147,7 @@ export class Evaluator {
   }
 
   #flatten(layouts: readonly StageLayout[], nodes: Node[]): FlatStage[] {
-    const isOverlapped = overlapsAllReduce(this.#problem.schedule);
+    const overlaps = overlapsAllReduce(this.#problem.schedule);
     const handedOut = this.#handedOut(layouts);
     const last = layouts.length - 1;
     let piecesBefore: readonly Piece[] = [];
@@ -159,8 +159,8 @@ export class Evaluator {
       const isForwardOnly = layout.layers[1] <= this.#problem.forwardOnlyLayers;
       const isGroup = layout.devices.length > 1 && !isForwardOnly;
       const demand = stageDemand(this.#problem, ...layout.layers, pace.ahead);
-      const buckets = isGroup && isOverlapped ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
-      const isBeside = isGroup && isOverlapped;
+      const buckets = isGroup && overlaps ? bucketsOfStage(this.#problem, this.#times, layout) : [layout.layers];
+      const isOverlapped = isGroup && overlaps;
       const passed = { ...this.#passedBytes(layouts, stage), handedOut: handedOut.bytes };
       const counts = framesOf(layout.devices.length, first, { before: piecesBefore, behind: pieces });
       for (const [index, place] of layout.devices.entries()) {
@@ -171,7 +171,7 @@ export class Evaluator {
           handedOut: handedOut.frames,
         };
         nodes.push(
-          this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isBeside, demand, passed, frames }),
+          this.#node(place, layout, layout.samples[index] ?? 0, { buckets, isOverlapped, demand, passed, frames }),
         );
       }
       piecesBefore = pieces;
@@ -185,7 +185,7 @@ export class Evaluator {
     place: number,
     layout: StageLayout,
     share: number,
-    { buckets, isBeside, demand, passed, frames }: NodeContext,
+    { buckets, isOverlapped, demand, passed, frames }: NodeContext,
   ): Node {
     const times = this.#times;
     const { layers, devices } = layout;
@@ -197,7 +197,7 @@ export class Evaluator {
     const { forward, backward, fed, handedOut } = passed;
     const isHolder = place === this.#holder;
     // What is computed again is part of the first half, or of the first piece.
-    const again = onGrid(againMs(this.#problem, place, layers, demand, share));
+    const again = onGrid(recomputeMs(this.#problem, place, layers, demand, share));
     const pieceMs = (range: readonly [number, number]): number =>
       isSplit ? times.backwardWeightMs(place, ...range, share) : times.backwardMs(place, ...range, share);
     const costMs = (range: readonly [number, number]): number =>
@@ -222,7 +222,7 @@ export class Evaluator {
       passMs: times.passMs(place),
       lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : again)),
       updateMs: times.updateMs(place, ...layers),
-      besideMs: isBeside ? buckets.reduce((sum, range) => sum + costMs(range), 0) : 0,
+      besideMs: isOverlapped ? buckets.reduce((sum, range) => sum + costMs(range), 0) : 0,
     };
   }
 

@@ -15,7 +15,7 @@ import { type Group, inFlightFromEnd, neighbourGroups, StageTable } from './stag
 interface Shortage {
   readonly place: number;
   readonly lacksMiB: number;
-  readonly mend: string;
+  readonly fix: string;
 }
 
 /** Above this many candidates a shortage is only looked for among plans of one stage. */
@@ -48,13 +48,13 @@ const endlessMiB = 2 ** 40;
  * that the caller's batch allows, largest first; empty when they were all tried.
  */
 function explainInfeasible(problem: Problem, planner: string, spaces: Spaces, smaller: readonly number[]): InputError {
-  const { place, lacksMiB, mend } = oneDevice(problem, spaces) ?? everyDevice(problem, spaces);
+  const { place, lacksMiB, fix } = oneDevice(problem, spaces) ?? everyDevice(problem, spaces);
   const spec = problem.cluster.devices[place];
   const fitting = smaller.find((size) => fits(withMicroBatchSize(problem, size), spaces));
   const where = `planner ${planner}, micro-batches of ${problem.microBatchSize}`;
   const hasMiB = Math.floor((spec?.memoryMiB ?? 0) * 10) / 10;
   const what = `Model "${problem.profile.model}" fits nowhere (${where}): device "${spec?.name}" has ${hasMiB} MiB and lacks ${lacksMiB} MiB`;
-  return new InputError(`${what}; ${fitting === undefined ? mend : `use micro-batches of ${fitting}, or ${mend}`}.`);
+  return new InputError(`${what}; ${fitting === undefined ? fix : `use micro-batches of ${fitting}, or ${fix}`}.`);
 }
 
 /** Throws the error for a planner that does not look at memory, and whose plan does not fit. */
@@ -92,7 +92,7 @@ function oneDevice(problem: Problem, spaces: Spaces): Shortage | undefined {
         spaces,
       )
     ) {
-      return { place, lacksMiB: Math.ceil(bytes / bytesInMiB), mend: `raise its memoryMiB to ${neededMiB}` };
+      return { place, lacksMiB: Math.ceil(bytes / bytesInMiB), fix: `raise its memoryMiB to ${neededMiB}` };
     }
   }
   return undefined;
@@ -112,7 +112,7 @@ function everyDevice(problem: Problem, spaces: Spaces): Shortage {
     else low = middle;
   }
   const place = memories.indexOf(Math.min(...memories));
-  return { place, lacksMiB: Math.ceil(high - (memories[place] ?? 0)), mend: `give every device at least ${high} MiB` };
+  return { place, lacksMiB: Math.ceil(high - (memories[place] ?? 0)), fix: `give every device at least ${high} MiB` };
 }
 
 function withMemory(problem: Problem, change: (memoryMiB: number, place: number) => number): Problem {

@@ -5,7 +5,7 @@ import type { Cluster, DeviceTimes, Profile } from '../cluster/cluster.ts';
 import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
 import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
-import { againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
+import { type KeptSums, keptSums, recomputeTable } from '../cluster/recomputation.ts';
 import {
   backwardInputTable,
   deviceTimes,
@@ -109,7 +109,7 @@ export function createProblem(input: ProblemInput): Problem {
     const times = deviceTimes(profile, device);
     let classIndex = known.get(times);
     if (classIndex === undefined) {
-      const again = canRecompute ? againTable(profile, times) : [];
+      const again = canRecompute ? recomputeTable(profile, times) : [];
       classIndex =
         classes.push({
           ...passSums(times),

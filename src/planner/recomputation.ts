@@ -3,7 +3,7 @@
 // kept.
 
 import type { StageDemand } from '../cluster/memory.ts';
-import { againFraction, keptBytes } from '../cluster/recomputation.ts';
+import { keptBytes, recomputeFraction } from '../cluster/recomputation.ts';
 import { interpolation, rangeOf } from '../cluster/times.ts';
 import type { Problem } from './problem.ts';
 
@@ -13,7 +13,7 @@ export function withRecomputation(problem: Problem): Problem {
 }
 
 /** Milliseconds by which that makes a backward pass of layers [first, end) longer, whose demand is `demand`. */
-export function againMs(
+export function recomputeMs(
   problem: Problem,
   place: number,
   layers: readonly [number, number],
@@ -23,7 +23,7 @@ export function againMs(
   const device = problem.devices[place];
   if (!problem.recomputes || device === undefined || samples === 0) return 0;
   const kept = keptBytes(demand, device.memoryBytes, samples);
-  const fraction = againFraction(problem.kept, ...layers, kept);
+  const fraction = recomputeFraction(problem.kept, ...layers, kept);
   return fraction === 0 ? 0 : fraction * allAgainMs(problem, device.classIndex, layers, samples);
 }
 

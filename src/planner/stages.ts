@@ -10,7 +10,7 @@ import { type Allocation, allocate, allocateByKind } from './allocation.ts';
 import { allReduceMs, passedBytes, passedFrames, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand, sumsFor } from './problem.ts';
-import { againMs } from './recomputation.ts';
+import { recomputeMs } from './recomputation.ts';
 
 /**
  * A stage on a group of devices, with its shares by Algorithm 1 and its times by eq. 8. Devices without samples stay in
@@ -221,8 +221,8 @@ export class StageTable {
   }
 
   /** What a device computes again with such a share of the chosen layers. */
-  #againMs({ place }: PlannerDevice, demand: StageDemand, samples: number): number {
-    return againMs(this.#problem, place, [this.#first, this.#end], demand, samples);
+  #recomputeMs({ place }: PlannerDevice, demand: StageDemand, samples: number): number {
+    return recomputeMs(this.#problem, place, [this.#first, this.#end], demand, samples);
   }
 
   /** A large group's optimum of eq. 7, which is quicker to find than Algorithm 1's when most devices are alike. */
@@ -230,7 +230,7 @@ export class StageTable {
     const kinds = group.kinds().map(({ like, members }) => {
       this.#prepare(like.classIndex);
       const timeMs = (share: number): number =>
-        this.#at(this.#total, like.classIndex, share) + this.#againMs(like, demand, share);
+        this.#at(this.#total, like.classIndex, share) + this.#recomputeMs(like, demand, share);
       return { members, limit: this.largestShare(demand, like), timeMs };
     });
     // The same group is asked for with other K_p, which often makes no difference.
@@ -251,7 +251,7 @@ export class StageTable {
     let chosenMs = Number.POSITIVE_INFINITY;
     for (const device of devices) {
       if (this.largestShare(demand, device) < microBatchSize) continue;
-      const ms = this.totalMs(device.classIndex, microBatchSize) + this.#againMs(device, demand, microBatchSize);
+      const ms = this.totalMs(device.classIndex, microBatchSize) + this.#recomputeMs(device, demand, microBatchSize);
       if (ms < chosenMs) [chosen, chosenMs] = [device, ms];
     }
     if (chosen === undefined) return undefined;
@@ -259,7 +259,7 @@ export class StageTable {
     const forwardMs = this.#at(this.#forward, chosen.classIndex, microBatchSize);
     const backwardMs =
       Math.max(0, this.#at(this.#total, chosen.classIndex, microBatchSize) - forwardMs) +
-      this.#againMs(chosen, demand, microBatchSize);
+      this.#recomputeMs(chosen, demand, microBatchSize);
     return { shares: { devices: [chosen.place], samples: [microBatchSize] }, forwardMs, backwardMs };
   }
 
@@ -286,7 +286,7 @@ export class StageTable {
     return (index, samples) => {
       const device = devices[index] as PlannerDevice;
       const ms = this.#at(this.#total, device.classIndex, samples);
-      return demand === undefined || !this.#problem.recomputes ? ms : ms + this.#againMs(device, demand, samples);
+      return demand === undefined || !this.#problem.recomputes ? ms : ms + this.#recomputeMs(device, demand, samples);
     };
   }
 
@@ -300,7 +300,7 @@ export class StageTable {
       if (share === 0) continue;
       this.#prepare(classIndex);
       const forward = this.#at(this.#forward, classIndex, share);
-      const again = demand === undefined ? 0 : this.#againMs(device, demand, share);
+      const again = demand === undefined ? 0 : this.#recomputeMs(device, demand, share);
       forwardMs = Math.max(forwardMs, forward);
       backwardMs = Math.max(backwardMs, this.#at(this.#total, classIndex, share) - forward + again);
     }

@@ -7,10 +7,10 @@ import { InputError, RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
 import type { CoordinatorEnd, RunHooks } from '../runtime/coordinator/options.ts';
-import type { RunEvent } from '../runtime/events.ts';
-import type { RunState } from '../runtime/run-state.ts';
+import type { RunEvent } from '../runtime/protocol/events.ts';
+import type { RunState } from '../runtime/protocol/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
-import type { Disk } from '../storage/disk.ts';
+import type { Disk } from '../storage/node/disk.ts';
 import {
   batchOf,
   exactSequence,

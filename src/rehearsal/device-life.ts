@@ -2,10 +2,10 @@
 
 import { defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
-import type { MeasuredProfile } from '../runtime/device/profiler.ts';
+import type { MeasuredProfile } from '../runtime/device/measure/profiler.ts';
+import type { ProcessMeters } from '../runtime/host/process-meters.ts';
+import { type Served, serveToTheEnd } from '../runtime/host/serve.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
-import type { ProcessMeters } from '../runtime/worker/process-meters.ts';
-import { type Served, serveToTheEnd } from '../runtime/worker/serve.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
 import { batchSizesToProfile, coordinatorUrl, layerMemory } from './coordinator-life.ts';
 import { createExactEngine } from './exact-engine.ts';

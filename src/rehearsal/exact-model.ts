@@ -10,9 +10,9 @@ import type { CutTensor, Layer, LayerSequence } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
 import { hash32 } from '../random.ts';
 import type { Batch } from '../runtime/coordinator/options.ts';
-import type { StateRole } from '../runtime/messages.ts';
-import type { RunState } from '../runtime/run-state.ts';
-import type { TrainingSpec } from '../runtime/training-spec.ts';
+import type { StateRole } from '../runtime/protocol/messages.ts';
+import type { RunState } from '../runtime/protocol/run-state.ts';
+import type { TrainingSpec } from '../runtime/protocol/training-spec.ts';
 
 /** A sum over 64 samples of numbers below it is exact in float32. */
 export const modulus = 65_521;

@@ -11,7 +11,7 @@ import type { StagePort } from '../runtime/device/stage.ts';
 import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from '../runtime/device/stage-state.ts';
 import type { UpdateOptions } from '../runtime/device/stage-update.ts';
-import type { StateRole } from '../runtime/messages.ts';
+import type { StateRole } from '../runtime/protocol/messages.ts';
 import type { ExactEngine } from './exact-engine.ts';
 import { layerRules, learningRate, rowLength, sampleIdAt, stateNames, versioned, writeRow } from './exact-model.ts';
 

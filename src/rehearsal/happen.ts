@@ -82,7 +82,7 @@ function partition(world: World, { hosts, isOneWay, ms }: Of<'partition'>): void
   );
   for (const [from, to] of pairs) world.network.cut(from, to);
   later(world, ms, () => {
-    for (const [from, to] of pairs) world.network.mend(from, to);
+    for (const [from, to] of pairs) world.network.fix(from, to);
   });
 }
 

@@ -2,8 +2,8 @@
 // that a crash can come between any two of them; it can refuse to write, and lose with the power what was not synced.
 
 import type { Random } from '../random.ts';
-import type { Disk, DiskFile } from '../storage/disk.ts';
 import { createMemoryDisk, type DiskOperation, type MemoryDisk } from '../storage/memory-disk.ts';
+import type { Disk, DiskFile } from '../storage/node/disk.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 
 /** A file operation takes up to so long. */

@@ -128,7 +128,7 @@ test('a cut path holds everything back, in order, until it is whole', async () =
   for (let index = 0; index < 5; index++) void toB.send(numbered(index));
   await runUntil(time, () => time.nowMs > 3000);
   assert.deepEqual(received, []);
-  network.mend('a', 'b');
+  network.fix('a', 'b');
   void toB.send(numbered(5));
   await rest(time);
   assert.deepEqual(received, [0, 1, 2, 3, 4, 5]);

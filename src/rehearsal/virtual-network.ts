@@ -5,7 +5,7 @@
 import { RunError } from '../errors.ts';
 import type { Random } from '../random.ts';
 import type { Frame, Link } from '../transport/link.ts';
-import { defaultHeartbeat } from '../transport/websocket-link.ts';
+import { defaultHeartbeat } from '../transport/node/websocket-link.ts';
 import { VirtualLink } from './virtual-link.ts';
 import { type Path, type PathConditions, Pipe } from './virtual-pipe.ts';
 import type { VirtualProcess } from './virtual-process.ts';
@@ -62,7 +62,7 @@ export class VirtualNetwork {
     return this.#connections;
   }
 
-  /** Nothing passes from one host to another, until `mend`. */
+  /** Nothing passes from one host to another, until `fix`. */
   cut(from: string, to: string): void {
     const path = this.path(from, to);
     if (path.cutSinceMs !== undefined) return;
@@ -72,7 +72,7 @@ export class VirtualNetwork {
     }
   }
 
-  mend(from: string, to: string): void {
+  fix(from: string, to: string): void {
     const path = this.path(from, to);
     path.cutSinceMs = undefined;
     for (const pipe of path.holding) pipe.resume();

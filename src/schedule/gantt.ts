@@ -3,7 +3,7 @@
 // the same kind, so that a long round stays a small file.
 
 import { svgDocument, svgElement, svgText } from '../svg.ts';
-import { isBesideComputing, type ProgramEvent } from './program.ts';
+import { isOverlapped, type ProgramEvent } from './program.ts';
 
 export interface GanttOptions {
   /** Default 1200. */
@@ -74,9 +74,9 @@ function rowsOf(events: readonly ProgramEvent[], deviceNames: readonly string[])
     const computing: Row = {
       name,
       heightPx: rowPx,
-      events: own.filter((event) => event.to === undefined && !isBesideComputing(event)),
+      events: own.filter((event) => event.to === undefined && !isOverlapped(event)),
     };
-    const beside: Row = { name: 'all-reduce', heightPx: linkPx, events: own.filter(isBesideComputing) };
+    const beside: Row = { name: 'all-reduce', heightPx: linkPx, events: own.filter(isOverlapped) };
     return [
       computing,
       ...(beside.events.length > 0 ? [beside] : []),

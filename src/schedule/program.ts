@@ -170,6 +170,6 @@ export interface ProgramEvent {
 }
 
 /** Whether an event is of an AllReduce that runs beside the computing of its device. */
-export function isBesideComputing({ kind, layers }: ProgramEvent): boolean {
+export function isOverlapped({ kind, layers }: ProgramEvent): boolean {
   return kind === 'all-reduce' && layers !== undefined;
 }

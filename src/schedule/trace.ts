@@ -1,7 +1,7 @@
 // Events of a round as a trace in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open: a process
 // for each device, in it a row for computing, one for AllReduces beside it and one for each link that it sends on.
 
-import { isBesideComputing, type ProgramEvent } from './program.ts';
+import { isOverlapped, type ProgramEvent } from './program.ts';
 
 interface Slice {
   readonly name: string;
@@ -45,7 +45,7 @@ export function traceJson(events: readonly ProgramEvent[], deviceNames: readonly
     return pid;
   };
   const threadOf = (event: ProgramEvent, pid: number): number => {
-    if (event.to === undefined && !isBesideComputing(event)) return 0;
+    if (event.to === undefined && !isOverlapped(event)) return 0;
     const name = event.to === undefined ? 'all-reduce' : `to ${event.to}`;
     const key = JSON.stringify([pid, name]);
     const tid = threads.get(key) ?? addThread(pid, name);

@@ -7,7 +7,7 @@ import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/clust
 import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
-import { againFraction, againTable, type KeptSums, keptSums } from '../cluster/recomputation.ts';
+import { type KeptSums, keptSums, recomputeFraction, recomputeTable } from '../cluster/recomputation.ts';
 import {
   deviceTimes,
   handlingMs,
@@ -39,7 +39,7 @@ export interface Ground {
   /** Of the device at a place in cluster.devices; `isStep` where it runs both passes of a micro-batch as one. */
   times(place: number, isStep: boolean): LayerTimes;
   /** Of computing all again that can be, on the device at a place: by layers and samples. */
-  againMs(place: number): RangeTimes;
+  recomputeMs(place: number): RangeTimes;
   /** What bytes cost the device at a place that sends or receives them, and what those of an AllReduce do. */
   handlingMs(place: number, bytes: number): number;
   reducingMs(place: number, bytes: number): number;
@@ -58,7 +58,8 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     among.set(own, known);
     return known;
   };
-  const againMs = (place: number): RangeTimes => rangeTimes(againTable(profile, measured(place)), profile.batchSizes);
+  const recomputeMs = (place: number): RangeTimes =>
+    rangeTimes(recomputeTable(profile, measured(place)), profile.batchSizes);
   return {
     profile,
     cluster,
@@ -66,7 +67,7 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     sums: layerSums(profile),
     kept: keptSums(profile),
     times,
-    againMs,
+    recomputeMs,
     handlingMs: (place, bytes) => handlingMs(measured(place), bytes),
     reducingMs: (place, bytes) => reducingMs(measured(place), bytes),
     frameMs: (place) => measured(place).frameMs ?? 0,
@@ -104,7 +105,7 @@ export interface Runner {
   /** Milliseconds of an instruction over all of its layers, by opcode; 0 for those that do not compute. */
   readonly durations: Float64Array;
   /** Part of a backward's duration: of its first piece, where it is cut. */
-  readonly againMs: number;
+  readonly recomputeMs: number;
   /**
    * What a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its
    * forward passes.
@@ -281,10 +282,10 @@ class Compiler {
     durations[opcodes.forward] = onGrid(times.forwardMs(first, end, samples));
     const trainedFrom = Math.min(end, Math.max(first, forwardOnlyLayers));
     const backwardMs = onGrid(times.backwardMs(first, end, samples));
-    const againMs = this.#againMs(program, place, trainedFrom);
-    durations[opcodes.backward] = againMs + backwardMs;
+    const recomputeMs = this.#recomputeMs(program, place, trainedFrom);
+    durations[opcodes.backward] = recomputeMs + backwardMs;
     const inputMs = onGrid(times.backwardInputMs(first, end, samples));
-    durations[opcodes['backward-input']] = againMs + inputMs;
+    durations[opcodes['backward-input']] = recomputeMs + inputMs;
     durations[opcodes['backward-weight']] = onGrid(times.backwardWeightMs(first, end, samples));
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
@@ -293,7 +294,7 @@ class Compiler {
       forward: { received: nothing(), sent: nothing() },
       backward: { received: nothing(), sent: nothing() },
     };
-    return { program, place, times, durations, againMs, passed, besideMs: 0, trainedFrom, inFlight, feeds: [] };
+    return { program, place, times, durations, recomputeMs, passed, besideMs: 0, trainedFrom, inFlight, feeds: [] };
   }
 
   /** What the flows and AllReduces cost those who send and receive. */
@@ -339,12 +340,12 @@ class Compiler {
   }
 
   /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
-  #againMs({ layers, samples, savedBytes }: DeviceProgram, place: number, trainedFrom: number): number {
+  #recomputeMs({ layers, samples, savedBytes }: DeviceProgram, place: number, trainedFrom: number): number {
     if (savedBytes === undefined) return 0;
-    const fraction = againFraction(this.#ground.kept, trainedFrom, layers[1], savedBytes);
+    const fraction = recomputeFraction(this.#ground.kept, trainedFrom, layers[1], savedBytes);
     return fraction === 0
       ? 0
-      : onGrid(fraction * this.#ground.againMs(place)(trainedFrom, layers[1], samples[1] - samples[0]));
+      : onGrid(fraction * this.#ground.recomputeMs(place)(trainedFrom, layers[1], samples[1] - samples[0]));
   }
 
   #argument(step: Instruction, runner: Runner, index: number): number {
@@ -467,12 +468,12 @@ class Compiler {
 }
 
 /** Rule 1, for the layers of a piece of a backward pass too. */
-function durationOf(step: Instruction, { program, times, durations, againMs }: Runner): number {
+function durationOf(step: Instruction, { program, times, durations, recomputeMs }: Runner): number {
   if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce')
     return durations[opcodes[step.kind]] as number;
   const [first, end] = step.layers;
   const samples = program.samples[1] - program.samples[0];
   if (step.kind === 'backward-weight') return onGrid(times.backwardWeightMs(first, end, samples));
   const backwardMs = onGrid(times.backwardMs(first, end, samples));
-  return isFirstPiece(step, program) ? againMs + backwardMs : backwardMs;
+  return isFirstPiece(step, program) ? recomputeMs + backwardMs : backwardMs;
 }

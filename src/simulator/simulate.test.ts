@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { checkTogether } from '../cluster/validate.ts';
 import { program } from '../schedule/generate.ts';
-import { isBesideComputing, type Program } from '../schedule/program.ts';
+import { isOverlapped, type Program } from '../schedule/program.ts';
 import { randomCluster, randomPlan, randomProfile } from '../testing/random-plans.ts';
 import { createSimulator, type Simulation, simulate } from './simulate.ts';
 
@@ -336,15 +336,13 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
       }
     }
     for (const [name, device] of Object.entries(used)) {
-      const beside = events.filter((event) => event.device === name && isBesideComputing(event));
+      const beside = events.filter((event) => event.device === name && isOverlapped(event));
       for (const [index, event] of beside.entries())
         assert.ok(
           event.startMs >= (beside[index - 1]?.endMs ?? 0),
           `seed ${seed}: ${name} reduces two buckets at once`,
         );
-      const own = events.filter(
-        (event) => event.device === name && event.kind !== 'transfer' && !isBesideComputing(event),
-      );
+      const own = events.filter((event) => event.device === name && event.kind !== 'transfer' && !isOverlapped(event));
       for (const [index, event] of own.entries())
         assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} does two things at once`);
       assert.equal(

@@ -300,20 +300,20 @@ class World {
   #join(index: number, number: number, nowMs: number): boolean {
     const joined = this.#joined[number] as number[];
     const { size, durationMs, row, members, costsMs } = defined(this.#compiled.groups[number], 'a group');
-    const isBeside = row >= 0;
-    if (isBeside) this.#reducing[index] = (this.#reducing[index] as number) + 1;
-    if (joined.push(index) < size) return isBeside;
+    const isOverlapped = row >= 0;
+    if (isOverlapped) this.#reducing[index] = (this.#reducing[index] as number) + 1;
+    if (joined.push(index) < size) return isOverlapped;
     this.#joined[number] = [];
     for (const [place, member] of members.entries())
       this.#reducingMs[member] = (this.#reducingMs[member] as number) + (costsMs[place] as number);
-    const startMs = isBeside ? Math.max(nowMs, this.#rowFreeMs[row] as number) : nowMs;
+    const startMs = isOverlapped ? Math.max(nowMs, this.#rowFreeMs[row] as number) : nowMs;
     const endMs = startMs + durationMs;
     if (this.#keepsEvents) for (const member of joined) this.#recordReduction(member, number, startMs, endMs);
-    if (isBeside) {
+    if (isOverlapped) {
       this.#rowFreeMs[row] = endMs;
       this.#agenda.add(4 * number + kinds.reduced, endMs, false);
     } else for (const member of joined) this.#agenda.add(4 * member + kinds.end, endMs, false);
-    return isBeside;
+    return isOverlapped;
   }
 
   /** A group has reduced a bucket: an update that waited for it alone can begin. */

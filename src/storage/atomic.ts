@@ -3,7 +3,7 @@
 
 import { basename, dirname, join } from 'node:path';
 import { RunError } from '../errors.ts';
-import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './disk.ts';
+import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './node/disk.ts';
 
 /** Left by a writer that died; whoever owns the folder may remove them. */
 const temporary = /^\..+\.\d+\.tmp$/;

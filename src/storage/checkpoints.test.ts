@@ -12,8 +12,8 @@ import { tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import { mutate } from '../testing/mutations.ts';
 import { type Checkpoint, loadCheckpoint, loadLatestCheckpoint, saveCheckpoint } from './checkpoints.ts';
-import type { Disk } from './disk.ts';
 import { createMemoryDisk, type MemoryDisk, type MemoryDiskOptions } from './memory-disk.ts';
+import type { Disk } from './node/disk.ts';
 
 const folder = '/run/checkpoints';
 

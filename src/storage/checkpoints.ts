@@ -14,7 +14,7 @@ import { InputError, RunError } from '../errors.ts';
 import type { Tensor } from '../graph/tensor.ts';
 import { readSafetensors, writeSafetensors } from '../training/safetensors.ts';
 import { isTemporary, makeFolders, writeFileAtomically } from './atomic.ts';
-import { type Disk, errorCode, nodeDisk, readError } from './disk.ts';
+import { type Disk, errorCode, nodeDisk, readError } from './node/disk.ts';
 
 /** What JSON can hold exactly; numbers are finite. */
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };

@@ -13,8 +13,8 @@ import { checkLabels, type Dataset, gather } from '../training/data/dataset.ts';
 import { writeIdx } from '../training/data/idx.ts';
 import { writeNpy } from '../training/data/npy.ts';
 import { loadDataset } from './datasets.ts';
-import { cacheFolder } from './digits-cache.ts';
-import { nodeDisk } from './disk.ts';
+import { cacheFolder } from './node/digits-cache.ts';
+import { nodeDisk } from './node/disk.ts';
 
 async function inTemporaryFolder(use: (folder: string) => Promise<void>): Promise<void> {
   const folder = await mkdtemp(join(tmpdir(), 'asteroid-data-'));

@@ -24,9 +24,9 @@ import { type DataSpec, parseDataSpec } from '../training/data/spec.ts';
 import { makeSynthetic } from '../training/data/synthetic.ts';
 import { makeSyntheticTokens } from '../training/data/synthetic-tokens.ts';
 import { readTokens } from '../training/data/tokens.ts';
-import { type DigitOptions, loadDigits } from './digits-cache.ts';
-import { type Disk, nodeDisk, readError } from './disk.ts';
-import { inflate } from './inflate.ts';
+import { type DigitOptions, loadDigits } from './node/digits-cache.ts';
+import { type Disk, nodeDisk, readError } from './node/disk.ts';
+import { inflate } from './node/inflate.ts';
 
 export interface LoadOptions extends DigitOptions {
   /** For synthetic data and for splitting; default 0. */

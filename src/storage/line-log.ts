@@ -4,7 +4,7 @@
 import { assert } from '../assert.ts';
 import { RunError } from '../errors.ts';
 import { writeFileAtomically } from './atomic.ts';
-import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './disk.ts';
+import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './node/disk.ts';
 
 export interface LineLogOptions {
   readonly disk?: Disk;

@@ -5,7 +5,7 @@
 import { posix } from 'node:path';
 import { assert } from '../assert.ts';
 import type { Random } from '../random.ts';
-import { coded, type Disk, type DiskFile } from './disk.ts';
+import { coded, type Disk, type DiskFile } from './node/disk.ts';
 
 const { basename, dirname, normalize } = posix;
 

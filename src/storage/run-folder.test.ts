@@ -5,8 +5,8 @@ import { join } from 'node:path';
 import test from 'node:test';
 import { InputError, RunError } from '../errors.ts';
 import { createRandom } from '../random.ts';
-import type { Disk } from './disk.ts';
 import { createMemoryDisk } from './memory-disk.ts';
+import type { Disk } from './node/disk.ts';
 import { createRunFolder, type MetricsLine, resumeRunFolder } from './run-folder.ts';
 
 const date = new Date(2026, 10, 5, 23, 59);
@@ -65,7 +65,7 @@ test('--out: an absent or empty folder is taken, by one run only', () =>
     }
   }));
 
-test('--out: a run, any other contents, and a file are refused, each with its mend', () =>
+test('--out: a run, any other contents, and a file are refused, each with its fix', () =>
   inTemporaryFolder(async (folder) => {
     const out = join(folder, 'run');
     await (await createRunFolder({ date, out })).close();

@@ -5,8 +5,8 @@
 import { join } from 'node:path';
 import { InputError } from '../errors.ts';
 import { isTemporary, makeFolders, writeFileAtomically } from './atomic.ts';
-import { type Disk, errorCode, nodeDisk, readError, writeError } from './disk.ts';
 import { keepLines, type LineLog, openLineLog } from './line-log.ts';
+import { type Disk, errorCode, nodeDisk, readError, writeError } from './node/disk.ts';
 
 /** The documents of a run. */
 export type RunFile = 'config.yaml' | 'cluster.json' | 'profile.json' | 'plan.json' | 'trace.json' | 'model.onnx';

@@ -6,7 +6,7 @@ import { readdir, readFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { computeEnvironment } from '../engine/host-node.ts';
+import { computeEnvironment } from '../engine/node/host-node.ts';
 
 const main = fileURLToPath(new URL('../cli/main.js', import.meta.url));
 

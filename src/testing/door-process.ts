@@ -5,8 +5,8 @@
 import { createInterface } from 'node:readline';
 import { systemClock } from '../clock.ts';
 import { InputError } from '../errors.ts';
-import { coordinatorName, openDoor } from '../runtime/security/admission.ts';
-import { listen } from '../transport/websocket.ts';
+import { coordinatorName, openDoor } from '../runtime/host/security/admission.ts';
+import { listen } from '../transport/node/websocket.ts';
 
 const [, , folder] = process.argv;
 if (folder === undefined) throw new InputError('The state folder is missing: node door-process.js FOLDER.');

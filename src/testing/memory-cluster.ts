@@ -18,11 +18,11 @@ import type {
   RunHooks,
   RunSubject,
 } from '../runtime/coordinator/options.ts';
-import type { ProfileCache } from '../runtime/device/profiler.ts';
-import type { RunEvent } from '../runtime/events.ts';
-import { localPlan, trainHere } from '../runtime/local.ts';
-import type { RunState } from '../runtime/run-state.ts';
-import { compare } from '../runtime/verify.ts';
+import type { ProfileCache } from '../runtime/device/measure/profiler.ts';
+import type { RunEvent } from '../runtime/protocol/events.ts';
+import type { RunState } from '../runtime/protocol/run-state.ts';
+import { localPlan, trainHere } from '../runtime/run/local.ts';
+import { compare } from '../runtime/run/verify.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import { runWorker, type WorkerEnd } from '../runtime/worker/worker.ts';
 import type { Link } from '../transport/link.ts';

@@ -8,7 +8,7 @@ import { type CutTensor, layers } from '../graph/layers.ts';
 import { elementCount, int64s, type Tensor, tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import type { Batch, RunSubject } from '../runtime/coordinator/options.ts';
-import type { TrainingSpec } from '../runtime/training-spec.ts';
+import type { TrainingSpec } from '../runtime/protocol/training-spec.ts';
 
 /** A net and its loss. */
 export interface TestNet {

@@ -3,7 +3,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import type { Engine } from '../engine/engine.ts';
-import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../engine/node/onnxruntime-node.ts';
 import { InputError } from '../errors.ts';
 import { evaluateGraph } from '../graph/evaluate.ts';
 import { numberToHalf } from '../graph/operators/numbers.ts';

@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { after, before, describe, test } from 'node:test';
 import { defined } from '../assert.ts';
 import type { Engine } from '../engine/engine.ts';
-import { createOnnxRuntimeNodeEngine } from '../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../engine/node/onnxruntime-node.ts';
 import { createReferenceEngine } from '../engine/reference.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';

@@ -2,7 +2,7 @@
 
 import { join } from 'node:path';
 import type { Command } from 'commander';
-import { readLearningCurve } from '../../runtime/learning-curve.ts';
+import { readLearningCurve } from '../../runtime/run/learning-curve.ts';
 import { panels } from '../curve/chart.ts';
 import { curveSvg } from '../curve/svg-chart.ts';
 import { chartColumns, drawPanel } from '../curve/terminal-chart.ts';

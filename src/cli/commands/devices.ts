@@ -2,8 +2,8 @@
 
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
-import { createRegistry, type EnrolledDevice, type Registry } from '../../runtime/security/registry.ts';
-import { stateFolder } from '../../runtime/security/state-folder.ts';
+import { createRegistry, type EnrolledDevice, type Registry } from '../../runtime/host/security/registry.ts';
+import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { createOutput } from '../output.ts';
 
 interface DevicesOptions {

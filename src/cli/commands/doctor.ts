@@ -1,15 +1,15 @@
-// asteroid doctor: says what is fine on this device and how to mend what is not.
+// asteroid doctor: says what is fine on this device and how to fix what is not.
 
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
-import { examine } from '../../runtime/doctor.ts';
+import { examine } from '../../runtime/host/doctor.ts';
 import { createOutput } from '../output.ts';
 
 /** Adds the command. */
 export function addDoctor(program: Command): Command {
   return program
     .command('doctor')
-    .description('look at this device: engine, memory, network, certificates, clock; and say how to mend what is wrong')
+    .description('look at this device: engine, memory, network, certificates, clock; and say how to fix what is wrong')
     .option('--port <N>', 'the port that asteroid train would listen on', '0')
     .addHelpText('after', '\nExample:\n  $ asteroid doctor --port 7700')
     .action((options: { readonly json?: boolean; readonly port: string }) => doctor(options));

@@ -3,7 +3,7 @@
 import { setTimeout } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
-import { requestDrain } from '../../runtime/drain-requests.ts';
+import { requestDrain } from '../../runtime/host/drain-requests.ts';
 import { createOutput } from '../output.ts';
 
 interface DrainCommandOptions {

@@ -2,7 +2,7 @@
 
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
-import { modelOfRun } from '../../runtime/trained.ts';
+import { modelOfRun } from '../../runtime/run/trained.ts';
 import { writeFileAtomically } from '../../storage/atomic.ts';
 import { checkWritable } from '../files.ts';
 import { createOutput } from '../output.ts';

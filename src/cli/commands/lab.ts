@@ -3,11 +3,11 @@
 import { availableParallelism } from 'node:os';
 import type { Command } from 'commander';
 import { parseCluster } from '../../cluster/validate.ts';
-import { computeEnvironment } from '../../engine/host-node.ts';
+import { computeEnvironment } from '../../engine/node/host-node.ts';
 import { InputError } from '../../errors.ts';
 import { findLab, type Lab, type LabSettings, makeLab, removeLab } from '../../lab/lab.ts';
 import { type LabEnd, runOn, trainIn } from '../../lab/run.ts';
-import { stateFolder } from '../../runtime/security/state-folder.ts';
+import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { readText } from '../files.ts';
 import { createOutput, interruptedExitCode, type Output } from '../output.ts';
 import { counted } from '../terminal.ts';

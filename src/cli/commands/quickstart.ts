@@ -2,8 +2,8 @@
 
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
-import { ownAddresses } from '../../runtime/addresses.ts';
-import { usedDeviceCount } from '../../runtime/choose-plan.ts';
+import { ownAddresses } from '../../runtime/host/addresses.ts';
+import { usedDeviceCount } from '../../runtime/run/choose-plan.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptSignal } from '../output.ts';
 import { runInNewFolder } from '../run.ts';

@@ -3,9 +3,9 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
-import type { RunEvent } from '../../runtime/events.ts';
-import { writeSecret } from '../../runtime/security/state-folder.ts';
-import type { TrainSettings } from '../../runtime/settings.ts';
+import { writeSecret } from '../../runtime/host/security/state-folder.ts';
+import type { RunEvent } from '../../runtime/protocol/events.ts';
+import type { TrainSettings } from '../../runtime/run/settings.ts';
 import { resumeRunFolder } from '../../storage/run-folder.ts';
 import { isThere, readConfig } from '../files.ts';
 import { readRun } from '../inputs.ts';

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { LearningCurve } from '../../runtime/learning-curve.ts';
+import type { LearningCurve } from '../../runtime/run/learning-curve.ts';
 import { axis, panels, place } from './chart.ts';
 import { curveSvg } from './svg-chart.ts';
 import { drawPanel } from './terminal-chart.ts';

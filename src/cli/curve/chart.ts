@@ -1,7 +1,7 @@
 // A learning curve as panels, before it is drawn: which lines, over which range, with which ticks. Terminal and SVG
 // draw the same panels.
 
-import type { Curve, CurvePoint, LearningCurve } from '../../runtime/learning-curve.ts';
+import type { Curve, CurvePoint, LearningCurve } from '../../runtime/run/learning-curve.ts';
 
 /** A range and the round numbers in it that are written at the axis. */
 export interface Axis {

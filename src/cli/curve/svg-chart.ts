@@ -1,7 +1,7 @@
 // Panels as one SVG picture, one beside the other: a line for the training data, a line with points for the tests, a
 // legend. No scripts, no fonts.
 
-import type { CurvePoint, LearningCurve } from '../../runtime/learning-curve.ts';
+import type { CurvePoint, LearningCurve } from '../../runtime/run/learning-curve.ts';
 import { type Panel, panels, place } from './chart.ts';
 
 const [panelWidth, panelHeight] = [420, 300];

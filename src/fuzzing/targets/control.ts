@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
 import type { Random } from '../../random.ts';
-import { factsSchema } from '../../runtime/coordinator/cluster-run.ts';
+import { factsSchema } from '../../runtime/host/cluster-run.ts';
 import {
   type Message,
   parseMessage,
@@ -13,7 +13,7 @@ import {
   toCoordinatorSchemas,
   toPeerSchemas,
   toWorkerSchemas,
-} from '../../runtime/messages.ts';
+} from '../../runtime/protocol/messages.ts';
 import { checkedProgram, topologyOf } from '../../runtime/worker/layout.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { regressionNet, subjectOf } from '../../testing/training-subjects.ts';

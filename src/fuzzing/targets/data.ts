@@ -6,7 +6,7 @@ import { deflateRawSync, gzipSync } from 'node:zlib';
 import { type Tensor, tensor } from '../../graph/tensor.ts';
 import type { Random } from '../../random.ts';
 import { loadDataset } from '../../storage/datasets.ts';
-import { coded, type Disk } from '../../storage/disk.ts';
+import { coded, type Disk } from '../../storage/node/disk.ts';
 import { type Dataset, gather } from '../../training/data/dataset.ts';
 import { readIdx, writeIdx } from '../../training/data/idx.ts';
 import { readNpy, writeNpy } from '../../training/data/npy.ts';

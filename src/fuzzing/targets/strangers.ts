@@ -6,7 +6,7 @@ import type { Socket } from 'node:dgram';
 import { EventEmitter } from 'node:events';
 import { defined } from '../../assert.ts';
 import type { Random } from '../../random.ts';
-import { listenFor, speaker } from '../../runtime/discovery.ts';
+import { listenFor, speaker } from '../../runtime/host/discovery.ts';
 import { mutate } from '../../testing/mutations.ts';
 import { createFailureLimiter, hostName, judgeUpgrade } from '../../transport/admission.ts';
 import {
@@ -17,8 +17,8 @@ import {
   splitJoinCode,
   withKeyHash,
 } from '../../transport/join-code.ts';
-import { createAuthorityMaterial, openAuthority } from '../../transport/tls/authority.ts';
-import { deviceOf, deviceUri } from '../../transport/tls/identity.ts';
+import { createAuthorityMaterial, openAuthority } from '../../transport/node/tls/authority.ts';
+import { deviceOf, deviceUri } from '../../transport/node/tls/identity.ts';
 import { damagedBytes, damagedText, oneOf, randomBytes } from '../inputs.ts';
 import type { Target } from '../target.ts';
 import { Refused } from './links.ts';

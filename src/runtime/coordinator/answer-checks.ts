@@ -3,7 +3,7 @@
 import { defined } from '../../assert.ts';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { LinkMeasurement, ToCoordinator } from '../messages.ts';
+import type { LinkMeasurement, ToCoordinator } from '../protocol/messages.ts';
 
 /** Links are measured once each, to others of the run. Throws ProtocolError. */
 export function checkMeasured(

@@ -83,7 +83,7 @@ const nothingStands = {
  * A device cannot go on, or does what the protocol does not allow: the others go on without it. What ails two devices
  * alike ails the run.
  */
-export function putOut(config: MachineConfig, state: MachineState, device: string, message: string): Step {
+export function expel(config: MachineConfig, state: MachineState, device: string, message: string): Step {
   const isTraining = state.plan !== undefined || state.pending !== undefined || state.change !== undefined;
   if (!isTraining || state.failures.includes(message)) return fail(state, `${device} cannot go on: ${message}`);
   const [next, effects] = lost(config, { ...state, failures: [...state.failures, message] }, device, message);
@@ -101,7 +101,7 @@ export function suspected(state: MachineState, by: string, device: string, reaso
 }
 
 /** A suspected device lives: what broke is a link. All return to the last committed round and link anew. */
-export function vouchedFor(config: MachineConfig, state: MachineState, device: string): Step {
+export function confirmedAlive(config: MachineConfig, state: MachineState, device: string): Step {
   const suspicion = state.suspicions.find((candidate) => candidate.device === device);
   const layout = state.pending ?? state.plan;
   if (suspicion === undefined || layout === undefined) return [state, []];
@@ -109,7 +109,7 @@ export function vouchedFor(config: MachineConfig, state: MachineState, device: s
   const pair = [by, device].sort().join('↔');
   const count = (state.brokenLinks[pair] ?? 0) + 1;
   const next = { ...state, suspicions: [], brokenLinks: { ...state.brokenLinks, [pair]: count } };
-  if (count > maxBrokenLinks) return putOut(config, next, device, `its link to ${by} broke ${count} times (${reason})`);
+  if (count > maxBrokenLinks) return expel(config, next, device, `its link to ${by} broke ${count} times (${reason})`);
   return recover(
     { ...next, epoch: state.epoch + 1 },
     { cause: `the link between ${by} and ${device} broke (${reason})`, lost: [] },

@@ -7,6 +7,8 @@ import { InputError, RunError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
 import type { Frame, Link } from '../../transport/link.ts';
+import { type Drift, LayoutPlanner, type PlanRequest } from '../knowledge/layout-planner.ts';
+import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import {
   type Message,
   message,
@@ -14,17 +16,15 @@ import {
   type RoundResult,
   type ToCoordinator,
   toCoordinatorSchemas,
-} from '../messages.ts';
-import { encodeModel } from '../model-transfer.ts';
-import { optimizerStateCount } from '../training-spec.ts';
+} from '../protocol/messages.ts';
+import { encodeModel } from '../protocol/model-transfer.ts';
+import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { checkMeasured, checkProfile, sampleMs } from './answer-checks.ts';
 import { DataFeed } from './data-feed.ts';
 import { Detector } from './detector.ts';
-import { type Drift, LayoutPlanner, type PlanRequest } from './layout-planner.ts';
 import { initialState, step } from './machine.ts';
 import type { Answer, MachineEffect, MachineInput, MachineState, Proposal } from './machine-types.ts';
 import { fullMembers } from './members.ts';
-import { predictedMiB } from './memory-budgets.ts';
 import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from './options.ts';
 import { Readiness } from './readiness.ts';
 import { notAsked, Snapshots } from './snapshots.ts';
@@ -406,11 +406,11 @@ class CoordinatorShell implements Coordinator {
         return this.#close(() => this.#resolve({ round: effect.round, stopped: effect.stopped }));
       case 'fail': {
         const checkpoint = this.#durableRound;
-        const mend =
+        const fix =
           checkpoint === undefined
             ? 'nothing was saved yet'
             : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
-        return this.#close(() => this.#reject(new RunError(`Training ended: ${effect.message}; ${mend}.`)));
+        return this.#close(() => this.#reject(new RunError(`Training ended: ${effect.message}; ${fix}.`)));
       }
     }
   }
@@ -520,7 +520,7 @@ class CoordinatorShell implements Coordinator {
           fullMembers(this.#state).map(({ name }) => name),
           plan,
         );
-        if (!this.#readiness.isAsking) this.#tellReserve();
+        if (!this.#readiness.isAsking) this.#announceReserve();
       } catch (error) {
         this.#abort(error);
       }
@@ -528,14 +528,14 @@ class CoordinatorShell implements Coordinator {
   }
 
   /** Tells the next plan in reserve, or, once for each layout, that all are told and devices ready for them. */
-  #tellReserve(): void {
+  #announceReserve(): void {
     const readying = this.#readying;
-    const reserved = this.#planner.tellReserve();
+    const reserved = this.#planner.announceReserve();
     if (reserved !== undefined)
       this.#whenReady(reserved, (isComplete) => {
         readying.isOver ||= !isComplete; // one that takes too long may not be ready at all
       });
-    else if (!readying.isOver && this.#planner.isReserveTold) {
+    else if (!readying.isOver && this.#planner.isReserveAnnounced) {
       readying.isOver = true;
       this.#options.hooks.observe({
         kind: 'reserve-ready',

@@ -25,7 +25,7 @@ import { batches, regressionNet, subjectOf } from '../../testing/training-subjec
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
-import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
+import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
 import type { WorkerEnd } from '../worker/worker.ts';
 
 const timeout = 60_000;

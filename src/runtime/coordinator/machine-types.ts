@@ -2,7 +2,7 @@
 
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Move } from '../../planner/replan/moves.ts';
-import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../messages.ts';
+import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../protocol/messages.ts';
 import type { Holding } from './holdings.ts';
 
 export type Phase =

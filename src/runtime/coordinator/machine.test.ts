@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
-import type { RoundResult } from '../messages.ts';
+import type { RoundResult } from '../protocol/messages.ts';
 import { initialState, step } from './machine.ts';
 import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 

@@ -16,8 +16,8 @@
 // there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
-import type { RoundResult } from '../messages.ts';
-import { lost, putOut, relayout, suspected, vouchedFor, wantsToLeave } from './changes.ts';
+import type { RoundResult } from '../protocol/messages.ts';
+import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from './changes.ts';
 import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
 import type {
   Answer,
@@ -150,20 +150,20 @@ const answerOf: Partial<Record<Phase, Answer['kind']>> = {
 function answered(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
   switch (answer.kind) {
     case 'failed':
-      return then(putOut(config, state, device, answer.message), (next) => afterLoss(config, next));
+      return then(expel(config, state, device, answer.message), (next) => afterLoss(config, next));
     case 'lost-peer':
       // A peer that broke the protocol is put out; one whose link ended is asked whether it lives.
       return answer.isFault && fullMembers(state).some(({ name }) => name === answer.peer)
-        ? then(putOut(config, state, answer.peer, answer.reason), (next) => afterLoss(config, next))
+        ? then(expel(config, state, answer.peer, answer.reason), (next) => afterLoss(config, next))
         : suspected(state, device, answer.peer, answer.reason);
     case 'alive':
-      return vouchedFor(config, state, device);
+      return confirmedAlive(config, state, device);
     case 'leaving':
       return wantsToLeave(state, device);
     case 'replicated':
       return (
         copied(state, device, answer) ??
-        putOut(config, state, device, `it reported a copy of round ${answer.round} that nobody asked for`)
+        expel(config, state, device, `it reported a copy of round ${answer.round} that nobody asked for`)
       );
     default:
   }
@@ -175,7 +175,7 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
   }
   if (answerOf[state.phase] !== answer.kind || !state.waitingFor.includes(device)) {
     const message = `it answered "${answer.kind}" while ${state.phase}, which the protocol does not allow`;
-    return then(putOut(config, state, device, message), (next) => afterLoss(config, next));
+    return then(expel(config, state, device, message), (next) => afterLoss(config, next));
   }
   const waitingFor = state.waitingFor.filter((name) => name !== device);
   const [next, effects] = absorb(config, { ...state, waitingFor }, device, answer);
@@ -198,11 +198,11 @@ function absorb(config: MachineConfig, state: MachineState, device: string, answ
       return [state, [{ kind: 'profiled', device, profile: answer.profile }]];
     case 'prepared':
       if (answer.result.round !== state.round)
-        return putOut(config, state, device, `it prepared round ${answer.result.round} instead of ${state.round}`);
+        return expel(config, state, device, `it prepared round ${answer.result.round} instead of ${state.round}`);
       return [{ ...state, prepared: { ...state.prepared, [device]: answer.result } }, []];
     case 'snapshot-end':
       if (answer.round !== state.round)
-        return putOut(config, state, device, `it sent the weights of round ${answer.round} instead of ${state.round}`);
+        return expel(config, state, device, `it sent the weights of round ${answer.round} instead of ${state.round}`);
       return [state, []];
     default:
       return [state, []];

@@ -4,10 +4,10 @@ import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
-import type { RunEvent } from '../events.ts';
-import type { RoundResult } from '../messages.ts';
-import type { RunState } from '../run-state.ts';
-import type { TrainingSpec } from '../training-spec.ts';
+import type { RunEvent } from '../protocol/events.ts';
+import type { RoundResult } from '../protocol/messages.ts';
+import type { RunState } from '../protocol/run-state.ts';
+import type { TrainingSpec } from '../protocol/training-spec.ts';
 import type { step } from './machine.ts';
 import type { MachineConfig } from './machine-types.ts';
 

@@ -62,7 +62,7 @@ const layoutsOf = ({ events }: MemoryCluster): string[] =>
     event.kind === 'deployment' ? [event.plan.stages.map(({ devices }) => devices.join('+')).join(' | ')] : [],
   );
 
-test('a loss that light re-planning cannot mend: the planner is asked, with what it is for, and its plan goes on where the run was', {
+test('a loss that light re-planning cannot fix: the planner is asked, with what it is for, and its plan goes on where the run was', {
   timeout,
 }, async () => {
   const clock = createVirtualClock();

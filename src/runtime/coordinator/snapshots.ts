@@ -6,8 +6,8 @@ import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
-import type { StateRole, ToCoordinator } from '../messages.ts';
-import { optimizedParameter, type RunState } from '../run-state.ts';
+import type { StateRole, ToCoordinator } from '../protocol/messages.ts';
+import { optimizedParameter, type RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from './options.ts';
 
 /** State that is being collected. */

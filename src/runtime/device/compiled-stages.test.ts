@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import {

@@ -5,7 +5,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
-import type { TensorSpec } from '../messages.ts';
+import type { TensorSpec } from '../protocol/messages.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { type GradientSums, gradientArrays } from './gradient-sums.ts';
 import { SegmentedVector } from './segmented-vector.ts';

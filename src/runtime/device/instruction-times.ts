@@ -3,7 +3,7 @@
 // piece is there.
 
 import type { Clock } from '../../clock.ts';
-import type { RoundTimes } from '../messages.ts';
+import type { RoundTimes } from '../protocol/messages.ts';
 
 /** Collects the times of one round, relative to its begin. */
 export class InstructionTimes {

@@ -3,8 +3,8 @@ import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
 import { processMiB } from '../../cluster/memory.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { runMemory } from '../../engine/onnxruntime-memory.ts';
-import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
 import { parameterBytes } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
 import { elementCount } from '../../graph/tensor.ts';
@@ -18,7 +18,7 @@ import {
   subjectOf,
   transformerNet,
 } from '../../testing/training-subjects.ts';
-import { runtimeBytes } from '../memory-need.ts';
+import { runtimeBytes } from '../knowledge/memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
 import { designStage } from './stage-graphs.ts';
 

@@ -9,8 +9,8 @@ import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import type { StageGraph } from '../../graph/stage.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
-import { filterBytes, runtimeBytes, trainingMiB } from '../memory-need.ts';
-import { optimizerStateCount, type TrainingSpec } from '../training-spec.ts';
+import { filterBytes, runtimeBytes, trainingMiB } from '../knowledge/memory-need.ts';
+import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
 
 /** What a stage's share of memory depends on. */
 export interface BudgetOptions {

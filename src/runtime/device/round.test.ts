@@ -7,7 +7,7 @@ import { wrap } from '../../graph/tensor.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
 import { takeMemory } from '../../transport/tensor-memory.ts';
-import { Failure } from '../failure.ts';
+import { Failure } from '../protocol/failure.ts';
 import type { MailKey } from './mailbox.ts';
 import { runRound } from './round.ts';
 import { SegmentedVector } from './segmented-vector.ts';

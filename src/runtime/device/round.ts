@@ -19,8 +19,8 @@ import {
 } from '../../schedule/program.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
 import { giveMemory } from '../../transport/tensor-memory.ts';
-import type { Failure } from '../failure.ts';
-import type { RoundResult, RoundTimes } from '../messages.ts';
+import type { Failure } from '../protocol/failure.ts';
+import type { RoundResult, RoundTimes } from '../protocol/messages.ts';
 import { type RingPort, ringAllReduce, ringFrameCount } from './all-reduce.ts';
 import { decodeTensors, encodeTensors, pieceCodec } from './codec.ts';
 import { InstructionTimes } from './instruction-times.ts';
@@ -191,8 +191,8 @@ class RoundState {
         return;
       }
       case 'all-reduce':
-        if (!isBeside(instruction)) return this.#allReduceBehind(instruction);
-        return this.#allReduceBeside(instruction, defined(this.#bucketOf(instruction.layers), 'a bucket'), onDone);
+        if (!isOverlapped(instruction)) return this.#allReduceBehind(instruction);
+        return this.#overlappedAllReduce(instruction, defined(this.#bucketOf(instruction.layers), 'a bucket'), onDone);
       case 'update':
         return;
       default:
@@ -326,7 +326,7 @@ class RoundState {
    * Takes the bucket's gradients at once, before anything else is queued on the engine, and reduces them after the
    * bucket before.
    */
-  #allReduceBeside(reduction: Reduction, bucket: number, onReduced: (beganMs: number) => void): void {
+  #overlappedAllReduce(reduction: Reduction, bucket: number, onReduced: (beganMs: number) => void): void {
     const taken = this.#take(bucket);
     taken.catch(() => {}); // seen by reduced()
     this.#reducing = this.#reducing.then(async () => {
@@ -426,11 +426,11 @@ interface RingPlace {
 
 /** Whether an instruction is passed before it is done, and tells when it is. */
 function endsLater(instruction: Instruction): boolean {
-  return instruction.kind === 'send' || isBeside(instruction);
+  return instruction.kind === 'send' || isOverlapped(instruction);
 }
 
 /** Whether an instruction runs beside those behind it. */
-function isBeside(instruction: Instruction): boolean {
+function isOverlapped(instruction: Instruction): boolean {
   return instruction.kind === 'all-reduce' && instruction.layers !== undefined;
 }
 

@@ -26,8 +26,8 @@ import {
   withSums,
   zerosGraph,
 } from '../../training/optimizers.ts';
-import type { TensorSpec } from '../messages.ts';
-import type { TrainingSpec } from '../training-spec.ts';
+import type { TensorSpec } from '../protocol/messages.ts';
+import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { keepFilters } from './kept-filters.ts';
 import {
   type Pack,

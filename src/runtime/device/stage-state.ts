@@ -10,8 +10,8 @@
 import { assert, defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { allocate, byteLength, type Tensor, wrap } from '../../graph/tensor.ts';
-import { partOf, type StatePart, type StateRole } from '../messages.ts';
-import { optimizedParameter } from '../run-state.ts';
+import { partOf, type StatePart, type StateRole } from '../protocol/messages.ts';
+import { optimizedParameter } from '../protocol/run-state.ts';
 import { memberValue, type Pack, type PackMember } from './packs.ts';
 import { owned } from './samples.ts';
 

@@ -4,7 +4,7 @@ import { defined } from '../../assert.ts';
 import { systemClock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { createOnnxRuntimeNodeEngine } from '../../engine/onnxruntime-node.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import { type CutTensor, cutBefore } from '../../graph/layers.ts';
@@ -23,8 +23,8 @@ import {
   transformerNet,
 } from '../../testing/training-subjects.ts';
 import type { RunSubject } from '../coordinator/options.ts';
-import { Failure } from '../failure.ts';
-import type { TrainingSpec } from '../training-spec.ts';
+import { Failure } from '../protocol/failure.ts';
+import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { createStage } from './create-stage.ts';
 import { gradientArrays } from './gradient-sums.ts';
 import { runRound } from './round.ts';

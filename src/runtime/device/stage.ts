@@ -10,7 +10,7 @@ import { gradientName } from '../../graph/gradient-name.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { squaredNormName } from '../../training/clipping.ts';
-import type { StateRole } from '../messages.ts';
+import type { StateRole } from '../protocol/messages.ts';
 import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { GradientExchange, type GrainSums } from './gradient-exchange.ts';

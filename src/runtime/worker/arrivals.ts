@@ -7,7 +7,7 @@ import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import { partOf, type StatePart, type StateRole, stateParts } from '../messages.ts';
+import { partOf, type StatePart, type StateRole, stateParts } from '../protocol/messages.ts';
 import { type Catalog, entryKey, type LayerRange } from './catalog.ts';
 
 /** A part of the state of the layers of a move. */

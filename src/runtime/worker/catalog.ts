@@ -6,8 +6,8 @@ import { ProtocolError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { elementCount, sameShape, type Tensor } from '../../graph/tensor.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import type { StateRole } from '../messages.ts';
-import { optimizedParameter } from '../run-state.ts';
+import type { StateRole } from '../protocol/messages.ts';
+import { optimizedParameter } from '../protocol/run-state.ts';
 
 /** A half-open range of layers. */
 export type LayerRange = readonly [first: number, end: number];

@@ -4,8 +4,8 @@
 
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
-import type { Failure } from '../failure.ts';
-import { message, type StatePart, stateParts } from '../messages.ts';
+import type { Failure } from '../protocol/failure.ts';
+import { message, type StatePart, stateParts } from '../protocol/messages.ts';
 import type { Model } from './model.ts';
 import type { EarlyEntries } from './session.ts';
 

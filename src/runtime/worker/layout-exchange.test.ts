@@ -24,7 +24,7 @@ import {
   timeout,
 } from '../../testing/lone-worker.ts';
 import type { Frame, Link } from '../../transport/link.ts';
-import type { ToPeer } from '../messages.ts';
+import type { ToPeer } from '../protocol/messages.ts';
 
 /** What comes to a peer until all of the optimizer's state that it was to get has come. */
 function framesUntilEnd(peer: Link): Promise<readonly Frame[]> {

@@ -3,8 +3,8 @@
 
 import { ownCopy } from '../device/samples.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import type { Failure } from '../failure.ts';
-import { partOf, type StatePart } from '../messages.ts';
+import type { Failure } from '../protocol/failure.ts';
+import { partOf, type StatePart } from '../protocol/messages.ts';
 import type { Catalog } from './catalog.ts';
 import type { Layout } from './layout.ts';
 import type { Replicas } from './replicas.ts';

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ProtocolError, RunError } from '../../errors.ts';
-import type { LinkMeasurement } from '../messages.ts';
+import type { LinkMeasurement } from '../protocol/messages.ts';
 import { measureLinks } from './measure-links.ts';
 
 /** What a device finds on links of which each has a list of what its measurements give, and what it measured. */

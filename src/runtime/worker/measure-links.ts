@@ -2,7 +2,7 @@
 
 import { RunError } from '../../errors.ts';
 import { median } from '../../statistics.ts';
-import type { LinkMeasurement } from '../messages.ts';
+import type { LinkMeasurement } from '../protocol/messages.ts';
 
 /**
  * A link of less than this part of the middle one of the others may have been held up by something else: an AllReduce

@@ -14,8 +14,8 @@ import {
 import type { Frame } from '../../transport/link.ts';
 import { budgetCount, savedBudgetBytes } from '../device/recomputation.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
-import type { ModelMessage, ToWorker } from '../messages.ts';
-import { decodeModel } from '../model-transfer.ts';
+import type { ModelMessage, ToWorker } from '../protocol/messages.ts';
+import { decodeModel } from '../protocol/model-transfer.ts';
 import { Catalog } from './catalog.ts';
 import { Layouts } from './layouts.ts';
 import { Replicas } from './replicas.ts';

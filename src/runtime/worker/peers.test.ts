@@ -73,8 +73,8 @@ function linked(
     };
   };
   const [a, b] = ['a', 'b'].map((name) => {
-    const lossMs = (): number | undefined => losses[name]?.(passed[name]?.sent ?? 0, passed[name]?.received ?? 0);
-    return new Peers(name, clock, { onFrame: () => {}, onEnd: () => {}, lossMs });
+    const linkWorkMs = (): number | undefined => losses[name]?.(passed[name]?.sent ?? 0, passed[name]?.received ?? 0);
+    return new Peers(name, clock, { onFrame: () => {}, onEnd: () => {}, linkWorkMs });
   }) as [Peers, Peers];
   a.accept(link('a', 'b'));
   b.accept(link('b', 'a'));

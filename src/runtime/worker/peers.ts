@@ -6,7 +6,7 @@ import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
-import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../messages.ts';
+import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../protocol/messages.ts';
 
 /** How a worker opens and accepts links to the other workers of its run. */
 export interface PeerNetwork {
@@ -53,11 +53,11 @@ const leastRateMs = 10;
 const largestWindow = 32;
 const fastMs = 60;
 
-/** When a piece's answer came, and what both ends had lost by then (`lossMs`). */
+/** When a piece's answer came, and what both ends had lost by then (`linkWorkMs`). */
 interface Echo {
   readonly atMs: number;
-  readonly ownLossMs: number | undefined;
-  readonly peerLossMs: number | undefined;
+  readonly ownLinkWorkMs: number | undefined;
+  readonly peerLinkWorkMs: number | undefined;
 }
 
 export interface PeersHandlers {
@@ -69,7 +69,7 @@ export interface PeersHandlers {
    * Milliseconds of computing that this device has lost to its links so far; undefined while it computes, or where that
    * is not known.
    */
-  lossMs?(): number | undefined;
+  linkWorkMs?(): number | undefined;
 }
 
 /** The links of one worker to all others. */
@@ -84,7 +84,7 @@ export class Peers {
   readonly #arrivals = new Map<string, (isThere: boolean) => void>();
   /** Up to where each link's rate has been told. */
   readonly #toldMs = new WeakMap<Link, number>();
-  readonly #echoes = new Map<string, (peerLossMs: number | undefined) => void>();
+  readonly #echoes = new Map<string, (peerLinkWorkMs: number | undefined) => void>();
   #echoCounter = 0;
   /** Why this worker talks to nobody any more. */
   #closed: string | undefined;
@@ -182,8 +182,8 @@ export class Peers {
   #received(link: Link, frame: Frame): void {
     if (layoutKinds.has(frame.kind)) this.#handlers.onFrame(link.peer, frame);
     else if (frame.kind === 'ping') {
-      const lossMs = this.#handlers.lossMs?.();
-      const tensors = lossMs === undefined ? [] : [wrap('float64', [1], Float64Array.of(lossMs))];
+      const linkWorkMs = this.#handlers.linkWorkMs?.();
+      const tensors = linkWorkMs === undefined ? [] : [wrap('float64', [1], Float64Array.of(linkWorkMs))];
       void link
         .send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch, tensors }, 'pipeline')
         .catch(() => {}); // a lost link reports itself
@@ -275,8 +275,8 @@ export class Peers {
     const id = this.#echoCounter++;
     const key = `${peer}/${id}`;
     const answered = new Promise<Echo>((resolve) =>
-      this.#echoes.set(key, (peerLossMs) =>
-        resolve({ atMs: this.#clock.now(), ownLossMs: this.#handlers.lossMs?.(), peerLossMs }),
+      this.#echoes.set(key, (peerLinkWorkMs) =>
+        resolve({ atMs: this.#clock.now(), ownLinkWorkMs: this.#handlers.linkWorkMs?.(), peerLinkWorkMs }),
       ),
     );
     try {
@@ -316,20 +316,20 @@ type Costs = readonly [ownMs: number | undefined, peerMs: number | undefined];
 function costsBetween(first: Echo, last: Echo, count: number): Costs {
   const cost = (from: number | undefined, to: number | undefined): number | undefined =>
     from === undefined || to === undefined ? undefined : Math.max(0, to - from) / count;
-  return [cost(first.ownLossMs, last.ownLossMs), cost(first.peerLossMs, last.peerLossMs)];
+  return [cost(first.ownLinkWorkMs, last.ownLinkWorkMs), cost(first.peerLinkWorkMs, last.peerLinkWorkMs)];
 }
 
 /** What a peer says that it has lost. Throws ProtocolError. */
 function lossOf(peer: string, { tensors = [] }: Frame): number | undefined {
   const [tensor, ...others] = tensors;
   if (tensor === undefined) return undefined;
-  const lossMs = Number(tensor.data[0]);
+  const linkWorkMs = Number(tensor.data[0]);
   if (
     others.length > 0 ||
     tensor.type !== 'float64' ||
     tensor.data.length !== 1 ||
-    !(lossMs >= 0 && Number.isFinite(lossMs))
+    !(linkWorkMs >= 0 && Number.isFinite(linkWorkMs))
   )
     throw new ProtocolError(`${peer} answered with something that is no time.`);
-  return lossMs;
+  return linkWorkMs;
 }

@@ -4,8 +4,8 @@
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import type { StateRole } from '../messages.ts';
-import { optimizedParameter } from '../run-state.ts';
+import type { StateRole } from '../protocol/messages.ts';
+import { optimizedParameter } from '../protocol/run-state.ts';
 import { type Catalog, entryKey, type LayerRange } from './catalog.ts';
 
 type Copy = Map<string, StateEntry>;

@@ -2,7 +2,7 @@
 
 import type { DeviceProgram } from '../../schedule/program.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import { Failure } from '../failure.ts';
+import { Failure } from '../protocol/failure.ts';
 import type { Arrivals } from './arrivals.ts';
 import type { Topology } from './layout.ts';
 

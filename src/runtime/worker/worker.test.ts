@@ -26,9 +26,9 @@ import {
 import { cut } from '../../testing/memory-cluster.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
-import type { MeasuredProfile, ProfileCache } from '../device/profiler.ts';
+import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
+import type { ProfileJob, ProfileProcess } from '../host/profile-apart.ts';
 import type { PeerNetwork } from './peers.ts';
-import type { ProfileJob, ProfileProcess } from './profile-apart.ts';
 import { runWorker } from './worker.ts';
 
 test('an honest coordinator gets what it asks for, up to the end', { timeout }, async () => {

@@ -11,7 +11,7 @@ import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import type { Engine } from '../../engine/engine.ts';
-import type { ProcessClock } from '../../engine/work-clock.ts';
+import type { ProcessClock } from '../../engine/node/work-clock.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import type { Move } from '../../planner/replan/moves.ts';
@@ -20,14 +20,17 @@ import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
-import { cachedProfile, type MeasuredProfile, type ProfileCache, profileLayers } from '../device/profiler.ts';
+import { cachedProfile, type MeasuredProfile, type ProfileCache, profileLayers } from '../device/measure/profiler.ts';
 import { feedName, isTraced, type RoundOutcome, runRound } from '../device/round.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import type { UpdateOptions } from '../device/stage-update.ts';
-import { Failure } from '../failure.ts';
-import { trainingMiB } from '../memory-need.ts';
+import { type ProcessMeters, processMeters, WorkReport } from '../host/process-meters.ts';
+import type { ProfileJob, ProfileProcess } from '../host/profile-apart.ts';
+import { StagesAhead } from '../host/stages-ahead.ts';
+import { trainingMiB } from '../knowledge/memory-need.ts';
+import { Failure } from '../protocol/failure.ts';
 import {
   type Message,
   type ModelMessage,
@@ -40,7 +43,7 @@ import {
   type ToWorker,
   toPeerSchemas,
   toWorkerSchemas,
-} from '../messages.ts';
+} from '../protocol/messages.ts';
 import { Arrivals } from './arrivals.ts';
 import type { LayerRange } from './catalog.ts';
 import { Departures } from './departures.ts';
@@ -49,11 +52,8 @@ import { checkedProgram, Layout, stageKey, topologyOf } from './layout.ts';
 import { measureLinks } from './measure-links.ts';
 import { earlier, type Model, receiveModel, stageOptionsOf } from './model.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
-import { type ProcessMeters, processMeters, WorkTold } from './process-meters.ts';
-import type { ProfileJob, ProfileProcess } from './profile-apart.ts';
 import type { Replicas } from './replicas.ts';
 import { Commits, guarded, type Session, Superseded, sessionOf } from './session.ts';
-import { StagesAhead } from './stages-ahead.ts';
 
 export interface WorkerOptions {
   /** The name that the coordinator gave this device. */
@@ -130,20 +130,20 @@ class Worker {
   /** Devices that left before all were linked. */
   readonly #gone = new Set<string>();
   #peakMemoryBytes = 0;
-  readonly #work: WorkTold;
+  readonly #work: WorkReport;
   #stopHeartbeat: () => void = () => {};
 
   constructor(options: WorkerOptions) {
     this.#options = options;
     this.#meters = options.meters ?? processMeters();
     const { engine, stageStore: store, memoryBytes } = options;
-    this.#work = new WorkTold(options.processWork, engine);
+    this.#work = new WorkReport(options.processWork, engine);
     this.#ahead = store && new StagesAhead({ engine, store, memoryBytes });
     this.#peers = new Peers(options.name, options.clock, {
       onFrame: (from, frame) => this.#fromPeer(from, frame),
       onEnd: (peer, lost) => this.#peerLost(peer, lost),
       // Nothing computes before the first layout: what the main thread does is for its links.
-      lossMs: () => (this.#model?.layouts.current === undefined ? this.#work.mainMs() : undefined),
+      linkWorkMs: () => (this.#model?.layouts.current === undefined ? this.#work.mainMs() : undefined),
     });
     options.coordinator.receive((frame) => this.#received(frame));
     void options.coordinator.ended.then((end) =>

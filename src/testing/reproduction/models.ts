@@ -1,7 +1,7 @@
 // The papers' models as layer tables, with the batch of a round and what we assume where a paper does not say.
 
 import type { ModelTable, TableLayer } from '../../cluster/kinds.ts';
-import { modelTable } from '../../runtime/layer-table.ts';
+import { modelTable } from '../../runtime/run/layer-table.ts';
 
 export interface PaperModel {
   /** As the paper calls it. */

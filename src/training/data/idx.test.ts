@@ -3,7 +3,7 @@ import test from 'node:test';
 import { gzipSync } from 'node:zlib';
 import { InputError } from '../../errors.ts';
 import { tensor, toNumbers } from '../../graph/tensor.ts';
-import { inflate } from '../../storage/inflate.ts';
+import { inflate } from '../../storage/node/inflate.ts';
 import { fuzz } from '../../testing/mutations.ts';
 import { readIdx, writeIdx } from './idx.ts';
 import { gunzip } from './source.ts';

@@ -7,7 +7,7 @@ import test from 'node:test';
 import { deflateRawSync } from 'node:zlib';
 import { InputError } from '../../errors.ts';
 import { tensor, toNumbers } from '../../graph/tensor.ts';
-import { inflate } from '../../storage/inflate.ts';
+import { inflate } from '../../storage/node/inflate.ts';
 import { fuzz } from '../../testing/mutations.ts';
 import { fixtureFolder } from '../../testing/pytorch-fixtures.ts';
 import { datasetsFromArrays } from './arrays.ts';

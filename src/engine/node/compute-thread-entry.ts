@@ -1,0 +1,161 @@
+// The thread's side of a compute thread: an engine that does what the messages say, in their order. Run as a worker by
+// compute-thread.ts.
+
+import { setPriority } from 'node:os';
+import { parentPort, workerData } from 'node:worker_threads';
+import { assert, defined, unreachable } from '../../assert.ts';
+import { movable } from '../buffers.ts';
+import type { Engine, Executable, Value } from '../engine.ts';
+import { createOnnxRuntimeHereEngine } from '../onnxruntime-web.ts';
+import { createReferenceEngine } from '../reference.ts';
+import { type Reply, type Request, sharedNow, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
+import { openThreadClock } from './host-linux.ts';
+import { createWorkClock } from './work-clock.ts';
+
+/**
+ * A third of the weight of a normal thread while both want a core, or the least that there is; nothing is lost while
+ * one is free.
+ */
+const [computePriority, courteousPriority] = [5, 19] as const;
+
+const port = defined(parentPort, 'the parent of the compute thread');
+
+async function createEngine(options: ThreadOptions): Promise<Engine> {
+  const { engine, threadCount, maxCpu, isCourteous } = options;
+  if (engine === 'onnxruntime')
+    return createOnnxRuntimeHereEngine({ threadCount, pacing: { maxCpu, isCourteous }, now: createWorkClock(options) });
+  if (engine === 'reference') return createReferenceEngine();
+  const module: unknown = await import(engine.module);
+  return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });
+}
+
+function serve(engine: Engine, { threadCount }: ThreadOptions): void {
+  const threadMs = threadCount === 1 && process.platform === 'linux' ? openThreadClock() : undefined;
+  const spent = (): Pick<Reply, 'busyMs' | 'threadMs'> => ({ busyMs: engine.busyMs(), threadMs: threadMs?.() });
+  const values = new Map<number, Value>();
+  const executables = new Map<number, Executable>();
+
+  const answer = (id: number, work: Promise<Pick<Reply, 'tensor' | 'translation' | 'atMs'>>): void => {
+    work.then(
+      (result) => send({ id, ...spent(), ...result }),
+      (error: unknown) => send({ id, ...spent(), failure: toFailure(error) }),
+    );
+  };
+  const known = (handle: number): Value => defined(values.get(handle), `value ${handle}`);
+  const removed = (handle: number): Value => {
+    const value = known(handle);
+    values.delete(handle);
+    return value;
+  };
+
+  const handle = (request: Request): void => {
+    switch (request.kind) {
+      case 'compile':
+        return answer(
+          request.id,
+          engine.compile(request.source).then((executable) => {
+            executables.set(request.executable, executable);
+            return {};
+          }),
+        );
+      case 'translate':
+        return answer(
+          request.id,
+          defined(
+            engine.translate,
+            'an engine that translates',
+          )(request.graph).then((translation) => ({ translation })),
+        );
+      case 'run': {
+        const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, known(input)]));
+        const names = Object.keys(request.outputs);
+        const results = defined(executables.get(request.executable), 'the graph').run(inputs, names, request.replaced);
+        for (const input of Object.values(request.replaced ?? {})) values.delete(defined(request.inputs[input], input));
+        for (const name of names) values.set(defined(request.outputs[name], name), defined(results[name], name));
+        return;
+      }
+      case 'upload':
+        values.set(request.handle, engine.upload(request.tensor));
+        return;
+      case 'download':
+        return answer(
+          request.id,
+          engine.download(known(request.handle)).then((tensor) => ({ tensor })),
+        );
+      case 'take':
+        return answer(
+          request.id,
+          engine.take(removed(request.handle)).then((tensor) => ({ tensor })),
+        );
+      case 'release':
+        return engine.release(removed(request.handle));
+      case 'trim':
+        return engine.trim(request.leastBytes);
+      case 'release-executable': {
+        const executable = executables.get(request.executable);
+        assert(executables.delete(request.executable), 'the graph is unknown');
+        return executable?.release();
+      }
+      case 'settled':
+        return answer(
+          request.id,
+          engine.settled().then(() => ({})),
+        );
+      case 'computed':
+        return answer(
+          request.id,
+          engine.computed().then((agoMs) => ({ atMs: sharedNow() - agoMs })),
+        );
+      case 'close':
+        return answer(
+          request.id,
+          engine.close().then(() => ({})),
+        );
+      default:
+        return unreachable(request);
+    }
+  };
+  port.on('message', (requests: readonly Request[]) => {
+    for (const request of requests) handle(request);
+  });
+  send({
+    id: 0,
+    busyMs: 0,
+    name: engine.name,
+    blockSize: engine.blockSize,
+    translationTarget: engine.translationTarget,
+  });
+}
+
+let outbox: Reply[] = [];
+
+/** Sends a reply together with all others of this moment: waking the other thread costs more than the message. */
+function send(reply: Reply): void {
+  if (outbox.length === 0) queueMicrotask(flush);
+  outbox.push(
+    reply.tensor === undefined ? reply : { ...reply, tensor: { ...reply.tensor, data: movable(reply.tensor.data) } },
+  );
+}
+
+function flush(): void {
+  const replies = outbox;
+  outbox = [];
+  const moved = replies.flatMap(({ tensor, translation }) => [tensor?.data.buffer, translation?.model.buffer]);
+  const buffers = new Set(moved.filter((buffer) => buffer instanceof ArrayBuffer));
+  port.postMessage(replies, [...buffers]);
+}
+
+/**
+ * Lets the threads that move bytes go first where cores are scarce: on Linux a priority belongs to the calling thread
+ * and to those that it starts. Elsewhere it would be the whole process's, and stays as it is.
+ */
+function yieldToOthers({ isCourteous }: ThreadOptions): void {
+  if (process.platform === 'linux') setPriority(0, isCourteous ? courteousPriority : computePriority);
+}
+
+const options = workerData as ThreadOptions;
+yieldToOthers(options);
+createEngine(options).then(
+  (engine) => serve(engine, options),
+  (error: unknown) => send({ id: 0, busyMs: 0, failure: toFailure(error) }),
+);

@@ -1,0 +1,53 @@
+// The engine over the package `onnxruntime-node`, an optional dependency: npm leaves it out where it has no build for
+// the platform.
+
+import { InputError } from '../../errors.ts';
+import type { Engine } from '../engine.ts';
+import { withHeapRoom } from '../heap-room.ts';
+import { createOnnxRuntimeEngine } from '../onnxruntime.ts';
+import type { OnnxRuntime } from '../onnxruntime-module.ts';
+import { type PacingOptions, paced } from './pacing.ts';
+
+export interface OnnxRuntimeNodeOptions {
+  /** Threads inside one operator. Default 1. */
+  readonly threadCount?: number;
+  /** Default: no limits. */
+  readonly pacing?: PacingOptions;
+  /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
+  readonly now?: () => number;
+  /** Loads the package; tests pass their own. Default: `import('onnxruntime-node')`. */
+  readonly load?: () => Promise<unknown>;
+}
+
+/** The part of the package that says what it is. */
+interface Environment {
+  readonly env: { logLevel?: string; readonly versions: { readonly node?: string } };
+}
+
+/**
+ * Loads ONNX Runtime and makes an engine over it in the calling thread. Throws InputError where the package is missing.
+ */
+export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOptions = {}): Promise<Engine> {
+  const { threadCount = 1, load = () => import('onnxruntime-node') } = options;
+  let runtime: OnnxRuntime & Environment;
+  try {
+    runtime = (await load()) as OnnxRuntime & Environment;
+  } catch (error) {
+    throw new InputError(missing(error), { cause: error });
+  }
+  runtime.env.logLevel = 'error'; // Its warnings are about devices that this engine does not use.
+  const roomy = process.platform === 'linux' ? withHeapRoom(runtime) : runtime;
+  return createOnnxRuntimeEngine(options.pacing === undefined ? roomy : paced(roomy, options.pacing), {
+    name: `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim(),
+    threadCount,
+    now: options.now,
+  });
+}
+
+function missing(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? error.code : undefined;
+  if (code !== 'ERR_MODULE_NOT_FOUND' && code !== 'MODULE_NOT_FOUND') {
+    return `The package onnxruntime-node does not load here (${error instanceof Error ? error.message : String(error)}): choose the engine "reference", which is slow and needs nothing.`;
+  }
+  return 'The engine "onnxruntime" needs the package onnxruntime-node, which is not installed: run "npm install onnxruntime-node", or choose the engine "reference", which is slow.';
+}

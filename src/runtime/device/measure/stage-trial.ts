@@ -1,0 +1,243 @@
+// A stage that computes made-up micro-batches, so that it can be timed: the very graphs and calls of a run (packs, sums
+// of gradients, loss, one graph for both passes on the last stage), without links. Times are what is worked, not what
+// anyone waits: where the process shares a processor with its engine, what the engine's thread works and what the main
+// thread does besides, as rounds are judged (drift.ts); garbage, which trials make more of, is neither's. Elsewhere the
+// engine's.
+
+import { defined } from '../../../assert.ts';
+import type { Engine } from '../../../engine/engine.ts';
+import type { ProcessClock, ProcessWork } from '../../../engine/node/work-clock.ts';
+import type { CutTensor } from '../../../graph/layers.ts';
+import {
+  allocate,
+  type ElementArray,
+  type ElementType,
+  elementCount,
+  isFloat,
+  type Tensor,
+} from '../../../graph/tensor.ts';
+import { createRandom } from '../../../random.ts';
+import { mean, median } from '../../../statistics.ts';
+import { createStage } from '../create-stage.ts';
+import type { StagePort } from '../stage.ts';
+import type { StageOptions } from '../stage-graphs.ts';
+
+/** Milliseconds of one micro-batch. Where both passes are one graph, all is `backwardMs`. */
+export interface TrialTimes {
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+  /** Of backwardMs, the pass of the input gradients where there are two; else 0. */
+  readonly inputMs: number;
+  /**
+   * What the main thread does besides, weight passes apart; undefined where that takes nothing from the engine, or is
+   * not known.
+   */
+  readonly mainMs: number | undefined;
+}
+
+/** What is worked in some time. */
+interface Work {
+  readonly computeMs: number;
+  readonly mainMs: number | undefined;
+}
+
+const noWork: Work = { computeMs: 0, mainMs: 0 };
+
+/** Undefined where the process's clock does not run, or does not know the threads. */
+function workBetween(before: ProcessWork | undefined, after: ProcessWork | undefined): Work | undefined {
+  if (before?.computeMs === undefined || after?.computeMs === undefined || after.processMs === before.processMs)
+    return undefined;
+  return {
+    computeMs: after.computeMs - before.computeMs,
+    mainMs: before.mainMs === undefined || after.mainMs === undefined ? undefined : after.mainMs - before.mainMs,
+  };
+}
+
+/** A stage under trial. */
+export interface StageTrial {
+  /**
+   * Computes one more micro-batch, whose gradients are added to the sum; before the first after an update the sum is
+   * made.
+   */
+  microBatch(): Promise<TrialTimes>;
+  /** Milliseconds of a round's end: the gradients' norm and the update. */
+  update(): Promise<number>;
+  /** Frees everything. */
+  release(): void;
+}
+
+/** Compiles a stage with made-up weights. `processWork`: what this process has done (`createProcessClock`). */
+export async function createStageTrial(
+  engine: Engine,
+  options: StageOptions,
+  processWork?: ProcessClock,
+): Promise<StageTrial> {
+  const { grain: _, ...training } = options.training; // times are of whole shares
+  const stage = await createStage(engine, { ...options, training });
+  loadMadeUp(stage, options);
+  const timed = async (work: () => Promise<unknown>): Promise<Work> => {
+    const now = (): ProcessWork | undefined => processWork?.(engine.threadMs?.());
+    const [beforeMs, before] = [engine.busyMs(), now()];
+    await work();
+    await engine.settled();
+    return workBetween(before, now()) ?? { computeMs: engine.busyMs() - beforeMs, mainMs: undefined };
+  };
+  const inputs = madeUpCuts(stage.inputs, options.sampleCount);
+  const gradients = stage.isLast
+    ? []
+    : madeUpCuts(
+        stage.outputs.filter(({ differentiable }) => differentiable),
+        options.sampleCount,
+      );
+  const labels = stage.isLast ? madeUpCuts([stage.label], options.sampleCount)[0] : undefined;
+  let step = 0;
+  stage.beginRound(step);
+  await engine.settled();
+  return {
+    async microBatch() {
+      const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
+      const forward = await timed(() => stage.forward(0, 0, given, target));
+      const backward = await timed(() =>
+        options.splitBackward ? stage.backwardInput(0, seeds) : stage.backward(0, seeds),
+      );
+      const weight = options.splitBackward ? await timed(async () => stage.backwardWeight(0)) : noWork;
+      return {
+        forwardMs: forward.computeMs,
+        backwardMs: backward.computeMs + weight.computeMs,
+        inputMs: options.splitBackward ? backward.computeMs : 0,
+        mainMs:
+          forward.mainMs === undefined || backward.mainMs === undefined ? undefined : forward.mainMs + backward.mainMs,
+      };
+    },
+    async update() {
+      const { computeMs } = await timed(async () => {
+        const totals = stage.finishRound(true);
+        stage.update({ learningRate: 0, gradientScale: 1, step: ++step });
+        await totals;
+        stage.beginRound(step);
+        stage.dropVersion(step - 1);
+      });
+      return computeMs;
+    },
+    release: () => stage.dispose(),
+  };
+}
+
+/** Weights of about the size that keeps activations where they are from layer to layer, and positive statistics. */
+function loadMadeUp(stage: StagePort, { sequence, layers: [first, end] }: StageOptions): void {
+  const random = createRandom(1);
+  const { initializers } = sequence.graph;
+  for (const { parameters, buffers } of sequence.layers.slice(first, end)) {
+    for (const [role, names] of [
+      ['parameter', parameters],
+      ['buffer', buffers],
+    ] as const) {
+      for (const name of names) {
+        const { type, shape } = defined(initializers.get(name), name);
+        const data = allocate(type, elementCount(shape));
+        const isVector = shape.length < 2 || role === 'buffer';
+        const scale = Math.sqrt(3 / Math.max(1, elementCount(shape.slice(1))));
+        for (let index = 0; index < data.length; index++)
+          data[index] = isVector ? 0.5 + random.uniform() : scale * (2 * random.uniform() - 1);
+        stage.load({ role, name, value: { type, shape, data } });
+      }
+    }
+  }
+}
+
+function madeUpCuts(cuts: readonly CutTensor[], sampleCount: number): readonly Tensor[] {
+  const random = createRandom(2);
+  return cuts.map(({ type, shape }) =>
+    madeUp(
+      type,
+      shape.map((dimension) => (dimension === 'N' ? sampleCount : dimension)),
+      random.uniform,
+    ),
+  );
+}
+
+/** Numbers that no kernel is slowed by: floats in [0.1, 1.1), zeros for integers (they may be indices). */
+export function madeUp(type: ElementType, shape: readonly number[], uniform: () => number): Tensor {
+  const data = allocate(type, elementCount(shape));
+  if (isFloat(type)) for (let index = 0; index < data.length; index++) data[index] = 0.1 + uniform();
+  return { type, shape: [...shape], data };
+}
+
+function copied(tensor: Tensor): Tensor {
+  return { ...tensor, data: tensor.data.slice() as ElementArray };
+}
+
+/** Over which a time is a mean: until so many milliseconds are spent, but at most so many runs. */
+export interface Span {
+  readonly ms: number;
+  readonly runLimit: number;
+}
+
+/** Spans of a measurement. */
+const spanCount = 7;
+/** The first micro-batches of new graphs take longer. */
+const leastWarmRuns = 2;
+const warmMs = 10;
+/** Of runs this long one is timed. */
+const longRunMs = 1_000;
+/** Warming up ends where it has taken this long. */
+const warmLimitMs = 3_000;
+
+/** The mean time of a micro-batch over a span; the median of several spans. */
+export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<TrialTimes> {
+  return defined((await timeInTurn([trial], span))[0], 'a time');
+}
+
+/**
+ * The same of several stages, a span of each in turn: what slows the device down for a while slows all of them, and
+ * their times still compare.
+ */
+export async function timeInTurn(trials: readonly StageTrial[], span: Span): Promise<readonly TrialTimes[]> {
+  const taken = trials.map((trial) => ({ trial, spans: [] as TrialTimes[], spanLimit: spanCount }));
+  for (const one of taken) if (await warmUpTrial(one.trial, span)) one.spanLimit = 1;
+  for (let turn = 0; turn < spanCount; turn++)
+    for (const { trial, spans, spanLimit } of taken) if (turn < spanLimit) spans.push(await meanTimes(trial, span));
+  return taken.map(({ spans }) => defined(spans.toSorted((a, b) => total(a) - total(b))[spans.length >> 1], 'a span'));
+}
+
+/**
+ * The first micro-batches of new graphs take longer, the very first several times as long. Whether they take so long
+ * that one is enough.
+ */
+async function warmUpTrial(trial: StageTrial, { runLimit }: Span): Promise<boolean> {
+  let [lastMs, warm] = [0, 0];
+  for (let run = 0; warm < warmLimitMs && (run < leastWarmRuns || (warm < warmMs && run < runLimit)); run++) {
+    lastMs = total(await trial.microBatch());
+    warm += lastMs;
+  }
+  return lastMs > longRunMs;
+}
+
+async function meanTimes(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {
+  const runs: TrialTimes[] = [];
+  do runs.push(await trial.microBatch());
+  while (runs.reduce((spentMs, times) => spentMs + total(times), 0) < ms && runs.length < runLimit);
+  return {
+    forwardMs: mean(runs.map((times) => times.forwardMs)),
+    backwardMs: mean(runs.map((times) => times.backwardMs)),
+    inputMs: mean(runs.map((times) => times.inputMs)),
+    mainMs: runs.some((times) => times.mainMs === undefined) ? undefined : mean(runs.map((times) => times.mainMs ?? 0)),
+  };
+}
+
+/** What an update adds to a round of micro-batches. */
+export async function timeUpdate(trial: StageTrial): Promise<number> {
+  const updates: number[] = [];
+  for (let round = 0; round < updateRounds; round++) {
+    await trial.microBatch();
+    updates.push(await trial.update());
+  }
+  return median(updates);
+}
+
+const updateRounds = 5;
+
+/** Both passes together. */
+export function total({ forwardMs, backwardMs }: Pick<TrialTimes, 'forwardMs' | 'backwardMs'>): number {
+  return forwardMs + backwardMs;
+}

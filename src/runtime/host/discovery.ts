@@ -1,0 +1,128 @@
+// Finding a coordinator on the local network by multicast DNS (DNS-SD service _asteroid._tcp). What is found is a hint
+// and nothing more: who answers at an address is settled by keys (security/). Multicast is often blocked, so an address
+// always works too.
+
+import type { Socket } from 'node:dgram';
+import type { EventEmitter } from 'node:events';
+import { InputError, RunError } from '../../errors.ts';
+import { ownAddresses } from './addresses.ts';
+
+/** Stops telling the network. */
+export interface Announcement {
+  stop(): Promise<void>;
+}
+
+/** Coordinators, or what `asteroid doctor` says to hear itself: nobody should call there. */
+type ServiceType = 'asteroid' | 'asteroid-check';
+const maxInterfaces = 8;
+const goodbyeMs = 500;
+
+type Bonjour = InstanceType<typeof import('bonjour-service')['Bonjour']>;
+
+/**
+ * One speaker on the interface with this address. Its errors are the network's (no multicast there): they end in
+ * `onError`.
+ */
+export async function speaker(address: string, onError: (error: Error) => void, socket?: Socket): Promise<Bonjour> {
+  const { Bonjour } = (await import('bonjour-service')).default;
+  // Bound to an interface's own address a socket would hear no multicast.
+  const bonjour = new Bonjour({ interface: address, bind: '0.0.0.0', ...(socket && { socket }) } as never, onError);
+  // The package does not listen there itself: without this, a port that another program has to itself would end the
+  // process.
+  (bonjour as unknown as { readonly server: { readonly mdns: EventEmitter } }).server.mdns.on('error', onError);
+  return bonjour;
+}
+
+/** Calls `onUrl` for each service of this type that is heard of. */
+export function listenFor(bonjour: Bonjour, type: ServiceType, onUrl: (url: string) => void): void {
+  bonjour.find({ type }, ({ txt }: { readonly txt?: Readonly<Record<string, unknown>> }) => {
+    const url = txt?.['url'];
+    if (typeof url === 'string' && url.length <= 300 && /^wss?:\/\/[\w.:[\]-]+$/.test(url)) onUrl(url);
+  });
+}
+
+/** Tells the network of the interface with the address `host` that a coordinator waits at `url`. */
+export async function announce(options: {
+  readonly host: string;
+  readonly port: number;
+  readonly url: string;
+  /** Default: a coordinator. */
+  readonly type?: ServiceType;
+  onError(message: string): void;
+}): Promise<Announcement> {
+  const { host, port, url, type = 'asteroid', onError } = options;
+  let failed = false;
+  const bonjour = await speaker(host, (error) => {
+    if (!failed) onError(error.message);
+    failed = true;
+  });
+  bonjour.publish({
+    name: `${type} ${host}:${port}`,
+    type,
+    port,
+    txt: { url, v: '1' },
+    probe: false,
+    disableIPv6: true,
+  });
+  return {
+    async stop() {
+      await new Promise<void>((resolve) => {
+        setTimeout(resolve, goodbyeMs).unref();
+        bonjour.unpublishAll(() => resolve());
+      });
+      bonjour.destroy();
+    },
+  };
+}
+
+/**
+ * Addresses of coordinators that answer on any interface of this machine within `timeoutMs`; as soon as one does, for
+ * `settleMs` more.
+ */
+export async function discover(options: {
+  readonly timeoutMs: number;
+  readonly settleMs?: number;
+  readonly signal?: AbortSignal;
+  /** Addresses of the interfaces to ask on. Default: all of this machine's. */
+  readonly interfaces?: readonly string[];
+  /** Default: coordinators. */
+  readonly type?: ServiceType;
+}): Promise<readonly string[]> {
+  const { timeoutMs, settleMs = 300, signal, interfaces = ownAddresses(), type = 'asteroid' } = options;
+  const found = new Set<string>();
+  // silence is an answer too
+  const speakers = await Promise.all(interfaces.slice(0, maxInterfaces).map((address) => speaker(address, () => {})));
+  try {
+    await new Promise<void>((resolve) => {
+      const timer = setTimeout(resolve, timeoutMs);
+      signal?.addEventListener('abort', () => resolve(), { once: true });
+      for (const bonjour of speakers) {
+        listenFor(bonjour, type, (url) => {
+          found.add(url);
+          clearTimeout(timer);
+          setTimeout(resolve, settleMs);
+        });
+      }
+    });
+  } finally {
+    for (const bonjour of speakers) bonjour.destroy();
+  }
+  return [...found].sort();
+}
+
+/** The one coordinator on the local network. Throws RunError where none answers, InputError where several do. */
+export async function findCoordinator(
+  timeoutMs: number,
+  signal: AbortSignal,
+  interfaces?: readonly string[],
+): Promise<string> {
+  const urls = await discover({ timeoutMs, signal, ...(interfaces && { interfaces }) });
+  const [url] = urls;
+  if (url === undefined) {
+    throw new RunError(
+      'No coordinator answers on this network (multicast may be blocked): give --join with the address that asteroid train printed.',
+    );
+  }
+  if (urls.length > 1) throw new InputError(`Several coordinators answer, ${urls.join(', ')}: choose one with --join.`);
+  return url;
+}

@@ -1,0 +1,243 @@
+// What a device needs to take part, looked at one by one: each finding is one line, fine or with the fix. Changes
+// nothing but for the network's multicast, on which it asks once.
+
+import { X509Certificate } from 'node:crypto';
+import { createServer } from 'node:net';
+import { createComputeThread } from '../../engine/node/compute-thread.ts';
+import { type DeviceFacts, deviceFacts } from '../../engine/node/host-node.ts';
+import { Emitter } from '../../graph/emitter.ts';
+import { toNumbers, wrap } from '../../graph/tensor.ts';
+import { ownAddresses } from './addresses.ts';
+import { announce, discover } from './discovery.ts';
+import { authorityPath, loadAuthority } from './security/authority-store.ts';
+import { readSecret, stateFolder } from './security/state-folder.ts';
+
+/** One line of the report. */
+export interface Finding {
+  readonly check:
+    | 'node'
+    | 'engine'
+    | 'memory'
+    | 'processor'
+    | 'power'
+    | 'interfaces'
+    | 'port'
+    | 'mdns'
+    | 'certificates'
+    | 'clock';
+  readonly state: 'fine' | 'warning' | 'wrong';
+  /** What was found, and the fix where something is to be mended. */
+  readonly text: string;
+}
+
+export interface DoctorOptions {
+  /** The port to try on each interface; 0: any. */
+  readonly port: number;
+  /** Default: stateFolder(). */
+  readonly folder?: string;
+  /** Default: those of this machine. */
+  readonly addresses?: readonly string[];
+  /** Default: those of this machine. */
+  readonly facts?: DeviceFacts;
+  /** The wall clock, milliseconds since 1970. */
+  readonly nowMs: number;
+}
+
+const oldestNode = [20, 19] as const;
+const lowMemoryMiB = 512;
+const lowBatteryPercent = 30;
+const hotC = 90;
+const multicastMs = 2_500;
+/** When this was written: an earlier wall clock is wrong. */
+const releasedMs: number = Date.UTC(2026, 10, 1);
+
+/** Looks at this device. */
+export async function examine(options: DoctorOptions): Promise<readonly Finding[]> {
+  const { addresses = ownAddresses(), facts = deviceFacts() } = options;
+  return [
+    node(facts.nodeVersion),
+    await engine(),
+    memory(facts.memoryMiB),
+    processor(facts),
+    ...power(facts),
+    interfaces(addresses),
+    await ports(addresses, options.port),
+    await multicast(addresses),
+    await certificates(options.folder ?? stateFolder()),
+    clock(options.nowMs),
+  ];
+}
+
+function node(version: string): Finding {
+  const [major = 0, minor = 0] = version.split('.').map(Number);
+  const isNew = major > oldestNode[0] || (major === oldestNode[0] && minor >= oldestNode[1]);
+  return isNew
+    ? { check: 'node', state: 'fine', text: `Node.js ${version}` }
+    : {
+        check: 'node',
+        state: 'wrong',
+        text: `Node.js ${version} is too old: install ${oldestNode.join('.')} or newer`,
+      };
+}
+
+/** Computes −x on the engine that training would use. */
+async function engine(): Promise<Finding> {
+  try {
+    const thread = await createComputeThread();
+    try {
+      const emitter = new Emitter();
+      const inputs = [emitter.input('x', 'float32', [2])];
+      emitter.append({ operator: 'Neg', domain: '', name: 'negate', inputs, outputs: ['y'], attributes: {} });
+      const executable = await thread.compile(emitter.build('doctor', ['y']));
+      const { y } = executable.run({ x: thread.upload(wrap('float32', [2], new Float32Array([1, 2]))) });
+      const isRight = y !== undefined && toNumbers(await thread.take(y)).join() === '-1,-2';
+      if (!isRight)
+        return {
+          check: 'engine',
+          state: 'wrong',
+          text: `${thread.name} computes wrong numbers: install its package anew`,
+        };
+      const blocks =
+        thread.blockSize === undefined ? 'plain kernels only' : `kernels for blocks of ${thread.blockSize} channels`;
+      return { check: 'engine', state: 'fine', text: `${thread.name}, ${blocks}` };
+    } finally {
+      await thread.close();
+    }
+  } catch (error) {
+    return { check: 'engine', state: 'wrong', text: textOf(error) };
+  }
+}
+
+function memory(memoryMiB: number): Finding {
+  return memoryMiB >= lowMemoryMiB
+    ? { check: 'memory', state: 'fine', text: `${memoryMiB} MiB` }
+    : {
+        check: 'memory',
+        state: 'warning',
+        text: `${memoryMiB} MiB: small models only; raise the container's limit if there is one`,
+      };
+}
+
+function processor({ coreCount, cpuModel, cpuQuota, temperatureC }: DeviceFacts): Finding {
+  const cores = `${coreCount} ${coreCount === 1 ? 'core' : 'cores'} (${cpuModel})`;
+  const quota =
+    cpuQuota === undefined
+      ? ''
+      : `, of which this process may use ${cpuQuota.cores.toPrecision(2)} (${cpuQuota.periodMs} ms periods)`;
+  const isHot = temperatureC !== undefined && temperatureC >= hotC;
+  const heat = temperatureC === undefined ? '' : `, ${temperatureC.toFixed(0)} °C`;
+  return isHot
+    ? {
+        check: 'processor',
+        state: 'warning',
+        text: `${cores}${quota}${heat}: it will slow down; let it cool, or use --max-cpu`,
+      }
+    : { check: 'processor', state: 'fine', text: `${cores}${quota}${heat}` };
+}
+
+/** Nothing where there is no battery. */
+function power({ battery }: DeviceFacts): readonly Finding[] {
+  if (battery === undefined) return [];
+  const text = `battery at ${battery.percent}%${battery.isDischarging ? ', discharging' : ''}`;
+  const isLow = battery.isDischarging && battery.percent < lowBatteryPercent;
+  return [
+    isLow
+      ? { check: 'power', state: 'warning', text: `${text}: plug the device in` }
+      : { check: 'power', state: 'fine', text },
+  ];
+}
+
+function interfaces(addresses: readonly string[]): Finding {
+  return addresses.length > 0
+    ? { check: 'interfaces', state: 'fine', text: `other machines reach this one at ${addresses.join(', ')}` }
+    : {
+        check: 'interfaces',
+        state: 'warning',
+        text: 'no network but this machine itself: connect a cable or Wi-Fi to use other devices',
+      };
+}
+
+async function ports(addresses: readonly string[], port: number): Promise<Finding> {
+  for (const host of ['127.0.0.1', ...addresses]) {
+    const failure = await tryToListen(host, port);
+    if (failure !== undefined) {
+      return {
+        check: 'port',
+        state: 'wrong',
+        text: `port ${port} of ${host} cannot be listened on (${failure}): choose another with --port`,
+      };
+    }
+  }
+  const which = port === 0 ? 'free ports' : `port ${port}`;
+  return {
+    check: 'port',
+    state: 'fine',
+    text: `${which} can be listened on; a firewall may still keep other machines out`,
+  };
+}
+
+function tryToListen(host: string, port: number): Promise<string | undefined> {
+  return new Promise((resolve) => {
+    const server = createServer();
+    server.once('error', (error: NodeJS.ErrnoException) => resolve(error.code ?? error.message));
+    server.listen(port, host, () => server.close(() => resolve(undefined)));
+  });
+}
+
+/** Says something on the first interface and listens whether it comes back. */
+async function multicast(addresses: readonly string[]): Promise<Finding> {
+  const [host] = addresses;
+  if (host === undefined)
+    return { check: 'mdns', state: 'warning', text: 'not tried without a network: use --join with an address' };
+  const url = `wss://${host}:9`;
+  let problem = '';
+  const type = 'asteroid-check';
+  const announcement = await announce({ host, port: 9, url, type, onError: (message) => (problem = message) });
+  try {
+    const found = await discover({ timeoutMs: multicastMs, settleMs: 0, interfaces: [host], type });
+    if (found.includes(url)) return { check: 'mdns', state: 'fine', text: `multicast is heard on ${host}` };
+    const why = problem === '' ? '' : ` (${problem})`;
+    return {
+      check: 'mdns',
+      state: 'warning',
+      text: `multicast is not heard on ${host}${why}: use --join with the coordinator's address`,
+    };
+  } finally {
+    await announcement.stop();
+  }
+}
+
+async function certificates(folder: string): Promise<Finding> {
+  try {
+    if ((await readSecret(authorityPath(folder))) === undefined) {
+      return {
+        check: 'certificates',
+        state: 'fine',
+        text: `no cluster yet: the first run over the network makes one in ${folder}`,
+      };
+    }
+    const { validTo } = new X509Certificate((await loadAuthority(folder)).certificate);
+    return {
+      check: 'certificates',
+      state: 'fine',
+      text: `this cluster's authority in ${folder} is valid until ${validTo}`,
+    };
+  } catch (error) {
+    return { check: 'certificates', state: 'wrong', text: textOf(error) };
+  }
+}
+
+function clock(nowMs: number): Finding {
+  const shown = new Date(nowMs).toISOString().slice(0, 16);
+  return nowMs >= releasedMs
+    ? { check: 'clock', state: 'fine', text: `${shown} UTC` }
+    : {
+        check: 'clock',
+        state: 'wrong',
+        text: `${shown} UTC is in the past, and no certificate is valid then: set the clock`,
+      };
+}
+
+function textOf(error: unknown): string {
+  return (error instanceof Error ? error.message : String(error)).replace(/\.$/, '');
+}

@@ -1,0 +1,123 @@
+// A device that joins, loses its coordinator and comes back: over a relay that cuts the connection.
+
+import assert from 'node:assert/strict';
+import { connect as connectSocket, createServer, type Server, type Socket } from 'node:net';
+import { test } from 'node:test';
+import { systemClock } from '../../clock.ts';
+import { createReferenceEngine } from '../../engine/reference.ts';
+import { InputError } from '../../errors.ts';
+import type { Link } from '../../transport/link.ts';
+import { type LinkServer, listen } from '../../transport/node/websocket.ts';
+import { message } from '../protocol/messages.ts';
+import { type JoinOptions, joinRun } from './join.ts';
+
+interface Relay {
+  readonly url: string;
+  /** Breaks all connections; with `forGood`, nobody answers any more either. */
+  cut(forGood: boolean): void;
+}
+
+async function relayTo(target: LinkServer): Promise<Relay & { readonly server: Server }> {
+  const sockets = new Set<Socket>();
+  const server = createServer((socket) => {
+    const onward = connectSocket(target.port, '127.0.0.1');
+    for (const [one, other] of [
+      [socket, onward],
+      [onward, socket],
+    ] as const) {
+      sockets.add(one);
+      one.on('error', () => {}).on('close', () => other.destroy());
+      one.pipe(other);
+    }
+  });
+  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve));
+  const address = server.address();
+  const port = typeof address === 'object' && address !== null ? address.port : 0;
+  const cut = (forGood: boolean): void => {
+    if (forGood) server.close();
+    for (const socket of sockets) socket.resetAndDestroy();
+  };
+  return { url: `ws://127.0.0.1:${port}`, cut, server };
+}
+
+function coordinator(onLink: (link: Link, count: number) => void): Promise<LinkServer> {
+  let count = 0;
+  return listen({
+    host: '127.0.0.1',
+    port: 0,
+    name: 'coordinator',
+    authenticate: ({ credential, name }) =>
+      credential === 'code'
+        ? { kind: 'accepted', name }
+        : { kind: 'refused', reason: 'the join code is wrong', retry: false },
+    onLink: (link) => onLink(link, ++count),
+  });
+}
+
+function join(url: string, more: Partial<JoinOptions> = {}): ReturnType<typeof joinRun> {
+  return joinRun({
+    url,
+    name: 'board',
+    joinCode: () => Promise.resolve('code'),
+    insecure: false,
+    clock: systemClock,
+    signal: new AbortController().signal,
+    createEngine: async () => createReferenceEngine(),
+    onJoined: () => {},
+    ...more,
+  });
+}
+
+test('a lost link is joined anew; the run then ends as it would have', { timeout: 20_000 }, async () => {
+  const asked: string[] = [];
+  const events: string[] = [];
+  const server = await coordinator((link, count) => {
+    if (count === 2) void link.send(message('end', { reason: 'the run is done' }), 'control');
+  });
+  const relay = await relayTo(server);
+  const end = await join(relay.url, {
+    reconnectMs: 10_000,
+    joinCode: async () => {
+      asked.push('code');
+      return 'code';
+    },
+    onJoined: (name) => {
+      if (events.push(`joined as ${name}`) === 1) setImmediate(() => relay.cut(false));
+    },
+    onLost: () => events.push('lost'),
+  });
+  assert.deepEqual(end, { clean: true, reason: 'the run is done' });
+  assert.deepEqual(events, ['joined as board', 'lost', 'joined as board']);
+  assert.deepEqual(asked, ['code']);
+  relay.cut(true);
+  await server.close('over');
+});
+
+test('who does not come back in time says why it left; a wrong code is no reason to try again', {
+  timeout: 20_000,
+}, async () => {
+  const server = await coordinator(() => {});
+  const relay = await relayTo(server);
+  const end = await join(relay.url, { reconnectMs: 1_200, onJoined: () => setImmediate(() => relay.cut(true)) });
+  assert.equal(end.clean, false);
+  assert.match(end.reason, /^the coordinator is gone: the connection was lost/);
+  await assert.rejects(
+    join(server.url, { joinCode: () => Promise.resolve('guess'), reconnectMs: 60_000 }),
+    (error) => error instanceof InputError && error.message === 'the join code is wrong',
+  );
+  await server.close('over');
+});
+
+test('an owner who stops the device is not brought back', { timeout: 20_000 }, async () => {
+  const controller = new AbortController();
+  const server = await coordinator(() => {});
+  const lost: string[] = [];
+  await join(server.url, {
+    signal: controller.signal,
+    reconnectMs: 60_000,
+    onJoined: () => setImmediate(() => controller.abort()),
+    onLost: (reason) => lost.push(reason),
+  });
+  assert.deepEqual(lost, []);
+  await server.close('over');
+});

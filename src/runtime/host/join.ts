@@ -1,0 +1,186 @@
+// Joins a coordinator by URL and code and serves its run; comes back when the link to it was lost.
+
+import { hostname } from 'node:os';
+import { setTimeout } from 'node:timers/promises';
+import type { Clock } from '../../clock.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { type DeviceFacts, deviceFacts } from '../../engine/node/host-node.ts';
+import type { ProcessClock } from '../../engine/node/work-clock.ts';
+import { InputError } from '../../errors.ts';
+import { isLoopback } from '../../transport/admission.ts';
+import { protocolVersion } from '../../transport/handshake.ts';
+import { connect } from '../../transport/node/websocket.ts';
+import type { StageStore } from '../device/compiled-stages.ts';
+import type { ProfileCache } from '../device/measure/profiler.ts';
+import { runWorker, type WorkerEnd, type WorkerOptions } from '../worker/worker.ts';
+import { addressTowards, createPeerNetwork } from './network.ts';
+import type { DeviceStore } from './security/device-store.ts';
+import { enrol } from './security/enrolment.ts';
+import { type Served, serveToTheEnd } from './serve.ts';
+
+export interface JoinOptions {
+  readonly url: string;
+  /** Asked for once, and only where this device has no certificate of the cluster yet. */
+  joinCode(): Promise<string>;
+  /** Default: the host's name. */
+  readonly name?: string;
+  /** Where to listen for peers; default: the address that leads to the coordinator. */
+  readonly host?: string;
+  /** Allow plain links beyond this machine. */
+  readonly insecure: boolean;
+  readonly clock: Clock;
+  /** Aborted: leaves the run. */
+  readonly signal: AbortSignal;
+  readonly profileCache?: ProfileCache;
+  /** Keeps what stages are compiled to. */
+  readonly stageStore?: StageStore;
+  /** Keeps certificates, so that this device needs no code when it comes back. */
+  readonly store?: DeviceStore;
+  /** What this device may use of its memory. Default: all. */
+  readonly maxMemoryMiB?: number;
+  /** How long to try to come back when the link to the coordinator is lost. Default 0: not at all. */
+  readonly reconnectMs?: number;
+  createEngine(): Promise<Engine>;
+  /** See WorkerOptions. */
+  readonly startProfile?: WorkerOptions['startProfile'];
+  /** See WorkerOptions. */
+  readonly processWork?: ProcessClock;
+  onJoined(name: string, joined: { readonly host: string; readonly encrypted: boolean }): void;
+  /** The link was lost; the device tries again. */
+  onLost?(reason: string): void;
+}
+
+/** How long a device that is stopped waits to be let go. */
+const drainMs = 15_000;
+
+/** Joins and serves until the run ends. Throws InputError for a wrong URL or code, RunError when nobody answers. */
+export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
+  const target = parseUrl(options.url);
+  if (target.protocol === 'ws:' && !isLocal(target.hostname) && !options.insecure) {
+    throw new InputError(
+      `${options.url} would be unencrypted: use the wss:// address that asteroid train printed, or add --insecure if you trust the network between.`,
+    );
+  }
+  const host = options.host ?? (await addressTowards(target.hostname));
+  const engine = await options.createEngine();
+  const joinCode = once(options.joinCode);
+  // As it was when this process began: of what was killed since, this process is none.
+  const { oomKillCount } = deviceFacts();
+  try {
+    return await serveToTheEnd(() => serve({ ...options, joinCode }, host, { engine, oomKillCount }), {
+      clock: options.clock,
+      reconnectMs: options.reconnectMs ?? 0,
+      pause: (milliseconds) => pause(milliseconds, options.signal),
+      isStopped: () => options.signal.aborted,
+      onLost: (reason) => options.onLost?.(reason),
+    });
+  } finally {
+    await engine.close();
+  }
+}
+
+type StatedFacts = Omit<DeviceFacts, 'oomKillCount'> & { readonly oomKillCount: number | undefined };
+
+/** What is known of the machine beside its size. */
+function stateOf({
+  cpuModel,
+  cpuQuota,
+  battery,
+  temperatureC,
+  oomKillCount,
+}: StatedFacts): Record<string, string | number | boolean> {
+  return {
+    cpuModel: cpuModel.slice(0, 200),
+    ...(oomKillCount === undefined ? {} : { oomKillCount }),
+    ...(cpuQuota === undefined ? {} : { cpuQuotaCores: cpuQuota.cores }),
+    ...(battery === undefined ? {} : { batteryPercent: battery.percent, isDischarging: battery.isDischarging }),
+    ...(temperatureC === undefined ? {} : { temperatureC }),
+  };
+}
+
+async function serve(
+  options: JoinOptions,
+  host: string,
+  { engine, oomKillCount }: { readonly engine: Engine; readonly oomKillCount: number | undefined },
+): Promise<Served> {
+  const { url, signal, clock } = options;
+  const facts = deviceFacts();
+  const memoryMiB = Math.min(facts.memoryMiB, options.maxMemoryMiB ?? facts.memoryMiB);
+  const name = options.name ?? hostname();
+  const admission = url.startsWith('wss:')
+    ? await enrol({ url, name, joinCode: options.joinCode, signal, ...(options.store && { store: options.store }) })
+    : undefined;
+  const hello = {
+    protocol: protocolVersion,
+    purpose: 'worker',
+    name: admission?.name ?? name,
+    credential: admission === undefined ? await options.joinCode() : '',
+    facts: {
+      memoryMiB,
+      cores: facts.coreCount,
+      engine: engine.name,
+      machine: hostname(),
+      ...stateOf({ ...facts, oomKillCount }),
+    },
+  } as const;
+  const { link, welcome } = await connect(url, {
+    hello,
+    abortSignal: signal,
+    ...(admission && { tls: admission.tls }),
+  });
+  options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
+  // The coordinator finds out how to do without this device; if it does not, the device goes all the same.
+  let cancel = (): void => {};
+  const leave = (): void => {
+    cancel = clock.after(drainMs, () => void link.close('the worker was stopped by its owner'));
+  };
+  signal.addEventListener('abort', leave, { once: true });
+  const end = await runWorker({
+    name: welcome.name,
+    coordinator: link,
+    clock,
+    engine,
+    leave: signal,
+    memoryBytes: memoryMiB * 2 ** 20,
+    ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
+    createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
+    ...(options.startProfile === undefined ? {} : { startProfile: options.startProfile }),
+    ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
+    ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),
+  });
+  signal.removeEventListener('abort', leave);
+  cancel();
+  return { end, lost: end.lost === true && !signal.aborted };
+}
+
+/** Keeps the process alive, unlike the clock's timers. */
+async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
+  await setTimeout(milliseconds, undefined, { signal }).catch(() => {}); // aborted: the caller looks
+}
+
+function once<T>(ask: () => Promise<T>): () => Promise<T> {
+  let answer: Promise<T> | undefined;
+  return () => {
+    answer ??= ask();
+    return answer;
+  };
+}
+
+function parseUrl(text: string): URL {
+  let url: URL | undefined;
+  try {
+    url = new URL(text);
+  } catch {
+    // Said below, in the user's terms.
+  }
+  if (url === undefined || (url.protocol !== 'ws:' && url.protocol !== 'wss:')) {
+    throw new InputError(
+      `--join ${text} is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.`,
+    );
+  }
+  return url;
+}
+
+function isLocal(host: string): boolean {
+  return host === 'localhost' || isLoopback(host.replace(/^\[|\]$/g, ''));
+}

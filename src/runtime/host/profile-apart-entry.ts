@@ -1,0 +1,44 @@
+// The process of profile-apart.ts: one profile.
+
+import { systemClock } from '../../clock.ts';
+import { createComputeThread } from '../../engine/node/compute-thread.ts';
+import { toFailure } from '../../engine/node/compute-thread-messages.ts';
+import { searchForGarbageLess } from '../../engine/node/host-node.ts';
+import { createProcessClock } from '../../engine/node/work-clock.ts';
+import { profileLayers } from '../device/measure/profiler.ts';
+import { modelOf } from '../worker/model.ts';
+import type { ProfileReply, ProfileRequest } from './profile-apart.ts';
+
+/** Resolves when it has gone, or cannot go: the worker has ended. */
+function send(reply: ProfileReply): Promise<void> {
+  return new Promise((resolve) => void process.send?.(reply, undefined, undefined, () => resolve()));
+}
+
+async function measure({ message, graph, batchSizes, memoryBytes, engine }: ProfileRequest): Promise<void> {
+  const { sequence, label } = modelOf(message, graph);
+  const thread = await createComputeThread(engine);
+  try {
+    const profile = await profileLayers(thread, sequence, {
+      batchSizes,
+      training: message.training,
+      label,
+      memoryBytes,
+      clock: systemClock,
+      processWork: createProcessClock({ threadCount: 1, maxCpu: 1, isCourteous: false, ...engine }),
+      onProgress: (done, total) => void send({ done, total }),
+    });
+    await send({ profile });
+  } finally {
+    await thread.close();
+  }
+}
+
+// As the worker that started it, whose times these are to be.
+searchForGarbageLess();
+// When the worker is gone, nobody wants to know.
+process.once('disconnect', () => process.exit());
+process.once('message', (request) => {
+  measure(request as ProfileRequest)
+    .catch((error: unknown) => send({ failure: toFailure(error) }))
+    .finally(() => process.disconnect());
+});

@@ -1,0 +1,82 @@
+// Measures a model's layers in a process of its own. Trials leave holes in the C library's heap, 100 to 200 MiB, which
+// would stay with the worker for as long as it trains; and graphs are taken apart and put together there, not on the
+// thread that moves bytes.
+
+import { type ChildProcess, fork } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import type { ComputeThreadOptions } from '../../engine/node/compute-thread.ts';
+import { type Failure, fromFailure } from '../../engine/node/compute-thread-messages.ts';
+import type { WorkClockOptions } from '../../engine/node/work-clock.ts';
+import { RunError } from '../../errors.ts';
+import type { MeasuredProfile } from '../device/measure/profiler.ts';
+import type { ModelMessage } from '../protocol/messages.ts';
+
+/** What is measured. */
+export interface ProfileJob {
+  readonly message: ModelMessage;
+  /** The graph, as the coordinator sent it. */
+  readonly graph: Uint8Array;
+  readonly batchSizes: readonly number[];
+  /** What trials may use. */
+  readonly memoryBytes: number | undefined;
+}
+
+/** An engine like the worker's own, and with how many others it shares the machine. */
+export type ProfiledEngine = ComputeThreadOptions & Pick<WorkClockOptions, 'workerCount'>;
+
+/** What the process is given. */
+export interface ProfileRequest extends ProfileJob {
+  readonly engine: ProfiledEngine;
+}
+
+/** What it answers with: how far it is, and the end. */
+export type ProfileReply =
+  | { readonly done: number; readonly total: number }
+  | { readonly profile: MeasuredProfile }
+  | { readonly failure: Failure };
+
+/** Measuring that goes on. */
+export interface ProfileProcess {
+  /** Rejects with InputError or RunError where the model cannot be measured. */
+  readonly profile: Promise<MeasuredProfile>;
+  /** Ends it, done or not. */
+  end(): void;
+}
+
+/** Starts measuring on an engine of the same kind as the worker's own. */
+export function startProfile(
+  job: ProfileJob,
+  engine: ProfiledEngine,
+  onProgress: (done: number, total: number) => void,
+): ProfileProcess {
+  const child = fork(fileURLToPath(new URL('./profile-apart-entry.js', import.meta.url)), {
+    serialization: 'advanced',
+    stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
+  });
+  const profile = resultOf(child, onProgress);
+  profile.catch(() => {}); // it may have been ended because nobody waits any more
+  const request: ProfileRequest = { ...job, engine };
+  child.send(request, () => {}); // where it has ended already, its end says so
+  return { profile, end: () => void child.kill('SIGKILL') };
+}
+
+function resultOf(child: ChildProcess, onProgress: (done: number, total: number) => void): Promise<MeasuredProfile> {
+  return new Promise((resolve, reject) => {
+    child.on('message', (message) => {
+      const reply = message as ProfileReply;
+      if ('profile' in reply) resolve(reply.profile);
+      else if ('failure' in reply) reject(fromFailure(reply.failure));
+      else onProgress(reply.done, reply.total);
+    });
+    child.once('error', (error) =>
+      reject(new RunError(`The process that measures the model could not be started: ${error.message}.`)),
+    );
+    child.once('exit', (code, signal) => reject(new RunError(endText(code, signal))));
+  });
+}
+
+function endText(code: number | null, signal: string | null): string {
+  return signal === 'SIGKILL'
+    ? 'The process that measures the model was killed, as systems do for want of memory: give this worker more memory, or use smaller micro-batches.'
+    : `The process that measures the model ended with ${signal ?? `exit code ${code}`}.`;
+}

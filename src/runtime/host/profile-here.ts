@@ -1,0 +1,81 @@
+// The profile of a model on this device alone, as a document for planning.
+
+import type { Clock } from '../../clock.ts';
+import type { Profile } from '../../cluster/cluster.ts';
+import { bytesInMiB } from '../../cluster/memory.ts';
+import { createComputeThread } from '../../engine/node/compute-thread.ts';
+import { deviceFacts } from '../../engine/node/host-node.ts';
+import { createProcessClock } from '../../engine/node/work-clock.ts';
+import { type CutTensor, cutBefore, cutBytes, type LayerSequence } from '../../graph/layers.ts';
+import { profileLayers } from '../device/measure/profiler.ts';
+import { trainingMiB } from '../knowledge/memory-need.ts';
+import { profilePoints } from '../protocol/profile-points.ts';
+import type { TrainingSpec } from '../protocol/training-spec.ts';
+import { trainedLayers } from '../run/fine-tuning.ts';
+import type { LoadedModel } from '../run/models.ts';
+
+export interface MeasureOptions {
+  readonly largestBatch: number;
+  /** The device's (or kind's) name in the profile. */
+  readonly device: string;
+  readonly threads: number;
+  readonly engine: 'onnxruntime' | 'reference';
+  /** Patterns as --freeze and --freeze-all-but take them; default: all is trained. */
+  readonly freeze?: readonly string[];
+  readonly freezeAllBut?: readonly string[];
+  readonly clock: Clock;
+  onProgress(done: number, total: number): void;
+}
+
+/** A label is taken for one int64. */
+const labelBytes = 8;
+
+/** Plain SGD on class numbers: what a run asks for that says nothing else. */
+export function assumedTraining(batchSize: number, frozen: readonly string[]): TrainingSpec {
+  const optimizer = {
+    kind: 'sgd',
+    momentum: 0,
+    nesterov: false,
+    weightDecay: 0,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+  } as const;
+  return { batchSize, loss: 'cross-entropy', optimizer, clipNorm: null, seed: 0, frozen };
+}
+
+/** A class number for each sample, or for each of its positions behind the axis of the classes. */
+export function assumedLabel(sequence: LayerSequence): CutTensor {
+  const [logits] = cutBefore(sequence, sequence.layers.length);
+  const positions = (logits?.shape ?? []).slice(2);
+  return { name: 'label', type: 'int64', shape: ['N', ...positions], batchAxis: 0, differentiable: false };
+}
+
+/** Measures all layers here. */
+export async function measureHere(model: LoadedModel, options: MeasureOptions): Promise<Profile> {
+  const { freeze = [], freezeAllBut = [] } = options;
+  const { sequence, frozen } = trainedLayers(model.graph, { loss: 'cross-entropy', freeze, freezeAllBut });
+  const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  try {
+    const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
+    const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
+      batchSizes,
+      training: assumedTraining(options.largestBatch, frozen),
+      label: assumedLabel(sequence),
+      memoryBytes: trainingMiB(deviceFacts().memoryMiB) * bytesInMiB,
+      clock: options.clock,
+      processWork: createProcessClock({ threadCount: options.threads, maxCpu: 1, isCourteous: false }),
+      onProgress: options.onProgress,
+    });
+    return {
+      model: model.name,
+      inputBytes: cutBytes(sequence.inputs),
+      labelBytes,
+      layers: layerProfiles,
+      batchSizes,
+      devices: { [options.device]: times },
+    };
+  } finally {
+    await engine.close();
+  }
+}

@@ -1,0 +1,227 @@
+// The coordinator's door: who may enrol, and who may join. Over TLS a device shows the join code once and gets a
+// certificate; with it, it joins, now and for 30 days. Over plain links (this machine, or --insecure) the code is shown
+// at each joining.
+
+import { randomBytes, X509Certificate } from 'node:crypto';
+import { readFile } from 'node:fs/promises';
+import type { Clock } from '../../../clock.ts';
+import { InputError, ProtocolError } from '../../../errors.ts';
+import { isLoopback } from '../../../transport/admission.ts';
+import type { Hello, Refused } from '../../../transport/handshake.ts';
+import { createJoinCodes, joinCodeBytes, joinCodeLifetimeMs, withKeyHash } from '../../../transport/join-code.ts';
+import { type Authority, checkPair, createIdentity } from '../../../transport/node/tls/authority.ts';
+import { deviceOf, keyHash } from '../../../transport/node/tls/identity.ts';
+import type { Accepted, TlsOptions } from '../../../transport/node/websocket.ts';
+import { loadAuthority } from './authority-store.ts';
+import { createRegistry, type EnrolledDevice } from './registry.ts';
+import { stateFolder } from './state-folder.ts';
+
+/** Where a coordinator listens, and how. */
+export interface DoorOptions {
+  readonly host: string;
+  /** Plain links beyond this machine. */
+  readonly insecure: boolean;
+  /** Files of an own certificate and key (PEM), instead of one of the cluster's authority. */
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
+  readonly clock: Clock;
+  /** Default: stateFolder(). */
+  readonly folder?: string;
+  /** The wall clock's milliseconds, for what is kept on disk. */
+  readonly now?: () => number;
+}
+
+/** Admits devices. */
+export interface Door {
+  /** For the server; absent: plain links. */
+  readonly tls?: TlsOptions;
+  /** The code that a person gives to a device; valid for an hour. */
+  readonly joinCode: string;
+  /**
+   * Says what is wrong with a caller, or its name in this run. An enrolled device gets its certificate in the facts and
+   * joins with its next call.
+   */
+  admit(hello: Hello, certificate: X509Certificate | undefined, address?: string): Promise<Accepted | Refused>;
+  /** Ends the code's validity; devices with a certificate stay. */
+  revoke(): Promise<void>;
+}
+
+/** The name of every run's coordinator. */
+export const coordinatorName = 'coordinator';
+
+/** Whether links to this address are encrypted: all beyond this machine are, unless the user says otherwise. */
+export function isEncrypted({ host, insecure, tlsCert }: Pick<DoorOptions, 'host' | 'insecure' | 'tlsCert'>): boolean {
+  return tlsCert !== undefined || !(insecure || host === 'localhost' || isLoopback(host));
+}
+
+/**
+ * Opens the door; at the first start over TLS the cluster's authority is made. Throws InputError for certificates that
+ * cannot be used.
+ */
+export async function openDoor(options: DoorOptions): Promise<Door> {
+  const codes = createJoinCodes({ clock: options.clock });
+  const secret = codes.issue(randomBytes(joinCodeBytes));
+  const names = new Names();
+  const wrong = (typed: string): Refused | undefined => {
+    const verdict = codes.check(typed);
+    if (verdict === 'valid') return undefined;
+    const reason =
+      verdict === 'expired'
+        ? 'the join code has expired: start a new run and use its code'
+        : 'the join code is wrong: use the one that asteroid train printed';
+    return { kind: 'refused', reason, retry: false };
+  };
+  const revoke = async (): Promise<void> => codes.revoke();
+  if (!isEncrypted(options)) {
+    const admit = async (hello: Hello): Promise<Accepted | Refused> =>
+      hello.purpose === 'worker'
+        ? (wrong(hello.credential) ?? { kind: 'accepted', name: names.free(hello.name) })
+        : refused('only workers join here');
+    return { joinCode: secret, admit, revoke };
+  }
+  const folder = options.folder ?? stateFolder();
+  const authority = await loadAuthority(folder);
+  const registry = createRegistry(folder);
+  const codeId = randomBytes(8).toString('hex');
+  const { now = Date.now } = options;
+  await registry.noteCode({ id: codeId, madeAtMs: now(), expiresAtMs: now() + joinCodeLifetimeMs });
+  const { certificate, key, pinned } = await serverCertificate(authority, options);
+  return {
+    tls: { cert: certificate, key, ca: authority.certificate, unknownCallers: true },
+    joinCode: withKeyHash(keyHash(pinned), secret),
+    async admit(hello, caller, address = '') {
+      const device = deviceOf(caller?.subjectAltName);
+      if (caller !== undefined && (await registry.isDeviceRevoked(hashOf(caller))))
+        return refused('this device was put out of the cluster by its owner');
+      if (hello.purpose !== 'enrol') return member(names, hello, caller);
+      const renewed =
+        hello.credential === '' && caller !== undefined && device?.role === 'worker'
+          ? { name: device.name, key: hashOf(caller) }
+          : undefined;
+      if (renewed === undefined) {
+        if (!(await registry.isCodeOpen(codeId))) codes.revoke();
+        const refusal = wrong(hello.credential);
+        if (refusal !== undefined) return refusal;
+      }
+      const verdict = await enrol(authority, names, hello, renewed);
+      // Workers of this machine are made anew for each run, and nobody has to be told of them.
+      if (verdict.kind === 'accepted' && !isLoopback(address))
+        await registry.noteDevice(enrolledDevice(verdict, now()));
+      return verdict;
+    },
+    async revoke() {
+      codes.revoke();
+      await registry.revokeCode(codeId);
+    },
+  };
+}
+
+function refused(reason: string): Refused {
+  return { kind: 'refused', reason, retry: false };
+}
+
+/** A device's certificate, new or renewed: `renewed` is what the caller has shown to be. */
+async function enrol(
+  authority: Authority,
+  names: Names,
+  hello: Hello,
+  renewed: { readonly name: string; readonly key: string } | undefined,
+): Promise<Accepted | Refused> {
+  const request = hello.facts?.['request'];
+  if (typeof request !== 'string')
+    return refused('the device sent no certificate request: use the same version on both');
+  try {
+    if (renewed !== undefined && !names.take(renewed.name, renewed.key))
+      return refused(`another device is called ${renewed.name} in this run`);
+    const name = renewed?.name ?? names.free(hello.name);
+    const certificate = await authority.issue({ role: 'worker', name }, request);
+    names.replace(name, keyHash(certificate).toString('hex'));
+    return { kind: 'accepted', name, facts: { certificate, authority: authority.certificate } };
+  } catch (error) {
+    if (error instanceof ProtocolError) return refused(error.message);
+    throw error;
+  }
+}
+
+function hashOf(certificate: X509Certificate): string {
+  return keyHash(certificate.toString()).toString('hex');
+}
+
+function enrolledDevice({ name, facts }: Accepted, nowMs: number): EnrolledDevice {
+  const certificate = new X509Certificate(String(facts?.['certificate']));
+  return { name, key: hashOf(certificate), issuedAtMs: nowMs, expiresAtMs: Date.parse(certificate.validTo) };
+}
+
+function member(names: Names, hello: Hello, certificate: X509Certificate | undefined): Accepted | Refused {
+  if (hello.purpose !== 'worker') return refused('only workers join here');
+  const device = deviceOf(certificate?.subjectAltName);
+  if (certificate === undefined || device?.role !== 'worker')
+    return refused('a device joins with a certificate: give it the join code');
+  if (!names.take(device.name, hashOf(certificate))) {
+    return refused(
+      `another device is called ${device.name} in this run: start this one with another --name and the join code`,
+    );
+  }
+  return { kind: 'accepted', name: device.name };
+}
+
+/** The server's certificate with those above it, and the one whose key the join code names. */
+async function serverCertificate(
+  authority: Authority,
+  { tlsCert, tlsKey }: DoorOptions,
+): Promise<{ readonly certificate: string; readonly key: string; readonly pinned: string }> {
+  if (tlsCert === undefined || tlsKey === undefined) {
+    const own = await createIdentity(authority, { role: 'coordinator', name: coordinatorName });
+    return { certificate: own.certificate + authority.certificate, key: own.key, pinned: authority.certificate };
+  }
+  const [certificate, key] = await Promise.all([readPem('--tls-cert', tlsCert), readPem('--tls-key', tlsKey)]);
+  try {
+    checkPair(key, certificate);
+  } catch (error) {
+    throw new InputError(
+      `--tls-cert ${tlsCert} and --tls-key ${tlsKey}: ${error instanceof Error ? error.message : String(error)}.`,
+    );
+  }
+  return { certificate, key, pinned: certificate };
+}
+
+async function readPem(flag: string, path: string): Promise<string> {
+  try {
+    return await readFile(path, 'utf8');
+  } catch (error) {
+    throw new InputError(
+      `${flag} ${path} cannot be read (${(error as NodeJS.ErrnoException).code ?? 'error'}): name a PEM file.`,
+    );
+  }
+}
+
+const maxNames = 10_000;
+
+/** The names of a run's devices, each with the key that goes by it. */
+class Names {
+  readonly #keys = new Map<string, string>();
+
+  /** The name that a device asked for, with a number where it is taken; taken from here on. */
+  free(wanted: string): string {
+    let name = wanted;
+    for (let number = 2; this.#keys.has(name); number++) name = `${wanted}-${number}`;
+    if (this.#keys.size >= maxNames) throw new ProtocolError('too many devices have asked to join this run');
+    this.#keys.set(name, '');
+    return name;
+  }
+
+  /** Notes whose a name is; false where it is another's. */
+  take(name: string, key: string): boolean {
+    const known = this.#keys.get(name) ?? '';
+    if (known !== '' && known !== key) return false;
+    if (this.#keys.size >= maxNames && known === '')
+      throw new ProtocolError('too many devices have asked to join this run');
+    this.#keys.set(name, key);
+    return true;
+  }
+
+  /** The name goes on with another key, of the same device. */
+  replace(name: string, key: string): void {
+    this.#keys.set(name, key);
+  }
+}

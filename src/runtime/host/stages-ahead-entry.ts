@@ -1,0 +1,22 @@
+// The thread of stages-ahead.ts: one stage.
+
+import { setPriority } from 'node:os';
+import { parentPort, workerData } from 'node:worker_threads';
+import { defined } from '../../assert.ts';
+import { translateGraph } from '../../engine/translate.ts';
+import { translateStage } from '../device/compiled-stages.ts';
+import { compiledOptions } from '../device/create-stage.ts';
+import { encodeBundle } from '../device/stage-bundle.ts';
+import { modelOf, stageOptionsOf } from '../worker/model.ts';
+import type { StageJob } from './stages-ahead.ts';
+
+// That of the compute thread, behind those that move bytes: on a device that never rests, less is next to nothing (at
+// the lowest priority a stage of 1 s took half a minute), and the work is the same. On Linux a priority belongs to the
+// thread that asks for it; elsewhere it would be the whole process's.
+if (process.platform === 'linux') setPriority(0, 5);
+
+const { message, graph, device, plan, memoryBytes, target } = workerData as StageJob;
+const model = modelOf(message, graph);
+const options = compiledOptions(stageOptionsOf(model, device, plan, memoryBytes));
+const bundle = await translateStage(target, options, (each) => translateGraph(each, target));
+defined(parentPort, 'a parent').postMessage(encodeBundle(bundle));

@@ -1,0 +1,480 @@
+// Which layouts the coordinator asks for: the first one, a small change after a loss, one without a device that leaves,
+// and, while training goes on, a better one. It knows what devices said of themselves: their facts, links and profiles,
+// and how long they took of late.
+
+import { defined } from '../../assert.ts';
+import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import { InputError } from '../../errors.ts';
+import { bufferBytes, cutBytes, parameterBytes } from '../../graph/layers.ts';
+import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
+import { lightReplan } from '../../planner/replan/light.ts';
+import { replicationInterval } from '../../planner/replan/replication.ts';
+import { program } from '../../schedule/generate.ts';
+import { createSimulator, simulate } from '../../simulator/simulate.ts';
+import { steadyRoundMs } from '../../simulator/steady.ts';
+import type { Proposal } from '../coordinator/machine-types.ts';
+import type { CoordinatorOptions, DeviceFacts } from '../coordinator/options.ts';
+import type { RunEvent } from '../protocol/events.ts';
+import type { LinkMeasurement, RoundResult, ToCoordinator } from '../protocol/messages.ts';
+import { optimizerStateCount } from '../protocol/training-spec.ts';
+import { CopyPace } from './copy-pace.ts';
+import { DriftWatch } from './drift.ts';
+import { handlingByDevice, reducingByTimes, timesByKind, wireMbps, withHandling } from './kinds.ts';
+import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
+import { filterBytes, runtimeBytes, trainingMiB } from './memory-need.ts';
+import { CoolDown, isWorthwhile } from './reconsider.ts';
+import { Reserve } from './reserve.ts';
+
+/** Rounds between copies where no profile tells what they cost. */
+const unprofiledCopyEvery = 10;
+
+/**
+ * Training that has gone on for so long is worth being made ready for losses: devices translate for them beside their
+ * work, one plan after the other.
+ */
+const tellAfterMs = 30_000;
+/** Between a new layout and the first plan: there may be a better layout soon. */
+const tellPauseMs = 5_000;
+
+/** What a device has for training at least: a plan that does not fit can then say what it lacks. */
+const leastMiB = 1;
+
+/** How many times as long rounds of a plan may take that devices are ready for. */
+const readyWorth = 1.1;
+
+/** What the planner is asked for, when devices are lost. */
+export interface PlanRequest {
+  readonly devices: readonly string[];
+  /** The layout that lost some of its devices; absent: there is none. */
+  readonly from?: Plan;
+  readonly lost: readonly string[];
+}
+
+/** What was found of devices and links in training. */
+export type Drift = Omit<Extract<RunEvent, { kind: 'drift' }>, 'kind'>;
+
+/** What is known of devices, and the plans that follow from it. */
+export class LayoutPlanner {
+  readonly #options: CoordinatorOptions;
+  readonly #facts = new Map<string, DeviceFacts>();
+  readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
+  readonly #profiles = new Map<string, ToCoordinator['profiled']>();
+  /** Devices whose times were corrected by what they took in training. */
+  readonly #corrected = new Set<string>();
+  readonly #coolDown = new CoolDown();
+  readonly #budgets = new MemoryBudgets();
+  readonly #driftWatch: DriftWatch;
+  readonly #copyPace: CopyPace;
+  readonly #reserve = new Reserve();
+  /** Whether rounds have checked the profile on the stages of this layout. */
+  #isChecked = false;
+  /** When devices may hear of the next plan in reserve; undefined before the first layout. */
+  #tellAtMs: number | undefined;
+
+  constructor(options: CoordinatorOptions) {
+    this.#options = options;
+    this.#driftWatch = new DriftWatch(options.clock);
+    this.#copyPace = new CopyPace(options.clock);
+  }
+
+  /** Returns how what is counted on of the device's memory was lowered, if it was. */
+  joined(device: string, facts: DeviceFacts): LoweredBudget | undefined {
+    this.#facts.set(device, facts);
+    this.#reserve.clear();
+    return this.#budgets.joined(device, facts);
+  }
+
+  /** A device has left, for whatever reason. */
+  left(device: string): void {
+    this.#coolDown.left(device, this.#options.clock.now());
+  }
+
+  /** A device has left without a word. `heldMiB`: what it was to hold, where that is known. */
+  vanished(device: string, heldMiB: number | undefined): void {
+    this.left(device);
+    this.#budgets.vanished(device, heldMiB);
+  }
+
+  /** How long a device that came back is to stay before it is made ready for work; undefined where it is at once. */
+  coolDownOf(device: string): { readonly departureCount: number; readonly seconds: number } | undefined {
+    const remainingMs = this.#coolDown.remainingMs(device, this.#options.clock.now());
+    return remainingMs === 0
+      ? undefined
+      : { departureCount: this.#coolDown.departureCount(device), seconds: remainingMs / 1000 };
+  }
+
+  /** What plans count on of a device's memory; devices of one machine have it in common. */
+  memoryMiB(device: string): number {
+    return this.#budgets.withinMiB(device, defined(this.#facts.get(device), device).memoryMiB);
+  }
+
+  measured(device: string, links: readonly LinkMeasurement[]): void {
+    this.#measurements.set(device, links);
+    this.#driftWatch.links.measured(device);
+    this.#reserve.clear();
+  }
+
+  profiled(device: string, profile: ToCoordinator['profiled']): void {
+    this.#profiles.set(device, profile);
+    this.#corrected.delete(device);
+    this.#reserve.clear();
+  }
+
+  /**
+   * A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it.
+   */
+  begin(plan: Plan, copyEvery: number): void {
+    this.#driftWatch.begin();
+    this.#isChecked = false;
+    const nowMs = this.#options.clock.now();
+    this.#tellAtMs = Math.max(this.#tellAtMs ?? nowMs + tellAfterMs, nowMs + tellPauseMs);
+    this.#copyPace.begin(
+      this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1,
+      copyEvery,
+    );
+  }
+
+  /** A round has committed. Returns the rounds between copies, where they are to be others than before. */
+  committed(isCopying: boolean): number | undefined {
+    return this.#copyPace.committed(isCopying);
+  }
+
+  /**
+   * A plan for the devices that are there; undefined when `isOver` says that nobody wants it any more. InputError where
+   * nothing fits.
+   */
+  async plan({ devices, from, lost }: PlanRequest, isOver: () => boolean): Promise<Plan | undefined> {
+    const { givenPlan } = this.#options;
+    if (from !== undefined) return this.#replanOrAnew(devices, from, lost, isOver);
+    return givenPlan === undefined ? this.#planFromProfiles(devices, isOver) : this.#fitted(givenPlan, devices);
+  }
+
+  /**
+   * Rounds between a layout's first copies of single-device stages: what its links have to spare, with rounds between
+   * them that show what a copy costs.
+   */
+  copyEvery(plan: Plan, devices: readonly string[]): number {
+    return Math.max(2, this.#linksEvery(plan, devices) ?? unprofiledCopyEvery);
+  }
+
+  /** Rounds between copies that cost little by the links, where a profile tells it. */
+  #linksEvery(plan: Plan, devices: readonly string[]): number | undefined {
+    if (!this.#isProfiled(devices)) return undefined;
+    const optimizerState = optimizerStateCount(this.#options.subject.training);
+    return replicationInterval({
+      plan,
+      profile: this.#profile(devices),
+      cluster: this.#cluster(devices),
+      optimizerState,
+    }).everyRounds;
+  }
+
+  /**
+   * The layout without a device that wants to leave; undefined as for `plan`. InputError where the others cannot do its
+   * work.
+   */
+  async without(
+    device: string,
+    others: readonly string[],
+    from: Plan,
+    isOver: () => boolean,
+  ): Promise<Proposal | undefined> {
+    const plan = await this.#replanOrAnew(others, from, [device], isOver);
+    return (
+      plan && {
+        plan,
+        change: { cause: `${device} leaves`, lost: [], drained: device },
+        copyEvery: this.copyEvery(plan, others),
+      }
+    );
+  }
+
+  /** Looks for a layout that pays in what is left of the run; undefined where there is none, and as for `plan`. */
+  async better(
+    devices: readonly string[],
+    from: Plan,
+    { round, isOver }: { round: number; isOver(): boolean },
+  ): Promise<Proposal | undefined> {
+    const { givenPlan, planAgain, machine } = this.#options;
+    if (givenPlan !== undefined) {
+      const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
+      if (!isWhole || !this.#isHeld(givenPlan) || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages))
+        return undefined;
+      const change = { cause: 'all devices of the given plan are here again', lost: [] };
+      return { plan: givenPlan, change, copyEvery: this.copyEvery(givenPlan, devices) };
+    }
+    if (planAgain === undefined || !this.#isProfiled(devices)) return undefined;
+    const [profile, cluster] = [this.#profile(devices), this.#cluster(devices)];
+    const plan = await planAgain(profile, cluster, { from, isUrgent: false, isOver });
+    if (plan === undefined || isOver()) return undefined;
+    const copies = 1 + optimizerStateCount(this.#options.subject.training);
+    const bytes = (layer: number): number => copies * this.layerBytes(layer);
+    if (!isWorthwhile(from, { plan, profile, cluster, remainingRounds: machine.endRound - round, bytes }))
+      return undefined;
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const fresh = plan.stages.flatMap((stage) => stage.devices).filter((device) => !used.has(device));
+    const cause = fresh.length > 0 ? `${fresh.join(' and ')} can help` : 'a faster plan was found';
+    return { plan, change: { cause, lost: [] }, copyEvery: this.copyEvery(plan, devices) };
+  }
+
+  /**
+   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew,
+   * the first time with what a round takes by it; where another plan may be better with these, returns the devices and
+   * links that have become much slower or faster, if any.
+   */
+  computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
+    const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+    // Nothing is kept of rounds that nobody will look at.
+    if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results))
+      return undefined;
+    const { profile, factors, links, changes } = this.#driftWatch.look(
+      this.#profile(devices),
+      plan,
+      this.#cluster(devices),
+    );
+    if (links.length > 0) this.#reserve.outdate();
+    const corrected = Object.keys(factors);
+    for (const device of corrected) {
+      const times = profile.devices[device];
+      const before = this.#profiles.get(device);
+      if (times === undefined || before === undefined) continue;
+      this.#profiles.set(device, { ...before, times });
+      this.#corrected.add(device);
+      this.#reserve.outdate();
+    }
+    const { hooks } = this.#options;
+    if (corrected.length > 0) hooks.observe({ kind: 'profile', profile: this.#profile([...this.#profiles.keys()]) });
+    if (!this.#isChecked) {
+      this.#isChecked = true;
+      const roundMs = steadyRoundMs(createSimulator(profile, this.#cluster(devices)), program(plan), plan);
+      hooks.observe({ kind: 'checked', roundMs, plannedMs: plan.predicted.roundMs });
+    }
+    return changes;
+  }
+
+  /** Links between these devices that were found slow and are to be measured again now. */
+  linksToMeasure(devices: readonly string[]): readonly (readonly [string, string])[] {
+    return this.#driftWatch.links.due().filter((pair) => pair.every((device) => devices.includes(device)));
+  }
+
+  /** A link that was slow was measured again; undefined where it still is. */
+  measuredAgain(device: string, { peer, bandwidthMbps }: LinkMeasurement): Drift | undefined {
+    const change = this.#driftWatch.links.measuredAgain([device, peer], bandwidthMbps);
+    if (change === undefined) return undefined;
+    this.#reserve.outdate();
+    return { factors: {}, links: [change] };
+  }
+
+  #isProfiled(devices: readonly string[]): boolean {
+    return devices.every((device) => this.#profiles.has(device));
+  }
+
+  /**
+   * A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few
+   * are left, the others do their work.
+   */
+  #fitted(plan: Plan, devices: readonly string[]): Plan {
+    const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+    const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
+    const fitted = named.every((name) => devices.includes(name))
+      ? plan
+      : this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
+    this.#options.checkGiven?.(fitted, this.#cluster(devices));
+    return fitted;
+  }
+
+  /**
+   * Where the devices that are left cannot hold such a plan, another order of them, or other micro-batches, may fit.
+   */
+  async #replanOrAnew(
+    devices: readonly string[],
+    from: Plan,
+    lost: readonly string[],
+    isOver: () => boolean,
+  ): Promise<Plan | undefined> {
+    try {
+      return this.#replan(devices, from, lost);
+    } catch (error) {
+      const { planAgain } = this.#options;
+      if (!(error instanceof InputError) || planAgain === undefined || !this.#isProfiled(devices)) throw error;
+      return planAgain(this.#profile(devices), this.#cluster(devices), { from, isUrgent: true, isOver });
+    }
+  }
+
+  /**
+   * A plan close to the one before: a spare in the place of a lost device, else the lost work among those who are left.
+   */
+  #replan(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const gone = [...used].filter((device) => lost.includes(device));
+    if (gone.length === 0) return from;
+    return this.#reserve.take(from, { lost: gone, devices }) ?? this.#mended(devices, from, gone);
+  }
+
+  /** The same as long as nothing is in reserve. */
+  #mended(devices: readonly string[], from: Plan, gone: readonly string[]): Plan {
+    const substitutes = this.#substitutes(devices, from, gone);
+    const substituted = withNames(from, substitutes);
+    const left = gone.filter((device) => !substitutes.has(device));
+    return left.length === 0 ? substituted : this.#light(devices, substituted, left);
+  }
+
+  /**
+   * By lost device: a spare that can hold what that one held. Where nothing was predicted, a device that was killed for
+   * want of memory takes a place only if nobody else is left.
+   */
+  #substitutes(devices: readonly string[], from: Plan, gone: readonly string[]): ReadonlyMap<string, string> {
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const spares = this.#cluster(devices).devices.filter(({ name }) => !used.has(name));
+    const substitutes = new Map<string, string>();
+    for (const device of gone) {
+      const heldMiB = from.predicted.peakMemoryMiB[device];
+      const place = spares.findIndex(({ name, memoryMiB }) =>
+        heldMiB === undefined ? gone.length === used.size || !this.#budgets.isLowered(name) : heldMiB <= memoryMiB,
+      );
+      for (const { name } of place < 0 ? [] : spares.splice(place, 1)) substitutes.set(device, name);
+    }
+    return substitutes;
+  }
+
+  /**
+   * Whether a given plan asks no device that was killed for want of memory for more than it is counted on for, or for
+   * what nobody has predicted.
+   */
+  #isHeld({ stages, predicted }: Plan): boolean {
+    const lowered = stages.flatMap((stage) => stage.devices).filter((device) => this.#budgets.isLowered(device));
+    return lowered.every(
+      (device) => (predicted.peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY) <= this.memoryMiB(device),
+    );
+  }
+
+  /** Finds what to do if one more of the layout's devices were lost, in idle time. */
+  prepare(devices: readonly string[], from: Plan): void {
+    if (devices.length < 2 || !this.#isProfiled(devices)) return;
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    this.#reserve.add(from, devices, (lost, others, told) => {
+      if (!used.has(lost)) return from;
+      const found = this.#mended(others, from, [lost]);
+      if (told === undefined) return found;
+      const { roundMs, samplesPerS } = simulate(program(told), told, this.#profile(others), this.#cluster(others), {
+        events: false,
+      });
+      // What devices are ready for is worth more than a little speed.
+      return roundMs > readyWorth * found.predicted.roundMs
+        ? found
+        : { ...told, predicted: { ...told.predicted, roundMs, samplesPerS } };
+    });
+  }
+
+  /**
+   * A plan in reserve that those who would run it do not know of yet; undefined where there is none, or it is too
+   * early.
+   */
+  announceReserve(): Plan | undefined {
+    return this.#tellAtMs === undefined || this.#options.clock.now() < this.#tellAtMs
+      ? undefined
+      : this.#reserve.tell();
+  }
+
+  /** Whether devices have been told what they would do after any one loss. */
+  get isReserveAnnounced(): boolean {
+    return this.#reserve.isTold;
+  }
+
+  #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
+    const { grain = 1 } = this.#options.subject.training;
+    const profile = this.#isProfiled(devices) ? this.#profile(devices) : undefined;
+    const found = lightReplan({
+      plan: grain === 1 ? from : planInGrains(from, grain),
+      lost,
+      profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
+      cluster: this.#cluster(devices),
+      optimizerState: optimizerStateCount(this.#options.subject.training),
+      ...(this.#options.mayRecompute === true ? { mayRecompute: true } : {}),
+      weightBytes: (layer) => this.layerBytes(layer),
+    });
+    return grain === 1 ? found : planInSamples(found, grain);
+  }
+
+  /** Bytes of a layer's weights and statistics. */
+  layerBytes(layer: number): number {
+    const { sequence } = this.#options.subject;
+    const found = sequence.layers[layer];
+    return found === undefined ? 0 : parameterBytes(sequence, found) + bufferBytes(sequence, found);
+  }
+
+  async #planFromProfiles(devices: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {
+    const cluster = this.#cluster(devices);
+    this.#options.hooks.observe({ kind: 'cluster', cluster });
+    const profile = this.#profile(devices);
+    this.#options.hooks.observe({ kind: 'profile', profile });
+    return this.#options.plan(profile, cluster, isOver);
+  }
+
+  #cluster(devices: readonly string[]): Cluster {
+    const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
+    const carriedMbps = wireMbps(this.#measurements, handlingByDevice(this.#measurements));
+    const pairs = devices.flatMap((from) =>
+      (this.#measurements.get(from) ?? [])
+        .filter(({ peer }) => devices.includes(peer))
+        .map((link) => ({
+          between: [from, link.peer] as const,
+          bandwidthMbps: carriedMbps(from, link),
+          latencyMs: link.latencyMs,
+        })),
+    );
+    const slowest = pairs.reduce(
+      (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
+      pairs[0] ?? { bandwidthMbps: 1000, latencyMs: 0 },
+    );
+    return this.#driftWatch.links.corrected({
+      devices: devices.map((name, index) => {
+        const shareCount = machines.filter((machine) => machine === machines[index]).length;
+        const ownMiB = Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount);
+        return { name, memoryMiB: this.#budgets.withinMiB(name, Math.max(leastMiB, trainingMiB(ownMiB))) };
+      }),
+      links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
+    });
+  }
+
+  #times(devices: readonly string[]): ReadonlyMap<string, DeviceTimes> {
+    const measured = devices.map((name) => ({
+      name,
+      facts: defined(this.#facts.get(name), name),
+      times: defined(this.#profiles.get(name), name).times,
+    }));
+    const alike = timesByKind(measured.filter(({ name }) => !this.#corrected.has(name)));
+    const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
+    return withHandling(times, handlingByDevice(this.#measurements), reducingByTimes(this.#measurements, times));
+  }
+
+  #profile(devices: readonly string[]): Profile {
+    const { machine } = this.#options;
+    const { modelName, sequence, label, training } = this.#options.subject;
+    const { layers } = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
+    return {
+      model: modelName,
+      inputBytes: cutBytes(sequence.inputs),
+      labelBytes: cutBytes([label]),
+      layers: (layers as readonly LayerProfile[]).map((layer, index) => {
+        const filters = filterBytes(sequence, defined(sequence.layers[index], layer.name));
+        return { ...layer, runtimeBytes: runtimeBytes({ ...layer, filterBytes: filters }, training) };
+      }),
+      batchSizes: machine.batchSizesToProfile,
+      devices: Object.fromEntries(this.#times(devices)),
+    };
+  }
+}
+
+/** The plan with other devices in the place of some. */
+function withNames(plan: Plan, names: ReadonlyMap<string, string>): Plan {
+  const nameOf = (name: string): string => names.get(name) ?? name;
+  const held = Object.entries(plan.predicted.peakMemoryMiB).map(
+    ([name, memoryMiB]) => [nameOf(name), memoryMiB] as const,
+  );
+  return {
+    ...plan,
+    stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map(nameOf) })),
+    predicted: { ...plan.predicted, peakMemoryMiB: Object.fromEntries(held) },
+  };
+}

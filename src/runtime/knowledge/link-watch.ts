@@ -1,0 +1,201 @@
+// Whether links carry less than was measured before training, from the rates that rounds report, and whether those that
+// do carry more again. A link that no layout uses any more tells nothing: it is to be measured again now and then, more
+// and more rarely while it stays slow.
+
+import { defined } from '../../assert.ts';
+import type { Clock } from '../../clock.ts';
+import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import { links } from '../../cluster/links.ts';
+import { deviceTimes } from '../../cluster/times.ts';
+import { program } from '../../schedule/generate.ts';
+import { createSimulator } from '../../simulator/simulate.ts';
+import { quartiles } from '../../statistics.ts';
+
+/** A link that carries otherwise than it was planned with. */
+export interface LinkChange {
+  readonly between: readonly [string, string];
+  readonly beforeMbps: number;
+  readonly mbps: number;
+}
+
+/** A cluster as its user describes it, with links no faster than the last that is known of each of them. */
+export function withLinks(cluster: Cluster, changes: readonly LinkChange[]): Cluster {
+  const last = new Map(changes.map((change) => [keyOf(change.between), change]));
+  const names = new Set(cluster.devices.map(({ name }) => name));
+  const known = [...last.values()].filter(({ between }) => between.every((name) => names.has(name)));
+  if (known.length === 0) return cluster;
+  const table = links(cluster);
+  const pairs = known.map(({ between, mbps }) => {
+    const [from, to] = [table.deviceIndex(between[0]), table.deviceIndex(between[1])];
+    return {
+      between,
+      bandwidthMbps: Math.min(mbps, table.bandwidthMbps(from, to)),
+      latencyMs: table.latencyMs(from, to),
+    };
+  });
+  const others = (cluster.links.pairs ?? []).filter(({ between }) => !last.has(keyOf(between)));
+  return { ...cluster, links: { ...cluster.links, pairs: [...others, ...pairs] } };
+}
+
+/** What rounds report: by peer, the Mbps that a device's link to it carried while it was busy. */
+export type LinkRates = Readonly<Record<string, number>>;
+
+/** Fewer reports say nothing. */
+const leastReportCount = 5;
+/** Between these a link stands: devices that are busy take their time with what arrives. */
+const [slower, faster] = [0.5, 2];
+/** And so is one whose bytes take at most so many times as long on the way as on the processors at its ends. */
+const handlingFactor = 4;
+/** A slow link that makes rounds longer by less than this part is let be. */
+const leastLoss = 0.05;
+/** From the second on, a link is measured again after twice as long. */
+const [firstWaitMs, longestWaitMs] = [30_000, 600_000];
+const mibMs = (mbps: number): number => (2 ** 20 * 8) / (mbps * 1000);
+
+interface SlowLink {
+  readonly between: readonly [string, string];
+  readonly mbps: number;
+  /** Before training. */
+  readonly measuredMbps: number;
+  readonly waitMs: number;
+  readonly askAtMs: number;
+}
+
+/** The links of a run. */
+export class LinkWatch {
+  readonly #clock: Clock;
+  readonly #slow = new Map<string, SlowLink>();
+  #reports = new Map<string, { readonly between: readonly [string, string]; readonly mbps: number[] }>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  /** What was reported before is forgotten. */
+  begin(): void {
+    this.#reports.clear();
+  }
+
+  /** The links of a device were measured as before training. */
+  measured(device: string): void {
+    for (const [key, { between }] of this.#slow) if (between.includes(device)) this.#slow.delete(key);
+  }
+
+  /** Notes what a device says of its links after a round. */
+  add(device: string, rates: LinkRates): void {
+    for (const [peer, mbps] of Object.entries(rates)) {
+      const key = `${device} ${peer}`;
+      const report = this.#reports.get(key) ?? { between: [device, peer], mbps: [] };
+      report.mbps.push(mbps);
+      this.#reports.set(key, report);
+    }
+  }
+
+  /** The cluster as it was measured, with slow links as they are now. */
+  corrected(cluster: Cluster): Cluster {
+    if (this.#slow.size === 0) return cluster;
+    const pairs = (cluster.links.pairs ?? []).map((pair) => {
+      const slow = this.#slow.get(keyOf(pair.between));
+      return slow === undefined ? pair : { ...pair, bandwidthMbps: slow.mbps };
+    });
+    return { ...cluster, links: { ...cluster.links, pairs } };
+  }
+
+  /**
+   * Links that carry otherwise than `cluster` (a corrected one) says, by what was reported since `begin`; from now on
+   * `corrected` knows.
+   */
+  look(profile: Profile, plan: Plan, cluster: Cluster): readonly LinkChange[] {
+    const changes: LinkChange[] = [];
+    for (const { between } of cluster.links.pairs ?? []) {
+      const mbps = this.#judge(between, profile, cluster);
+      if (mbps === undefined) continue;
+      const beforeMbps = bandwidth(cluster, between);
+      if (mbps < beforeMbps && !isFelt(profile, plan, cluster, { between, mbps })) continue;
+      changes.push(this.#change(between, { beforeMbps, mbps }));
+    }
+    return changes;
+  }
+
+  /** What a link carries now, where that is no longer what it was planned with. The slower direction counts. */
+  #judge(between: readonly [string, string], profile: Profile, cluster: Cluster): number | undefined {
+    const [from, to] = between;
+    const directions = [`${from} ${to}`, `${to} ${from}`]
+      .map((key) => this.#reports.get(key)?.mbps ?? [])
+      .filter(({ length }) => length >= leastReportCount)
+      .map(quartiles);
+    if (directions.length === 0) return undefined;
+    const [low, median, high] = directions.reduce((a, b) => [
+      Math.min(a[0], b[0]),
+      Math.min(a[1], b[1]),
+      Math.min(a[2], b[2]),
+    ]);
+    const beforeMbps = bandwidth(cluster, between);
+    if (high < slower * beforeMbps && mibMs(median) >= handlingFactor * handling(profile, cluster, between))
+      return median;
+    const slow = this.#slow.get(keyOf(between));
+    return slow !== undefined && low > faster * beforeMbps ? Math.min(slow.measuredMbps, median) : undefined;
+  }
+
+  #change(between: readonly [string, string], { beforeMbps, mbps }: Omit<LinkChange, 'between'>): LinkChange {
+    const key = keyOf(between);
+    const measuredMbps = this.#slow.get(key)?.measuredMbps ?? beforeMbps;
+    if (mbps >= slower * measuredMbps) {
+      this.#slow.delete(key);
+      return { between, beforeMbps, mbps: measuredMbps };
+    }
+    const askAtMs = this.#clock.now() + firstWaitMs;
+    this.#slow.set(key, { between, mbps, measuredMbps, waitMs: firstWaitMs, askAtMs });
+    return { between, beforeMbps, mbps };
+  }
+
+  /** Slow links whose time has come to be measured again. */
+  due(): readonly (readonly [string, string])[] {
+    const nowMs = this.#clock.now();
+    const due = [...this.#slow.values()].filter(({ askAtMs }) => askAtMs <= nowMs);
+    for (const slow of due) {
+      const waitMs = Math.min(longestWaitMs, 2 * slow.waitMs);
+      this.#slow.set(keyOf(slow.between), { ...slow, waitMs, askAtMs: nowMs + waitMs });
+    }
+    return due.map(({ between }) => between);
+  }
+
+  /** A slow link was measured again; undefined where it is as slow as before. */
+  measuredAgain(between: readonly [string, string], mbps: number): LinkChange | undefined {
+    const slow = this.#slow.get(keyOf(between));
+    if (slow === undefined || mbps <= faster * slow.mbps) return undefined;
+    return this.#change(slow.between, { beforeMbps: slow.mbps, mbps: Math.min(slow.measuredMbps, mbps) });
+  }
+}
+
+function keyOf(between: readonly [string, string]): string {
+  return [...between].sort().join(' ');
+}
+
+function bandwidth(cluster: Cluster, [from, to]: readonly [string, string]): number {
+  const table = links(cluster);
+  return table.bandwidthMbps(table.deviceIndex(from), table.deviceIndex(to));
+}
+
+/** Milliseconds of computing that a MiB costs the busier of two devices, where that is known. */
+function handling(profile: Profile, cluster: Cluster, between: readonly [string, string]): number {
+  const ends = cluster.devices.filter(({ name }) => between.includes(name));
+  return Math.max(...ends.map((device) => deviceTimes(profile, device).handlingMsPerMiB ?? 0));
+}
+
+/** Whether rounds of the plan are longer with such a link. */
+function isFelt(
+  profile: Profile,
+  plan: Plan,
+  cluster: Cluster,
+  { between, mbps }: Pick<LinkChange, 'between' | 'mbps'>,
+): boolean {
+  const pairs = (cluster.links.pairs ?? []).map((pair) =>
+    keyOf(pair.between) === keyOf(between) ? { ...pair, bandwidthMbps: mbps } : pair,
+  );
+  const slowed = { ...cluster, links: { ...cluster.links, pairs } };
+  const [beforeMs, afterMs] = [cluster, slowed].map(
+    (world) => createSimulator(profile, world)(program(plan), plan, { events: false }).roundMs,
+  );
+  return defined(afterMs, 'a time') > (1 + leastLoss) * defined(beforeMs, 'a time');
+}

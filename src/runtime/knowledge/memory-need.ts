@@ -1,0 +1,43 @@
+// What a device's memory has to hold beside eq. 3 (cluster/memory.ts): the process itself, and what the runtime keeps
+// of each layer. Measured with bench/lab.mjs; numbers and dates are in bench/results/2026-11-21-lab.md.
+
+import { defined } from '../../assert.ts';
+import type { LayerProfile } from '../../cluster/cluster.ts';
+import { processMiB } from '../../cluster/memory.ts';
+import type { Layer, LayerSequence } from '../../graph/layers.ts';
+import { byteLength } from '../../graph/tensor.ts';
+import { leastFilterBytes } from '../device/kept-filters.ts';
+import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
+
+/**
+ * Sessions of a layer's passes and its update, 2^18 bytes; beside an AllReduce the last micro-batch's passes have their
+ * own, in pieces.
+ */
+const sessionBytes = 2 ** 19;
+
+/**
+ * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer
+ * state, until all devices have committed; a micro-batch's gradients on their way into the sums (the most: each goes
+ * when it is added); twice as much that is received for the ring, or let go late where gradients leave the engine for
+ * it; its sessions; large filters in the orders of the kernels of the forward and of the backward pass
+ * (device/kept-filters.ts). A stage that one device has alone takes about a copy of the weights less.
+ */
+export function runtimeBytes(
+  layer: Pick<LayerProfile, 'weightBytes' | 'frozenBytes'> & { readonly filterBytes?: number },
+  training: Pick<TrainingSpec, 'optimizer'>,
+): number {
+  const { weightBytes, frozenBytes = 0, filterBytes = 0 } = layer;
+  return (4 + optimizerStateCount(training)) * (weightBytes - frozenBytes) + 2 * filterBytes + sessionBytes;
+}
+
+/** Bytes of a layer's filters that are large enough to be kept in the orders of the kernels. */
+export function filterBytes({ graph }: LayerSequence, { parameters }: Layer): number {
+  const sizes = parameters.map((name) => defined(graph.initializers.get(name), name));
+  const filters = sizes.filter((tensor) => tensor.shape.length === 4 && byteLength(tensor) > leastFilterBytes);
+  return filters.reduce((sum, tensor) => sum + byteLength(tensor), 0);
+}
+
+/** Of a device's memory, what is left for training. */
+export function trainingMiB(memoryMiB: number): number {
+  return Math.max(0, memoryMiB - processMiB);
+}

@@ -1,0 +1,145 @@
+// What a run tells the world while it goes on: the terminal, `--json`, events.jsonl and metrics.jsonl all read this one
+// stream.
+
+import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Phase } from '../coordinator/machine-types.ts';
+import type { LinkChange } from '../knowledge/link-watch.ts';
+import type { RoundResult, RoundTimes } from './messages.ts';
+
+/** One line of metrics.jsonl. */
+export interface RoundMetrics {
+  /** From 0. */
+  readonly round: number;
+  readonly epoch: number;
+  /** Mean over the batch, before the update. */
+  readonly loss: number;
+  readonly samplesPerS: number;
+  readonly lr: number;
+  /** Fraction of right predictions in this batch; null where the loss knows no right ones. */
+  readonly accuracy: number | null;
+}
+
+export type RunEvent =
+  | { readonly kind: 'listening'; readonly url: string; readonly joinCode: string; readonly remoteCount: number }
+  | {
+      readonly kind: 'joined';
+      readonly device: string;
+      readonly cores: number;
+      /** What plans count on. */
+      readonly memoryMiB: number;
+      readonly engine: string;
+      readonly cpuModel?: string;
+      /** Processor time a second that the device's process may take, where it is limited. */
+      readonly cpuQuotaCores?: number;
+      readonly batteryPercent?: number;
+      readonly isDischarging?: boolean;
+      readonly temperatureC?: number;
+      readonly oomKillCount?: number;
+    }
+  /**
+   * The system killed the device's process for want of memory, and it came back: plans count on less of it, with 0 on
+   * nothing.
+   */
+  | {
+      readonly kind: 'memory-lowered';
+      readonly device: string;
+      readonly fromMiB: number;
+      readonly toMiB: number;
+      readonly killCount: number;
+    }
+  | { readonly kind: 'left'; readonly device: string; readonly reason: string }
+  /** A device that has left so often is here again; it is given work in so many seconds at the earliest. */
+  | { readonly kind: 'cool-down'; readonly device: string; readonly departureCount: number; readonly seconds: number }
+  /** Nothing was heard of a device for longer than it is used to. */
+  | {
+      readonly kind: 'suspected';
+      readonly device: string;
+      readonly silentMs: number;
+      readonly suspectAfterMs: number;
+      readonly deadAfterMs: number;
+    }
+  /** The layout changes: training goes on from the state after `round` rounds. */
+  | {
+      readonly kind: 'recovering';
+      /** One clause, such as "b left in round 7 (the connection was lost)". */
+      readonly cause: string;
+      readonly lost: readonly string[];
+      readonly plan: Plan;
+      readonly round: number;
+      /** Rounds that were told and are computed again. */
+      readonly repeatedRounds: number;
+      /** Whether devices have everything, or the last checkpoint must help out. */
+      readonly source: 'devices' | 'checkpoint';
+      readonly movedMiB: number;
+    }
+  /** The new layout stands. */
+  | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
+  /**
+   * Devices are ready for the layouts that the loss of any one of them would lead to, so long after their own layout
+   * began.
+   */
+  | { readonly kind: 'reserve-ready'; readonly seconds: number }
+  /**
+   * The first rounds of a layout have checked the profile on its real stages: what a round takes in the simulator with
+   * what they say, and what the plan predicted (0: nothing).
+   */
+  | { readonly kind: 'checked'; readonly roundMs: number; readonly plannedMs: number }
+  /**
+   * Devices that compute otherwise than profiled: how many times as long; and links that carry otherwise than measured.
+   */
+  | {
+      readonly kind: 'drift';
+      readonly factors: Readonly<Record<string, number>>;
+      readonly links: readonly LinkChange[];
+    }
+  | { readonly kind: 'repeated'; readonly round: number }
+  /** Single-device stages have been copied, as they were after so many rounds. */
+  | { readonly kind: 'replicated'; readonly round: number }
+  | { readonly kind: 'phase'; readonly phase: Phase }
+  | { readonly kind: 'profile-progress'; readonly device: string; readonly done: number; readonly total: number }
+  | { readonly kind: 'profiled'; readonly device: string; readonly cached: boolean; readonly sampleMs: number }
+  | { readonly kind: 'cluster'; readonly cluster: Cluster }
+  | { readonly kind: 'profile'; readonly profile: Profile }
+  | { readonly kind: 'plan'; readonly plan: Plan; readonly planningMs: number; readonly layerNames: readonly string[] }
+  /** The plan as it runs: with the names of the devices that joined. */
+  | { readonly kind: 'deployment'; readonly plan: Plan }
+  | { readonly kind: 'deployed'; readonly device: string; readonly valueMiB: number }
+  | {
+      readonly kind: 'training';
+      readonly firstRound: number;
+      readonly endRound: number;
+      readonly roundsPerEpoch: number;
+    }
+  | {
+      readonly kind: 'round';
+      readonly metrics: RoundMetrics;
+      readonly endRound: number;
+      readonly busyFraction: Readonly<Record<string, number>>;
+      /** What devices tell of all that their processes did. */
+      readonly work: Readonly<Record<string, Pick<RoundResult, 'processMs' | 'linksMs' | 'reducingMs'>>>;
+    }
+  | { readonly kind: 'checkpoint'; readonly round: number; readonly path: string }
+  | {
+      readonly kind: 'statistics';
+      readonly device: string;
+      /** Of the device's first rounds in the run. */
+      readonly eventLoopDelayP99Ms: number;
+      readonly eventLoopDelayMaxMs: number;
+      readonly peakMemoryMiB: number;
+    }
+  | { readonly kind: 'trace'; readonly device: string; readonly round: number; readonly times: readonly RoundTimes[] }
+  /** How a model's file was read. */
+  | { readonly kind: 'note'; readonly message: string }
+  | { readonly kind: 'warning'; readonly message: string }
+  | {
+      readonly kind: 'evaluated';
+      readonly round: number;
+      readonly accuracy: number | null;
+      readonly loss: number;
+      readonly sampleCount: number;
+    }
+  | { readonly kind: 'stopped'; readonly round: number }
+  | { readonly kind: 'failed'; readonly message: string };
+
+/** Receives events. Must not throw. */
+export type Observer = (event: RunEvent) => void;

@@ -1,0 +1,401 @@
+// The control messages between coordinator and workers: the frame's kind and the schema of its `control` part. What
+// comes from the network is validated here and nowhere else. Tensors ride along in the frame (model bytes, weights,
+// pipeline pieces).
+//
+//   coordinator → worker                              worker → coordinator
+//   model      the graph, as ONNX without weights     ready           the model is understood
+//   connect    the peers' addresses                   connected       links to the peers stand
+//   measure    time the links to these peers          measured        Mbps and ms
+//   profile    time each layer                        profile-progress, profiled
+//   deploy     a layout and the round it begins at;   deployed        compiled, weights in place,
+//              then `state` frames                                    others have what they need
+//   round      a round may begin                      prepared        gradients ready, loss
+//   commit     it holds everywhere: its update stands
+//   snapshot   send your weights                      state frames, then snapshot-end
+//   release    older versions and copies may go       replicated      holds a copy of a stage
+//   probe      do you live?                           alive, heartbeat
+//   measure-link  how fast is this one again?         link-measured
+//   reserve    a layout that may come: be ready       reserved        its stage is translated, as far as that is
+//   possible
+//                                                     lost-peer       a link to a peer ended
+//                                                     leaving         this device wants to go
+//   end        the run is over                        failed          this worker cannot go on
+//
+// Between workers, beside pipeline data: `state` frames, then state-end, of weights and then of the optimizer's state
+// (layers that change their owner); `replica` frames, then replica-end (a copy).
+
+import { z } from 'zod';
+import type { DeviceTimes, LayerProfile, Plan, StagePlan } from '../../cluster/cluster.ts';
+import { ProtocolError } from '../../errors.ts';
+import type { Move } from '../../planner/replan/moves.ts';
+import type { Frame } from '../../transport/link.ts';
+import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
+
+const name = z.string().min(1).max(300);
+const count = z.number().int().min(0).max(1e9);
+const milliseconds = z.number().min(0).max(1e9);
+/** Samples or micro-batches: what a device makes room for. */
+const size = z.number().int().positive().max(1e6);
+
+export interface PeerAddress {
+  readonly name: string;
+  readonly url: string;
+}
+
+export interface TensorSpec {
+  readonly name: string;
+  readonly shape: readonly number[];
+}
+
+export interface ModelMessage {
+  readonly parameters: readonly TensorSpec[];
+  readonly buffers: readonly TensorSpec[];
+  readonly training: TrainingSpec;
+  /** Names of the layers as the coordinator sees them; the worker must find the same. */
+  readonly layerNames: readonly string[];
+  /** Shape of one sample's label. */
+  readonly labelShape: readonly number[];
+  readonly labelType: 'int64' | 'int32' | 'uint8' | 'float32';
+  /** The secret by which this run's workers know each other. */
+  readonly peerToken: string;
+}
+
+const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
+
+export interface LinkMeasurement {
+  readonly peer: string;
+  readonly bandwidthMbps: number;
+  readonly latencyMs: number;
+  /**
+   * Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its
+   * peer. Absent where a device does not know.
+   */
+  readonly sendingMsPerMiB?: number;
+  readonly receivingMsPerMiB?: number;
+}
+
+export type StateRole = 'parameter' | 'buffer' | 'optimizer';
+
+/** State by when it is needed: what a forward pass reads, and what the first update does. */
+export const stateParts = ['weights', 'optimizer'] as const;
+export type StatePart = (typeof stateParts)[number];
+
+/** When a piece of state is needed. */
+export function partOf(role: StateRole): StatePart {
+  return role === 'optimizer' ? 'optimizer' : 'weights';
+}
+
+export interface RoundResult {
+  readonly round: number;
+  /** Sum over this device's samples (last stage), else 0. */
+  readonly lossSum: number;
+  /** Right predictions among them. */
+  readonly correctCount: number;
+  /**
+   * This device's share of ‖gradient‖² (each parameter counted by one device of its group only), or 0 where nothing
+   * clips.
+   */
+  readonly squaredNorm: number;
+  /** True when loss and gradients are finite. */
+  readonly finite: boolean;
+  /** Milliseconds from the round's start to here; the round before may have ended later than that. */
+  readonly roundMs: number;
+  /** Those spent computing since the round before ended. */
+  readonly busyMs: number;
+  /**
+   * All that the process did since then, as milliseconds of computing, where its engine could use all of its processor;
+   * absent elsewhere.
+   */
+  readonly processMs?: number;
+  /**
+   * Of these, what was not computing: what its links and its program did beside the engine. Absent where that is not
+   * known.
+   */
+  readonly linksMs?: number;
+  /**
+   * Of those again, what the process did in the AllReduce that all passes are over before. Absent without one, and
+   * where that is not known.
+   */
+  readonly reducingMs?: number;
+  /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
+  readonly linkMbps?: Readonly<Record<string, number>>;
+}
+
+export interface RoundTimes {
+  readonly instruction: number;
+  readonly startMs: number;
+  readonly endMs: number;
+}
+
+const stagePlan: z.ZodType<StagePlan> = z.object({
+  layers: z.tuple([count, count]),
+  devices: z.array(name).min(1),
+  samples: z.array(count).min(1),
+  inFlight: z.number().int().positive(),
+  buckets: z.array(count).max(1000).exactOptional(),
+  savedBytes: z.array(z.number().min(0)).max(1000).exactOptional(),
+});
+
+const plan: z.ZodType<Plan> = z.object({
+  planner: name,
+  schedule: name,
+  batchSize: size,
+  microBatchSize: size,
+  microBatchCount: size,
+  stages: z.array(stagePlan).min(1),
+  forwardOnlyLayers: count.exactOptional(),
+  compression: z
+    .object({
+      activation: z.literal('float16').exactOptional(),
+      gradient: z.literal('float16').exactOptional(),
+      allReduce: z.enum(['float16', 'int8']).exactOptional(),
+    })
+    .exactOptional(),
+  predicted: z.object({
+    roundMs: z.number(),
+    samplesPerS: z.number(),
+    peakMemoryMiB: z.record(z.string(), z.number()),
+  }),
+});
+
+const range: z.ZodType<readonly [number, number]> = z.tuple([count, count]);
+
+const moves: z.ZodType<readonly Move[]> = z
+  .array(z.object({ layers: range, from: name.nullable(), to: name }))
+  .max(100_000);
+
+const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
+
+const deviceTimes: z.ZodType<DeviceTimes> = z.object({
+  forwardMs: z.array(z.array(milliseconds)),
+  backwardMs: z.array(z.array(milliseconds)),
+  backwardInputMs: z.array(z.array(milliseconds)).exactOptional(),
+  backwardWeightMs: z.array(z.array(milliseconds)).exactOptional(),
+  stepMs: z.array(z.array(milliseconds)).exactOptional(),
+  updateMs: z.array(milliseconds).exactOptional(),
+  callMs: milliseconds.exactOptional(),
+  passMs: milliseconds.exactOptional(),
+});
+
+const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(
+  z.object({
+    name,
+    outputBytes: z.number().min(0),
+    weightBytes: z.number().min(0),
+    frozenBytes: z.number().min(0).exactOptional(),
+    savedBytes: z.number().min(0),
+    flops: z.number().min(0),
+    recomputed: z.object({ savedBytes: z.number().min(0), flops: z.number().min(0) }).exactOptional(),
+    batchDependent: z.boolean(),
+  }),
+);
+
+/** What the coordinator may send, by frame kind. */
+export interface ToWorker {
+  readonly model: ModelMessage;
+  readonly connect: { readonly peers: readonly PeerAddress[] };
+  readonly measure: { readonly peers: readonly string[] };
+  readonly profile: { readonly batchSizes: readonly number[] };
+  readonly deploy: {
+    readonly plan: Plan;
+    /** Rounds committed before: the version of the state to begin with. */
+    readonly round: number;
+    /** All state that travels, between whomever. */
+    readonly moves: readonly Move[];
+    /** `state` frames from the coordinator that follow for this worker. */
+    readonly stateCount: number;
+    /** All devices that may be talked to; each calls those before it to which it has no link. */
+    readonly peers: readonly PeerAddress[];
+  };
+  readonly state: { readonly role: StateRole; readonly name: string };
+  readonly round: {
+    readonly round: number;
+    readonly learningRate: number;
+    /** Send a copy of the state before this round to the stage's backup, once it is committed. */
+    readonly replicate: boolean;
+  };
+  readonly commit: { readonly round: number; readonly gradientScale: number };
+  readonly snapshot: { readonly round: number /** False: statistics only. */; readonly withState: boolean };
+  readonly release: {
+    /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number;
+  };
+  readonly probe: Record<string, never>;
+  readonly 'measure-link': { readonly peer: string };
+  /** A device left before it was linked to all others: nobody need wait for it. */
+  readonly gone: { readonly peer: string };
+  /** A layout that may come; `id` is what is answered. */
+  readonly reserve: { readonly plan: Plan; readonly id: number };
+  readonly end: { readonly reason: string };
+}
+
+/** What a worker may send, by frame kind. */
+export interface ToCoordinator {
+  readonly ready: { readonly listenUrl: string };
+  readonly connected: Record<string, never>;
+  readonly measured: { readonly links: readonly LinkMeasurement[] };
+  readonly 'profile-progress': { readonly done: number; readonly total: number };
+  readonly profiled: {
+    readonly layers: readonly LayerProfile[];
+    readonly times: DeviceTimes;
+    readonly cached: boolean;
+  };
+  readonly deployed: { readonly valueBytes: number };
+  readonly prepared: RoundResult;
+  readonly state: { readonly role: StateRole; readonly name: string };
+  readonly 'snapshot-end': { readonly round: number };
+  readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
+  readonly heartbeat: Record<string, never>;
+  readonly 'link-measured': LinkMeasurement;
+  readonly alive: Record<string, never>;
+  /** All is done that makes the layout of that `reserve` stand sooner. */
+  readonly reserved: { readonly id: number };
+  readonly 'lost-peer': {
+    readonly peer: string;
+    readonly reason: string /** It has sent what the protocol does not allow. */;
+    readonly isFault: boolean;
+  };
+  readonly leaving: Record<string, never>;
+  readonly failed: { readonly message: string };
+  readonly statistics: {
+    readonly eventLoopDelayP99Ms: number;
+    readonly eventLoopDelayMaxMs: number;
+    readonly peakMemoryMiB: number;
+  };
+  readonly trace: { readonly round: number; readonly times: readonly RoundTimes[] };
+}
+
+/** What workers may send each other, beside pipeline data, by frame kind. */
+export interface ToPeer {
+  readonly state: { readonly role: StateRole; readonly name: string };
+  readonly 'state-end': {
+    readonly layers: readonly [first: number, end: number];
+    readonly part: StatePart;
+    /** Frames sent. */
+    readonly count: number;
+  };
+  readonly replica: { readonly role: StateRole; readonly name: string };
+  readonly 'replica-end': {
+    readonly layers: readonly [first: number, end: number];
+    readonly count: number;
+    /** The copy from which the rest is to be taken: what has not changed since; −1: none. */
+    readonly base: number;
+  };
+}
+
+type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages[Kind]> };
+
+const state: z.ZodType<ToWorker['state']> = z.object({ role: z.enum(['parameter', 'buffer', 'optimizer']), name });
+
+export const toWorkerSchemas: Schemas<ToWorker> = {
+  model: z.object({
+    parameters: tensorSpecs,
+    buffers: tensorSpecs,
+    training: trainingSpecSchema,
+    layerNames: z.array(name),
+    labelShape: z.array(count).max(8),
+    labelType: z.enum(['int64', 'int32', 'uint8', 'float32']),
+    peerToken: z.string().min(16).max(200),
+  }),
+  connect: z.object({ peers: peerAddresses }),
+  measure: z.object({ peers: z.array(name).max(2000) }),
+  profile: z.object({ batchSizes: z.array(size).min(1).max(16) }),
+  deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
+  state,
+  round: z.object({ round: count, learningRate: z.number().min(0), replicate: z.boolean() }),
+  commit: z.object({ round: count, gradientScale: z.number().min(0) }),
+  snapshot: z.object({ round: count, withState: z.boolean() }),
+  release: z.object({ before: count }),
+  probe: z.object({}),
+  'measure-link': z.object({ peer: name }),
+  gone: z.object({ peer: name }),
+  reserve: z.object({ plan, id: count }),
+  end: z.object({ reason: z.string().max(1000) }),
+};
+
+const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
+  peer: name,
+  bandwidthMbps: z.number().positive(),
+  latencyMs: milliseconds,
+  sendingMsPerMiB: milliseconds.exactOptional(),
+  receivingMsPerMiB: milliseconds.exactOptional(),
+});
+
+export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
+  ready: z.object({ listenUrl: z.string().max(300) }),
+  connected: z.object({}),
+  measured: z.object({
+    links: z.array(linkMeasurement).max(2000),
+  }),
+  'profile-progress': z.object({ done: count, total: count }),
+  profiled: z.object({ layers: layerProfiles, times: deviceTimes, cached: z.boolean() }),
+  deployed: z.object({ valueBytes: z.number().min(0) }),
+  prepared: z.object({
+    round: count,
+    lossSum: z.number(),
+    correctCount: z.number().min(0),
+    squaredNorm: z.number().min(0),
+    finite: z.boolean(),
+    roundMs: milliseconds,
+    busyMs: milliseconds,
+    processMs: milliseconds.exactOptional(),
+    linksMs: milliseconds.exactOptional(),
+    reducingMs: milliseconds.exactOptional(),
+    linkMbps: z.record(name, z.number().positive()).exactOptional(),
+  }),
+  state,
+  'snapshot-end': z.object({ round: count }),
+  replicated: z.object({ round: count, layers: range }),
+  heartbeat: z.object({}),
+  'link-measured': linkMeasurement,
+  alive: z.object({}),
+  reserved: z.object({ id: count }),
+  'lost-peer': z.object({ peer: name, reason: z.string().max(1000), isFault: z.boolean() }),
+  leaving: z.object({}),
+  failed: z.object({ message: z.string().max(2000) }),
+  statistics: z.object({
+    eventLoopDelayP99Ms: milliseconds,
+    eventLoopDelayMaxMs: milliseconds,
+    peakMemoryMiB: z.number().min(0),
+  }),
+  trace: z.object({
+    round: count,
+    times: z.array(z.object({ instruction: count, startMs: milliseconds, endMs: milliseconds })),
+  }),
+};
+
+export const toPeerSchemas: Schemas<ToPeer> = {
+  state,
+  'state-end': z.object({ layers: range, part: z.enum(stateParts), count }),
+  replica: state,
+  'replica-end': z.object({ layers: range, count, base: z.number().int().min(-1).max(1e9) }),
+};
+
+/** A validated message of one of the kinds of `Messages`, as a discriminated union. */
+export type Message<Messages> = {
+  [Kind in keyof Messages]: { readonly kind: Kind; readonly control: Messages[Kind]; readonly frame: Frame };
+}[keyof Messages];
+
+/** Validates a control frame. Throws ProtocolError naming the peer and what is wrong. */
+export function parseMessage<Messages>(schemas: Schemas<Messages>, frame: Frame, peer: string): Message<Messages> {
+  if (!Object.hasOwn(schemas, frame.kind))
+    throw new ProtocolError(`${peer} sent a message of the unknown kind "${frame.kind}".`);
+  const kind = frame.kind as keyof Messages;
+  const parsed = schemas[kind].safeParse(frame.control);
+  if (!parsed.success) {
+    const issue = parsed.error.issues[0];
+    throw new ProtocolError(
+      `${peer} sent a wrong "${frame.kind}" message: ${issue?.path.join('.') ?? ''} ${issue?.message ?? ''}`.trimEnd(),
+    );
+  }
+  return { kind, control: parsed.data, frame };
+}
+
+/** A control frame of the given kind, by default of no round. */
+export function message<Kind extends string>(
+  kind: Kind,
+  control: unknown,
+  tensors: Frame['tensors'] = [],
+  { epoch = 0, round = -1 }: { readonly epoch?: number; readonly round?: number } = {},
+): Frame {
+  return { kind, epoch, round, microBatch: -1, control, tensors };
+}

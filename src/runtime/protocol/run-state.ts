@@ -1,0 +1,14 @@
+// The state of a run between rounds: all that training changes, by role and name.
+
+import type { Tensor } from '../../graph/tensor.ts';
+import type { StateRole } from './messages.ts';
+
+/**
+ * Parameters, buffers and optimizer state. Optimizer state is named "parameter/kind", such as "conv1.weight/momentum".
+ */
+export type RunState = Readonly<Record<StateRole, ReadonlyMap<string, Tensor>>>;
+
+/** The parameter that an optimizer state's name belongs to. */
+export function optimizedParameter(name: string): string {
+  return name.slice(0, name.lastIndexOf('/'));
+}

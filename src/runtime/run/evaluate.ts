@@ -1,0 +1,139 @@
+// Tests a trained model on data it was not trained on: in inference mode, on the engine.
+
+import { defined } from '../../assert.ts';
+import type { Engine, Executable } from '../../engine/engine.ts';
+import { createComputeThread } from '../../engine/node/compute-thread.ts';
+import type { Graph } from '../../graph/graph.ts';
+import { type LayerSequence, layers } from '../../graph/layers.ts';
+import { withLogits } from '../../graph/logits.ts';
+import { inferenceMode } from '../../graph/onnx/modes.ts';
+import { instantiate } from '../../graph/static.ts';
+import { scalar } from '../../graph/tensor.ts';
+import { type Dataset, gather, gatherField } from '../../training/data/dataset.ts';
+import { lossGraph } from '../../training/losses.ts';
+import { ownCopy, sliceSamples } from '../device/samples.ts';
+import { bindToModel, sizedByData } from './subject.ts';
+
+export interface EvaluateOptions {
+  readonly loss: 'cross-entropy' | 'mse';
+  readonly engine: 'onnxruntime' | 'reference';
+  readonly threads: number;
+}
+
+/** What a test found. */
+export interface Evaluation {
+  /** Fraction of right predictions (cross-entropy); null for other losses. */
+  readonly accuracy: number | null;
+  /** Mean over the samples. */
+  readonly loss: number;
+  readonly sampleCount: number;
+}
+
+/** Samples of one run. */
+const batchSize = 100;
+
+/**
+ * Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws
+ * InputError where they do not fit.
+ */
+export async function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
+  const graph = sizedByData(inferenceMode(model), dataset);
+  const sequence = layers(options.loss === 'cross-entropy' ? withLogits(graph).graph : graph);
+  const data = bindToModel(dataset, sequence, options.loss);
+  const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  try {
+    return await run(engine, sequence, data, options.loss);
+  } finally {
+    await engine.close();
+  }
+}
+
+async function run(
+  engine: Engine,
+  sequence: LayerSequence,
+  data: Dataset,
+  loss: EvaluateOptions['loss'],
+): Promise<Evaluation> {
+  const size = sequence.fixedBatch ?? Math.min(batchSize, data.sampleCount);
+  let lossSum = 0;
+  let correctCount = 0;
+  let compiled: Compiled | undefined;
+  for (let first = 0; first < data.sampleCount; first += size) {
+    const count = Math.min(size, data.sampleCount - first);
+    if (compiled?.count !== count) {
+      compiled?.release();
+      compiled = await compile(engine, sequence, data, loss, count);
+    }
+    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, first);
+    lossSum += batchLoss;
+    correctCount += batchCorrect;
+  }
+  return {
+    accuracy: loss === 'cross-entropy' ? correctCount / data.sampleCount : null,
+    loss: lossSum / data.sampleCount,
+    sampleCount: data.sampleCount,
+  };
+}
+
+interface Compiled {
+  /** Samples that count. */
+  readonly count: number;
+  /** Samples that the model runs with: more where it was exported for one batch size. */
+  readonly forwardCount: number;
+  readonly forward: Executable;
+  readonly loss: Executable;
+  release(): void;
+}
+
+async function compile(
+  engine: Engine,
+  sequence: LayerSequence,
+  data: Dataset,
+  kind: EvaluateOptions['loss'],
+  count: number,
+): Promise<Compiled> {
+  const forwardCount = sequence.fixedBatch ?? count;
+  const { graph } = instantiate(sequence.graph, forwardCount);
+  const output = defined(graph.outputs[0], 'the output');
+  const logits = { type: output.type, shape: [count, ...(output.shape.slice(1) as number[])] };
+  const labels = { type: data.labels.type, shape: [count, ...data.labels.values.shape.slice(1)] };
+  const forward = await engine.compile({ ...graph, parameters: [], buffers: [] });
+  const loss = await engine.compile(lossGraph(kind, logits, labels));
+  const release = (): void => {
+    forward.release();
+    loss.release();
+  };
+  return { count, forwardCount, forward, loss, release };
+}
+
+async function runBatch(
+  engine: Engine,
+  { count, forwardCount, forward, loss }: Compiled,
+  data: Dataset,
+  first: number,
+): Promise<readonly [number, number]> {
+  // The last sample fills up a batch of fixed size.
+  const { inputs } = gather(
+    data,
+    Uint32Array.from({ length: forwardCount }, (_, index) => first + Math.min(index, count - 1)),
+  );
+  const labels = gatherField(
+    data,
+    data.labels,
+    Uint32Array.from({ length: count }, (_, index) => first + index),
+  );
+  const feeds = Object.fromEntries(
+    data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]),
+  );
+  let logits = defined(Object.values(forward.run(feeds))[0], 'the output');
+  if (forwardCount > count) logits = engine.upload(ownCopy(sliceSamples(await engine.take(logits), 0, 0, count)));
+  const lossFeeds = { logits, labels: engine.upload(labels), scale: engine.upload(scalar('float32', 1)) };
+  const results = loss.run(
+    lossFeeds,
+    ['loss', 'correct'].filter((name) => loss.outputs.includes(name)),
+  );
+  for (const value of [...Object.values(feeds), ...Object.values(lossFeeds)]) engine.release(value);
+  const sum = Number((await engine.take(defined(results['loss'], 'the loss'))).data[0]);
+  const correct = results['correct'] === undefined ? 0 : Number((await engine.take(results['correct'])).data[0]);
+  return [sum, correct];
+}

@@ -1,0 +1,144 @@
+// A model as a run needs it: from a file or the zoo, ready to train, and on its way out as ONNX again. Node only (reads
+// files).
+
+import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { dirname, join } from 'node:path';
+import { InputError } from '../../errors.ts';
+import type { Graph } from '../../graph/graph.ts';
+import { exportGraph, exportModel } from '../../graph/onnx/export.ts';
+import type { ExternalLoader } from '../../graph/onnx/external.ts';
+import { type ImportedModel, importModel } from '../../graph/onnx/import.ts';
+import { inferenceMode, trainingMode } from '../../graph/onnx/modes.ts';
+import { replaceHead } from '../../graph/onnx/replace-head.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import { buildModel, isZooSpec } from '../../models/zoo.ts';
+
+/** A loaded model. */
+export interface LoadedModel {
+  readonly name: string;
+  /** In training mode. */
+  readonly graph: Graph;
+  /** What the user should know of how the file was read, one sentence each. */
+  readonly notes: readonly string[];
+  /** The ONNX model with these parameters and buffers, for inference: the user's own file but for the weights. */
+  write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
+}
+
+/** How a model is changed when it is loaded. */
+export interface LoadModelOptions {
+  /** Replaces the classifier by a new one with this many classes, its weights drawn by the seed. */
+  readonly headClasses?: number;
+}
+
+/**
+ * Loads `spec`: an .onnx file, or the name of a built-in model (with options after a colon), whose weights the seed
+ * draws. Throws InputError.
+ */
+export async function loadModel(
+  spec: string,
+  seed: number,
+  { headClasses }: LoadModelOptions = {},
+): Promise<LoadedModel> {
+  if (isZooSpec(spec)) {
+    const { graph } = buildModel(spec, { seed });
+    if (headClasses !== undefined)
+      return fromFile(spec, withNewHead(importModel(exportGraph(graph)), headClasses, seed));
+    return {
+      name: spec,
+      graph: trainingMode(graph),
+      notes: [],
+      write: (trained) => exportGraph(inferenceMode(graph), trained),
+    };
+  }
+  if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
+  const imported = await readModel(spec);
+  if (imported.graph.parameters.length === 0) {
+    throw new InputError(
+      `${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`,
+    );
+  }
+  const name = spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
+  return fromFile(
+    name,
+    headClasses === undefined ? imported : named(spec, () => withNewHead(imported, headClasses, seed)),
+  );
+}
+
+function fromFile(name: string, imported: ImportedModel): LoadedModel {
+  return {
+    name,
+    graph: trainingMode(imported.graph),
+    notes: imported.notes,
+    write: (trained) => exportModel(imported, trained, { mode: 'inference' }),
+  };
+}
+
+function withNewHead(imported: ImportedModel, classCount: number, seed: number): ImportedModel {
+  const { model, head } = replaceHead(imported, classCount, seed);
+  const names = head.bias === undefined ? `${head.weight.name} has` : `${head.weight.name} and ${head.bias.name} have`;
+  const note = `The classifier is new: ${names} fresh weights for ${classCount} classes instead of ${head.classCount}.`;
+  return { ...model, notes: [...model.notes, note] };
+}
+
+/** Reads an .onnx file, with weights that lie in files beside it. Throws InputError that names it. */
+export async function readModel(path: string): Promise<ImportedModel> {
+  const bytes = await readModelFile(path);
+  return named(path, () => importModel(bytes, { loadExternal: externalLoader(path) }));
+}
+
+/** Reads parts of files beside the model. */
+function externalLoader(modelPath: string): ExternalLoader {
+  return (name, offset, length) => {
+    const path = join(dirname(modelPath), name);
+    let handle: number;
+    try {
+      handle = openSync(path, 'r');
+    } catch (error) {
+      throw new InputError(
+        `its weights in ${path} cannot be read (${reason(error)}): copy that file along with the model.`,
+      );
+    }
+    try {
+      const size = fstatSync(handle).size;
+      const end = length === undefined ? size : offset + length;
+      if (offset > size || end > size)
+        throw new InputError(
+          `its weights in ${path} are cut off: the file has ${size} bytes, ${end} are needed; copy it again.`,
+        );
+      const bytes = new Uint8Array(end - offset);
+      for (let filled = 0; filled < bytes.length; ) {
+        const count = readSync(handle, bytes, filled, bytes.length - filled, offset + filled);
+        if (count === 0)
+          throw new InputError(`its weights in ${path} were cut off while being read: copy the file again.`);
+        filled += count;
+      }
+      return bytes;
+    } finally {
+      closeSync(handle);
+    }
+  };
+}
+
+/** Names the file in an error about its contents. */
+function named<T>(path: string, work: () => T): T {
+  try {
+    return work();
+  } catch (error) {
+    if (error instanceof InputError) throw new InputError(`${path}: ${error.message}`);
+    throw error;
+  }
+}
+
+async function readModelFile(path: string): Promise<Uint8Array> {
+  try {
+    return await readFile(path);
+  } catch (error) {
+    throw new InputError(`The model ${path} cannot be read (${reason(error)}): check the path given to --model.`);
+  }
+}
+
+function reason(error: unknown): string {
+  const code = error instanceof Error && 'code' in error ? String(error.code) : String(error);
+  return code === 'ENOENT' ? 'there is no such file' : code === 'EISDIR' ? 'it is a folder' : code;
+}

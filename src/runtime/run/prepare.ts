@@ -1,0 +1,246 @@
+// From settings, model and data to a run that can start: everything that can be found wrong before a folder is made or
+// a device is asked is found here, as InputError. Starts nothing and writes nothing.
+
+import { defined } from '../../assert.ts';
+import { differentiate } from '../../autodiff/differentiate.ts';
+import type { Cluster, Plan } from '../../cluster/cluster.ts';
+import { InputError } from '../../errors.ts';
+import { bufferBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
+import { extractStage } from '../../graph/stage.ts';
+import { sameShape, type Tensor } from '../../graph/tensor.ts';
+import { plannerOf } from '../../planner/planners.ts';
+import { checkProgram } from '../../schedule/check.ts';
+import { program, scheduleNames } from '../../schedule/generate.ts';
+import type { Checkpoint } from '../../storage/checkpoints.ts';
+import { clipScale } from '../../training/clipping.ts';
+import type { Dataset } from '../../training/data/dataset.ts';
+import { type BatchOrder, roundsPerEpoch } from '../../training/data/order.ts';
+import { lossGraph } from '../../training/losses.ts';
+import { learningRate, parseSchedule } from '../../training/schedules.ts';
+import type { MachineConfig } from '../coordinator/machine-types.ts';
+import type { RunSubject } from '../coordinator/options.ts';
+import { differentiableNames } from '../device/stage-graphs.ts';
+import { checkHost } from '../host/addresses.ts';
+import { profilePoints } from '../protocol/profile-points.ts';
+import type { RunState } from '../protocol/run-state.ts';
+import type { TrainingSpec } from '../protocol/training-spec.ts';
+import { trainedLayers } from './fine-tuning.ts';
+import type { LoadedModel } from './models.ts';
+import { autoSchedule, type TrainSettings } from './settings.ts';
+import { bindToModel, labelCut, sizedByData } from './subject.ts';
+
+/** What a session works on. Files have been read and checked. */
+export interface SessionInput {
+  readonly settings: TrainSettings;
+  readonly model: LoadedModel;
+  readonly train: Dataset;
+  readonly test: Dataset | undefined;
+  readonly plan?: Plan;
+  readonly cluster?: Cluster;
+  /** To go on from. */
+  readonly checkpoint?: Checkpoint;
+  /** The run may have done all its rounds and been killed before its model was written. */
+  readonly isUnwritten?: boolean;
+}
+
+/** A run whose settings, model and data fit together. */
+export interface PreparedRun extends SessionInput {
+  readonly subject: RunSubject;
+  /** The training data, bound to the model's inputs. */
+  readonly dataset: Dataset;
+  readonly order: BatchOrder;
+  readonly machine: MachineConfig;
+  /** What the user should know of how the model is trained, one sentence each. */
+  readonly notes: readonly string[];
+}
+
+/** Fits settings, model and data together. Throws InputError where they do not fit. */
+export function prepareRun(input: SessionInput): PreparedRun {
+  const { settings, model, checkpoint, test } = input;
+  const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings);
+  const dataset = bindToModel(input.train, sequence, settings.loss);
+  if (test !== undefined) bindToModel(test, sequence, settings.loss);
+  const order = {
+    sampleCount: dataset.sampleCount,
+    batchSize: settings.batch,
+    seed: settings.seed,
+    shuffle: settings.shuffle,
+  };
+  const training = trainingSpec(settings, frozen, sequence);
+  const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
+  const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
+  const machine = machineConfig(input, order, subject);
+  checkFixedBatch(sequence, settings);
+  checkTrainable(subject, settings);
+  checkDistribution(input, sequence);
+  return { ...input, subject, dataset, order, machine, notes: [...model.notes, ...notes] };
+}
+
+/** Tests of a run that does not say how often: after every epoch, or every few. */
+const maxTestCount = 20;
+
+function machineConfig(
+  { settings, checkpoint, plan, test, isUnwritten = false }: SessionInput,
+  order: BatchOrder,
+  { sequence, training }: RunSubject,
+): MachineConfig {
+  const perEpoch = roundsPerEpoch(order);
+  const endRound = settings.steps ?? (settings.epochs ?? 1) * perEpoch;
+  const firstRound = checkpoint?.round ?? 0;
+  if (firstRound >= endRound && !isUnwritten)
+    throw new InputError(`The run has done its ${endRound} rounds already: give more with --epochs or --steps.`);
+  const { clipNorm } = training;
+  const schedule = parseSchedule(settings.lrSchedule);
+  const epochsPerTest = Math.max(1, Math.ceil(endRound / perEpoch / maxTestCount));
+  const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
+  return {
+    workerCount: settings.workers + settings.remote,
+    ...(settings.replicateEvery === undefined ? {} : { replicateEvery: settings.replicateEvery }),
+    firstRound,
+    endRound,
+    checkpointEvery: settings.checkpointEvery ?? Math.min(perEpoch, 500),
+    ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
+    batchSize: settings.batch,
+    batchSizesToProfile: profilePoints(settings.microBatch ?? Math.min(settings.batch, 64), sequence.fixedBatch),
+    layerBytes: sequence.layers.map((layer) => parameterBytes(sequence, layer) + bufferBytes(sequence, layer)),
+    planGiven: plan !== undefined,
+    waitForDevices: settings.remote > 0,
+    learningRate: (round) => learningRate(schedule, settings.lr, round, endRound),
+    gradientScale: (squaredNorm) => (clipNorm === null ? 1 : clipScale(squaredNorm, clipNorm)),
+  };
+}
+
+/** Grains of a micro-batch where nobody says how many: shares can differ by a quarter. */
+const grainCount = 4;
+
+/**
+ * Samples of a grain. Batch normalization sees a grain alone: where there is any, a grain is the micro-batch unless
+ * asked otherwise.
+ */
+function grainOf({ grain, microBatch = 1 }: TrainSettings, sequence: LayerSequence): number {
+  if (grain !== undefined) return grain;
+  if (sequence.fixedBatch !== undefined || sequence.layers.some((layer) => layer.batchDependent)) return microBatch;
+  let found = Math.max(1, Math.floor(microBatch / grainCount));
+  while (microBatch % found !== 0) found--;
+  return found;
+}
+
+function trainingSpec(settings: TrainSettings, frozen: readonly string[], sequence: LayerSequence): TrainingSpec {
+  const { optimizer: kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon } = settings;
+  return {
+    batchSize: settings.batch,
+    loss: settings.loss,
+    optimizer: { kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon },
+    clipNorm: settings.clipNorm ?? null,
+    seed: settings.seed,
+    frozen,
+    ...(settings.recompute === 'none' || settings.strict ? {} : { recompute: settings.recompute }),
+    ...(settings.strict ? { grain: grainOf(settings, sequence) } : {}),
+  };
+}
+
+function initialRunState({ graph }: LayerSequence): RunState {
+  const pick = (names: readonly string[]): Map<string, Tensor> =>
+    new Map(names.map((name) => [name, defined(graph.initializers.get(name), name)]));
+  return { parameter: pick(graph.parameters), buffer: pick(graph.buffers), optimizer: new Map() };
+}
+
+/** A checkpoint's state, if it belongs to this model. */
+function resumedState(sequence: LayerSequence, checkpoint: Checkpoint): RunState {
+  const { parameters, buffers, optimizerState } = checkpoint;
+  for (const [names, found] of [
+    [sequence.graph.parameters, parameters],
+    [sequence.graph.buffers, buffers],
+  ] as const) {
+    for (const name of names) {
+      const value = found.get(name);
+      if (value === undefined || !sameShape(value.shape, defined(sequence.graph.initializers.get(name), name).shape)) {
+        const what = value === undefined ? 'is missing' : `is of another shape, [${value.shape.join(', ')}]`;
+        throw new InputError(
+          `The checkpoint does not belong to this model: ${name} ${what}; resume the run with the model that it began with.`,
+        );
+      }
+    }
+  }
+  return { parameter: parameters, buffer: buffers, optimizer: optimizerState };
+}
+
+function checkFixedBatch({ fixedBatch }: LayerSequence, { batch, microBatch }: TrainSettings): void {
+  if (fixedBatch === undefined) return;
+  const fix = 'or export it with a dynamic batch axis';
+  if (microBatch !== undefined && microBatch !== fixedBatch) {
+    throw new InputError(
+      `The model was exported for a batch of exactly ${fixedBatch}: use --micro-batch ${fixedBatch}, ${fix}.`,
+    );
+  }
+  if (batch % fixedBatch !== 0) {
+    throw new InputError(
+      `The model was exported for a batch of exactly ${fixedBatch}: use a --batch that is a multiple of it, ${fix}.`,
+    );
+  }
+}
+
+/**
+ * Differentiates the model whole, so that an operator without a gradient or a size that does not fit is known before
+ * any device starts.
+ */
+function checkTrainable({ sequence, training, label }: RunSubject, { batch, microBatch }: TrainSettings): void {
+  const sampleCount = microBatch ?? sequence.fixedBatch ?? batch;
+  const stage = extractStage(sequence, 0, sequence.layers.length, sampleCount);
+  const frozen = new Set(training.frozen);
+  const logits = defined(stage.graph.outputs[0], 'the output');
+  differentiate(stage, {
+    inputs: differentiableNames(stage.inputs),
+    parameters: sequence.graph.parameters.filter((name) => !frozen.has(name)),
+    outputs: [logits.name],
+  });
+  const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
+  lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels);
+}
+
+/** Planner, schedule, addresses, and a given plan. */
+function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequence): void {
+  plannerOf(settings.planner);
+  checkSchedule(settings.schedule);
+  if (settings.workers + settings.remote > 0) checkHost(settings);
+  if (plan === undefined) return;
+  checkPlanFits(plan, sequence, settings);
+  checkProgram(program(plan), plan);
+}
+
+function checkSchedule(name: string): void {
+  if (name !== autoSchedule && !scheduleNames.includes(name))
+    throw new InputError(`There is no schedule "${name}"; use one of ${[...scheduleNames, autoSchedule].join(', ')}.`);
+}
+
+/** A plan from a file must be for this model, batch and number of devices. */
+export function checkPlanFits(
+  plan: Plan,
+  sequence: LayerSequence,
+  { batch, microBatch, workers, remote }: TrainSettings,
+): void {
+  const layerCount = sequence.layers.length;
+  const end = defined(plan.stages.at(-1), 'a stage').layers[1];
+  if (end !== layerCount) {
+    throw new InputError(
+      `The plan is for a model of ${end} layers, this model has ${layerCount}: make a plan from this model's profile.`,
+    );
+  }
+  if (plan.batchSize !== batch) {
+    throw new InputError(
+      `The plan is for a batch of ${plan.batchSize}, the run's is ${batch}: give --batch ${plan.batchSize} or make a new plan.`,
+    );
+  }
+  const size = plan.microBatchSize;
+  if (microBatch !== undefined && size !== microBatch) {
+    throw new InputError(
+      `The plan is for micro-batches of ${size}, --micro-batch is ${microBatch}: give --micro-batch ${size} or make a new plan.`,
+    );
+  }
+  const deviceCount = new Set(plan.stages.flatMap((stage) => stage.devices)).size;
+  if (deviceCount > workers + remote) {
+    throw new InputError(
+      `The plan needs ${deviceCount} devices, the run has ${workers + remote}: raise --workers or --remote.`,
+    );
+  }
+}

@@ -1,0 +1,105 @@
+// Writes a run's events into its folder: metrics.jsonl, events.jsonl, and the documents cluster.json, profile.json,
+// plan.json and trace.json.
+
+import type { Plan } from '../../cluster/cluster.ts';
+import { program } from '../../schedule/generate.ts';
+import type { ProgramEvent } from '../../schedule/program.ts';
+import { traceJson } from '../../schedule/trace.ts';
+import type { RunFolder } from '../../storage/run-folder.ts';
+import type { RunEvent } from '../protocol/events.ts';
+
+/** Records events; `finish` waits for all that was begun and closes the folder. */
+export interface Recorder {
+  observe(event: RunEvent): void;
+  finish(): Promise<void>;
+}
+
+/** Rounds whose instruction times are kept for trace.json. */
+const tracedRoundCount = 20;
+
+/** A recorder for one run folder. */
+export function recordRun(folder: RunFolder): Recorder {
+  const startMs = performance.now();
+  /** The last of each document: one after the other, so that the newest stays. */
+  const writes = new Map<string, Promise<void>>();
+  const traces = new Map<number, ProgramEvent[]>();
+  let plan: Plan | undefined;
+  const write = (name: Parameters<RunFolder['write']>[0], value: unknown): void => {
+    const write = (): Promise<void> => folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
+    const writing = writes.get(name)?.then(write, write) ?? write();
+    writing.catch(() => {}); // seen by finish, or made good by the next
+    writes.set(name, writing);
+  };
+  return {
+    observe(event) {
+      switch (event.kind) {
+        case 'round':
+          folder.metrics.append(event.metrics);
+          return;
+        case 'profile-progress':
+        case 'replicated': // as often as rounds
+        case 'listening': // holds the join code
+          return;
+        case 'cluster':
+          return write('cluster.json', event.cluster);
+        case 'profile':
+          return write('profile.json', event.profile);
+        case 'plan': // as it was found; what runs follows
+          return;
+        case 'deployment':
+          plan = event.plan;
+          return write('plan.json', event.plan);
+        case 'trace':
+          if (plan !== undefined && (traces.size < tracedRoundCount || traces.has(event.round)))
+            addTrace(traces, plan, event);
+          return;
+        default: {
+          const { kind, ...rest } = event;
+          folder.events.append({ event: kind, atMs: Math.round(performance.now() - startMs), ...rest });
+        }
+      }
+    },
+    async finish() {
+      if (plan !== undefined)
+        write(
+          'trace.json',
+          JSON.parse(
+            traceJson(
+              [...traces.values()].flat(),
+              plan.stages.flatMap((stage) => stage.devices),
+            ),
+          ),
+        );
+      try {
+        await Promise.all(writes.values());
+      } finally {
+        await folder.close();
+      }
+    },
+  };
+}
+
+/** Puts a device's instruction times of one round behind those of the rounds before. */
+function addTrace(
+  traces: Map<number, ProgramEvent[]>,
+  plan: Plan,
+  { device, round, times }: Extract<RunEvent, { kind: 'trace' }>,
+): void {
+  const entry = program(plan).devices.find((candidate) => candidate.device === device);
+  if (entry === undefined) return;
+  const before = [...traces.entries()].filter(([other]) => other < round).flatMap(([, events]) => events);
+  const offsetMs = before.reduce((latest, event) => Math.max(latest, event.endMs), 0);
+  const events = traces.get(round) ?? [];
+  for (const { instruction, startMs, endMs } of times) {
+    const found = entry.instructions[instruction];
+    // Waiting for a piece is where nothing else is.
+    if (found === undefined || found.kind === 'receive') continue;
+    const microBatch = 'microBatch' in found ? { microBatch: found.microBatch } : {};
+    const payload = 'payload' in found ? { payload: found.payload } : {};
+    const layers = 'layers' in found && found.layers !== undefined ? { layers: found.layers } : {};
+    const kind = found.kind === 'send' ? { kind: 'transfer' as const, to: found.to } : { kind: found.kind };
+    const place = { device, stage: entry.stage, startMs: startMs + offsetMs, endMs: endMs + offsetMs };
+    events.push({ ...kind, ...microBatch, ...layers, ...payload, ...place });
+  }
+  traces.set(round, events);
+}

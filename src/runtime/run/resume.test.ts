@@ -1,0 +1,108 @@
+// A checkpoint holds all that training depends on: a run that goes on from one is the run that was never interrupted.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { defined } from '../../assert.ts';
+import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
+import { difference, type MemoryRun, type Outcome, runAlone, runCluster } from '../../testing/memory-cluster.ts';
+import {
+  batches,
+  batchNormNet,
+  sgd,
+  subjectOf,
+  type TestNet,
+  transformerNet,
+} from '../../testing/training-subjects.ts';
+import type { RunState } from '../protocol/run-state.ts';
+import type { TrainingSpec } from '../protocol/training-spec.ts';
+
+const timeout = 60_000;
+const straight: HandPlan = { schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 };
+const hybrid: HandPlan = { schedule: 'gpipe', cuts: [1, 3], shares: [[3, 1], [2, 2], [4]], microBatchCount: 2 };
+
+function runOf(
+  net: TestNet,
+  plan: HandPlan,
+  training: Partial<TrainingSpec>,
+  from?: RunState,
+): MemoryRun & { readonly microBatchSize: number } {
+  const fresh = subjectOf(net, 8, training);
+  const subject = from === undefined ? fresh : { ...fresh, state: from };
+  return {
+    subject,
+    batch: batches(net, subject),
+    plan: handPlan(plan, subject.sequence.layers.length),
+    microBatchSize: 4,
+    machine: { firstRound: from === undefined ? 0 : 3, endRound: 6, checkpointEvery: 3, learningRate: () => 0.01 },
+  };
+}
+
+const optimizers: readonly Partial<TrainingSpec>[] = [
+  { optimizer: { ...sgd, nesterov: true } },
+  { optimizer: { ...sgd, kind: 'adam' } },
+  { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 }, clipNorm: 0.5 },
+];
+
+function checkGoesOn(whole: Outcome, resumed: Outcome, tolerance: number): void {
+  assert.deepEqual([...whole.checkpoints.keys()], [3, 6]);
+  assert.deepEqual([...resumed.checkpoints.keys()], [6]);
+  const { loss, weight, worst } = difference(resumed, { ...whole, losses: whole.losses.slice(3) });
+  assert.ok(loss <= tolerance && weight <= tolerance, `losses differ by ${loss}, ${worst} by ${weight}`);
+  for (const [name, value] of whole.state.optimizer) {
+    const found = defined(resumed.state.optimizer.get(name), name);
+    value.data.forEach((expected, index) => {
+      assert.ok(Math.abs(Number(expected) - Number(found.data[index])) <= tolerance * 10, name);
+    });
+  }
+}
+
+test('six rounds are three, a checkpoint, and three more: the very same bits, here and over workers', {
+  timeout,
+}, async () => {
+  for (const net of [transformerNet(), batchNormNet()]) {
+    for (const training of optimizers) {
+      for (const train of [runCluster, runAlone]) {
+        const whole = await train(runOf(net, straight, training));
+        const resumed = await train(
+          runOf(net, straight, training, defined(whole.checkpoints.get(3), 'the checkpoint')),
+        );
+        checkGoesOn(whole, resumed, 0);
+      }
+    }
+  }
+});
+
+test('a run goes on with another plan, and as one device, within the rounding of sums', { timeout }, async () => {
+  const net = transformerNet();
+  for (const training of optimizers) {
+    const whole = await runCluster(runOf(net, straight, training));
+    const checkpoint = defined(whole.checkpoints.get(3), 'the checkpoint');
+    checkGoesOn(whole, await runCluster(runOf(net, hybrid, training, checkpoint)), 1e-5);
+    checkGoesOn(whole, await runAlone(runOf(net, straight, training, checkpoint)), 1e-5);
+  }
+});
+
+test('a checkpoint holds every parameter, buffer and piece of optimizer state once, in its shape', {
+  timeout,
+}, async () => {
+  const run = runOf(batchNormNet(), hybrid, { optimizer: { ...sgd, kind: 'adam' }, frozen: ['a.weight'] });
+  const { state } = await runCluster(run);
+  const { graph } = run.subject.sequence;
+  assert.deepEqual([...state.parameter.keys()].sort(), [...graph.parameters].sort());
+  assert.deepEqual([...state.buffer.keys()].sort(), [...graph.buffers].sort());
+  const trained = graph.parameters.filter((name) => name !== 'a.weight');
+  assert.deepEqual(
+    [...state.optimizer.keys()].sort(),
+    trained.flatMap((name) => [`${name}/mean`, `${name}/variance`]).sort(),
+  );
+  for (const [name, { shape }] of [...state.parameter, ...state.buffer])
+    assert.deepEqual(shape, graph.initializers.get(name)?.shape);
+  assert.deepEqual(state.parameter.get('a.weight')?.data, graph.initializers.get('a.weight')?.data);
+});
+
+test('training here leaves the state that it began with untouched', { timeout }, async () => {
+  const run = runOf(transformerNet(), straight, {});
+  const before = structuredClone(run.subject.state);
+  await runAlone(run);
+  assert.deepEqual(run.subject.state, before);
+});

@@ -1,0 +1,61 @@
+// The trained model of a run, from its folder: its settings name the model, its last whole checkpoint holds the
+// weights.
+
+import { readFile } from 'node:fs/promises';
+import { join } from 'node:path';
+import { readDocument } from '../../cluster/document.ts';
+import { InputError } from '../../errors.ts';
+import { loadLatestCheckpoint } from '../../storage/checkpoints.ts';
+import { loadModel } from './models.ts';
+
+/** The ONNX bytes, for inference, of a run's last checkpoint, and the rounds that it has done. Throws InputError. */
+export async function modelOfRun(
+  folder: string,
+  onWarning: (warning: string) => void = () => {},
+): Promise<{ bytes: Uint8Array; round: number }> {
+  const { model, seed, ...head } = await readSettings(folder);
+  const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'));
+  warnings.forEach(onWarning);
+  if (checkpoint === undefined)
+    throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
+  const loaded = await loadModel(model, seed, head);
+  return { bytes: loaded.write(new Map([...checkpoint.parameters, ...checkpoint.buffers])), round: checkpoint.round };
+}
+
+/** What a run's settings say of its model. */
+export interface ModelSettings {
+  readonly model: string;
+  readonly seed: number;
+  readonly headClasses?: number;
+}
+
+async function readSettings(folder: string): Promise<ModelSettings> {
+  const path = join(folder, 'config.yaml');
+  try {
+    return modelSettings(await readFile(path, 'utf8'), path);
+  } catch (error) {
+    if (error instanceof InputError) throw error;
+    throw new InputError(
+      `${folder} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+    );
+  }
+}
+
+/** The model in the text of a run's config.yaml, which lies at `path`. Throws InputError. */
+export function modelSettings(text: string, path: string): ModelSettings {
+  const settings = readDocument(text, path);
+  if (
+    typeof settings !== 'object' ||
+    settings === null ||
+    !('model' in settings) ||
+    typeof settings.model !== 'string'
+  ) {
+    throw new InputError(`${path} does not name the model of the run.`);
+  }
+  const seed = 'seed' in settings && typeof settings.seed === 'number' ? settings.seed : 0;
+  const head =
+    'head-classes' in settings && typeof settings['head-classes'] === 'number'
+      ? { headClasses: settings['head-classes'] }
+      : {};
+  return { model: settings.model, seed, ...head };
+}
