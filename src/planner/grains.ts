@@ -3,31 +3,21 @@
 // share out are grains, and a device takes k times as long for k of them as for one.
 
 import type { DeviceTimes, LayerProfile, Plan, Profile } from '../cluster/cluster.ts';
-import { rangeTimes } from '../cluster/times.ts';
+import { withoutFused } from '../cluster/overhead.ts';
+import { rangeTimes, timeTables } from '../cluster/times.ts';
 import { InputError } from '../errors.ts';
 
 /** The profile with grains for samples: a device's time for one is what it takes for that many samples. */
 export function profileInGrains(profile: Profile, grain: number): Profile {
   const { batchSizes, layers, devices } = profile;
-  const rowOf = (rows: readonly (readonly number[])[]): number[][] => {
-    const timeMs = rangeTimes(rows, batchSizes);
-    return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
-  };
   // A strict last stage runs no step as one graph.
-  const inGrains = ({
-    forwardMs,
-    backwardMs,
-    backwardInputMs,
-    backwardWeightMs,
-    stepMs: _,
-    ...rest
-  }: DeviceTimes): DeviceTimes => ({
-    ...rest,
-    forwardMs: rowOf(forwardMs),
-    backwardMs: rowOf(backwardMs),
-    ...(backwardInputMs === undefined ? {} : { backwardInputMs: rowOf(backwardInputMs) }),
-    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: rowOf(backwardWeightMs) }),
-  });
+  const inGrains = (times: DeviceTimes): DeviceTimes => {
+    const tables = timeTables(withoutFused(times)).map(([field, table]) => {
+      const timeMs = rangeTimes(table, batchSizes);
+      return [field, [layers.map((_, layer) => timeMs(layer, layer + 1, grain))]];
+    });
+    return { ...withoutFused(times), ...Object.fromEntries(tables) };
+  };
   const larger = ({ outputBytes, savedBytes, flops, recomputed, ...rest }: LayerProfile): LayerProfile => ({
     ...rest,
     outputBytes: grain * outputBytes,
