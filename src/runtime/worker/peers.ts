@@ -6,7 +6,7 @@ import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
-import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../protocol/messages.ts';
+import { type LinkMeasurement, messageSchemas, type PeerAddress } from '../protocol/messages.ts';
 
 /** How a worker opens and accepts links to the other workers of its run. */
 export interface PeerNetwork {
@@ -19,7 +19,7 @@ export interface PeerNetwork {
 }
 
 /** Frames of these kinds are of a layout: pipeline data, and state on its way to others. */
-const layoutKinds = new Set(['activation', 'gradient', 'all-reduce', ...Object.keys(toPeerSchemas)]);
+const layoutKinds = new Set(['activation', 'gradient', 'all-reduce', ...Object.keys(messageSchemas.peer)]);
 
 /** Why a link is no more. */
 export interface LostLink {
