@@ -349,7 +349,7 @@ export type Message<Controls> = Controls extends unknown
     }[keyof Controls]
   : never;
 
-/** Validates a control frame that `sender` sent to a receiver. Throws ProtocolError naming the sender and the mistake. */
+/** Validates a control frame from `sender`. Throws ProtocolError naming the sender and what is wrong. */
 export function parseMessage<Receiver extends keyof Messages>(
   receiver: Receiver,
   frame: Frame,
@@ -362,8 +362,9 @@ export function parseMessage<Receiver extends keyof Messages>(
   const parsed = schemas[kind].safeParse(frame.control);
   if (!parsed.success) {
     const issue = parsed.error.issues[0];
+    const place = issue?.path.join('.') ?? '';
     throw new ProtocolError(
-      `${sender} sent a wrong "${frame.kind}" message: ${issue?.path.join('.') ?? ''} ${issue?.message ?? ''}`.trimEnd(),
+      `${sender} sent a wrong "${frame.kind}" message: ${place} ${issue?.message ?? ''}`.trimEnd(),
     );
   }
   return { kind, control: parsed.data, frame } as Message<Messages[Receiver]>;
