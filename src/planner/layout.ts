@@ -1,6 +1,6 @@
 // From stages to a plan: what the schedule leaves to the plan is settled here. How many micro-batches zb-h1 may keep on
 // each stage: what the devices' memory allows, up to what the first stage keeps. Where the layers of a group are cut
-// into buckets, for schedules that reduce gradients beside the backward pass: so that the last bucket is reduced as
+// into buckets, for schedules that overlap AllReduces with the backward pass: so that the last bucket is reduced as
 // early as can be.
 
 import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
@@ -8,6 +8,7 @@ import { slowestInGroup } from '../cluster/links.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { keptBytes } from '../cluster/recomputation.ts';
 import {
+  bucketLimit,
   forwardsAhead,
   overlapsAllReduce,
   type Pace,
@@ -104,9 +105,7 @@ export function isSplitStage(problem: Problem, { layers }: StageLayout): boolean
   return splitsBackward(problem.schedule) && gradientsCross(problem, layers[0]);
 }
 
-/** More buckets would cost a device more in handing values from graph to graph than they hide. */
-const bucketLimit = 4;
-/** Places where a bucket may begin: in stages of more layers, so many evenly spread ones. */
+/** Places where a bucket may begin, evenly spread in stages of more layers. */
 const borderLimit = 12;
 
 /**
@@ -122,7 +121,7 @@ export function bucketsOfStage(problem: Problem, times: ShareTimes, layout: Stag
   const last = borders.length - 1;
   const reduceMs = ringTimes(problem, devices);
   const finalMs = borders.map((border) =>
-    Math.max(...devices.map((place, index) => passMs(times, place, [border, end], samples[index] ?? 0, isSplit))),
+    Math.max(...devices.map((place, index) => finalPassMs(times, place, [border, end], samples[index] ?? 0, isSplit))),
   );
   let ends = borders.map((_, a) => (finalMs[a] ?? 0) + reduceMs(borders[a] ?? 0, end));
   /** By number of buckets and border: where the bucket ends that begins there. */
@@ -167,6 +166,6 @@ function ringTimes({ table, sums }: Problem, devices: readonly number[]): (first
 }
 
 /** The pass that makes weight gradients final. */
-function passMs(times: ShareTimes, place: number, [first, end]: Range, samples: number, isSplit: boolean): number {
+function finalPassMs(times: ShareTimes, place: number, [first, end]: Range, samples: number, isSplit: boolean): number {
   return isSplit ? times.backwardWeightMs(place, first, end, samples) : times.backwardMs(place, first, end, samples);
 }
