@@ -7,6 +7,7 @@
 // certain to follow.
 
 import type { StageDemand } from '../cluster/memory.ts';
+import { onGrid } from '../cluster/times.ts';
 import { forwardsAhead, inFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 import { type Bounds, createBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
@@ -14,7 +15,7 @@ import { bucketsOfStage } from './layout.ts';
 import { largestShare } from './memory.ts';
 import { gradientsCross, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
 import { recomputeMs } from './recomputation.ts';
-import { groupReduceMs, onGrid, type ShareTimes, shareTimes } from './share-times.ts';
+import { groupReduceMs, type ShareTimes, shareTimes } from './share-times.ts';
 import { inFlightFromEnd } from './stages.ts';
 import type { Steps } from './steps.ts';
 

@@ -3,7 +3,13 @@
 // compression that gains nothing is left out.
 
 import type { Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
-import type { Compression } from '../cluster/compression.ts';
+import {
+  type Compression,
+  cutEncodingNames,
+  type Encoding,
+  encodingNames,
+  isCutEncoding,
+} from '../cluster/compression.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { program } from '../schedule/generate.ts';
@@ -11,18 +17,24 @@ import { createSimulator } from '../simulator/simulate.ts';
 import { type PlanInput, planSteps } from './plan.ts';
 import type { Steps } from './steps.ts';
 
+<<<<<<< HEAD
 /** What the user allows: nothing; 16-bit floats everywhere; those and 8-bit sums; or any combination that gains. */
 export type CompressMode = 'none' | 'float16' | 'int8' | 'auto';
+=======
+/** What the user allows: nothing; an encoding wherever something travels; whatever gains. */
+export type CompressMode = 'none' | Encoding | 'auto';
+>>>>>>> main
 
-export const compressModes: readonly CompressMode[] = ['none', 'float16', 'int8', 'auto'];
+export const compressModes: readonly CompressMode[] = ['none', ...encodingNames, 'auto'];
 
 /** With `auto`, the fraction by which each compression must shorten the round. */
 const leastGain = 0.02;
 
-const encodings: Readonly<Record<Exclude<CompressMode, 'none' | 'auto'>, Compression>> = {
-  float16: { activation: 'float16', gradient: 'float16', allReduce: 'float16' },
-  int8: { activation: 'float16', gradient: 'float16', allReduce: 'int8' },
-};
+/** Sums in this encoding; what crosses cuts as well, or in halves where the encoding is for sums only. */
+function everywhere(encoding: Encoding): Compression {
+  const atCuts = isCutEncoding(encoding) ? encoding : 'float16';
+  return { activation: atCuts, gradient: atCuts, allReduce: encoding };
+}
 
 /** A planning problem and the compression allowed. */
 export interface CompressInput extends PlanInput {
@@ -61,7 +73,7 @@ export function* planCompressedSteps({ compress = 'none', ...input }: CompressIn
   for (const found of yield* candidates(quiet, profile)) {
     if (found.virtualWorkers !== undefined)
       throw new InputError(`Plans of planner "${found.planner}" are not compressed; use --compress none.`);
-    if (compress !== 'auto') consider(simulated(found, used(found, encodings[compress])));
+    if (compress !== 'auto') consider(simulated(found, used(found, everywhere(compress))));
     else
       for (const compression of subsets(found))
         consider(simulated(found, compression), (1 - leastGain) ** Object.keys(compression ?? {}).length);
@@ -111,9 +123,9 @@ function used(
 /** All combinations of compressions for a plan, the smallest first. */
 function subsets(plan: Plan): readonly (Compression | undefined)[] {
   const found = new Map<string, Compression | undefined>();
-  for (const activation of [undefined, 'float16'] as const) {
-    for (const gradient of [undefined, 'float16'] as const) {
-      for (const allReduce of [undefined, 'float16', 'int8'] as const) {
+  for (const activation of [undefined, ...cutEncodingNames]) {
+    for (const gradient of [undefined, ...cutEncodingNames]) {
+      for (const allReduce of [undefined, ...encodingNames]) {
         const compression = used(plan, {
           ...(activation && { activation }),
           ...(gradient && { gradient }),

@@ -7,7 +7,8 @@ import type { Cluster, LinkSpeed, PlanLayout, Profile, StagePlan } from '../clus
 import { withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
-import { deviceTimes, handlingMs, layerTimes } from '../cluster/times.ts';
+import { overheadOf, processorMs } from '../cluster/overhead.ts';
+import { deviceTimes, layerTimes } from '../cluster/times.ts';
 import { effectiveInFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 
 /** One step of the pipeline, execution or communication. */
@@ -204,10 +205,11 @@ function executionStep(
     const measured = deviceTimes(profile, device);
     const times = layerTimes(measured, profile.batchSizes, isStep);
     const share = stage.samples[index] ?? 0;
-    const passMs = handlingMs(measured, share * passedBytes(profile, stage.layers)) + (measured.passMs ?? 0);
-    const { frameMs = 0 } = measured;
-    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + passMs + frames.forward * frameMs);
-    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + passMs + frames.backward * frameMs);
+    const bytes = share * passedBytes(profile, stage.layers);
+    const besidesMs = (frameCount: number): number =>
+      processorMs(overheadOf(measured), { bytes, frames: frameCount, passes: 1 });
+    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + besidesMs(frames.forward));
+    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + besidesMs(frames.backward));
   }
   return { forwardMs, backwardMs, allReduceMs: allReduceMs(table, shares.devices, weightBytes) };
 }

@@ -3,12 +3,14 @@
 // grains, and k grains take k times as long as one.
 
 import type { DeviceTimes, LayerProfile, Plan, Profile } from '../cluster/cluster.ts';
-import { rangeTimes } from '../cluster/times.ts';
+import { withoutFused } from '../cluster/overhead.ts';
+import { rangeTimes, timeTables } from '../cluster/times.ts';
 import { InputError } from '../errors.ts';
 
 /** The profile in grains instead of samples: a device's time for one grain is its time for `grain` samples. */
 export function profileInGrains(profile: Profile, grain: number): Profile {
   const { batchSizes, layers, devices } = profile;
+<<<<<<< HEAD
   const rowOf = (rows: readonly (readonly number[])[]): number[][] => {
     const timeMs = rangeTimes(rows, batchSizes);
     return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
@@ -28,6 +30,16 @@ export function profileInGrains(profile: Profile, grain: number): Profile {
     ...(backwardInputMs === undefined ? {} : { backwardInputMs: rowOf(backwardInputMs) }),
     ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: rowOf(backwardWeightMs) }),
   });
+=======
+  // A strict last stage runs no step as one graph.
+  const inGrains = (times: DeviceTimes): DeviceTimes => {
+    const tables = timeTables(withoutFused(times)).map(([field, table]) => {
+      const timeMs = rangeTimes(table, batchSizes);
+      return [field, [layers.map((_, layer) => timeMs(layer, layer + 1, grain))]];
+    });
+    return { ...withoutFused(times), ...Object.fromEntries(tables) };
+  };
+>>>>>>> main
   const larger = ({ outputBytes, savedBytes, flops, recomputed, ...rest }: LayerProfile): LayerProfile => ({
     ...rest,
     outputBytes: grain * outputBytes,

@@ -2,15 +2,9 @@
 // compiler, for devices given as places of a problem.
 
 import { slowestInGroup } from '../cluster/links.ts';
-import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
+import { calledMs, type Overhead, overheadOf, processorMs, reduceCpuMs, type Traffic } from '../cluster/overhead.ts';
+import { deviceTimes, type Interpolation, interpolation, layerTimes, onGrid, rangeOf } from '../cluster/times.ts';
 import { type PassSums, type Problem, sumsFor } from './problem.ts';
-
-const gridPerMs = 2 ** 30;
-
-/** Rounds to the simulator's time grid, on which sums are exact. */
-export function onGrid(ms: number): number {
-  return Math.round(ms * gridPerMs) / gridPerMs;
-}
 
 /** Times in milliseconds, on the grid, of a device for layers [first, end) at a share. */
 export interface ShareTimes {
@@ -21,11 +15,8 @@ export interface ShareTimes {
   /** The weight gradients, as a separate pass. */
   backwardWeightMs(place: number, first: number, end: number, samples: number): number;
   updateMs(place: number, first: number, end: number): number;
-  /** Processor time for bytes that the device sends or receives. */
-  handlingMs(place: number, bytes: number): number;
-  /** Processor time for a frame, in addition to its bytes, and for a pass. */
-  frameMs(place: number): number;
-  passMs(place: number): number;
+  /** Processor time for traffic. */
+  processorMs(place: number, traffic: Traffic): number;
 }
 
 /** The times of a problem's devices. */
@@ -42,7 +33,7 @@ export function shareTimes(problem: Problem): ShareTimes {
   };
   /** Adds the engine's call if there is anything to compute. */
   const called = (place: number, [first, end]: readonly [number, number], samples: number, ms: number): number =>
-    samples === 0 || first >= end ? 0 : onGrid(ms + (classes[devices[place]?.classIndex ?? -1]?.callMs ?? 0));
+    onGrid(calledMs(overheadAt(problem, place), samples === 0 || first >= end, ms));
   const trained = (first: number, end: number): readonly [number, number] => [
     Math.max(first, problem.forwardOnlyLayers),
     end,
@@ -79,9 +70,7 @@ export function shareTimes(problem: Problem): ShareTimes {
       );
     },
     updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
-    handlingMs: (place, bytes) => onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * bytes),
-    frameMs: (place) => onGrid(classes[devices[place]?.classIndex ?? -1]?.frameMs ?? 0),
-    passMs: (place) => onGrid(classes[devices[place]?.classIndex ?? -1]?.passMs ?? 0),
+    processorMs: (place, traffic) => processorMs(overheadAt(problem, place), traffic, onGrid),
   };
 }
 
@@ -101,7 +90,13 @@ export function ringBytes({ sums }: Problem, count: number, first: number, end: 
   return (2 * (count - 1) * sums.weightBytes(first, end)) / count;
 }
 
-/** Processor time of an AllReduce for a member that sends and receives this many bytes each. */
-export function reduceCostMs({ devices, classes }: Problem, place: number, bytes: number): number {
-  return onGrid((classes[devices[place]?.classIndex ?? -1]?.reducingMsPerByte ?? 0) * 2 * bytes);
+/** What an AllReduce costs the processor of a member that sends and receives `bytes` each. */
+export function reduceCostMs(problem: Problem, place: number, bytes: number): number {
+  return onGrid(reduceCpuMs(overheadAt(problem, place), 2 * bytes));
+}
+
+const noOverhead = overheadOf({});
+
+function overheadAt({ devices, classes }: Problem, place: number): Overhead {
+  return classes[devices[place]?.classIndex ?? -1]?.overhead ?? noOverhead;
 }

@@ -21,7 +21,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import type { Encoding } from '../cluster/compression.ts';
+import type { CutEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceProgram, Instruction, LayerRange, Program, SampleRange } from './program.ts';
 
@@ -288,8 +288,8 @@ interface Borders {
   readonly input: boolean;
   readonly label: boolean;
   /** How what goes forward and backward travels. */
-  readonly activation: Encoded<'float16'>;
-  readonly gradient: Encoded<'float16'>;
+  readonly activation: Encoded<CutEncoding>;
+  readonly gradient: Encoded<CutEncoding>;
 }
 
 /** The part of an instruction that says how its tensors travel; nothing where they travel as they are. */
