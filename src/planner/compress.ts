@@ -17,20 +17,15 @@ import { createSimulator } from '../simulator/simulate.ts';
 import { type PlanInput, planSteps } from './plan.ts';
 import type { Steps } from './steps.ts';
 
-<<<<<<< HEAD
-/** What the user allows: nothing; 16-bit floats everywhere; those and 8-bit sums; or any combination that gains. */
-export type CompressMode = 'none' | 'float16' | 'int8' | 'auto';
-=======
-/** What the user allows: nothing; an encoding wherever something travels; whatever gains. */
+/** What the user allows: nothing; one encoding everywhere; or any combination that gains. */
 export type CompressMode = 'none' | Encoding | 'auto';
->>>>>>> main
 
 export const compressModes: readonly CompressMode[] = ['none', ...encodingNames, 'auto'];
 
 /** With `auto`, the fraction by which each compression must shorten the round. */
 const leastGain = 0.02;
 
-/** Sums in this encoding; what crosses cuts as well, or in halves where the encoding is for sums only. */
+/** This encoding for gradient sums and at cuts; float16 at cuts if the encoding is for sums only. */
 function everywhere(encoding: Encoding): Compression {
   const atCuts = isCutEncoding(encoding) ? encoding : 'float16';
   return { activation: atCuts, gradient: atCuts, allReduce: encoding };

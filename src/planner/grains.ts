@@ -10,28 +10,7 @@ import { InputError } from '../errors.ts';
 /** The profile in grains instead of samples: a device's time for one grain is its time for `grain` samples. */
 export function profileInGrains(profile: Profile, grain: number): Profile {
   const { batchSizes, layers, devices } = profile;
-<<<<<<< HEAD
-  const rowOf = (rows: readonly (readonly number[])[]): number[][] => {
-    const timeMs = rangeTimes(rows, batchSizes);
-    return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
-  };
   // A strict last stage does not run a step as one graph.
-  const inGrains = ({
-    forwardMs,
-    backwardMs,
-    backwardInputMs,
-    backwardWeightMs,
-    stepMs: _,
-    ...rest
-  }: DeviceTimes): DeviceTimes => ({
-    ...rest,
-    forwardMs: rowOf(forwardMs),
-    backwardMs: rowOf(backwardMs),
-    ...(backwardInputMs === undefined ? {} : { backwardInputMs: rowOf(backwardInputMs) }),
-    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: rowOf(backwardWeightMs) }),
-  });
-=======
-  // A strict last stage runs no step as one graph.
   const inGrains = (times: DeviceTimes): DeviceTimes => {
     const tables = timeTables(withoutFused(times)).map(([field, table]) => {
       const timeMs = rangeTimes(table, batchSizes);
@@ -39,7 +18,6 @@ export function profileInGrains(profile: Profile, grain: number): Profile {
     });
     return { ...withoutFused(times), ...Object.fromEntries(tables) };
   };
->>>>>>> main
   const larger = ({ outputBytes, savedBytes, flops, recomputed, ...rest }: LayerProfile): LayerProfile => ({
     ...rest,
     outputBytes: grain * outputBytes,
