@@ -1,6 +1,6 @@
-// Plans over links whose tensors may travel in fewer bits. A planner looks for stages as they are best with plain links
-// and with links that carry half as much at the cuts; the simulator decides between them in every encoding that is
-// allowed, and what gains nothing is left out again.
+// Plans for links whose tensors may be compressed. A planner searches with the links as they are and with links that
+// carry half as many bytes at the cuts; the simulator chooses among the results in every allowed encoding, and
+// compression that gains nothing is left out.
 
 import type { Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import {
@@ -17,27 +17,27 @@ import { createSimulator } from '../simulator/simulate.ts';
 import { type PlanInput, planSteps } from './plan.ts';
 import type { Steps } from './steps.ts';
 
-/** What the user allows: nothing; an encoding wherever something travels; whatever gains. */
+/** What the user allows: nothing; one encoding everywhere; or any combination that gains. */
 export type CompressMode = 'none' | Encoding | 'auto';
 
 export const compressModes: readonly CompressMode[] = ['none', ...encodingNames, 'auto'];
 
-/** With `auto`, a round has to be shorter by this part for each thing that is compressed. */
+/** With `auto`, the fraction by which each compression must shorten the round. */
 const leastGain = 0.02;
 
-/** Sums in this encoding; what crosses cuts as well, or in halves where the encoding is for sums only. */
+/** This encoding for gradient sums and at cuts; float16 at cuts if the encoding is for sums only. */
 function everywhere(encoding: Encoding): Compression {
   const atCuts = isCutEncoding(encoding) ? encoding : 'float16';
   return { activation: atCuts, gradient: atCuts, allReduce: encoding };
 }
 
-/** A planning problem with what may be compressed. */
+/** A planning problem and the compression allowed. */
 export interface CompressInput extends PlanInput {
   /** Default 'none'. */
   readonly compress?: CompressMode;
 }
 
-/** planCompressedSteps to its end. */
+/** Runs planCompressedSteps to its end on the calling thread. */
 export function planCompressed(input: CompressInput): Plan {
   const steps = planCompressedSteps(input);
   for (;;) {
@@ -46,7 +46,7 @@ export function planCompressed(input: CompressInput): Plan {
   }
 }
 
-/** The planner's plan with what `compress` allows, in steps. Throws InputError as planSteps does. */
+/** The planner's plan with the compression that `compress` allows, in steps. Throws InputError as planSteps does. */
 export function* planCompressedSteps({ compress = 'none', ...input }: CompressInput): Steps<Plan> {
   if (compress === 'none') return yield* planSteps(input);
   const profile = parseProfile(input.profile);
@@ -77,8 +77,8 @@ export function* planCompressedSteps({ compress = 'none', ...input }: CompressIn
 }
 
 /**
- * The planner's plans: for links as they are, and as if half as much crossed the cuts; of `best` also plain data
- * parallelism, whose sums shrink.
+ * The planner's plans for links as they are and for half the bytes at the cuts; for `best` also plain data parallelism,
+ * whose sums shrink.
  */
 function* candidates(input: PlanInput, profile: Profile): Steps<readonly Plan[]> {
   const found = [yield* planSteps(input)];
@@ -93,13 +93,13 @@ function* candidates(input: PlanInput, profile: Profile): Steps<readonly Plan[]>
     try {
       found.push({ ...(yield* planSteps(other)), planner: found[0]?.planner ?? '' });
     } catch (error) {
-      if (!(error instanceof InputError)) throw error; // nothing more to compare with
+      if (!(error instanceof InputError)) throw error; // no further candidate
     }
   }
   return found;
 }
 
-/** The part of a compression that a plan has a use for; undefined where there is none. */
+/** The part of a compression that applies to a plan; undefined if none does. */
 function used(
   { stages, forwardOnlyLayers = 0 }: Plan,
   { activation, gradient, allReduce }: Compression,
@@ -115,7 +115,7 @@ function used(
   return Object.keys(compression).length === 0 ? undefined : compression;
 }
 
-/** Everything that a plan may compress or not, the least first. */
+/** All combinations of compressions for a plan, the smallest first. */
 function subsets(plan: Plan): readonly (Compression | undefined)[] {
   const found = new Map<string, Compression | undefined>();
   for (const activation of [undefined, ...cutEncodingNames]) {

@@ -1,25 +1,25 @@
-// How long a device takes for its share of a stage, and a group for its AllReduce: what the simulator's compiler says,
-// for a problem's places.
+// How long a device takes for its share of a stage, and a group for its AllReduce: the times of the simulator's
+// compiler, for devices given as places of a problem.
 
 import { slowestInGroup } from '../cluster/links.ts';
 import { calledMs, type Overhead, overheadOf, processorMs, reduceCpuMs, type Traffic } from '../cluster/overhead.ts';
 import { deviceTimes, type Interpolation, interpolation, layerTimes, onGrid, rangeOf } from '../cluster/times.ts';
 import { type PassSums, type Problem, sumsFor } from './problem.ts';
 
-/** Times of a device for layers [first, end) at a share, on the grid. */
+/** Times in milliseconds, on the grid, of a device for layers [first, end) at a share. */
 export interface ShareTimes {
   forwardMs(place: number, first: number, end: number, samples: number): number;
   backwardMs(place: number, first: number, end: number, samples: number): number;
-  /** The part of backwardMs that gives the input gradients. */
+  /** The part of backwardMs that computes input gradients. */
   backwardInputMs(place: number, first: number, end: number, samples: number): number;
-  /** The weight gradients as a pass of their own. */
+  /** The weight gradients, as a separate pass. */
   backwardWeightMs(place: number, first: number, end: number, samples: number): number;
   updateMs(place: number, first: number, end: number): number;
-  /** What its processor pays for traffic. */
+  /** Processor time for traffic. */
   processorMs(place: number, traffic: Traffic): number;
 }
 
-/** Times of a problem's devices. */
+/** The times of a problem's devices. */
 export function shareTimes(problem: Problem): ShareTimes {
   const { profile, cluster, devices, classes } = problem;
   const at: Interpolation[] = [];
@@ -31,7 +31,7 @@ export function shareTimes(problem: Problem): ShareTimes {
     const upper = where.upper === where.lower ? 0 : rangeOf(sums[where.upper] as Float64Array, first, end);
     return Math.max(0, where.lowerWeight * lower + where.upperWeight * upper);
   };
-  /** With the engine's call, where there is anything to compute. */
+  /** Adds the engine's call if there is anything to compute. */
   const called = (place: number, [first, end]: readonly [number, number], samples: number, ms: number): number =>
     onGrid(calledMs(overheadAt(problem, place), samples === 0 || first >= end, ms));
   const trained = (first: number, end: number): readonly [number, number] => [
@@ -74,7 +74,7 @@ export function shareTimes(problem: Problem): ShareTimes {
   };
 }
 
-/** Rule 5's AllReduce of a group: no sooner than its members can send and receive it. */
+/** Rule 5's AllReduce time of a group: at least as long as its members need to send and receive it. */
 export function groupReduceMs(problem: Problem, devices: readonly number[], first: number, end: number): number {
   const { table, forwardOnlyLayers } = problem;
   const count = devices.length;
@@ -85,7 +85,7 @@ export function groupReduceMs(problem: Problem, devices: readonly number[], firs
   return onGrid(Math.max((bytes * 8) / (bandwidthMbps * 1000), costMs) + 2 * (count - 1) * latencyMs);
 }
 
-/** What every member of a group sends, and receives, in an AllReduce. */
+/** Bytes that every member of a group sends, and receives, in an AllReduce. */
 export function ringBytes({ sums }: Problem, count: number, first: number, end: number): number {
   return (2 * (count - 1) * sums.weightBytes(first, end)) / count;
 }
