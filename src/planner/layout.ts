@@ -8,6 +8,7 @@ import { slowestInGroup } from '../cluster/links.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { keptBytes } from '../cluster/recomputation.ts';
 import {
+  bucketLimit,
   forwardsAhead,
   overlapsAllReduce,
   type Pace,
@@ -104,8 +105,6 @@ export function isSplitStage(problem: Problem, { layers }: StageLayout): boolean
   return splitsBackward(problem.schedule) && gradientsCross(problem, layers[0]);
 }
 
-/** More buckets would cost a device more for passing values between graphs than they hide. */
-const bucketLimit = 4;
 /** Number of places where a bucket may begin; evenly spread in stages with more layers. */
 const borderLimit = 12;
 
@@ -122,7 +121,7 @@ export function bucketsOfStage(problem: Problem, times: ShareTimes, layout: Stag
   const last = borders.length - 1;
   const reduceMs = ringTimes(problem, devices);
   const finalMs = borders.map((border) =>
-    Math.max(...devices.map((place, index) => passMs(times, place, [border, end], samples[index] ?? 0, isSplit))),
+    Math.max(...devices.map((place, index) => finalPassMs(times, place, [border, end], samples[index] ?? 0, isSplit))),
   );
   let ends = borders.map((_, a) => (finalMs[a] ?? 0) + reduceMs(borders[a] ?? 0, end));
   /** By number of buckets and border: the end of the bucket that begins there. */
@@ -167,6 +166,6 @@ function ringTimes({ table, sums }: Problem, devices: readonly number[]): (first
 }
 
 /** The time of the pass that makes weight gradients final. */
-function passMs(times: ShareTimes, place: number, [first, end]: Range, samples: number, isSplit: boolean): number {
+function finalPassMs(times: ShareTimes, place: number, [first, end]: Range, samples: number, isSplit: boolean): number {
   return isSplit ? times.backwardWeightMs(place, first, end, samples) : times.backwardMs(place, first, end, samples);
 }

@@ -170,8 +170,11 @@ export function computations(microBatchCount: number, { ahead: wanted, delay }: 
   return order;
 }
 
-/** Buckets of a stage whose plan does not name them: so many at most, of about as many layers each. */
-const bucketLimit = 4;
+/**
+ * The most buckets of a stage. More would cost a device more in handing values from graph to graph than they hide. A
+ * stage whose plan does not name them has as many as it can, of about as many layers each.
+ */
+export const bucketLimit: number = 4;
 
 /**
  * The layers of a stage in the buckets in which their gradients are reduced, the deepest first; one where the schedule
