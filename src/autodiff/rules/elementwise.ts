@@ -18,6 +18,7 @@ import {
   select,
   shift,
   square,
+  sub,
   sum,
   sumTo,
 } from '../expressions.ts';
