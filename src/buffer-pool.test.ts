@@ -14,7 +14,7 @@ test('a buffer that was given back comes again for its size, and for no other', 
   assert.notEqual(pool.take(8), eight);
 });
 
-test('free buffers and those that are out take no more than the most that were out at once; the longest unused go', () => {
+test('free and used buffers never exceed the peak of used ones; the longest unused are dropped', () => {
   const discarded: number[] = [];
   const pool = new BufferPool(({ byteLength }) => discarded.push(byteLength));
   const first = [pool.take(3), pool.take(5)];

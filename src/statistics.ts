@@ -7,6 +7,14 @@ export function median(values: readonly number[]): number {
   return defined(values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)], 'a value');
 }
 
+/** The middle value, or the mean of the two in the middle; 0 without values. */
+export function middle(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const half = sorted.length >> 1;
+  const upper = sorted[half] ?? 0;
+  return sorted.length % 2 === 1 ? upper : (upper + (sorted[half - 1] ?? 0)) / 2;
+}
+
 /** There must be a value. */
 export function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;

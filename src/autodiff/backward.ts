@@ -73,6 +73,7 @@ function checkType(emitter: Emitter, node: Node, value: string, gradient: string
   const fits = expected.type === found.type && sameShape(expected.shape, found.shape);
   assert(
     fits,
-    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the gradient of ${expected.type}[${expected.shape}]`,
+    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the gradient of ` +
+      `${expected.type}[${expected.shape}]`,
   );
 }

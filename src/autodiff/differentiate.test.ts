@@ -174,7 +174,7 @@ test('x · sigmoid(x) is differentiated at once and saves its result in place of
   checkGraph({ stage, feeds: feedsFor(stage.graph, 1), inputs: ['x'] }, createRandom(2));
 });
 
-test('batch normalization of large images, whose sums of products are convolutions, agrees with central differences', () => {
+test('batch normalization of large images (sums of products are convolutions) agrees with central differences', () => {
   const builder = new GraphBuilder('large');
   const y = builder.batchNorm(builder.input('x', 'float32', ['N', 2, 16, 32]), { name: 'bn' });
   const stage = instantiate(inDoublePrecision(builder.build([y])), 2);

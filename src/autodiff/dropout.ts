@@ -207,7 +207,8 @@ export function dropoutMask(options: DropoutMaskOptions): Float32Array<ArrayBuff
   const axisLength = shape[batchAxis] ?? 0;
   assert(
     axisLength % sampleIds.length === 0,
-    `a dropout mask [${shape.join(', ')}] has no whole number of entries for each of ${sampleIds.length} samples on axis ${batchAxis}`,
+    `a dropout mask [${shape.join(', ')}] has no whole number of entries for each of ${sampleIds.length} ` +
+      `samples on axis ${batchAxis}`,
   );
   const perSample = axisLength / sampleIds.length;
   const outer = elementCount(shape.slice(0, batchAxis));

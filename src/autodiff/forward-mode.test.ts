@@ -328,7 +328,7 @@ for (const [graph, inputs] of [
   [trainedResidualNet().graph, ['x']],
   [transformerNet().graph, []],
 ] as const) {
-  test(`the tangents of the net ${graph.name} (${graph.nodes.length} nodes) agree with central differences and with its gradients`, () => {
+  test(`tangents of net ${graph.name} (${graph.nodes.length} nodes) agree with differences and gradients`, () => {
     const { stage } = replaceDropouts(instantiate(inDoublePrecision(graph), 2));
     checkTangents({ stage, feeds: feedsFor(stage, 7), inputs }, createRandom(8));
   });

@@ -199,6 +199,7 @@ function checkType(emitter: Emitter, node: Node, value: string, tangent: string)
   const fits = expected.type === found.type && sameShape(expected.shape, found.shape);
   assert(
     fits,
-    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the tangent of ${expected.type}[${expected.shape}]`,
+    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the tangent of ` +
+      `${expected.type}[${expected.shape}]`,
   );
 }

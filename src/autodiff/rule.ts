@@ -53,7 +53,8 @@ export function differentiableOperator(node: Node): OperatorName {
   if (node.domain === '' && isOperator(node.operator)) return node.operator;
   const operator = node.domain === '' ? node.operator : `${node.domain}.${node.operator}`;
   throw new InputError(
-    `Node "${node.name}" uses the operator ${operator}, which has no gradient rule; train only layers after it, or express it by operators that have one.`,
+    `Node "${node.name}" uses the operator ${operator}, which has no gradient rule; train only layers after ` +
+      'it, or express it by operators that have one.',
   );
 }
 

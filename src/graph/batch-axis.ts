@@ -35,7 +35,8 @@ export function probe(graph: Graph): Probe {
   if (new Set(names(graphs)).size > 1) graphs = probeSizes.map((size) => instantiate(graph, size, { simplify: false }));
   if (new Set(names(graphs)).size > 1) {
     throw new InputError(
-      `Model "${graph.name}" computes something else at another batch size, so that the first dimension of its input is no batch (a sequence's steps, perhaps); export it with the batch first.`,
+      `Model "${graph.name}" computes something else at another batch size, so that the first dimension of its ` +
+        "input is no batch (a sequence's steps, perhaps); export it with the batch first.",
     );
   }
   return {

@@ -44,7 +44,8 @@ export class Emitter {
   /** A small constant under a made-up name; equal constants of up to 16 elements are shared. */
   constant(value: Tensor): string {
     if (value.data.length > 16) return this.initializer(this.fresh('constant'), value);
-    const key = `${value.type}[${value.shape.join(',')}]${Array.from(value.data as ArrayLike<number | bigint>, (x) => (Object.is(x, -0) ? '-0' : String(x))).join(',')}`;
+    const elements = Array.from(value.data as ArrayLike<number | bigint>, (x) => (Object.is(x, -0) ? '-0' : String(x)));
+    const key = `${value.type}[${value.shape.join(',')}]${elements.join(',')}`;
     const known = this.#shared.get(key);
     if (known !== undefined) return known;
     const name = this.initializer(this.fresh('constant'), value);

@@ -80,7 +80,8 @@ export function findHead(graph: Graph): Head {
       ? 'its output is no node’s'
       : `walking back from the output, ${node.operator} ("${node.name}") comes first`;
   throw new InputError(
-    `The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 convolution at its end: ${at}; replace the end of the model before exporting it.`,
+    'The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 ' +
+      `convolution at its end: ${at}; replace the end of the model before exporting it.`,
   );
 }
 
@@ -154,7 +155,8 @@ function whole(graph: Graph, found: Parts & Pick<Head, 'node' | 'reshapes' | 'va
     const readers = graph.nodes.filter((node) => node.inputs.includes(name));
     if (readers.length > 1)
       throw new InputError(
-        `The classifier's weight ${name} is also read by ${readers.find((node) => node !== found.node)?.name}, so --head-classes cannot replace it: replace the end of the model before exporting it.`,
+        `The classifier's weight ${name} is also read by ${readers.find((node) => node !== found.node)?.name}, ` +
+          'so --head-classes cannot replace it: replace the end of the model before exporting it.',
       );
   }
   return { ...found, classCount: weight.shape[weight.classAxis] as number };

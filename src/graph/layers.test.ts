@@ -171,7 +171,8 @@ test('an input or first output without a batch is one clear error', () => {
   assert.throws(
     () => layers(withInput.build([withInput.add(x, withInput.input('shift', 'float32', [4]))])),
     new InputError(
-      'Input "shift" of model "model" has shape [4] without a batch dimension; every input and the first output need one.',
+      'Input "shift" of model "model" has shape [4] without a batch dimension; every input and the first ' +
+        'output need one.',
     ),
   );
   const loss = new GraphBuilder('model');
@@ -181,12 +182,13 @@ test('an input or first output without a batch is one clear error', () => {
   );
 });
 
-test('a first output that does not depend on the inputs is refused, also where it has as many rows as the batch', () => {
+test('a first output independent of the inputs is refused, even with as many rows as the batch', () => {
   const b = new GraphBuilder('model');
   b.input('x', 'float32', ['N', 4]);
   const graph = b.build([b.parameter('w', [2, 3], { kind: 'constant', value: 0 })]);
   const message =
-    'The first output of model "model", "w", is the same for all inputs; export the model with its result as the first output.';
+    'The first output of model "model", "w", is the same for all inputs; export the model with its result as ' +
+    'the first output.';
   assert.throws(() => layers(graph), new InputError(message));
   assert.throws(() => layers({ ...graph, fixedBatch: 2 }), new InputError(message));
 });

@@ -102,7 +102,8 @@ export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): Layer
   const output = defined(model.outputs[0], 'the first output').name;
   if (look.static.graph.initializers.has(output))
     throw new InputError(
-      `The first output of model "${model.name}", "${output}", is the same for all inputs; export the model with its result as the first output.`,
+      `The first output of model "${model.name}", "${output}", is the same for all inputs; export the model ` +
+        'with its result as the first output.',
     );
   cutTensor(output, look, gradients, `Output "${output}"`);
   const starts = chooseStarts(cuts, look.static.graph);
@@ -212,7 +213,8 @@ function cutTensor(name: string, look: Probe, gradients: ReadonlySet<string>, wh
   const axis = batchAxis(name, look);
   if (axis === undefined) {
     throw new InputError(
-      `${what} of model "${look.static.graph.name}" has shape [${shape.join(', ')}] without a batch dimension; every input and the first output need one.`,
+      `${what} of model "${look.static.graph.name}" has shape [${shape.join(', ')}] without a batch dimension; ` +
+        'every input and the first output need one.',
     );
   }
   return {

@@ -26,7 +26,7 @@ function chain(): Graph {
   return emitter.build('chain', [node('Mul', [a, e], 'f')]);
 }
 
-test('values live from the node that makes them to the last that reads them, views as long as what they look at', () => {
+test('values live from the node that computes them to their last reader, storage as long as its views', () => {
   // alive, in floats:  a 10 | a b 20 | a b(c) 20 | a b(c) d 40 | a d e 31 | a e f 21
   assert.deepEqual(memoryUse(chain()), {
     peakBytes: 160,

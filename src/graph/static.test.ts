@@ -313,7 +313,8 @@ test('unsupported operators are named together, with a node and where the list i
   assert.throws(
     () => instantiate(graph, 2),
     new InputError(
-      'Operator NonMaxSuppression (node "encoder") is not supported, nor com.microsoft.Inverse; docs/operators.md lists the operators that are.',
+      'Operator NonMaxSuppression (node "encoder") is not supported, nor com.microsoft.Inverse; ' +
+        'docs/operators.md lists the operators that are.',
     ),
   );
 });

@@ -76,7 +76,8 @@ export function instantiate(graph: Graph, batchSize: number, options: Instantiat
   assert(Number.isSafeInteger(batchSize) && batchSize > 0, `a batch of ${batchSize} samples`);
   if (graph.fixedBatch !== undefined && graph.fixedBatch !== batchSize) {
     throw new InputError(
-      `Model "${graph.name}" was exported for a batch of exactly ${graph.fixedBatch} and cannot run with ${batchSize}; export it with a dynamic batch dimension.`,
+      `Model "${graph.name}" was exported for a batch of exactly ${graph.fixedBatch} and cannot run with ` +
+        `${batchSize}; export it with a dynamic batch dimension.`,
     );
   }
   const sizes = { ...options.dimensions, [batchSymbol]: batchSize };
@@ -127,8 +128,10 @@ export function refuseUnsupported(nodes: readonly Node[]): void {
   if (first === undefined) return;
   const hint = first.domain === '' ? hints[first.operator] : undefined;
   const others = [...new Set(unknown.map(qualifiedName))].filter((other) => other !== qualifiedName(first));
+  const nor = others.length > 0 ? `, nor ${others.join(', ')}` : '';
   throw new InputError(
-    `Operator ${qualifiedName(first)} (node "${first.name}") is not supported${others.length > 0 ? `, nor ${others.join(', ')}` : ''}; ${hint === undefined ? '' : `${hint}; `}${operatorList} lists the operators that are.`,
+    `Operator ${qualifiedName(first)} (node "${first.name}") is not supported${nor}; ` +
+      `${hint === undefined ? '' : `${hint}; `}${operatorList} lists the operators that are.`,
   );
 }
 
@@ -137,7 +140,8 @@ function dimensionSize(input: ValueInfo, dimension: Dimension, sizes: Readonly<R
   const size = Object.hasOwn(sizes, dimension) ? sizes[dimension] : undefined;
   if (size === undefined) {
     throw new InputError(
-      `Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the batch may stay open).`,
+      `Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the ` +
+        'batch may stay open).',
     );
   }
   if (!Number.isSafeInteger(size) || size < 1)
@@ -300,7 +304,8 @@ export class TypeWalk {
 function checkSize(node: Node, output: string, type: ValueType): ValueType {
   if (elementCount(type.shape) > elementLimit) {
     throw new InputError(
-      `Node "${node.name}" (${node.operator}) makes "${output}" of shape [${type.shape.join(', ')}], which no memory holds.`,
+      `Node "${node.name}" (${node.operator}) makes "${output}" of shape [${type.shape.join(', ')}], which no ` +
+        'memory holds.',
     );
   }
   return type;

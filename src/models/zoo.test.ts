@@ -149,7 +149,9 @@ describe('names', () => {
 
 describe('errors', () => {
   const messages: Readonly<Record<string, string>> = {
-    'resnet-34': `There is no built-in model "resnet-34" (there are: ${zoo.map(({ name }) => name).join(', ')}); give the path of an .onnx file.`,
+    'resnet-34':
+      `There is no built-in model "resnet-34" (there are: ${zoo.map(({ name }) => name).join(', ')}); ` +
+      'give the path of an .onnx file.',
     'resnet-18:size=32':
       'The built-in model resnet-18 has no option "size=32"; it takes input=…, channels=…, classes=….',
     'resnet-18:input': 'The built-in model resnet-18 has no option "input"; it takes input=…, channels=…, classes=….',

@@ -189,7 +189,8 @@ export function buildModel(spec: string, options: BuildOptions = {}): BuiltModel
   const entry = name === undefined ? undefined : entries.get(name);
   if (name === undefined || entry === undefined) {
     throw new InputError(
-      `There is no built-in model "${parts.name}" (there are: ${[...entries.keys()].join(', ')}); give the path of an .onnx file.`,
+      `There is no built-in model "${parts.name}" (there are: ${[...entries.keys()].join(', ')}); give the ` +
+        'path of an .onnx file.',
     );
   }
   const chosen = resolveOptions(name, entry, parts.options, given);
@@ -217,7 +218,8 @@ function resolveOptions(
   const chosen = { ...everyOption, ...defaults, ...parseOptions(name, text, names), ...written };
   if (chosen.input % multipleOf !== 0) {
     throw new InputError(
-      `The option input of the built-in model ${name} is ${chosen.input}; it must be a multiple of ${multipleOf}, the side of a patch.`,
+      `The option input of the built-in model ${name} is ${chosen.input}; it must be a multiple of ` +
+        `${multipleOf}, the side of a patch.`,
     );
   }
   return chosen;

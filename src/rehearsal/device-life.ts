@@ -3,7 +3,6 @@
 import { defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
 import type { MeasuredProfile } from '../runtime/device/measure/profiler.ts';
-import type { ProcessMeters } from '../runtime/host/process-meters.ts';
 import { type Served, serveToTheEnd } from '../runtime/host/serve.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
@@ -14,14 +13,6 @@ import { ExactStage } from './exact-stage.ts';
 import { coordinatorName } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { crashed, type Device, exitProcess, startProcess, type World } from './world.ts';
-
-const noMeters: ProcessMeters = {
-  start: () => {},
-  stop: () => {},
-  eventLoopDelayP99Ms: () => 0,
-  eventLoopDelayMaxMs: () => 0,
-  residentBytes: () => 0,
-};
 
 /** Starts a device that is not there, or not any more. */
 export function startDevice(world: World, name: string): void {
@@ -89,7 +80,6 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
     clock: process.clock,
     engine,
     leave: signal,
-    meters: noMeters,
     profileCache: { read: async () => profileOf(world, device), write: async () => {} },
     createNetwork: async (_name, _token, onLink) => peerNetwork(world, process, onLink),
     createStage: async (options) => {

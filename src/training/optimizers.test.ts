@@ -169,7 +169,7 @@ test('accumulateGraph adds gradients to their sums', async () => {
   await engine.close();
 });
 
-test('withSums adds gradients to their sums where they are made, and one that is an input too; other outputs stay', async () => {
+test('withSums adds gradients to their sums where they are computed, even one that is an input', async () => {
   const engine = createReferenceEngine();
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [2]);

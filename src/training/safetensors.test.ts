@@ -24,7 +24,8 @@ const read = (bytes: Uint8Array): ReadonlyMap<string, Tensor> => readSafetensors
 
 test('a file as other tools write it is read', () => {
   const header =
-    '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[1,9]},"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}';
+    '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[1,9]},' +
+    '"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}';
   const { tensors, metadata } = readSafetensors({
     name: 'w',
     bytes: file(header, [7, 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]),
@@ -63,7 +64,8 @@ test('the written file: header padded to 8 bytes, wide elements first, then by n
   ]);
   const bytes = join(writeSafetensors(tensors, new Map([['k "1"', 'v']])));
   const header =
-    '{"__metadata__":{"k \\"1\\"":"v"},"w":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},' +
+    '{"__metadata__":{"k \\"1\\"":"v"},"w":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},' +
+    '"a":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},' +
     '"z":{"dtype":"F32","shape":[1],"data_offsets":[12,16]},"b":{"dtype":"U8","shape":[3],"data_offsets":[16,19]}}';
   const padded = header.padEnd(Math.ceil(header.length / 8) * 8);
   const data = [0, 0, 0, 0, 0, 0, 0xe0, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x80, 0x3f, 1, 2, 3];

@@ -56,9 +56,8 @@ export function writeSafetensors(
   for (const [name, { type, shape, data }] of sorted) {
     assert(name !== '__metadata__', 'a tensor is named __metadata__');
     const end = offset + data.byteLength;
-    entries.push(
-      `${JSON.stringify(name)}:{"dtype":"${dtypes[type]}","shape":[${shape.join(',')}],"data_offsets":[${offset},${end}]}`,
-    );
+    const layout = `"dtype":"${dtypes[type]}","shape":[${shape.join(',')}],"data_offsets":[${offset},${end}]`;
+    entries.push(`${JSON.stringify(name)}:{${layout}}`);
     offset = end;
   }
   const text = new TextEncoder().encode(`{${entries.join(',')}}`);
@@ -95,7 +94,8 @@ export function readSafetensors(file: Source): Safetensors {
       throw wrong(
         source,
         dataStart + offset,
-        `the tensor ${shownName(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`,
+        `the tensor ${shownName(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or ` +
+          'leave a hole',
       );
     if (end > bytes.length - dataStart)
       throw wrong(source, bytes.length, `the file ends inside the tensor ${shownName(name)}`);
@@ -157,7 +157,8 @@ function readEntry(source: Source, name: string, value: unknown): Entry {
   const type = typesByDtype.get(dtype);
   if (type === undefined)
     throw new InputError(
-      `${source.name} holds the tensor ${shownName(name)} of type ${dtype.slice(0, 20)}, which is not supported; convert it to F32.`,
+      `${source.name} holds the tensor ${shownName(name)} of type ${dtype.slice(0, 20)}, which is not ` +
+        'supported; convert it to F32.',
     );
   const [start, end] = offsets as [number, number];
   const expected = safeProduct(shape, elementBytes(type));

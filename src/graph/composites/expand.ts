@@ -116,12 +116,11 @@ function checkInputs(
     if (type === undefined) return;
     const [least, most] = ranks[index] ?? [0, Number.POSITIVE_INFINITY];
     const { length } = type.shape;
-    check(
-      length >= least && length <= most,
-      node,
-      () =>
-        `wants ${least === most ? least : most === Number.POSITIVE_INFINITY ? `at least ${least}` : `${least} to ${most}`} dimensions in input "${node.inputs[index]}", not ${typeText(type)}`,
-    );
+    check(length >= least && length <= most, node, () => {
+      const wanted =
+        least === most ? least : most === Number.POSITIVE_INFINITY ? `at least ${least}` : `${least} to ${most}`;
+      return `wants ${wanted} dimensions in input "${node.inputs[index]}", not ${typeText(type)}`;
+    });
     const same = otherTypes.includes(index) || otherTypes.includes(0) || type.type === first?.type;
     check(same, node, () => `mixes element types: ${first && typeText(first)} and ${typeText(type)}; add a Cast`);
   });
@@ -154,7 +153,8 @@ function checkNode(node: Node, { inputs: [least, most], attributes = {} }: Compo
       type,
       node,
       () =>
-        `has the attribute "${name}", which is not supported (known are ${Object.keys(attributes).join(', ') || 'none'})`,
+        `has the attribute "${name}", which is not supported (known are ` +
+        `${Object.keys(attributes).join(', ') || 'none'})`,
     );
     check(
       attribute.type === type,

@@ -210,7 +210,8 @@ function columnsToImage(w: Writer): readonly string[] {
     rows % taps === 0 && room.every((size) => size >= 0) && product(places) === w.shape(x)[2],
     w.node,
     () =>
-      `has columns of shape [${w.shape(x).join(', ')}] for windows of [${kernel.join(', ')}] at [${places.join(', ')}] places`,
+      `has columns of shape [${w.shape(x).join(', ')}] for windows of [${kernel.join(', ')}] at ` +
+      `[${places.join(', ')}] places`,
   );
   const unit = new Float64Array(rows * taps);
   for (let row = 0; row < rows; row++) unit[row * taps + (row % taps)] = 1;

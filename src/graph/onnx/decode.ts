@@ -163,7 +163,8 @@ function checkNames(graph: GraphProto): void {
       // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for.
       if (name.length > nameLengthLimit || /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/.test(name)) {
         throw new InputError(
-          `A name in the model is ${name.length} characters long or has control characters in it, so the file is damaged; export or copy it again.`,
+          `A name in the model is ${name.length} characters long or has control characters in it, so the file ` +
+            'is damaged; export or copy it again.',
         );
       }
     }
@@ -209,7 +210,8 @@ function decodeNode(proto: NodeProto, name: string): Node {
     if (value !== undefined) attributes[attribute.name] = value;
     else if (known)
       throw new InputError(
-        `Attribute "${attribute.name}" of node "${name}" (${proto.opType}) has a type that this operator does not take.`,
+        `Attribute "${attribute.name}" of node "${name}" (${proto.opType}) has a type that this operator does ` +
+          'not take.',
       );
   }
   return {

@@ -48,7 +48,8 @@ function loaded(tensor: TensorProto, load: ExternalLoader | undefined): TensorPr
   }
   if (load === undefined) {
     throw new InputError(
-      `${what} is kept outside the model, in "${file}"; save the model with its weights inside (save_as_external_data=False).`,
+      `${what} is kept outside the model, in "${file}"; save the model with its weights inside ` +
+        '(save_as_external_data=False).',
     );
   }
   const number = (key: string): number | undefined => {

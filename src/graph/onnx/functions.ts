@@ -64,7 +64,8 @@ class Inliner {
   #checkLimits(depth: number): void {
     if (depth > depthLimit || this.#nodeCount > nodeLimit) {
       throw new InputError(
-        `The model's functions call each other more than ${depthLimit} deep or make more than ${nodeLimit} nodes; export it without functions.`,
+        `The model's functions call each other more than ${depthLimit} deep or make more than ${nodeLimit} ` +
+          'nodes; export it without functions.',
       );
     }
   }
@@ -75,7 +76,8 @@ class Inliner {
     const [own, whole] = [version(opsetImport), version(this.#model.opsetImport)];
     if (own !== undefined && own !== whole) {
       throw new InputError(
-        `Function "${name}" of the model uses version ${own} of the ONNX operators and the model ${whole}; export it without functions.`,
+        `Function "${name}" of the model uses version ${own} of the ONNX operators and the model ${whole}; ` +
+          'export it without functions.',
       );
     }
   }

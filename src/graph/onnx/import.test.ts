@@ -277,7 +277,8 @@ test('external weights: refused without a loader, read with one, and inside of t
   assert.throws(() => importModel(outside), {
     name: 'InputError',
     message:
-      'Initializer "fc.weight" is kept outside the model, in "weights.bin"; save the model with its weights inside (save_as_external_data=False).',
+      'Initializer "fc.weight" is kept outside the model, in "weights.bin"; save the model with its weights ' +
+      'inside (save_as_external_data=False).',
   });
   const asked: unknown[] = [];
   const imported = importModel(outside, {

@@ -58,7 +58,8 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const opset = opsetOf(parsed);
   if (!(opset >= oldestOpset && opset <= newestOpset)) {
     throw new InputError(
-      `The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`,
+      `The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ` +
+        `${newestOpset}; export it with another opset_version.`,
     );
   }
   const prepared = prepare(parsed, options);
@@ -193,7 +194,8 @@ function openBatch(graph: Graph, notes: string[]): Graph {
   notes.push(
     opened.fixedBatch === undefined
       ? `The model was exported for batches of ${size}; it is used with any batch size.`
-      : `The model was exported for batches of ${size} and works with no other size; export it with a dynamic batch dimension for more freedom.`,
+      : `The model was exported for batches of ${size} and works with no other size; ` +
+          'export it with a dynamic batch dimension for more freedom.',
   );
   return opened;
 }

@@ -53,7 +53,7 @@ test('what the exporter declares counts; of what it computed ahead, weights by p
   assert.deepEqual(graph.parameters, ['w', 'shift', 'val_3', 'embedding_1']);
 });
 
-test('where nothing is declared, names from the source are weights anywhere, made-up names only in a weight position', () => {
+test('without declarations, source names are weights anywhere, made-up names only in a weight position', () => {
   assert.deepEqual(importModel(model({})).graph.parameters, [
     'w',
     'shift',
@@ -64,7 +64,7 @@ test('where nothing is declared, names from the source are weights anywhere, mad
   ]);
 });
 
-test('vectors with made-up names count where they scale or shift what weights have made; neutral scales of a normalization do not', () => {
+test('vectors with made-up names are weights if they scale or shift results of weights; neutral scales are not', () => {
   const image: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2, 3, 3] };
   const nodes = [
     { operator: 'Sub', inputs: ['x', 'onnx::Sub_1'], outputs: ['shifted'] },

@@ -120,7 +120,7 @@ test('a 1x1 convolution before the last pool, and a weight that is turned on its
   assert.deepEqual(shapes(replaceHead(importModel(turned), 9, 0).model.graph), [[2, 9], 'w 9 4']);
 });
 
-test('a model without a classifier at its end, or with one that serves something else, is refused in one sentence', () => {
+test('a model without a classifier at its end, or with one used elsewhere, is refused in one sentence', () => {
   const refused = (
     nodes: Parameters<typeof onnxModel>[0]['nodes'],
     initializers: Record<string, Tensor>,
@@ -144,7 +144,7 @@ test('a model without a classifier at its end, or with one that serves something
       },
     ],
     { w: filled([3, 4, 2, 2]) },
-    /^The model has no classifier that --head-classes could replace, .*: walking back from the output, Conv \("conv"\) comes first; replace the end/,
+    /^The model has no classifier that --head-classes could .*: walking back from the output, Conv \("conv"\) comes first;/,
     image,
   );
   refused(

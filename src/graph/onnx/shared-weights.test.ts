@@ -22,7 +22,8 @@ test('a matrix that two layers read is one weight, and the user is told what it 
   );
   assert.deepEqual(graph.parameters, ['layers.0.w', 'v']);
   assert.deepEqual(notes, [
-    'Weight "layers.0.w" is used by 2 nodes and trained as one; if these are layers that only began equal, export the model in training mode.',
+    'Weight "layers.0.w" is used by 2 nodes and trained as one; if these are layers that only began equal, ' +
+      'export the model in training mode.',
   ]);
 });
 

@@ -39,7 +39,10 @@ export function sharedWeightsNote(
   const [name, count] = shared[0] ?? [];
   if (name === undefined) return undefined;
   const others = shared.length === 1 ? '' : ` (and ${shared.length - 1} more like it)`;
-  return `Weight "${name}"${others} is used by ${count} nodes and trained as one; if these are layers that only began equal, export the model in training mode.`;
+  return (
+    `Weight "${name}"${others} is used by ${count} nodes and trained as one; ` +
+    'if these are layers that only began equal, export the model in training mode.'
+  );
 }
 
 function isMatrix(value: Tensor | undefined): boolean {

@@ -90,7 +90,8 @@ export function decodeTensor(proto: TensorProto, what: string): Tensor {
   const stored = isHalf(proto.dataType) ? 2 : elementBytes(type);
   if (bytes.length !== count * stored) {
     throw new InputError(
-      `${what} of shape [${shape.join(', ')}] needs ${count * stored} bytes but has ${bytes.length}; the file may be cut off.`,
+      `${what} of shape [${shape.join(', ')}] needs ${count * stored} bytes but has ${bytes.length}; the file ` +
+        'may be cut off.',
     );
   }
   if (isHalf(proto.dataType)) return wrap('float32', shape, widen(viewBytes('uint16', bytes.slice()), proto.dataType));

@@ -90,7 +90,7 @@ test('running statistics and biases that share their zeros are apart, too', () =
   assert.equal(new Set(graph.nodes.flatMap(({ inputs }) => inputs.slice(1))).size, 8);
 });
 
-test('layer scales of the shape [C, 1, 1] are apart; so are logarithms of scales that are cut off and read for their type', () => {
+test('layer scales of shape [C, 1, 1] are separate; so are clipped logarithms of scales read for their type', () => {
   const image: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2, 3, 3] };
   const scale = tensor('float32', [2, 1, 1], [1e-6, 1e-6]);
   const nodes = [

@@ -261,7 +261,9 @@ test('opsets outside of what is known are refused', () => {
   for (const opset of [6, 29, 2 ** 40]) {
     assert.throws(() => importModel(bytes(opset)), {
       name: 'InputError',
-      message: `The model uses version ${opset} of the ONNX operators, and Asteroid reads 7 to 28; export it with another opset_version.`,
+      message:
+        `The model uses version ${opset} of the ONNX operators, and Asteroid reads 7 to 28; export it with ` +
+        'another opset_version.',
     });
   }
 });

@@ -153,7 +153,8 @@ function scalarConstant(node: Node, inputs: Inputs<ValueType>, constants: Inputs
     constant,
     node,
     () =>
-      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`,
+      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute ` +
+      'it from constants and shapes',
   );
   return Number(constant.data[0]);
 }

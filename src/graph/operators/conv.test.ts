@@ -151,7 +151,8 @@ test('convolutions name the shapes that do not fit', () => {
   const x = count([1, 3, 4, 4]);
   assert.equal(
     operatorProblem('Conv', [x, count([8, 4, 3, 3])]),
-    `Node "node" (Conv) has weights [8, 4, 3, 3] for an input [1, 3, 4, 4] with group = 1; the weights' second dimension must be 3.`,
+    'Node "node" (Conv) has weights [8, 4, 3, 3] for an input [1, 3, 4, 4] with group = 1; ' +
+      "the weights' second dimension must be 3.",
   );
   assert.equal(
     operatorProblem('Conv', [x, count([8, 3, 5, 5])]),

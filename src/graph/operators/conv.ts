@@ -29,7 +29,8 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
         w.shape[1] === (x.shape[1] as number) / groups,
         node,
         () =>
-          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} with group = ${groups}; the weights' second dimension must be ${(x.shape[1] as number) / groups}`,
+          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} with group = ${groups}; the ` +
+          `weights' second dimension must be ${(x.shape[1] as number) / groups}`,
       );
       check(
         (w.shape[0] as number) % groups === 0,
@@ -56,7 +57,8 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
         w.shape[0] === x.shape[1],
         node,
         () =>
-          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ${x.shape[1]}`,
+          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ` +
+          `${x.shape[1]}`,
       );
       const channels = (w.shape[1] as number) * groups;
       checkBias(node, inputs[2], channels);
@@ -177,7 +179,8 @@ function checkCovering(
     size.every((length, axis) => length - (covered[axis] as number) < (strides[axis] as number)),
     node,
     () =>
-      `leaves a whole stride of its output ${shapeText(size)} uncovered by its windows, which reach ${shapeText(covered)}; the strides are ${shapeText(strides)}`,
+      `leaves a whole stride of its output ${shapeText(size)} uncovered by its windows, which reach ` +
+      `${shapeText(covered)}; the strides are ${shapeText(strides)}`,
   );
 }
 

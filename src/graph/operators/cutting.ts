@@ -131,7 +131,8 @@ function sliceRanges(
     agree,
     node,
     () =>
-      `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they must be as many`,
+      `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they ` +
+      'must be as many',
   );
   return shape.map((dimension, axis) => {
     const position = axes.indexOf(axis);

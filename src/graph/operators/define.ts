@@ -67,7 +67,8 @@ export function define(specification: Specification): OperatorDefinition {
           output.data.length === elementCount(type.shape);
         assert(
           fits,
-          `${node.operator} promised ${typeText(type)} and returned ${typeText(output)} with ${output.data.length} elements`,
+          `${node.operator} promised ${typeText(type)} and returned ${typeText(output)} with ` +
+            `${output.data.length} elements`,
         );
       });
       return outputs;
@@ -134,7 +135,8 @@ export function constantIntegers(
     constant,
     node,
     () =>
-      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`,
+      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute ` +
+      'it from constants and shapes',
   );
   check(
     constant.shape.length <= 1,
@@ -157,12 +159,10 @@ function checkCounts(
     check(node.inputs[index], node, () => `lacks input ${index}; the operator needs at least ${leastInputs} inputs`);
   }
   const outputs = node.outputs.length;
-  check(
-    outputs >= leastOutputs && outputs <= mostOutputs,
-    node,
-    () =>
-      `has ${outputs} outputs where the operator has ${leastOutputs === mostOutputs ? leastOutputs : `${leastOutputs} to ${mostOutputs}`}`,
-  );
+  check(outputs >= leastOutputs && outputs <= mostOutputs, node, () => {
+    const known = leastOutputs === mostOutputs ? leastOutputs : `${leastOutputs} to ${mostOutputs}`;
+    return `has ${outputs} outputs where the operator has ${known}`;
+  });
 }
 
 function checkAttributes(node: Node, known: Readonly<Record<string, Attribute['type']>>): void {
@@ -173,7 +173,8 @@ function checkAttributes(node: Node, known: Readonly<Record<string, Attribute['t
       type,
       node,
       () =>
-        `has the attribute "${name}", which the operator does not know at opset 21 (it knows ${names === '' ? 'none' : names})`,
+        `has the attribute "${name}", which the operator does not know at opset 21 (it knows ` +
+        `${names === '' ? 'none' : names})`,
     );
     check(
       attribute.type === type,

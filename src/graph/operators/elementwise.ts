@@ -169,7 +169,8 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
         broadcastsTo(slope.shape, x.shape),
         node,
         () =>
-          `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ${shapeText(x.shape)}`,
+          `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ` +
+          `${shapeText(x.shape)}`,
       );
       return [typeOf(x)];
     },

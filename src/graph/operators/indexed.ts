@@ -109,7 +109,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
         known,
         node,
         () =>
-          `needs the value of its input "${node.inputs[0]}" before running, because the size of its result depends on it`,
+          `needs the value of its input "${node.inputs[0]}" before running, because the size of its result ` +
+          'depends on it',
       );
       return [{ type: 'int64', shape: [Math.max(1, x.shape.length), nonZeroPlaces(known).length] }];
     },
@@ -158,7 +159,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
         sameShape(indices.shape, updates.shape),
         node,
         () =>
-          `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they must be equal`,
+          `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they ` +
+          'must be equal',
       );
       reducer(node, data.type);
       return [{ type: data.type, shape: data.shape }];
@@ -245,7 +247,8 @@ function checkElementIndices(node: Node, data: readonly number[], indices: reado
     fits,
     node,
     () =>
-      `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must not be larger`,
+      `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must ` +
+      'not be larger',
   );
 }
 

@@ -293,7 +293,8 @@ function concatenated(node: Node, inputs: Inputs<ValueType>): ValueType {
       fits,
       node,
       () =>
-        `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must be equal`,
+        `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must ` +
+        'be equal',
     );
     length += input.shape[axis] as number;
   }

@@ -80,7 +80,8 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
       if (training && ratio !== 0)
         fail(
           node,
-          `drops elements at random (training_mode with ratio ${ratio}), which has no defined value; give it an explicit mask by Mul`,
+          `drops elements at random (training_mode with ratio ${ratio}), which has no defined value; give it ` +
+            'an explicit mask by Mul',
         );
       return [x, store('bool', x.shape, new Float64Array(x.data.length).fill(1))];
     },
@@ -136,7 +137,8 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
           !input || broadcastsTo(input.shape, shape),
           node,
           () =>
-            `has a scale or bias of shape ${input && shapeText(input.shape)}, which does not broadcast to its input's ${shapeText(shape)}`,
+            `has a scale or bias of shape ${input && shapeText(input.shape)}, which does not broadcast to its ` +
+            `input's ${shapeText(shape)}`,
         );
       }
       const statistics: ValueType = {

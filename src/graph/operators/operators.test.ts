@@ -15,7 +15,7 @@ import type { OperatorName } from './names.ts';
 const seed = 20261121;
 
 for (const operator of Object.keys(operators) as OperatorName[]) {
-  test(`${operator}: the inferred type, from the declared constants alone, is the value's; inputs stay unchanged`, () => {
+  test(`${operator}: the type inferred from the declared constants is the value's; inputs stay unchanged`, () => {
     const { infer, evaluate, constantInputs } = operators[operator];
     const property = fc.property(fc.integer(), (word) => {
       const { node, inputs } = operatorCase(operator, word);

@@ -67,7 +67,8 @@ function poolWindow(node: Node, x: ValueType): Window {
     smaller,
     node,
     () =>
-      `pads by ${shapeText([...begin, ...end])}, as much as its kernel ${shapeText(kernel)} or more; a window would see nothing but padding`,
+      `pads by ${shapeText([...begin, ...end])}, as much as its kernel ${shapeText(kernel)} or more; a window ` +
+      'would see nothing but padding',
   );
   return windowOf(node, x.shape.slice(2), kernel, intAttribute(node, 'ceil_mode', 0) !== 0);
 }

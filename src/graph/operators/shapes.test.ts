@@ -104,7 +104,8 @@ test('Reshape needs its target before running', () => {
   assert.throws(() => operators.Reshape.infer(node, [x, int64s([2])], []), {
     name: 'InputError',
     message:
-      'Node "node" (Reshape) needs the value of its input "x1" before running; make it an initializer or compute it from constants and shapes.',
+      'Node "node" (Reshape) needs the value of its input "x1" before running; make it an initializer or ' +
+      'compute it from constants and shapes.',
   });
 });
 

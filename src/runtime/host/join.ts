@@ -12,11 +12,14 @@ import { protocolVersion } from '../../transport/handshake.ts';
 import { connect } from '../../transport/node/websocket.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import type { ProfileCache } from '../device/measure/profiler.ts';
-import { runWorker, type WorkerEnd, type WorkerOptions } from '../worker/worker.ts';
+import type { WorkerEnd, WorkerOptions } from '../worker/options.ts';
+import { runWorker } from '../worker/worker.ts';
 import { addressTowards, createPeerNetwork } from './network.ts';
+import { processMeters } from './process-meters.ts';
 import type { DeviceStore } from './security/device-store.ts';
 import { enrol } from './security/enrolment.ts';
 import { type Served, serveToTheEnd } from './serve.ts';
+import { StagesAhead } from './stages-ahead.ts';
 
 export interface JoinOptions {
   readonly url: string;
@@ -135,18 +138,23 @@ async function serve(
     cancel = clock.after(drainMs, () => void link.close('the worker was stopped by its owner'));
   };
   signal.addEventListener('abort', leave, { once: true });
+  const memoryBytes = memoryMiB * 2 ** 20;
+  const { stageStore } = options;
   const end = await runWorker({
     name: welcome.name,
     coordinator: link,
     clock,
     engine,
     leave: signal,
-    memoryBytes: memoryMiB * 2 ** 20,
+    memoryBytes,
+    meters: processMeters(),
     ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
     ...(options.startProfile === undefined ? {} : { startProfile: options.startProfile }),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
-    ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),
+    ...(stageStore === undefined
+      ? {}
+      : { stageStore, stagesAhead: new StagesAhead({ engine, store: stageStore, memoryBytes }) }),
   });
   signal.removeEventListener('abort', leave);
   cancel();

@@ -8,7 +8,8 @@ import { InputError, RunError } from '../../errors.ts';
 import { model as message, modelBytes } from '../../testing/lone-worker.ts';
 import { profileLayers } from '../device/measure/profiler.ts';
 import { modelOf } from '../worker/model.ts';
-import { type ProfileJob, startProfile } from './profile-apart.ts';
+import type { ProfileJob } from '../worker/options.ts';
+import { startProfile } from './profile-apart.ts';
 
 const timeout = 60_000;
 const graph = modelBytes.data as Uint8Array;

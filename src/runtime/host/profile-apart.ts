@@ -9,17 +9,7 @@ import { type Failure, fromFailure } from '../../engine/node/compute-thread-mess
 import type { WorkClockOptions } from '../../engine/node/work-clock.ts';
 import { RunError } from '../../errors.ts';
 import type { MeasuredProfile } from '../device/measure/profiler.ts';
-import type { ModelMessage } from '../protocol/messages.ts';
-
-/** What is measured. */
-export interface ProfileJob {
-  readonly message: ModelMessage;
-  /** The graph, as the coordinator sent it. */
-  readonly graph: Uint8Array;
-  readonly batchSizes: readonly number[];
-  /** What trials may use. */
-  readonly memoryBytes: number | undefined;
-}
+import type { ProfileJob, ProfileProcess } from '../worker/options.ts';
 
 /** An engine like the worker's own, and with how many others it shares the machine. */
 export type ProfiledEngine = ComputeThreadOptions & Pick<WorkClockOptions, 'workerCount'>;
@@ -34,14 +24,6 @@ export type ProfileReply =
   | { readonly done: number; readonly total: number }
   | { readonly profile: MeasuredProfile }
   | { readonly failure: Failure };
-
-/** Measuring that goes on. */
-export interface ProfileProcess {
-  /** Rejects with InputError or RunError where the model cannot be measured. */
-  readonly profile: Promise<MeasuredProfile>;
-  /** Ends it, done or not. */
-  end(): void;
-}
 
 /** Starts measuring on an engine of the same kind as the worker's own. */
 export function startProfile(

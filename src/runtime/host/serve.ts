@@ -3,7 +3,7 @@
 
 import type { Clock } from '../../clock.ts';
 import { RunError } from '../../errors.ts';
-import type { WorkerEnd } from '../worker/worker.ts';
+import type { WorkerEnd } from '../worker/options.ts';
 
 /** One time with the coordinator. `lost`: the link broke, and nobody had ended the run. */
 export interface Served {

@@ -93,6 +93,7 @@ test('a worker that hears of a layout that may come keeps the very bytes that co
   });
   const end = runWorker({
     ...{ name: 'a', coordinator: link, clock: systemClock, engine, stageStore: store },
+    stagesAhead: new StagesAhead({ engine, store, memoryBytes: undefined }),
     createNetwork: async () => ({
       url: 'memory://a',
       connect: () => Promise.reject(new Error('nobody calls')),

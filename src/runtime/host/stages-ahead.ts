@@ -12,6 +12,7 @@ import { compiledOptions } from '../device/create-stage.ts';
 import { stageKey } from '../device/stage-key.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
 import { type Model, stageOptionsOf } from '../worker/model.ts';
+import type { StagePreparer } from '../worker/options.ts';
 
 /**
  * What the thread is given. It answers with the pieces of the bundle (stage-bundle.ts), or ends without a word where
@@ -47,7 +48,7 @@ const leastSpareBytes = 2 ** 28;
 const leastSessionSpareBytes = 2 ** 30;
 
 /** Prepares stages in the order in which they were added. */
-export class StagesAhead {
+export class StagesAhead implements StagePreparer {
   readonly #options: StagesAheadOptions;
   /** Settles, and never rejects, when all stages so far are done. */
   #done: Promise<void> = Promise.resolve();

@@ -3,7 +3,9 @@
 // simpler one.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { mean, median } from '../../statistics.ts';
+import { knowsLinks, withLinkCosts } from '../../cluster/overhead.ts';
+import { combinedTimes } from '../../cluster/times.ts';
+import { mean, median, middle } from '../../statistics.ts';
 import type { DeviceFacts } from '../coordinator/options.ts';
 import type { LinkMeasurement } from '../protocol/messages.ts';
 
@@ -60,41 +62,16 @@ function totalMs({ times: { forwardMs, backwardMs } }: Measured): number {
   return sum([...(forwardMs.at(-1) ?? []), ...(backwardMs.at(-1) ?? [])]);
 }
 
-type Table = readonly (readonly number[])[];
-
 /**
  * The middle of each entry, and of each row's sum: noise makes times longer, seldom shorter, and the middles of many
- * entries add up to less than devices take. Tables that not all have are left out.
+ * entries add up to less than devices take. Fields that not all have are left out.
  */
 function together(all: readonly DeviceTimes[]): DeviceTimes {
-  const table = (tables: readonly Table[]): Table =>
-    (tables[0] ?? []).map((row, size) => {
-      const middles = row.map((_, layer) => middle(tables.map((one) => one[size]?.[layer] ?? 0)));
-      const [expected, found] = [middle(tables.map((one) => sum(one[size] ?? []))), sum(middles)];
-      return found === 0 ? middles : middles.map((ms) => (ms * expected) / found);
-    });
-  const optional = (tables: readonly (Table | undefined)[]): Table | undefined => {
-    const present = tables.filter((one) => one !== undefined);
-    return present.length === tables.length ? table(present) : undefined;
-  };
-  const backwardInputMs = optional(all.map((times) => times.backwardInputMs));
-  const backwardWeightMs = optional(all.map((times) => times.backwardWeightMs));
-  const stepMs = optional(all.map((times) => times.stepMs));
-  const updateMs = optional(all.map((times) => times.updateMs && [times.updateMs]))?.[0];
-  const single = (key: 'callMs' | 'passMs'): Partial<DeviceTimes> => {
-    const ms = optional(all.map(({ [key]: value }) => (value === undefined ? undefined : [[value]])))?.[0]?.[0];
-    return ms === undefined ? {} : { [key]: ms };
-  };
-  return {
-    forwardMs: table(all.map(({ forwardMs }) => forwardMs)),
-    backwardMs: table(all.map(({ backwardMs }) => backwardMs)),
-    ...(backwardInputMs === undefined ? {} : { backwardInputMs }),
-    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs }),
-    ...(stepMs === undefined ? {} : { stepMs }),
-    ...(updateMs === undefined ? {} : { updateMs }),
-    ...single('callMs'),
-    ...single('passMs'),
-  };
+  return combinedTimes(all, (rows) => {
+    const middles = (rows[0] ?? []).map((_, layer) => middle(rows.map((row) => row[layer] ?? 0)));
+    const [expected, found] = [middle(rows.map(sum)), sum(middles)];
+    return found === 0 ? middles : middles.map((ms) => (ms * expected) / found);
+  });
 }
 
 function note(into: Map<string, number[]>, device: string, ms: number | undefined): void {
@@ -202,13 +179,6 @@ export function wireMbps(
 }
 
 /**
- * What a frame costs besides its bytes, in passes: both wake the main thread, which does something short. Rounds of
- * devices of an eighth and a third of a core say 1.2 to 1.6 (bench/results/2026-11-27-reducing.md). Measured by small
- * frames after pauses, it was up to twice as much in one lab as in the next.
- */
-const passesPerFrame = 1.3;
-
-/**
  * The times with what links cost, but for those that say it already: training corrected them. Devices that share an
  * object share the middle of their costs. `costs`: see handlingByDevice; `reducing`: see reducingByTimes.
  */
@@ -219,30 +189,18 @@ export function withHandling(
 ): ReadonlyMap<string, DeviceTimes> {
   const sharers = new Map<DeviceTimes, number[]>();
   for (const [device, of] of times) {
-    const perMiB = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
+    const perMiB = knowsLinks(of) ? undefined : costs.get(device);
     if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), perMiB]);
   }
-  const withCosts = (of: DeviceTimes, perMiB: readonly number[]): DeviceTimes => {
-    const reducingMsPerMiB = reducing.get(of);
-    return {
-      ...of,
-      handlingMsPerMiB: middle(perMiB),
-      ...(reducingMsPerMiB === undefined ? {} : { reducingMsPerMiB }),
-      ...(of.passMs === undefined ? {} : { frameMs: passesPerFrame * of.passMs }),
-    };
-  };
-  const found = new Map([...sharers].map(([of, perMiB]) => [of, withCosts(of, perMiB)] as const));
+  const found = new Map(
+    [...sharers].map(([of, perMiB]) => [
+      of,
+      withLinkCosts(of, { transferMsPerMiB: middle(perMiB), reduceMsPerMiB: reducing.get(of) }),
+    ]),
+  );
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
 }
 
 function sum(values: readonly number[]): number {
   return values.reduce((total, value) => total + value, 0);
-}
-
-/** The middle value, or the mean of the two in the middle. */
-function middle(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  const half = sorted.length >> 1;
-  const upper = sorted[half] ?? 0;
-  return sorted.length % 2 === 1 ? upper : (upper + (sorted[half - 1] ?? 0)) / 2;
 }

@@ -21,7 +21,7 @@ import { CopyPace } from './copy-pace.ts';
 import { DriftWatch } from './drift.ts';
 import { handlingByDevice, reducingByTimes, timesByKind, wireMbps, withHandling } from './kinds.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
-import { filterBytes, runtimeBytes, trainingMiB } from './memory-need.ts';
+import { filterBytes, trainingMiB, withRuntimeBytes } from './memory-need.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
 import { Reserve } from './reserve.ts';
 
@@ -458,7 +458,7 @@ export class LayoutPlanner {
       labelBytes: cutBytes([label]),
       layers: (layers as readonly LayerProfile[]).map((layer, index) => {
         const filters = filterBytes(sequence, defined(sequence.layers[index], layer.name));
-        return { ...layer, runtimeBytes: runtimeBytes({ ...layer, filterBytes: filters }, training) };
+        return withRuntimeBytes(layer, filters, training);
       }),
       batchSizes: machine.batchSizesToProfile,
       devices: Object.fromEntries(this.#times(devices)),

@@ -25,7 +25,8 @@
 // (layers that change their owner); `replica` frames, then replica-end (a copy).
 
 import { z } from 'zod';
-import type { DeviceTimes, LayerProfile, Plan, StagePlan } from '../../cluster/cluster.ts';
+import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
+import { deviceTimesSchema, type Limits, layerSchema, layoutShape } from '../../cluster/schemas.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
@@ -127,30 +128,18 @@ export interface RoundTimes {
   readonly endMs: number;
 }
 
-const stagePlan: z.ZodType<StagePlan> = z.object({
-  layers: z.tuple([count, count]),
-  devices: z.array(name).min(1),
-  samples: z.array(count).min(1),
-  inFlight: z.number().int().positive(),
-  buckets: z.array(count).max(1000).exactOptional(),
-  savedBytes: z.array(z.number().min(0)).max(1000).exactOptional(),
-});
+/** What is read from the network is limited more than what is read from a person's file. */
+const limits: Limits = {
+  text: () => name,
+  whole: (least) => count.min(least),
+  size: () => size,
+  amount: () => z.number().min(0),
+  milliseconds: () => milliseconds,
+};
 
 const plan: z.ZodType<Plan> = z.object({
   planner: name,
-  schedule: name,
-  batchSize: size,
-  microBatchSize: size,
-  microBatchCount: size,
-  stages: z.array(stagePlan).min(1),
-  forwardOnlyLayers: count.exactOptional(),
-  compression: z
-    .object({
-      activation: z.literal('float16').exactOptional(),
-      gradient: z.literal('float16').exactOptional(),
-      allReduce: z.enum(['float16', 'int8']).exactOptional(),
-    })
-    .exactOptional(),
+  ...layoutShape(limits),
   predicted: z.object({
     roundMs: z.number(),
     samplesPerS: z.number(),
@@ -166,29 +155,8 @@ const moves: z.ZodType<readonly Move[]> = z
 
 const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
 
-const deviceTimes: z.ZodType<DeviceTimes> = z.object({
-  forwardMs: z.array(z.array(milliseconds)),
-  backwardMs: z.array(z.array(milliseconds)),
-  backwardInputMs: z.array(z.array(milliseconds)).exactOptional(),
-  backwardWeightMs: z.array(z.array(milliseconds)).exactOptional(),
-  stepMs: z.array(z.array(milliseconds)).exactOptional(),
-  updateMs: z.array(milliseconds).exactOptional(),
-  callMs: milliseconds.exactOptional(),
-  passMs: milliseconds.exactOptional(),
-});
-
-const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(
-  z.object({
-    name,
-    outputBytes: z.number().min(0),
-    weightBytes: z.number().min(0),
-    frozenBytes: z.number().min(0).exactOptional(),
-    savedBytes: z.number().min(0),
-    flops: z.number().min(0),
-    recomputed: z.object({ savedBytes: z.number().min(0), flops: z.number().min(0) }).exactOptional(),
-    batchDependent: z.boolean(),
-  }),
-);
+const deviceTimes = deviceTimesSchema(limits);
+const layerProfiles = z.array(layerSchema(limits));
 
 /** What the coordinator may send, by frame kind. */
 export interface ToWorker {

@@ -44,8 +44,8 @@ export class Layout {
   isComplete = false;
   /** Rounds committed. */
   committedRound: number;
-  /** The version that is to be copied when it has committed. */
-  copyRound: number | undefined;
+  /** The versions that are to be copied when they have committed. */
+  readonly dueCopies: Set<number> = new Set();
   /** The last version of which the backup has a copy, or is getting one. */
   copiedRound: number | undefined;
   readonly #pinned = new Set<number>();
@@ -109,7 +109,7 @@ export class Layout {
     this.#pinned.clear();
     this.#pinned.add(round);
     this.committedRound = round;
-    this.copyRound = undefined;
+    this.dueCopies.clear();
     this.copiedRound = undefined;
     return true;
   }

@@ -1,6 +1,7 @@
 // What holds for as long as a layout is in force: whatever waits under it ends when another one comes, or the run ends.
 
 import type { DeviceProgram } from '../../schedule/program.ts';
+import { Mailbox } from '../device/mailbox.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import { Failure } from '../protocol/failure.ts';
 import type { Arrivals } from './arrivals.ts';
@@ -18,10 +19,12 @@ export interface Session {
   readonly program: DeviceProgram | undefined;
   readonly topology: Topology | undefined;
   readonly arrivals: Arrivals | undefined;
-  /** Peers whose links were lost, and told. */
+  /** Peers whose links were lost, and reported. */
   readonly lostPeers: Set<string>;
   /** Peers that this device exchanges anything with. */
   readonly partners: ReadonlySet<string>;
+  /** Pipeline data for this device's part; without one, none may wait. Replaced when the part is established. */
+  mailbox: Mailbox;
 }
 
 /** The session of an epoch without a layout. */
@@ -34,33 +37,8 @@ export function sessionOf(epoch: number): Session {
     arrivals: undefined,
     lostPeers: new Set(),
     partners: new Set(),
+    mailbox: new Mailbox(0),
   };
-}
-
-/** The coordinator's word on rounds, awaited by the round that it is about. */
-export class Commits {
-  #round = -1;
-  #resolve: (() => void) | undefined;
-
-  /** The commit of `round`, which is about to be prepared. */
-  expect(round: number): Promise<void> {
-    this.#round = round;
-    return new Promise((resolve) => {
-      this.#resolve = resolve;
-    });
-  }
-
-  /** True when it was waited for. */
-  arrived(round: number): boolean {
-    if (this.#resolve === undefined || round !== this.#round) return false;
-    this.#resolve();
-    this.#resolve = undefined;
-    return true;
-  }
-
-  forget(): void {
-    this.#resolve = undefined;
-  }
 }
 
 /** Entries for as long as nothing fails; the generator is closed whatever happens. */

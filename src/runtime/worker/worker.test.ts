@@ -27,7 +27,7 @@ import { cut } from '../../testing/memory-cluster.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
 import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
-import type { ProfileJob, ProfileProcess } from '../host/profile-apart.ts';
+import type { ProfileJob, ProfileProcess } from './options.ts';
 import type { PeerNetwork } from './peers.ts';
 import { runWorker } from './worker.ts';
 

@@ -10,8 +10,10 @@ const root = process.cwd();
 
 const opening = `# The papers' tables, made again
 
-Written by \`npm run reproduce\`; do not edit. Each section puts a published table or figure beside what our planners and simulator say of it, by the rules of the simulated world
-([simulator.md](simulator.md)), for devices that are models fitted to the numbers in the first section and to nothing else. Planning is for plain SGD; replicas of batch normalization are
+Written by \`npm run reproduce\`; do not edit. Each section puts a published table or figure beside what our planners \
+and simulator say of it, by the rules of the simulated world
+([simulator.md](simulator.md)), for devices that are models fitted to the numbers in the first section and to nothing \
+else. Planning is for plain SGD; replicas of batch normalization are
 allowed, as in the papers. Differences of more than 15 % have their reason beside them.
 `;
 

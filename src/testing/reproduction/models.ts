@@ -14,9 +14,12 @@ export interface PaperModel {
 }
 
 /** What we assume of the models. */
-export const modelNotes = `EfficientNet-B1 and MobileNetV2 at 32x32 would take a tenth of Table 1's times with all their strides: they are taken without the first one and
-without the first two, as their usual CIFAR variants (49 and 89 million multiply-adds). ResNet-50 has a head of 100 classes. BERT-small (4 layers of 512) gets its
-input of 32 x 512 as 32 tokens that are embedded already: the 56 layers of §5.7 are 14 for each of 4 blocks and leave none for an embedding. Layers are cut at each
+export const modelNotes = `EfficientNet-B1 and MobileNetV2 at 32x32 would take a tenth of Table 1's times with all \
+their strides: they are taken without the first one and
+without the first two, as their usual CIFAR variants (49 and 89 million multiply-adds). ResNet-50 has a head of 100 \
+classes. BERT-small (4 layers of 512) gets its
+input of 32 x 512 as 32 tokens that are embedded already: the 56 layers of §5.7 are 14 for each of 4 blocks and leave \
+none for an embedding. Layers are cut at each
 convolution and matrix product (140, 54, 56 and 34 layers). Weights and activations are 32-bit floats.`;
 
 /** Asteroid §5.1. */

@@ -101,10 +101,16 @@ export const figure16: Experiment = async (testbeds) => {
   const lost = all[1] as Dropout;
   const withDetection = (heavyMs: number): string =>
     times((heavyMs + detectionMs) / (lost.light.totalMs + detectionMs));
-  const text = `EfficientNet-B1 on environment D at 100 Mbps, each device lost in turn: replay with light re-planning beside heavy rescheduling, which gathers the stage models on the most powerful device left, runs
-Algorithm 2 there and distributes everything again. Before: ${describe(plan)}; ${plan.predicted.samplesPerS.toFixed(1)} samples a second. Copies of the stages (${megabytes(bytesPerRound)}) are renewed
-${everyRounds === 1 ? 'after every round' : `every ${everyRounds} rounds`}, at a predicted cost of ${(100 * predictedCost).toFixed(1)} %. Times are from the detection until the next forward pass: planning in CPU time of the machine that
-wrote this page, transfers by the links, all pairs at once. "At the paper's speed": heavy with the 480 s of the paper's Table 7, scaled from six devices to the three left by the
+  const text = `EfficientNet-B1 on environment D at 100 Mbps, each device lost in turn: replay with light re-planning \
+beside heavy rescheduling, which gathers the stage models on the most powerful device left, runs
+Algorithm 2 there and distributes everything again. Before: ${describe(plan)}; \
+${plan.predicted.samplesPerS.toFixed(1)} samples a second. Copies of the stages (${megabytes(bytesPerRound)}) are \
+renewed
+${everyRounds === 1 ? 'after every round' : `every ${everyRounds} rounds`}, at a predicted cost of \
+${(100 * predictedCost).toFixed(1)} %. Times are from the detection until the next forward pass: planning in CPU time \
+of the machine that
+wrote this page, transfers by the links, all pairs at once. "At the paper's speed": heavy with the 480 s of the \
+paper's Table 7, scaled from six devices to the three left by the
 steps of Algorithm 2 (${((100 * planningSteps(3)) / planningSteps(6)).toFixed(1)} %).
 
 ${markdownTable(
@@ -124,11 +130,17 @@ ${markdownTable(
 
 ${markdownTable(['lost', 'light', 'heavy'], plans)}
 
-The paper's figures have no numbers beside their bars; its text says that light keeps 90 % of heavy's throughput and recovers 14 times faster when device B leaves. Ours keeps at
-least ${(100 * least(({ throughputRatio }) => throughputRatio)).toFixed(0)} % for each of the four. With ${detectionMs / 1000} s until the loss is certain, the same for both, it recovers ${withDetection(lost.heavyAsPublishedMs)} as fast from the loss of the second device (B) as
-heavy at the paper's planning speed. Our own full planner takes a fraction of a second, so that heavy is bound by its transfers, and light's lead, ${withDetection(lost.heavy.totalMs)} with the detection, is what it does not
-have to move: the next stage's device keeps a stage's copy and takes over layers that it has already. Only the last stage's copy is far from where it is needed, on the first stage's device (the paper's ring); on
-the device of the stage before, its loss would cost as little as the others' (last row), but the loss of both of these stages at once would then cost both.
+The paper's figures have no numbers beside their bars; its text says that light keeps 90 % of heavy's throughput and \
+recovers 14 times faster when device B leaves. Ours keeps at
+least ${(100 * least(({ throughputRatio }) => throughputRatio)).toFixed(0)} % for each of the four. With \
+${detectionMs / 1000} s until the loss is certain, the same for both, it recovers \
+${withDetection(lost.heavyAsPublishedMs)} as fast from the loss of the second device (B) as
+heavy at the paper's planning speed. Our own full planner takes a fraction of a second, so that heavy is bound by its \
+transfers, and light's lead, ${withDetection(lost.heavy.totalMs)} with the detection, is what it does not
+have to move: the next stage's device keeps a stage's copy and takes over layers that it has already. Only the last \
+stage's copy is far from where it is needed, on the first stage's device (the paper's ring); on
+the device of the stage before, its loss would cost as little as the others' (last row), but the loss of both of these \
+stages at once would then cost both.
 
 ![Throughput when the second device is lost](figure17)`;
   const chart = lineChart({
@@ -209,9 +221,13 @@ export const ftpipehdTable3: Experiment = async (testbeds) => {
     deviation(minutes(batchMs), epochMin),
   ];
   const [theirs, ours] = [59.18 / 8.57, resPipe.batchMs / ftpipehd.batchMs];
-  const text = `MobileNetV2 (the CIFAR variant), batch ${batchSize}, two processes on a laptop and a desktop PC; worker 1, the second process on the laptop, is killed. In ResPipe the next worker, the desktop, takes over all its layers, of which it has
-the copy; FTPipeHD cuts anew by its eq. 4–7 and fetches what is missing (Algorithm 1, which is \`moves\` of \`src/planner/replan/moves.ts\`). The pipeline is
-asynchronous: an epoch is ${Math.ceil(epochSamples / batchSize)} periods of its slowest part. Before the loss a batch takes ${(beforeMs / 1000).toFixed(2)} s (the paper: about 2.1 s). Transfers at 100 Mbps; the paper's recovery
+  const text = `MobileNetV2 (the CIFAR variant), batch ${batchSize}, two processes on a laptop and a desktop PC; \
+worker 1, the second process on the laptop, is killed. In ResPipe the next worker, the desktop, takes over all its \
+layers, of which it has
+the copy; FTPipeHD cuts anew by its eq. 4–7 and fetches what is missing (Algorithm 1, which is \`moves\` of \
+\`src/planner/replan/moves.ts\`). The pipeline is
+asynchronous: an epoch is ${Math.ceil(epochSamples / batchSize)} periods of its slowest part. Before the loss a batch \
+takes ${(beforeMs / 1000).toFixed(2)} s (the paper: about 2.1 s). Transfers at 100 Mbps; the paper's recovery
 includes the probes and the commit.
 
 ${markdownTable(
@@ -219,9 +235,14 @@ ${markdownTable(
   [row('FTPipeHD', ftpipehd, 2.24, 8.57), row('ResPipe', resPipe, 0.13, 59.18)],
 )}
 
-FTPipeHD's epochs are ${times(theirs)} as fast as ResPipe's in the paper and ${times(ours)} here (${deviation(ours, theirs)}). Both of ours are longer, FTPipeHD's most: in the paper the laptop runs two processes before the loss and one after it, which then has the laptop's
-cores to itself (2.1 s a batch before, 2.6 s after, although a third of the workers is gone), while here each process is a machine of its own, as fast alone as beside the other. Recovery: what ResPipe needs
-without moving any weights, 0.13 s, is probes and commit; the other 2.1 s of FTPipeHD are its weights, which would take ${(ftpipehd.moveMs / 1000).toFixed(2)} s here: as if the link gave ${((ftpipehd.moved * 8) / 2.11 / 1e6).toFixed(0)} Mbps to
+FTPipeHD's epochs are ${times(theirs)} as fast as ResPipe's in the paper and ${times(ours)} here \
+(${deviation(ours, theirs)}). Both of ours are longer, FTPipeHD's most: in the paper the laptop runs two processes \
+before the loss and one after it, which then has the laptop's
+cores to itself (2.1 s a batch before, 2.6 s after, although a third of the workers is gone), while here each process \
+is a machine of its own, as fast alone as beside the other. Recovery: what ResPipe needs
+without moving any weights, 0.13 s, is probes and commit; the other 2.1 s of FTPipeHD are its weights, which would \
+take ${(ftpipehd.moveMs / 1000).toFixed(2)} s here: as if the link gave \
+${((ftpipehd.moved * 8) / 2.11 / 1e6).toFixed(0)} Mbps to
 its HTTP server in Python; the paper gives no bandwidth.`;
   return { title: 'FTPipeHD, Table III: recovery against ResPipe', text, charts: [] };
 };

@@ -49,7 +49,7 @@ test('FTPipeHD is about 6.8 times as fast as PipeDream, predicted from single ma
   assert.ok(Math.abs(Number(ratio) / 6.83 - 1) < 0.15, text);
 });
 
-test('each device of Env. D lost in turn: light has 90 % of heavy throughput and, at the planning speed of the paper, recovers 14 times as fast', async () => {
+test('any device of Env. D lost: light keeps 90 % of the throughput and recovers 14 times as fast', async () => {
   const { text } = await section('figure16');
   const rows = text.split('\n').filter((line) => /^\| (tx2|nano)-\d[^|]* \| [\d.]+ MB/.test(line));
   assert.equal(rows.length, 5, text);
@@ -64,7 +64,7 @@ test('each device of Env. D lost in turn: light has 90 % of heavy throughput and
   );
 });
 
-test("FTPipeHD's recovery moves weights where ResPipe's does not, and its epochs are several times as fast afterwards", async () => {
+test("FTPipeHD's recovery moves weights, unlike ResPipe's, and its epochs are then several times as fast", async () => {
   const { text } = await section('ftpipehd-table3');
   assert.match(text, /\| FTPipeHD \| 2\.24 s \| [1-9]\d*\.\d MB, /);
   assert.match(text, /\| ResPipe \| 0\.13 s \| 0\.0 MB, 0\.00 s \|/);

@@ -28,7 +28,8 @@ export function bindDataset(dataset: Dataset, inputs: readonly ValueInfo[], labe
     const have = dataset.inputs.map((field) => field.name).join(', ');
     const want = inputs.map((input) => input.name).join(', ');
     throw new InputError(
-      `The model has ${inputs.length} inputs (${want}), but ${dataset.name} has ${dataset.inputs.length} (${have}); give the arrays the inputs' names.`,
+      `The model has ${inputs.length} inputs (${want}), but ${dataset.name} has ${dataset.inputs.length} ` +
+        `(${have}); give the arrays the inputs' names.`,
     );
   }
   const fields = inputs.map((input, index) =>
@@ -54,7 +55,8 @@ function fitField(field: Field | undefined, need: ValueInfo, who: string): Field
   if (shape === undefined || need.shape.length === 0) {
     const have = ['N', ...values.shape.slice(1)].join(', ');
     throw new InputError(
-      `${source} has the shape [${have}], but ${who} takes [${need.shape.map((d) => (d === '' ? '?' : d)).join(', ')}]; reshape the array or choose another model.`,
+      `${source} has the shape [${have}], but ${who} takes ` +
+        `[${need.shape.map((d) => (d === '' ? '?' : d)).join(', ')}]; reshape the array or choose another model.`,
     );
   }
   // Pixels stay integers when the model wants integers.

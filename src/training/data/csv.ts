@@ -32,7 +32,8 @@ export function readCsv(source: Source, labelColumn?: string): Dataset {
     const cells = cellsOf(source, line, separator);
     if (cells.length !== columnCount) {
       throw new InputError(
-        `${source.name}, line ${line.line}, has ${cells.length} columns, but the first line has ${columnCount}; every line needs the same.`,
+        `${source.name}, line ${line.line}, has ${cells.length} columns, but the first line has ` +
+          `${columnCount}; every line needs the same.`,
       );
     }
     table.add(source, line.line, cells);
@@ -62,7 +63,8 @@ class NumberTable {
       // What float32 cannot hold would train as infinity.
       if (!Number.isFinite(Math.fround(value))) {
         throw new InputError(
-          `${source.name}, line ${line}, column ${column + 1}, is ${JSON.stringify(cell.slice(0, 40))}, which is not a finite number; correct or remove that line.`,
+          `${source.name}, line ${line}, column ${column + 1}, is ${JSON.stringify(cell.slice(0, 40))}, which ` +
+            'is not a finite number; correct or remove that line.',
         );
       }
       this.#values[this.#count++] = value;
@@ -144,7 +146,8 @@ function labelIndexOf(
   if (labelColumn === undefined) return names.length - 1;
   if (!hasNames)
     throw new InputError(
-      `${source.name} has no line of column names, so the label column ${labelColumn} cannot be found; add one, or put the label last.`,
+      `${source.name} has no line of column names, so the label column ${labelColumn} cannot be found; add ` +
+        'one, or put the label last.',
     );
   const index = names.indexOf(labelColumn);
   if (index < 0)

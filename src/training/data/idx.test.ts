@@ -54,7 +54,8 @@ test('damage is named with its place', () => {
     ],
     [
       images.slice(0, 21),
-      'x is not a valid idx file: at byte 16 6 bytes are expected for [2, 1, 3] of uint8, but 5 follow; write or download it again.',
+      'x is not a valid idx file: at byte 16 6 bytes are expected for [2, 1, 3] of uint8, but 5 follow; write ' +
+        'or download it again.',
     ],
   ];
   for (const [bytes, message] of cases) assert.throws(() => readIdx({ name: 'x', bytes }), new InputError(message));

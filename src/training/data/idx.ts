@@ -35,7 +35,8 @@ export function readIdx(file: Source): Tensor {
       source,
       'idx',
       start,
-      `${expected ?? 'too many'} bytes are expected for [${shape.join(', ')}] of ${type}, but ${bytes.length - start} follow`,
+      `${expected ?? 'too many'} bytes are expected for [${shape.join(', ')}] of ${type}, but ` +
+        `${bytes.length - start} follow`,
     );
   }
   const body = bytes.subarray(start);

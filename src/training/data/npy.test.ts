@@ -88,7 +88,8 @@ test('dtypes that are no numbers are refused by name', () => {
     return 'accepted';
   };
   const of = (dtype: string): string =>
-    `x.npy holds the NumPy dtype ${dtype}, which is not a number type; save it with .astype('float32') or an integer type.`;
+    `x.npy holds the NumPy dtype ${dtype}, which is not a number type; save it with .astype('float32') or an ` +
+    'integer type.';
   assert.equal(message('text'), of("'<U3'"));
   assert.equal(message('complex'), of("'<c16'"));
   assert.equal(message('object'), of("'|O'"));

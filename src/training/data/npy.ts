@@ -129,7 +129,8 @@ function parseType(source: Source, descr: string): { type: ElementType; bigEndia
   const type = match === null ? undefined : typesByCode.get(match[2] as string);
   if (match === null || type === undefined) {
     throw new InputError(
-      `${source.name} holds the NumPy dtype ${descr.slice(0, 60)}, which is not a number type; save it with .astype('float32') or an integer type.`,
+      `${source.name} holds the NumPy dtype ${descr.slice(0, 60)}, which is not a number type; save it with ` +
+        ".astype('float32') or an integer type.",
     );
   }
   return { type, bigEndian: match[1] === '>' };

@@ -67,7 +67,8 @@ test('arrays among which no labels can be told are listed', () => {
   assert.throws(
     () => datasetsFromArrays('f.npz', arrays),
     new InputError(
-      'f.npz holds the arrays a, b, of which none can be told to be the labels; name the arrays x and y, or x_train, y_train, x_test and y_test.',
+      'f.npz holds the arrays a, b, of which none can be told to be the labels; name the arrays x and y, or ' +
+        'x_train, y_train, x_test and y_test.',
     ),
   );
   assert.throws(() => datasetsFromArrays('f.npz', new Map()), /holds the arrays \(none\)/);

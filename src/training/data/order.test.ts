@@ -70,7 +70,7 @@ test('in each epoch each sample comes at most once, and only those of the incomp
   );
 });
 
-test('a round is a pure function of seed, epoch and index: any order of asking, and a caller who writes to the answer, change nothing', () => {
+test('a round is a pure function of seed, epoch and index, in any order of calls, whatever a caller writes', () => {
   const batches = order(20, 4);
   const forward = Array.from({ length: 15 }, (_, round) => [...batchIndices(batches, round)]);
   batchIndices(batches, 7).fill(0);

@@ -23,7 +23,8 @@ export function roundsPerEpoch(order: BatchOrder): number {
     throw new InputError(`The batch size is ${batchSize}; it must be an integer of at least 1.`);
   if (batchSize > sampleCount) {
     throw new InputError(
-      `The batch size ${batchSize} is larger than the data (${sampleCount} samples); choose --batch ${sampleCount} or less.`,
+      `The batch size ${batchSize} is larger than the data (${sampleCount} samples); choose --batch ` +
+        `${sampleCount} or less.`,
     );
   }
   return Math.floor(sampleCount / batchSize);

