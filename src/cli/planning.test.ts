@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import type { Plan } from '../cluster/cluster.ts';
 import type { LossPrediction } from '../planner/replan/predict-loss.ts';
 import type { WhatIf } from '../planner/what-if.ts';
-import type { Simulation } from '../simulator/simulate.ts';
+import type { Simulation } from '../simulator/simulation.ts';
 import { temporaryFolder } from '../testing/command.ts';
 import { startCommandHost } from '../testing/command-host.ts';
 
