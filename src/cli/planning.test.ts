@@ -66,6 +66,22 @@ test('plan by kinds: its profile and plan give simulate the same round; energy a
   assert.match(chart, /^<svg .*>digits: \d+\.\d ms a round</s);
 });
 
+test('plan --print: the passes of each device on a line; a planner without a program is refused before it plans', async () => {
+  const straight = [...flags, '--batch', '4', '--micro-batch', '1', '--planner', 'straight', '--print'];
+  const { code, stdout, stderr } = await host.run({ args: ['plan', ...straight, '--schedule', 'gpipe'], cwd });
+  assert.equal(code, 0, stderr);
+  const lines = `${stdout}${stderr}`.split('\n').filter((line) => /^(?:nano-\d|tx2):/u.test(line));
+  assert.deepEqual(
+    lines.map((line) => line.replace(/^\S+ +/u, '')),
+    Array.from({ length: lines.length }, () => 'F0 F1 F2 F3 B0 B1 B2 B3 U'),
+  );
+  assert.ok(lines.length > 0);
+  assert.match(
+    await refused('plan', ...flags, '--batch', '4', '--planner', 'hetpipe', '--print'),
+    /Planner "hetpipe" makes no program: leave --print out, or take another planner\.$/u,
+  );
+});
+
 test('pins, exclusions and a time limit reach the planner', async () => {
   const { plan } = await json<{ plan: Plan }>(
     'plan',
