@@ -5,14 +5,11 @@ import { isDeepStrictEqual } from 'node:util';
 import type { Random } from '../../random.ts';
 import { factsSchema } from '../../runtime/host/cluster-run.ts';
 import {
-  type Message,
+  type Messages,
   parseMessage,
   type ToCoordinator,
   type ToPeer,
   type ToWorker,
-  toCoordinatorSchemas,
-  toPeerSchemas,
-  toWorkerSchemas,
 } from '../../runtime/protocol/messages.ts';
 import { checkedProgram, topologyOf } from '../../runtime/worker/layout.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
@@ -180,23 +177,14 @@ const toPeer: ToPeer = {
   replica: { role: 'parameter', name: 'a.weight' },
   'replica-end': { layers: [0, 2], count: 4, base: -1 },
 };
-type Receiver = 'worker' | 'coordinator' | 'peer';
-
-const samples: Readonly<Record<Receiver, readonly (readonly [kind: string, control: unknown])[]>> = {
+const samples: Readonly<Record<keyof Messages, readonly (readonly [kind: string, control: unknown])[]>> = {
   worker: Object.entries(toWorker),
   coordinator: Object.entries(toCoordinator),
   peer: Object.entries(toPeer),
 };
 
-function parsed(to: Receiver, frame: Frame): Message<ToWorker> | Message<ToCoordinator> | Message<ToPeer> {
-  if (to === 'worker') return parseMessage<ToWorker>(toWorkerSchemas, frame, 'The coordinator');
-  return to === 'coordinator'
-    ? parseMessage<ToCoordinator>(toCoordinatorSchemas, frame, 'b')
-    : parseMessage<ToPeer>(toPeerSchemas, frame, 'b');
-}
-
 /** A control message, with what its receiver can find wrong in it before it does anything. */
-export function messageTarget(): Target<{ readonly to: Receiver; readonly frame: Frame }> {
+export function messageTarget(): Target<{ readonly to: keyof Messages; readonly frame: Frame }> {
   return {
     input(random) {
       const to = oneOf(['worker', 'worker', 'coordinator', 'coordinator', 'peer'] as const, random);
@@ -215,8 +203,8 @@ export function messageTarget(): Target<{ readonly to: Receiver; readonly frame:
       };
     },
     take({ to, frame }) {
-      const message = parsed(to, frame);
-      const again = parsed(to, { ...frame, control: JSON.parse(JSON.stringify(message.control)) });
+      const message = parseMessage(to, frame, 'b');
+      const again = parseMessage(to, { ...frame, control: JSON.parse(JSON.stringify(message.control)) }, 'b');
       assert.ok(
         isDeepStrictEqual(again.control, message.control),
         `a "${message.kind}" message that was encoded again is another`,

@@ -117,7 +117,7 @@ test('ConvTranspose scatters each input times the kernel', () => {
 test('ConvTranspose cuts to the output_shape, at the beginning first; to input·stride where auto_pad is SAME', () => {
   const x = float32([1, 1, 2], [1, 2]);
   const w = float32([1, 1, 3], [1, 10, 100]);
-  // 4 elements are covered, one is too much.
+  // 4 elements are covered, one too many.
   assert.deepEqual(result(runOperator('ConvTranspose', [x, w], { output_shape: ints([3]) })), [
     [1, 1, 3],
     [12, 120, 200],

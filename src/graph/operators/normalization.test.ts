@@ -96,7 +96,7 @@ test('Dropout passes through in inference and at ratio 0; a random mask is refus
   assert.match(operatorProblem('Dropout', [x, scalar('float32', 0.5), scalar('bool', 1)]), /drops elements at random/);
 });
 
-test('normalizations name what does not fit', () => {
+test('errors of normalizations name what does not fit', () => {
   const x = float64([2, 3, 4], new Array(24).fill(1));
   const ones = (count: number): Tensor => float64([count], new Array(count).fill(1));
   assert.equal(

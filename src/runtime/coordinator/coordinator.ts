@@ -9,14 +9,7 @@ import { program } from '../../schedule/generate.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { type Drift, LayoutPlanner, type PlanRequest } from '../knowledge/layout-planner.ts';
 import { predictedMiB } from '../knowledge/memory-budgets.ts';
-import {
-  type Message,
-  message,
-  parseMessage,
-  type RoundResult,
-  type ToCoordinator,
-  toCoordinatorSchemas,
-} from '../protocol/messages.ts';
+import { type Message, message, parseMessage, type RoundResult, type ToCoordinator } from '../protocol/messages.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { checkMeasured, checkProfile, sampleMs } from './answer-checks.ts';
@@ -251,7 +244,7 @@ class CoordinatorShell implements Coordinator {
 
   #received(device: string, frame: Frame): void {
     this.#detector.heard(device, this.#options.clock.now());
-    const received = parseMessage<ToCoordinator>(toCoordinatorSchemas, frame, device);
+    const received = parseMessage('coordinator', frame, device);
     if (!this.#state.members.some((member) => member.name === device)) return; // released, or one too many
     if (layoutKinds.has(received.kind) && frame.epoch !== this.#epoch) return; // about a layout that is no more
     const answer = this.#note(device, received);

@@ -1,9 +1,10 @@
 // Recomputation on one device: how many bytes its kept activations may take, and what is computed again so that they
 // fit (autodiff/recompute.ts).
 
-import type { DifferentiateOptions, ForwardPass } from '../../autodiff/differentiate.ts';
+import type { DifferentiateOptions } from '../../autodiff/differentiate.ts';
 import { type Recomputation, recomputationFront, withinBudget } from '../../autodiff/recompute.ts';
 import { recomputationProblem, recomputations } from '../../autodiff/saving.ts';
+import type { ForwardPass } from '../../autodiff/split-backward.ts';
 import type { LayerProfile } from '../../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';

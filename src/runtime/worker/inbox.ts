@@ -3,7 +3,7 @@
 import { defined } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
-import { type Message, parseMessage, type ToWorker, toWorkerSchemas } from '../protocol/messages.ts';
+import { type Message, parseMessage, type ToWorker } from '../protocol/messages.ts';
 
 /** A handler of messages of one kind. */
 type Handler<M> =
@@ -24,7 +24,7 @@ export class Inbox {
 
   /** Handles a frame of the coordinator's, or lets it wait. Throws ProtocolError. */
   receive(frame: Frame, handlers: Handlers): void {
-    const message = parseMessage<ToWorker>(toWorkerSchemas, frame, 'The coordinator');
+    const message = parseMessage('worker', frame, 'The coordinator');
     const handler: Handler<Message<ToWorker>> = handlers[message.kind];
     if (handler.when === 'at-once') return handler.do(message);
     if (this.#waiting.length >= maxWaitingCount)

@@ -3,7 +3,7 @@
 
 import { ProtocolError } from '../../errors.ts';
 import type { Frame, Link } from '../../transport/link.ts';
-import { type Message, type PeerAddress, parseMessage, type ToPeer, toPeerSchemas } from '../protocol/messages.ts';
+import { type Message, messageSchemas, type PeerAddress, parseMessage, type ToPeer } from '../protocol/messages.ts';
 import type { WorkerContext } from './context.ts';
 import { copyArrived, copyEnded } from './copies.ts';
 import { EarlyFrames } from './early-frames.ts';
@@ -95,8 +95,8 @@ export class Links {
       return this.#early.keep(from, frame, catalog.stateBytes([0, sequence.layers.length]));
     }
     if (frame.epoch < session.epoch) return;
-    if (!Object.hasOwn(toPeerSchemas, frame.kind)) return fileData(session, from, frame);
-    const message = parseMessage<ToPeer>(toPeerSchemas, frame, from);
+    if (!Object.hasOwn(messageSchemas.peer, frame.kind)) return fileData(session, from, frame);
+    const message = parseMessage('peer', frame, from);
     const handle = peerHandlers[message.kind] as PeerHandler<Message<ToPeer>>;
     handle(from, message, this.#context);
   }

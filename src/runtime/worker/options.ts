@@ -1,5 +1,5 @@
-// What a worker is given by its host, and how it ends. The worker itself uses nothing of Node.js: whatever a host has of
-// its own (processes, threads, meters) comes in here.
+// What a worker's host provides, and how a worker ends. The worker itself is portable: processes, threads, meters and
+// whatever else a host has of its own come in here.
 
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';

@@ -1,6 +1,6 @@
-// A worker: one device's part of a run. It does what the coordinator's messages say, one after the other, while pipeline
-// data flow into the mailbox. It ends when the coordinator ends the run or the link to it is lost; nothing of the run
-// outlives it.
+// A worker: one device's part of a run. It does what the coordinator's messages say, one after the other; pipeline data
+// flow into the mailbox meanwhile. It ends when the coordinator ends the run or the link to it is lost; nothing of the
+// run outlives it.
 
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
