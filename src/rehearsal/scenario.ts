@@ -153,7 +153,12 @@ export function randomPlan(
     const group = order.slice(groupEnds[stage - 1] ?? 0, end);
     const samples = randomShares(microBatchSize, group.length, random);
     const layers = [layerEnds[stage - 1] ?? 0, layerEnds[stage] as number] as const;
-    return { layers, devices: group, samples, inFlight: scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount) };
+    return {
+      layers,
+      devices: group,
+      samples,
+      inFlight: scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount),
+    };
   });
   return {
     planner: 'rehearsal',

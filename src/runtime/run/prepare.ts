@@ -211,8 +211,7 @@ function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequ
 
 function checkSchedule(name: string): void {
   const names: readonly string[] = [...scheduleNames, autoSchedule];
-  if (!names.includes(name))
-    throw new InputError(`There is no schedule "${name}"; use one of ${names.join(', ')}.`);
+  if (!names.includes(name)) throw new InputError(`There is no schedule "${name}"; use one of ${names.join(', ')}.`);
 }
 
 /** A plan from a file must be for this model, batch and number of devices. */
