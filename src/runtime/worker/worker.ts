@@ -48,7 +48,7 @@ import { Arrivals } from './arrivals.ts';
 import type { LayerRange } from './catalog.ts';
 import { Departures } from './departures.ts';
 import { EarlyFrames } from './early-frames.ts';
-import { checkedProgram, Layout, stageKey, topologyOf } from './layout.ts';
+import { checkedProgram, Layout, stageIdentity, topologyOf } from './layout.ts';
 import { measureLinks } from './measure-links.ts';
 import { earlier, type Model, receiveModel, stageOptionsOf } from './model.ts';
 import { type LostLink, type PeerNetwork, Peers } from './peers.ts';
@@ -521,7 +521,7 @@ class Worker {
     const { catalog, layouts } = model;
     const { arrivals, failure } = this.#session;
     const options = stageOptionsOf(model, device, plan, this.#options.memoryBytes);
-    const key = stageKey(options);
+    const key = stageIdentity(options);
     const same = layouts.takeLike(key);
     const begin = (stage: StagePort): Layout => {
       const layout = new Layout({ program: device, stage, key }, round);

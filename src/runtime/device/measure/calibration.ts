@@ -13,6 +13,7 @@ import { type CutTensor, type LayerSequence, parameterBytes } from '../../../gra
 import { median } from '../../../statistics.ts';
 import { optimizerStateCount, type TrainingSpec } from '../../protocol/training-spec.ts';
 import type { LeastKept } from '../recomputation.ts';
+import { wholeForm } from '../stage-form.ts';
 import {
   createStageTrial,
   type Span,
@@ -395,8 +396,11 @@ async function withTrial<T>(
 function createTrial(request: CalibrationRequest, layers: Range, passes: Passes): Promise<StageTrial> {
   const { engine, sequence, batchSize, training, label, processWork } = request;
   const common = { sequence, layers, sampleCount: batchSize, microBatchSize: batchSize, training, label };
-  const how = { splitBackward: passes === 'split', immediateBackward: passes === 'step' };
-  return createStageTrial(engine, { ...common, ...how }, processWork);
+  return createStageTrial(
+    engine,
+    { ...common, form: { ...wholeForm, passes: passes === 'apart' ? 'whole' : passes } },
+    processWork,
+  );
 }
 
 /**
