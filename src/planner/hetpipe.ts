@@ -1,15 +1,16 @@
 // HetPipe (Park et al. 2020): devices form virtual workers, each a straight pipeline over the whole model (pipeline
-// inside, data parallel between), which exchange all weights with a parameter server once a round. This is no pipeline
-// of stages with groups, so that its answer is no Program: schedule 'hetpipe', `stages` is the first virtual worker,
-// `virtualWorkers` are all. Settled here:
-// - virtual workers by its policies NP (neighbours in speed) and ED (equal distribution: dealt out in turn), for every
-//   count of them;
-// - micro-batches are dealt out so that all workers end together, as its asynchronous workers would take them;
-// - a round is the slowest worker's, simulated like any pipeline, then its devices push their gradients to the server
-//   and pull the weights:
-//   2w·8/bandwidth + 2 latencies each, links side by side as everywhere in the simulated world. The server is the
-//   data's holder, or else
-//   the device with the fastest links.
+// inside, data parallel between them), which exchange all weights with a parameter server once a round. That is not a
+// pipeline of stages with groups, so its answer is no Program: the schedule is 'hetpipe', `stages` is the first virtual
+// worker, `virtualWorkers` are all. Choices made here:
+//
+// - Virtual workers by its policies NP (neighbours in speed) and ED (equal distribution: dealt out in turn), for every
+// count of them.
+//
+// - Micro-batches are dealt out so that all workers end together, as its asynchronous workers would take them.
+//
+// - A round is the slowest worker's, simulated like any pipeline; then its devices push their gradients to the server
+// and pull the weights: 2w·8/bandwidth + 2 latencies each, links in parallel as everywhere in the simulated world. The
+// server is the data's holder, or else the device with the fastest links.
 
 import type { PlanLayout, VirtualWorker } from '../cluster/cluster.ts';
 import { program } from '../schedule/generate.ts';
@@ -89,8 +90,8 @@ function answerFor(problem: Problem, division: Division): Answer | undefined {
 }
 
 /**
- * A virtual worker: its devices, fastest first, cut so that the slowest part, computing or sending, is as fast as can
- * be.
+ * A virtual worker: its devices, fastest first, cut so that the slowest part, computing or sending, is as fast as
+ * possible.
  */
 function pipelineOf(
   problem: Problem,
@@ -117,7 +118,7 @@ function pipelineOf(
   return { layouts, slowestMs: Math.max(...parts) };
 }
 
-/** Micro-batches for workers that take so long for one: always to the one that would be done first. */
+/** Deals out micro-batches to workers with the given times: each to the worker that would finish it first. */
 function dealOut(total: number, eachMs: readonly number[]): number[] {
   const counts = eachMs.map(() => 0);
   for (let left = total; left > 0; left--) {

@@ -15,7 +15,7 @@ import { finish, type Steps } from './steps.ts';
 const budget = 1e9;
 const schedules = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'];
 
-/** The bound where nothing is known but that some round exists. */
+/** The bound if only the existence of a round of `highMs` is known. */
 function boundMs(problem: Problem, highMs: number): number {
   const simpleMs = lowerBoundMs(problem);
   return finish(pipelineBoundMs([{ problem, boundMs: simpleMs }], simpleMs, highMs, { left: budget }));
@@ -23,7 +23,7 @@ function boundMs(problem: Problem, highMs: number): number {
 
 const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 40);
 
-test(`never above the optimum of exhaustive, and above the simple bound: ${seedCount} random problems, two schedules each`, () => {
+test(`never above exhaustive's optimum, and above the simple bound: ${seedCount} problems, two schedules each`, () => {
   let [count, better] = [0, 0];
   const gaps = { simple: 0, pipeline: 0 };
   for (let seed = 0; seed < seedCount; seed++) {
@@ -61,7 +61,7 @@ test(`never above the optimum of exhaustive, and above the simple bound: ${seedC
   );
 });
 
-test('no pipeline is below it: 1000 random ones on larger problems, and the plans of best', () => {
+test('no pipeline beats it: 1000 random ones on larger problems, and the plans of best', () => {
   for (let seed = 0; seed < 100; seed++) {
     const random = createRandom(seed, 42);
     const { profile: of, cluster } = randomInstance(seed, {
@@ -82,7 +82,7 @@ test('no pipeline is below it: 1000 random ones on larger problems, and the plan
   }
 });
 
-test('long searches go in short steps: whoever drives them has a network to listen to in between', () => {
+test('long searches yield often, so that their driver can serve a network in between', () => {
   const { profile, cluster } = randomInstance(7, { deviceCount: 5, layerCount: 120 });
   const roomy = { ...cluster, devices: cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })) };
   const base = randomProblem(7, profile, roomy);

@@ -21,7 +21,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import type { Encoding } from '../cluster/compression.ts';
+import type { CutEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import type { DeviceProgram, Instruction, LayerRange, Program, SampleRange } from './program.ts';
 
@@ -170,8 +170,11 @@ export function computations(microBatchCount: number, { ahead: wanted, delay }: 
   return order;
 }
 
-/** Buckets of a stage whose plan does not name them: so many at most, of about as many layers each. */
-const bucketLimit = 4;
+/**
+ * The most buckets of a stage. More would cost a device more in handing values from graph to graph than they hide. A
+ * stage whose plan does not name them has as many as it can, of about as many layers each.
+ */
+export const bucketLimit: number = 4;
 
 /**
  * The layers of a stage in the buckets in which their gradients are reduced, the deepest first; one where the schedule
@@ -288,8 +291,8 @@ interface Borders {
   readonly input: boolean;
   readonly label: boolean;
   /** How what goes forward and backward travels. */
-  readonly activation: Encoded<'float16'>;
-  readonly gradient: Encoded<'float16'>;
+  readonly activation: Encoded<CutEncoding>;
+  readonly gradient: Encoded<CutEncoding>;
 }
 
 /** The part of an instruction that says how its tensors travel; nothing where they travel as they are. */

@@ -1,7 +1,7 @@
 // A Program: for each device, an ordered list of instructions. One Program, two executors: the simulator on a virtual
 // clock, the runtime on the engine and the links. Plain data; a new schedule is a new generator and nothing else.
 
-import type { Encoding } from '../cluster/compression.ts';
+import type { CutEncoding, Encoding } from '../cluster/compression.ts';
 
 /** Samples [first, end) of a micro-batch. */
 export type SampleRange = readonly [first: number, end: number];
@@ -23,7 +23,7 @@ export type Instruction =
       readonly from: string | null;
       readonly samples: SampleRange;
       /** How it travels; absent: as it is. Of what the data feed sends, always. */
-      readonly encoding?: 'float16';
+      readonly encoding?: CutEncoding;
     }
   /** Hand this piece to the link; does not wait for its arrival. */
   | {
@@ -32,7 +32,7 @@ export type Instruction =
       readonly microBatch: number;
       readonly to: string;
       readonly samples: SampleRange;
-      readonly encoding?: 'float16';
+      readonly encoding?: CutEncoding;
     }
   | { readonly kind: 'forward'; readonly microBatch: number }
   /**

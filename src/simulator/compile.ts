@@ -7,16 +7,9 @@ import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/clust
 import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { type LayerSums, layerSums } from '../cluster/memory.ts';
+import { type Overhead, overheadOf, type PassTraffic, processorMs, reduceCpuMs } from '../cluster/overhead.ts';
 import { type KeptSums, keptSums, recomputeFraction, recomputeTable } from '../cluster/recomputation.ts';
-import {
-  deviceTimes,
-  handlingMs,
-  type LayerTimes,
-  layerTimes,
-  type RangeTimes,
-  rangeTimes,
-  reducingMs,
-} from '../cluster/times.ts';
+import { deviceTimes, type LayerTimes, layerTimes, onGrid, type RangeTimes, rangeTimes } from '../cluster/times.ts';
 import { effectiveInFlight, overlapsAllReduce } from '../schedule/generate.ts';
 import {
   type DeviceProgram,
@@ -40,12 +33,8 @@ export interface Ground {
   times(place: number, isStep: boolean): LayerTimes;
   /** Of computing all again that can be, on the device at a place: by layers and samples. */
   recomputeMs(place: number): RangeTimes;
-  /** What bytes cost the device at a place that sends or receives them, and what those of an AllReduce do. */
-  handlingMs(place: number, bytes: number): number;
-  reducingMs(place: number, bytes: number): number;
-  /** What a frame costs it besides its bytes, and what a pass does. */
-  frameMs(place: number): number;
-  passMs(place: number): number;
+  /** What the processor of the device at a place pays besides its layers. */
+  overhead(place: number): Overhead;
 }
 
 export function prepareGround(profile: Profile, cluster: Cluster): Ground {
@@ -68,10 +57,7 @@ export function prepareGround(profile: Profile, cluster: Cluster): Ground {
     kept: keptSums(profile),
     times,
     recomputeMs,
-    handlingMs: (place, bytes) => handlingMs(measured(place), bytes),
-    reducingMs: (place, bytes) => reducingMs(measured(place), bytes),
-    frameMs: (place) => measured(place).frameMs ?? 0,
-    passMs: (place) => measured(place).passMs ?? 0,
+    overhead: (place) => overheadOf(measured(place)),
   };
 }
 
@@ -90,12 +76,6 @@ export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
 /** The kind of an opcode. */
 export const instructionKinds: readonly Instruction['kind'][] = Object.keys(opcodes) as Instruction['kind'][];
 
-/** Bytes that crossed a link, and frames, wherever they came from. */
-interface Passed {
-  bytes: number;
-  frames: number;
-}
-
 /** A device with its program. */
 export interface Runner {
   readonly program: DeviceProgram;
@@ -106,13 +86,8 @@ export interface Runner {
   readonly durations: Float64Array;
   /** Part of a backward's duration: of its first piece, where it is cut. */
   readonly recomputeMs: number;
-  /**
-   * What a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its
-   * forward passes.
-   */
-  readonly passed: Readonly<Record<'forward' | 'backward', { readonly received: Passed; readonly sent: Passed }>>;
-  /** What its AllReduces beside the computing cost. */
-  besideMs: number;
+  /** What AllReduces that overlap with its passes cost its processor. */
+  overlappedReduceCpuMs: number;
   /** The first of its layers that has a backward pass, and keeps something for it. */
   readonly trainedFrom: number;
   /** K_p of its stage. */
@@ -174,9 +149,9 @@ export interface Compiled {
   readonly argument: Int32Array;
   /** By instruction: milliseconds of computing. */
   readonly durationMs: Float64Array;
-  /** By instruction: milliseconds that what it is given costs besides. */
+  /** By instruction: milliseconds that the processor pays for what it is given. */
   readonly receivingMs: Float64Array;
-  /** And what it hands on. */
+  /** And for what it hands on. */
   readonly sendingMs: Float64Array;
   readonly flows: readonly Flow[];
   readonly channels: readonly Channel[];
@@ -185,12 +160,6 @@ export interface Compiled {
 
 export function compile(program: Program, plan: PlanLayout, ground: Ground): Compiled {
   return new Compiler(program, plan, ground).run();
-}
-
-const gridPerMs = 2 ** 30;
-
-function onGrid(ms: number): number {
-  return Math.round(ms * gridPerMs) / gridPerMs;
 }
 
 const payloadRank: Readonly<Record<Payload, number>> = { input: 0, activation: 1, gradient: 2, label: 3 };
@@ -208,6 +177,15 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
 }
 
 type Reduction = Extract<Instruction, { kind: 'all-reduce' }>;
+
+/** What a device's passes of a micro-batch are given and hand on, by their direction. */
+type DeviceTraffic = Readonly<Record<'forward' | 'backward', PassTraffic>>;
+
+/** Of a pass that neither waits for anything nor hands anything on. */
+const noTraffic: PassTraffic = {
+  received: { bytes: 0, frames: 0, passes: 0 },
+  sent: { bytes: 0, frames: 0, passes: 1 },
+};
 
 class Compiler {
   readonly #program: Program;
@@ -242,7 +220,7 @@ class Compiler {
     const opcode = new Uint8Array(count);
     const argument = new Int32Array(count);
     const durationMs = new Float64Array(count);
-    const handling = { receivingMs: new Float64Array(count), sendingMs: new Float64Array(count) };
+    const processor = { receivingMs: new Float64Array(count), sendingMs: new Float64Array(count) };
     let next = 0;
     for (const [index, runner] of this.#runners.entries()) {
       firstInstruction[index] = next;
@@ -253,7 +231,7 @@ class Compiler {
       }
     }
     firstInstruction[this.#runners.length] = next;
-    this.#addHandling(firstInstruction, handling);
+    this.#priceTraffic(firstInstruction, processor);
     const { microBatchCount } = this.#program;
     return {
       microBatchCount,
@@ -262,7 +240,7 @@ class Compiler {
       opcode,
       argument,
       durationMs,
-      ...handling,
+      ...processor,
       flows: this.#flows,
       channels: this.#channels,
       groups: this.#groups,
@@ -289,54 +267,59 @@ class Compiler {
     durations[opcodes['backward-weight']] = onGrid(times.backwardWeightMs(first, end, samples));
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
-    const nothing = (): Passed => ({ bytes: 0, frames: 0 });
-    const passed = {
-      forward: { received: nothing(), sent: nothing() },
-      backward: { received: nothing(), sent: nothing() },
-    };
-    return { program, place, times, durations, recomputeMs, passed, besideMs: 0, trainedFrom, inFlight, feeds: [] };
+    const changing = { overlappedReduceCpuMs: 0, feeds: [] };
+    return { program, place, times, durations, recomputeMs, trainedFrom, inFlight, ...changing };
   }
 
-  /** What the flows and AllReduces cost those who send and receive. */
-  #addHandling(
+  /** What flows and AllReduces cost the processors of those who send and receive. */
+  #priceTraffic(
     firstInstruction: Int32Array,
     { receivingMs, sendingMs }: Pick<Compiled, 'receivingMs' | 'sendingMs'>,
   ): void {
-    const sender = new Map(this.#runners.map((runner) => [runner.place, runner]));
-    const add = (passed: Passed, bytes: number): void => {
-      passed.bytes += bytes;
-      passed.frames++;
-    };
-    for (const { channel, payload, receiver, bytes } of this.#flows) {
-      const kind = payload === 'gradient' ? 'backward' : 'forward';
-      add((this.#runners[receiver] as Runner).passed[kind].received, channel === -1 ? 0 : bytes);
-      const from = channel === -1 ? undefined : sender.get((this.#channels[channel] as Channel).from);
-      if (from !== undefined) add(from.passed[kind].sent, bytes);
-    }
     for (const { row, members, costsMs } of this.#groups)
       if (row >= 0)
         for (const [index, member] of members.entries())
-          (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
-    for (const [index, { place, passed, program }] of this.#runners.entries()) {
-      const frameMs = onGrid(this.#ground.frameMs(place));
-      const cost = ({ bytes, frames }: Passed): number =>
-        onGrid(this.#ground.handlingMs(place, bytes)) + frames * frameMs;
-      const passMs = onGrid(this.#ground.passMs(place));
-      const costs = (kind: 'forward' | 'backward') => ({
-        received: cost(passed[kind].received),
-        sent: cost(passed[kind].sent) + passMs,
+          (this.#runners[member] as Runner).overlappedReduceCpuMs += costsMs[index] ?? 0;
+    const traffic = this.#traffic();
+    for (const [index, { place, program }] of this.#runners.entries()) {
+      const overhead = this.#ground.overhead(place);
+      const costs = ({ received, sent }: PassTraffic) => ({
+        receivedMs: processorMs(overhead, received, onGrid),
+        sentMs: processorMs(overhead, sent, onGrid),
       });
-      const [forward, backward, weight] = [costs('forward'), costs('backward'), { received: 0, sent: passMs }];
-      if (Math.max(forward.received, forward.sent, backward.received, backward.sent) === 0) continue;
+      const { forward, backward } = traffic[index] as DeviceTraffic;
+      const [forwardCost, backwardCost, weightCost] = [costs(forward), costs(backward), costs(noTraffic)];
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
         if (!isPass(step)) continue;
-        const { received, sent } =
-          step.kind === 'forward' ? forward : step.kind === 'backward-weight' ? weight : backward;
-        if (isFirstPiece(step, program)) receivingMs[start + offset] = received;
-        if (isLastPiece(step, program)) sendingMs[start + offset] = sent;
+        const { receivedMs, sentMs } =
+          step.kind === 'forward' ? forwardCost : step.kind === 'backward-weight' ? weightCost : backwardCost;
+        if (isFirstPiece(step, program)) receivingMs[start + offset] = receivedMs;
+        if (isLastPiece(step, program)) sendingMs[start + offset] = sentMs;
       }
     }
+  }
+
+  /**
+   * By runner: what its passes of a micro-batch are given and hand on, frames wherever they come from. What the data's
+   * holder hands out goes with its forward passes.
+   */
+  #traffic(): readonly DeviceTraffic[] {
+    const pass = () => ({ received: { bytes: 0, frames: 0, passes: 0 }, sent: { bytes: 0, frames: 0, passes: 1 } });
+    const traffic = this.#runners.map(() => ({ forward: pass(), backward: pass() }));
+    const runnerAt = new Map(this.#runners.map(({ place }, index) => [place, index]));
+    for (const { channel, payload, receiver, bytes } of this.#flows) {
+      const kind = payload === 'gradient' ? 'backward' : 'forward';
+      const sender = channel === -1 ? undefined : runnerAt.get((this.#channels[channel] as Channel).from);
+      const received = traffic[receiver]?.[kind].received;
+      const sent = sender === undefined ? undefined : traffic[sender]?.[kind].sent;
+      for (const end of [received, sent]) {
+        if (end === undefined) continue;
+        end.bytes += channel === -1 ? 0 : bytes;
+        end.frames++;
+      }
+    }
+    return traffic;
   }
 
   /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
@@ -458,7 +441,7 @@ class Compiler {
     const sentBytes = bytes * encodedFraction(encoding);
     const members = names.map((name) => defined(this.#byName.get(name), name));
     const costsMs = members.map((member) =>
-      onGrid(this.#ground.reducingMs(defined(this.#runners[member], 'a member').place, 2 * sentBytes)),
+      onGrid(reduceCpuMs(this.#ground.overhead(defined(this.#runners[member], 'a member').place), 2 * sentBytes)),
     );
     // Pieces are encoded, sent and received while others travel.
     const travelMs = Math.max((sentBytes * 8) / (slowest.bandwidthMbps * 1000), codecMs(encoding, bytes), ...costsMs);

@@ -5,19 +5,16 @@
 // - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no
 //   link's traffic either;
 // - the buckets of a group's AllReduce (schedules that overlap) are reduced one after the other, each for rule 5's time
-//   of its own bytes, from when
-//   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them;
-// - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends
-//   (`handlingMs`). A device pays from the end of a pass
-//   on for what that handed on, and then for what the next one is given, which begins when that is paid and its pieces
-//   have arrived: who waits pays while it
-//   waits. What a frame costs besides (`frameMs`) goes with its bytes, what a pass does (`passMs`) with what it handed
-//   on. What AllReduces beside the computing
-//   cost puts off the update likewise.
+//   of its own bytes, from when its last member has its gradients and the bucket before it is done; the members'
+//   updates wait for all of them;
+// - traffic costs nothing but its link, unless the profile says what it costs the processors at both ends
+//   (cluster/overhead.ts). A device pays from the end of a pass on for what that handed on, and then for what the next
+//   one is given, which begins when that is paid and its pieces have arrived: who waits pays while it waits. What
+//   AllReduces that overlap with passes cost delays the update likewise.
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
-import { bytesInMiB, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
+import { bytesInMiB, demandOf, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
 import type { Instruction, Program, ProgramEvent } from '../schedule/program.ts';
 import { Agenda } from './agenda.ts';
 import {
@@ -121,8 +118,8 @@ class World {
   /** What the bytes that it has handed on since then cost. */
   readonly #owedMs: Float64Array;
   readonly #busyMs: Float64Array;
-  readonly #handlingMs: Float64Array;
-  readonly #reducingMs: Float64Array;
+  readonly #transferCpuMs: Float64Array;
+  readonly #reduceCpuMs: Float64Array;
   readonly #endMs: Float64Array;
   // By piece.
   readonly #arrived: Uint8Array;
@@ -153,8 +150,8 @@ class World {
     this.#computedMs = new Float64Array(runners.length);
     this.#owedMs = new Float64Array(runners.length);
     this.#busyMs = new Float64Array(runners.length);
-    this.#handlingMs = new Float64Array(runners.length);
-    this.#reducingMs = new Float64Array(runners.length);
+    this.#transferCpuMs = new Float64Array(runners.length);
+    this.#reduceCpuMs = new Float64Array(runners.length);
     this.#endMs = new Float64Array(runners.length);
     this.#arrived = new Uint8Array(flows.length * microBatchCount);
     this.#readyMs = new Float64Array(flows.length * microBatchCount);
@@ -201,13 +198,13 @@ class World {
       devices[name] = { busyMs: 0, idleFraction: 1, peakMemoryMiB: 0, ...(powerW === undefined ? {} : { energyJ: 0 }) };
     for (const [index, runner] of runners.entries()) {
       const busyMs = this.#busyMs[index] as number;
-      const handlingMs = this.#handlingMs[index] as number;
-      const reducingMs = this.#reducingMs[index] as number;
+      const transferCpuMs = this.#transferCpuMs[index] as number;
+      const reduceCpuMs = this.#reduceCpuMs[index] as number;
       const { powerW } = defined(specs[runner.place], 'a device');
       devices[runner.program.device] = {
         busyMs,
-        ...(handlingMs === 0 ? {} : { handlingMs }),
-        ...(reducingMs === 0 ? {} : { reducingMs }),
+        ...(transferCpuMs === 0 ? {} : { handlingMs: transferCpuMs }),
+        ...(reduceCpuMs === 0 ? {} : { reducingMs: reduceCpuMs }),
         idleFraction: roundMs === 0 ? 0 : 1 - busyMs / roundMs,
         peakMemoryMiB: this.#peakMemoryMiB(runner, optimizerState),
         ...(powerW === undefined ? {} : { energyJ: (powerW * busyMs) / 1000 }),
@@ -232,14 +229,11 @@ class World {
     const [first, end] = program.layers;
     const mostBytes = sums.savedBytes(trainedFrom, end);
     const leastBytes = kept.leastBytes(trainedFrom, end);
-    const demand = {
-      weightBytes: sums.weightBytes(first, end),
-      frozenBytes: sums.frozenBytes(first, end),
-      runtimeBytes: sums.runtimeBytes(first, end),
+    const demand = demandOf(sums, [first, end], {
       savedBytes: Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
       inFlight,
       optimizerState,
-    };
+    });
     return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;
   }
 
@@ -280,22 +274,23 @@ class World {
     this.#computedMs[index] = endMs;
     this.#owedMs[index] = sendingMs;
     this.#busyMs[index] = (this.#busyMs[index] as number) + durationMs + receivingMs + sendingMs;
-    this.#handlingMs[index] = (this.#handlingMs[index] as number) + receivingMs + sendingMs;
+    this.#transferCpuMs[index] = (this.#transferCpuMs[index] as number) + receivingMs + sendingMs;
     if (this.#keepsEvents) this.#recordComputing(index, position, startMs, endMs);
     this.#agenda.add(4 * index + kinds.end, endMs, false);
   }
 
   /**
-   * All gradients are there; what the AllReduces beside the computing cost may not all have been paid while they ran.
+   * All gradients are there; what overlapped AllReduces cost may not all have been paid while they ran.
    */
   #update(index: number, position: number, nowMs: number): void {
     this.#isHeld[index] = 0;
-    this.#owedMs[index] = (this.#owedMs[index] as number) + (this.#compiled.runners[index] as Runner).besideMs;
+    this.#owedMs[index] =
+      (this.#owedMs[index] as number) + (this.#compiled.runners[index] as Runner).overlappedReduceCpuMs;
     this.#compute(index, position, nowMs);
   }
 
   /**
-   * Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next.
+   * Rule 5: the AllReduce starts when the last member has come to it. True: it overlaps with what the member does next.
    */
   #join(index: number, number: number, nowMs: number): boolean {
     const joined = this.#joined[number] as number[];
@@ -305,7 +300,7 @@ class World {
     if (joined.push(index) < size) return isOverlapped;
     this.#joined[number] = [];
     for (const [place, member] of members.entries())
-      this.#reducingMs[member] = (this.#reducingMs[member] as number) + (costsMs[place] as number);
+      this.#reduceCpuMs[member] = (this.#reduceCpuMs[member] as number) + (costsMs[place] as number);
     const startMs = isOverlapped ? Math.max(nowMs, this.#rowFreeMs[row] as number) : nowMs;
     const endMs = startMs + durationMs;
     if (this.#keepsEvents) for (const member of joined) this.#recordReduction(member, number, startMs, endMs);

@@ -1,15 +1,16 @@
 // Recomputation on one device: how many bytes its kept activations may take, and what is computed again so that they
 // fit (autodiff/recompute.ts).
 
-import type { DifferentiateOptions, ForwardPass } from '../../autodiff/differentiate.ts';
+import type { DifferentiateOptions } from '../../autodiff/differentiate.ts';
 import { type Recomputation, recomputationFront, withinBudget } from '../../autodiff/recompute.ts';
 import { recomputationProblem, recomputations } from '../../autodiff/saving.ts';
+import type { ForwardPass } from '../../autodiff/split-backward.ts';
 import type { LayerProfile } from '../../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import type { StageGraph } from '../../graph/stage.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
-import { filterBytes, runtimeBytes, trainingMiB } from '../knowledge/memory-need.ts';
+import { bufferBytes, filterBytes, trainingMiB } from '../knowledge/memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
 
 /** What a stage's share of memory depends on. */
@@ -49,7 +50,7 @@ function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOpti
     .map((layer) => ({ weightBytes: parameterBytes(sequence, layer), filterBytes: filterBytes(sequence, layer) }));
   const demand = {
     weightBytes: weights.reduce((sum, { weightBytes }) => sum + weightBytes, 0),
-    runtimeBytes: weights.reduce((sum, layer) => sum + runtimeBytes(layer, training), 0),
+    runtimeBytes: weights.reduce((sum, layer) => sum + bufferBytes(layer, training), 0),
     savedBytes: 0,
     inFlight,
     optimizerState: optimizerStateCount(training),
