@@ -21,6 +21,7 @@ import {
   type Payload,
   type Program,
 } from '../schedule/program.ts';
+import { noTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
 
 /** What does not depend on the plan, prepared once for many rounds. */
 export interface Ground {
@@ -178,15 +179,6 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
 
 type Reduction = Extract<Instruction, { kind: 'all-reduce' }>;
 
-/** What a device's passes of a micro-batch are given and hand on, by their direction. */
-type DeviceTraffic = Readonly<Record<'forward' | 'backward', PassTraffic>>;
-
-/** Of a pass that neither waits for anything nor hands anything on. */
-const noTraffic: PassTraffic = {
-  received: { bytes: 0, frames: 0, passes: 0 },
-  sent: { bytes: 0, frames: 0, passes: 1 },
-};
-
 class Compiler {
   readonly #program: Program;
   readonly #plan: PlanLayout;
@@ -280,14 +272,15 @@ class Compiler {
       if (row >= 0)
         for (const [index, member] of members.entries())
           (this.#runners[member] as Runner).overlappedReduceCpuMs += costsMs[index] ?? 0;
-    const traffic = this.#traffic();
+    const { profile, cluster } = this.#ground;
+    const traffic = trafficByDevice(this.#program, profile, cluster);
     for (const [index, { place, program }] of this.#runners.entries()) {
       const overhead = this.#ground.overhead(place);
       const costs = ({ received, sent }: PassTraffic) => ({
         receivedMs: processorMs(overhead, received, onGrid),
         sentMs: processorMs(overhead, sent, onGrid),
       });
-      const { forward, backward } = traffic[index] as DeviceTraffic;
+      const { forward, backward } = defined(traffic.get(program.device), program.device);
       const [forwardCost, backwardCost, weightCost] = [costs(forward), costs(backward), costs(noTraffic)];
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
@@ -298,28 +291,6 @@ class Compiler {
         if (isLastPiece(step, program)) sendingMs[start + offset] = sentMs;
       }
     }
-  }
-
-  /**
-   * By runner: what its passes of a micro-batch are given and hand on, frames wherever they come from. What the data's
-   * holder hands out goes with its forward passes.
-   */
-  #traffic(): readonly DeviceTraffic[] {
-    const pass = () => ({ received: { bytes: 0, frames: 0, passes: 0 }, sent: { bytes: 0, frames: 0, passes: 1 } });
-    const traffic = this.#runners.map(() => ({ forward: pass(), backward: pass() }));
-    const runnerAt = new Map(this.#runners.map(({ place }, index) => [place, index]));
-    for (const { channel, payload, receiver, bytes } of this.#flows) {
-      const kind = payload === 'gradient' ? 'backward' : 'forward';
-      const sender = channel === -1 ? undefined : runnerAt.get((this.#channels[channel] as Channel).from);
-      const received = traffic[receiver]?.[kind].received;
-      const sent = sender === undefined ? undefined : traffic[sender]?.[kind].sent;
-      for (const end of [received, sent]) {
-        if (end === undefined) continue;
-        end.bytes += channel === -1 ? 0 : bytes;
-        end.frames++;
-      }
-    }
-    return traffic;
   }
 
   /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
@@ -372,7 +343,8 @@ class Compiler {
     receiver: number,
   ): Flow {
     const { program, place: to } = this.#runners[receiver] as Runner;
-    const plainBytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
+    const plainBytes =
+      (samples[1] - samples[0]) * payloadBytes(this.#ground.profile, payload, receivedAt(payload, program));
     const bytes = plainBytes * encodedFraction(encoding);
     const senderStage = program.stage + (payload === 'activation' ? -1 : payload === 'gradient' ? 1 : 0);
     const shared = { payload, rank: payloadRank[payload], receiver, senderStage, bytes };
@@ -384,15 +356,6 @@ class Compiler {
       durationMs: onGrid(table.occupancyMs(from, to, bytes)),
       latencyMs: onGrid(table.latencyMs(from, to) + codecMs(encoding, plainBytes)),
     };
-  }
-
-  /** What one sample of a payload weighs on its way to a device with these layers. */
-  #bytesPerSample(payload: Payload, [first, end]: readonly [number, number]): number {
-    const { profile } = this.#ground;
-    if (payload === 'input') return profile.inputBytes;
-    if (payload === 'label') return profile.labelBytes;
-    const border = payload === 'activation' ? first - 1 : end - 1;
-    return defined(profile.layers[border], `layer ${border}`).outputBytes;
   }
 
   #channel(from: number, to: number): number {
