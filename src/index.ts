@@ -1,5 +1,5 @@
-// asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. What
-// touches this machine is in `asteroid-edge/node`.
+// asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. Code that
+// accesses this machine is in `asteroid-edge/node`.
 
 export {
   type DifferentiateOptions,

@@ -97,39 +97,41 @@ function isJson(path: string): boolean {
   return path.endsWith('.json');
 }
 
+/** Changes one file: it goes, its bytes or name change, or what it says. */
+function damageOne(files: Map<string, Uint8Array>, originals: Files, random: Random): void {
+  const paths = [...originals.keys()];
+  const path = oneOf(paths, random);
+  const bytes = files.get(path) ?? new Uint8Array();
+  switch (random.integer(6)) {
+    case 0:
+      files.delete(path);
+      return;
+    case 1:
+      files.set(path, randomBytes(random));
+      return;
+    case 2:
+      files.set(path, damagedBytes([bytes], random));
+      return;
+    case 3:
+      files.set(path.replace(/\d/, String(random.integer(10))), bytes);
+      return;
+    case 4: {
+      const jsonPath = paths.filter(isJson).find((name) => files.get(name) === originals.get(name));
+      if (jsonPath !== undefined) damagedTensors(files, jsonPath, random);
+      return;
+    }
+    default:
+      if (isJson(path) && bytes.length > 0) files.set(path, damagedState(originals.get(path) as Uint8Array, random));
+  }
+}
+
 /** A damaged checkpoint is passed over with a warning, and what is loaded can be saved and loaded again. */
 export async function checkpointTarget(): Promise<Target<Files>> {
   const originals = await checkpointFiles();
-  const paths = [...originals.keys()];
   return {
     input(random) {
       const files = new Map(originals);
-      for (let change = random.integer(2); change >= 0; change--) {
-        const path = oneOf(paths, random);
-        const bytes = files.get(path) ?? new Uint8Array();
-        switch (random.integer(6)) {
-          case 0:
-            files.delete(path);
-            break;
-          case 1:
-            files.set(path, randomBytes(random));
-            break;
-          case 2:
-            files.set(path, damagedBytes([bytes], random));
-            break;
-          case 3:
-            files.set(path.replace(/\d/, String(random.integer(10))), bytes);
-            break;
-          case 4: {
-            const jsonPath = paths.filter(isJson).find((name) => files.get(name) === originals.get(name));
-            if (jsonPath !== undefined) damagedTensors(files, jsonPath, random);
-            break;
-          }
-          default:
-            if (isJson(path) && bytes.length > 0)
-              files.set(path, damagedState(originals.get(path) as Uint8Array, random));
-        }
-      }
+      for (let change = random.integer(2); change >= 0; change--) damageOne(files, originals, random);
       return files;
     },
     async take(files) {

@@ -11,7 +11,7 @@ const lookEveryMs = 20;
 
 /** The meters of this process. */
 export function processMeters(): ProcessMeters {
-  // It tells the times from one look to the next.
+  // It measures the time from one look to the next.
   const delay = monitorEventLoopDelay({ resolution: lookEveryMs });
   const lateMs = (nanoseconds: number): number => Math.max(0, nanoseconds / 1e6 - lookEveryMs);
   return {

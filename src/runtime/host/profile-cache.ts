@@ -1,4 +1,4 @@
-// Measured profiles, kept in the user's cache folder by a hash of what was measured and on what.
+// Measured profiles in the user's cache folder, by a hash of the model and the device.
 
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -11,8 +11,8 @@ import type { ProfileCache } from '../device/measure/profiler.ts';
 import { messageSchemas } from '../protocol/messages.ts';
 
 /**
- * A cache for the device `slot` of this machine: several workers on one machine slow each other and keep profiles of
- * their own.
+ * A cache for the device `slot` of this machine: several workers on one machine slow each other down, and keep separate
+ * profiles.
  */
 export function profileCache(slot: string): ProfileCache {
   const quota = deviceFacts().cpuQuota?.cores.toFixed(3);

@@ -3,9 +3,10 @@
 
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { LinkChange } from '../protocol/events.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { type DeviceRound, leastRoundCount, type Refreshed, refreshProfile } from './estimator.ts';
-import { type LinkChange, LinkWatch } from './link-watch.ts';
+import { LinkWatch } from './link-watch.ts';
 
 /** What became otherwise since plans were last asked for. */
 export interface Changes {
