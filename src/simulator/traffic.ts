@@ -5,10 +5,11 @@ import { defined } from '../assert.ts';
 import type { Cluster, Profile } from '../cluster/cluster.ts';
 import { encodedFraction } from '../cluster/compression.ts';
 import type { PassTraffic } from '../cluster/overhead.ts';
-import type { DeviceProgram, Instruction, LayerRange, Payload, Program } from '../schedule/program.ts';
+import { type Direction, type Payload, payloads } from '../schedule/passes.ts';
+import type { DeviceProgram, LayerRange, Program, Receive, Send } from '../schedule/program.ts';
 
 /** What a device's passes of a micro-batch are given and hand on, by their direction. */
-export type DeviceTraffic = Readonly<Record<'forward' | 'backward', PassTraffic>>;
+export type DeviceTraffic = Readonly<Record<Direction, PassTraffic>>;
 
 type Changing<Of> = { -readonly [Key in keyof Of]: Of[Key] extends number ? number : Changing<Of[Key]> };
 
@@ -33,7 +34,7 @@ export function trafficByDevice(
     const own = defined(found.get(device), device);
     for (const step of instructions) {
       if ((step.kind !== 'send' && step.kind !== 'receive') || step.microBatch !== 0) continue;
-      const direction = step.payload === 'gradient' ? 'backward' : 'forward';
+      const { direction } = payloads[step.payload];
       const sender = step.kind === 'send' ? device : (step.from ?? dataDevice ?? device);
       const isFed = step.kind === 'receive' && step.from === null && sender !== device;
       const bytes = step.kind === 'receive' && sender === device ? 0 : pieceBytes(step, profile, layers);
@@ -57,11 +58,13 @@ export function framesOfRound({ forward, backward }: DeviceTraffic, microBatchCo
   return microBatchCount * frames.reduce((sum, count) => sum + count, 0);
 }
 
-type Transfer = Extract<Instruction, { kind: 'send' | 'receive' }>;
-
 /** Bytes of a piece on its way, as the device with these layers sends or receives it. */
-function pieceBytes({ kind, payload, samples, encoding }: Transfer, profile: Profile, layers: LayerRange): number {
-  const isBehind = (payload === 'activation') === (kind === 'send');
+function pieceBytes(
+  { kind, payload, samples, encoding }: Send | Receive,
+  profile: Profile,
+  layers: LayerRange,
+): number {
+  const isBehind = (payloads[payload].from === 1) !== (kind === 'send');
   const plainBytes = (samples[1] - samples[0]) * payloadBytes(profile, payload, layers[isBehind ? 1 : 0]);
   return plainBytes * encodedFraction(encoding);
 }
@@ -75,5 +78,5 @@ export function payloadBytes({ inputBytes, labelBytes, layers }: Profile, payloa
 
 /** Of the device that receives a payload: the border that it comes over. */
 export function receivedAt(payload: Payload, { layers: [first, end] }: Pick<DeviceProgram, 'layers'>): number {
-  return payload === 'gradient' ? end : first;
+  return payloads[payload].from === 1 ? end : first;
 }

@@ -9,7 +9,8 @@ import { scaledTimes } from '../cluster/times.ts';
 import { createRandom, type Random } from '../random.ts';
 import { type DeviceRound, refreshProfile } from '../runtime/knowledge/estimator.ts';
 import { program } from '../schedule/generate.ts';
-import { type SimulatedDevice, simulate } from '../simulator/simulate.ts';
+import { simulate } from '../simulator/simulate.ts';
+import type { SimulatedDevice } from '../simulator/simulation.ts';
 import { mean } from '../statistics.ts';
 
 type Refresh = typeof refreshProfile;
