@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { defined } from '../../../assert.ts';
 import { systemClock } from '../../../clock.ts';
 import type { Engine, Executable, Value } from '../../../engine/engine.ts';
-import type { ProcessClock } from '../../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../../engine/process-clock.ts';
 import { createReferenceEngine } from '../../../engine/reference.ts';
 import { GraphBuilder } from '../../../graph/builder.ts';
 import type { Graph } from '../../../graph/graph.ts';

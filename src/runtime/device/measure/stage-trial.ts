@@ -6,7 +6,7 @@
 
 import { defined } from '../../../assert.ts';
 import type { Engine } from '../../../engine/engine.ts';
-import type { ProcessClock, ProcessWork } from '../../../engine/node/work-clock.ts';
+import type { ProcessClock, ProcessWork } from '../../../engine/process-clock.ts';
 import type { CutTensor } from '../../../graph/layers.ts';
 import {
   allocate,

@@ -1,7 +1,7 @@
 // Times stages of the model on this device: together in turn where all of them fit, else one after the other.
 
 import type { Engine } from '../../../engine/engine.ts';
-import type { ProcessClock } from '../../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../../engine/process-clock.ts';
 import { type CutTensor, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { optimizerStateCount, type TrainingSpec } from '../../protocol/training-spec.ts';
 import type { LeastKept } from '../recomputation.ts';
