@@ -6,7 +6,7 @@ import { createInterface } from 'node:readline';
 import { systemClock } from '../clock.ts';
 import { InputError } from '../errors.ts';
 import { coordinatorName, openDoor } from '../runtime/host/security/admission.ts';
-import { listen } from '../transport/node/websocket.ts';
+import { listen } from '../transport/node/websocket-server.ts';
 
 const [, , folder] = process.argv;
 if (folder === undefined) throw new InputError('The state folder is missing: node door-process.js FOLDER.');

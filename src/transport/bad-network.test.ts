@@ -7,7 +7,8 @@ import type { Clock } from '../clock.ts';
 import { createRandom, type Random } from '../random.ts';
 import { type Direction, type FrameFault, type Relay, startRelay } from '../testing/relay.ts';
 import type { Frame, Link } from './link.ts';
-import { connect, type LinkServer, listen, type WebSocketOptions } from './node/websocket.ts';
+import { connect, type WebSocketOptions } from './node/websocket.ts';
+import { type LinkServer, listen } from './node/websocket-server.ts';
 
 /** A server for one caller at a time, and what it accepted last. */
 async function serve(options: WebSocketOptions): Promise<{ server: LinkServer; accepted(): Promise<Link> }> {

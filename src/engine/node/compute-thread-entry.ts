@@ -32,88 +32,14 @@ async function createEngine(options: ThreadOptions): Promise<Engine> {
 function serve(engine: Engine, { threadCount }: ThreadOptions): void {
   const threadMs = threadCount === 1 && process.platform === 'linux' ? openThreadClock() : undefined;
   const spent = (): Pick<Reply, 'busyMs' | 'threadMs'> => ({ busyMs: engine.busyMs(), threadMs: threadMs?.() });
-  const values = new Map<number, Value>();
-  const executables = new Map<number, Executable>();
-
-  const answer = (id: number, work: Promise<Pick<Reply, 'tensor' | 'translation' | 'atMs'>>): void => {
-    work.then(
+  const held: Held = { values: new Map(), executables: new Map() };
+  const handle = (request: Request): void => {
+    if (!('id' in request)) return carryOut(request, engine, held);
+    const { id } = request;
+    answerTo(request, engine, held).then(
       (result) => send({ id, ...spent(), ...result }),
       (error: unknown) => send({ id, ...spent(), failure: toFailure(error) }),
     );
-  };
-  const known = (handle: number): Value => defined(values.get(handle), `value ${handle}`);
-  const removed = (handle: number): Value => {
-    const value = known(handle);
-    values.delete(handle);
-    return value;
-  };
-
-  const handle = (request: Request): void => {
-    switch (request.kind) {
-      case 'compile':
-        return answer(
-          request.id,
-          engine.compile(request.source).then((executable) => {
-            executables.set(request.executable, executable);
-            return {};
-          }),
-        );
-      case 'translate':
-        return answer(
-          request.id,
-          defined(
-            engine.translate,
-            'an engine that translates',
-          )(request.graph).then((translation) => ({ translation })),
-        );
-      case 'run': {
-        const inputs = Object.fromEntries(Object.entries(request.inputs).map(([name, input]) => [name, known(input)]));
-        const names = Object.keys(request.outputs);
-        const results = defined(executables.get(request.executable), 'the graph').run(inputs, names, request.replaced);
-        for (const input of Object.values(request.replaced ?? {})) values.delete(defined(request.inputs[input], input));
-        for (const name of names) values.set(defined(request.outputs[name], name), defined(results[name], name));
-        return;
-      }
-      case 'upload':
-        values.set(request.handle, engine.upload(request.tensor));
-        return;
-      case 'download':
-        return answer(
-          request.id,
-          engine.download(known(request.handle)).then((tensor) => ({ tensor })),
-        );
-      case 'take':
-        return answer(
-          request.id,
-          engine.take(removed(request.handle)).then((tensor) => ({ tensor })),
-        );
-      case 'release':
-        return engine.release(removed(request.handle));
-      case 'trim':
-        return engine.trim(request.leastBytes);
-      case 'release-executable': {
-        const executable = executables.get(request.executable);
-        assert(executables.delete(request.executable), 'the graph is unknown');
-        return executable?.release();
-      }
-      case 'settled':
-        return answer(
-          request.id,
-          engine.settled().then(() => ({})),
-        );
-      case 'computed':
-        return answer(
-          request.id,
-          engine.computed().then((agoMs) => ({ atMs: sharedNow() - agoMs })),
-        );
-      case 'close':
-        return answer(
-          request.id,
-          engine.close().then(() => ({})),
-        );
-      default:
-        return unreachable(request);
-    }
   };
   port.on('message', (requests: readonly Request[]) => {
     for (const request of requests) handle(request);
@@ -125,6 +51,85 @@ function serve(engine: Engine, { threadCount }: ThreadOptions): void {
     blockSize: engine.blockSize,
     translationTarget: engine.translationTarget,
   });
+}
+
+/** What the handles of requests stand for. */
+interface Held {
+  readonly values: Map<number, Value>;
+  readonly executables: Map<number, Executable>;
+}
+
+type Asking = Extract<Request, { readonly id: number }>;
+
+/** Starts what a request asks for; resolves to what its reply holds. A handle that is unknown throws at once. */
+function answerTo(
+  request: Asking,
+  engine: Engine,
+  { values, executables }: Held,
+): Promise<Pick<Reply, 'tensor' | 'translation' | 'atMs'>> {
+  switch (request.kind) {
+    case 'compile':
+      return engine.compile(request.source).then((executable) => {
+        executables.set(request.executable, executable);
+        return {};
+      });
+    case 'translate': {
+      const translate = defined(engine.translate, 'an engine that translates');
+      return translate(request.graph).then((translation) => ({ translation }));
+    }
+    case 'download':
+      return engine.download(known(values, request.handle)).then((tensor) => ({ tensor }));
+    case 'take':
+      return engine.take(removed(values, request.handle)).then((tensor) => ({ tensor }));
+    case 'settled':
+      return engine.settled().then(() => ({}));
+    case 'computed':
+      return engine.computed().then((agoMs) => ({ atMs: sharedNow() - agoMs }));
+    case 'close':
+      return engine.close().then(() => ({}));
+    default:
+      return unreachable(request);
+  }
+}
+
+/** Carries out a request that has no reply. */
+function carryOut(request: Exclude<Request, Asking>, engine: Engine, { values, executables }: Held): void {
+  switch (request.kind) {
+    case 'run': {
+      const inputs = Object.fromEntries(
+        Object.entries(request.inputs).map(([name, input]) => [name, known(values, input)]),
+      );
+      const names = Object.keys(request.outputs);
+      const results = defined(executables.get(request.executable), 'the graph').run(inputs, names, request.replaced);
+      for (const input of Object.values(request.replaced ?? {})) values.delete(defined(request.inputs[input], input));
+      for (const name of names) values.set(defined(request.outputs[name], name), defined(results[name], name));
+      return;
+    }
+    case 'upload':
+      values.set(request.handle, engine.upload(request.tensor));
+      return;
+    case 'release':
+      return engine.release(removed(values, request.handle));
+    case 'trim':
+      return engine.trim(request.leastBytes);
+    case 'release-executable': {
+      const executable = executables.get(request.executable);
+      assert(executables.delete(request.executable), 'the graph is unknown');
+      return executable?.release();
+    }
+    default:
+      return unreachable(request);
+  }
+}
+
+function known(values: ReadonlyMap<number, Value>, handle: number): Value {
+  return defined(values.get(handle), `value ${handle}`);
+}
+
+function removed(values: Map<number, Value>, handle: number): Value {
+  const value = known(values, handle);
+  values.delete(handle);
+  return value;
 }
 
 let outbox: Reply[] = [];

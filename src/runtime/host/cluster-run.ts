@@ -5,7 +5,7 @@ import { randomBytes } from 'node:crypto';
 import { isIP } from 'node:net';
 import type { Clock } from '../../clock.ts';
 import { isLoopback } from '../../transport/admission.ts';
-import { type LinkServer, listen } from '../../transport/node/websocket.ts';
+import { type LinkServer, listen } from '../../transport/node/websocket-server.ts';
 import { type Coordinator, createCoordinator } from '../coordinator/coordinator.ts';
 import type { CoordinatorEnd, CoordinatorOptions } from '../coordinator/options.ts';
 import { factsSchema } from '../protocol/device-facts.ts';

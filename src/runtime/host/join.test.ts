@@ -7,7 +7,7 @@ import { systemClock } from '../../clock.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { InputError } from '../../errors.ts';
 import type { Link } from '../../transport/link.ts';
-import { type LinkServer, listen } from '../../transport/node/websocket.ts';
+import { type LinkServer, listen } from '../../transport/node/websocket-server.ts';
 import { message } from '../protocol/messages.ts';
 import { type JoinOptions, joinRun } from './join.ts';
 

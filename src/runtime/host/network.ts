@@ -9,7 +9,8 @@ import { type Hello, protocolVersion } from '../../transport/handshake.ts';
 import { sameSecret } from '../../transport/join-code.ts';
 import type { Link } from '../../transport/link.ts';
 import { deviceOf, type Identity } from '../../transport/node/tls/identity.ts';
-import { connect, listen } from '../../transport/node/websocket.ts';
+import { connect } from '../../transport/node/websocket.ts';
+import { listen } from '../../transport/node/websocket-server.ts';
 import type { PeerNetwork } from '../worker/peers.ts';
 import { peerServerTls, peerTls } from './security/enrolment.ts';
 

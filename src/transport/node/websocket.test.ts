@@ -10,15 +10,8 @@ import { startRelay } from '../../testing/relay.ts';
 import { createSelfSigned } from '../../testing/self-signed.ts';
 import type { Hello } from '../handshake.ts';
 import type { Frame, Link } from '../link.ts';
-import {
-  type Accepted,
-  type ConnectOptions,
-  connect,
-  type LinkServer,
-  type ListenOptions,
-  listen,
-  type TlsOptions,
-} from './websocket.ts';
+import { type ConnectOptions, connect, type TlsOptions } from './websocket.ts';
+import { type Accepted, type LinkServer, type ListenOptions, listen } from './websocket-server.ts';
 
 const secret = '7K2M-Q0ZD-XW4R-9TBC';
 const hello: Hello = { protocol: 1, purpose: 'worker', name: 'b', credential: secret };

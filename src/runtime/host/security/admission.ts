@@ -17,7 +17,8 @@ import {
 } from '../../../transport/join-code.ts';
 import { type Authority, checkPair, createIdentity } from '../../../transport/node/tls/authority.ts';
 import { deviceOf, keyHash } from '../../../transport/node/tls/identity.ts';
-import type { Accepted, TlsOptions } from '../../../transport/node/websocket.ts';
+import type { TlsOptions } from '../../../transport/node/websocket.ts';
+import type { Accepted } from '../../../transport/node/websocket-server.ts';
 import { loadAuthority } from './authority-store.ts';
 import { createRegistry, type EnrolledDevice } from './registry.ts';
 import { stateFolder } from './state-folder.ts';
