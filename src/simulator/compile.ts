@@ -10,7 +10,7 @@ import { type PassTraffic, processorMs, reduceCpuMs } from '../cluster/overhead.
 import { recomputeFraction } from '../cluster/recomputation.ts';
 import { type LayerTimes, onGrid } from '../cluster/times.ts';
 import { effectiveInFlight } from '../schedule/pace.ts';
-import { type Direction, type PassKind, type Payload, passes, passKinds, payloads } from '../schedule/passes.ts';
+import { type PassKind, type Payload, passes, passKinds, payloads } from '../schedule/passes.ts';
 import {
   type AllReduce,
   type DeviceProgram,
@@ -54,14 +54,8 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
   };
 }
 
-/** What a device's passes of a micro-batch are given and hand on, by their direction. */
-type DeviceTraffic = Readonly<Record<Direction, PassTraffic>>;
-
-/** Of a pass that neither waits for anything nor hands anything on. */
-const noTraffic: PassTraffic = {
-  received: { bytes: 0, frames: 0, passes: 0 },
-  sent: { bytes: 0, frames: 0, passes: 1 },
-};
+/** What a device's passes of a micro-batch take and give. */
+type DeviceTraffic = ReadonlyMap<PassKind, PassTraffic>;
 
 class Compiler {
   readonly #program: Program;
@@ -155,18 +149,16 @@ class Compiler {
     const traffic = this.#traffic();
     for (const [index, { place, program }] of this.#runners.entries()) {
       const overhead = this.#ground.overhead(place);
-      const costs = ({ received, sent }: PassTraffic) => ({
-        receivedMs: processorMs(overhead, received, onGrid),
-        sentMs: processorMs(overhead, sent, onGrid),
-      });
-      const { forward, backward } = traffic[index] as DeviceTraffic;
-      const exchangeCosts = { forward: costs(forward), backward: costs(backward) };
-      const plainCost = costs(noTraffic);
+      const costs = new Map(
+        [...(traffic[index] as DeviceTraffic)].map(([kind, { received, sent }]) => {
+          const receivedMs = processorMs(overhead, received, onGrid);
+          return [kind, { receivedMs, sentMs: processorMs(overhead, sent, onGrid) }];
+        }),
+      );
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
         if (!isPass(step)) continue;
-        const { exchanges, direction } = passes[step.kind];
-        const { receivedMs, sentMs } = exchanges ? exchangeCosts[direction] : plainCost;
+        const { receivedMs, sentMs } = defined(costs.get(step.kind), 'the costs of a pass');
         if (isFirstPiece(step, program)) receivingMs[start + offset] = receivedMs;
         if (isLastPiece(step, program)) sendingMs[start + offset] = sentMs;
       }
@@ -174,22 +166,25 @@ class Compiler {
   }
 
   /**
-   * By runner: what its passes of a micro-batch are given and hand on, frames wherever they come from. What the data's
-   * holder hands out goes with its forward passes.
+   * By runner: what its passes of a micro-batch take and give, frames wherever they come from. What the data's holder
+   * hands out goes with its passes that need no others.
    */
   #traffic(): readonly DeviceTraffic[] {
-    const pass = () => ({ received: { bytes: 0, frames: 0, passes: 0 }, sent: { bytes: 0, frames: 0, passes: 1 } });
-    const traffic = this.#runners.map(() => ({ forward: pass(), backward: pass() }));
+    const none = () => ({ received: { bytes: 0, frames: 0, passes: 0 }, sent: { bytes: 0, frames: 0, passes: 1 } });
+    const traffic = this.#runners.map(() => new Map(passKinds.map((kind) => [kind, none()])));
     const runnerAt = new Map(this.#runners.map(({ place }, index) => [place, index]));
     for (const { channel, payload, receiver, bytes } of this.#flows) {
-      const { direction } = payloads[payload];
       const sender = channel === -1 ? undefined : runnerAt.get((this.#channels[channel] as Channel).from);
-      const received = traffic[receiver]?.[direction].received;
-      const sent = sender === undefined ? undefined : traffic[sender]?.[direction].sent;
-      for (const end of [received, sent]) {
-        if (end === undefined) continue;
-        end.bytes += channel === -1 ? 0 : bytes;
-        end.frames++;
+      for (const kind of passKinds) {
+        const { takes, gives, needs } = passes[kind];
+        const isGiven = payloads[payload].from === 'feed' ? needs.length === 0 : gives.some((each) => each === payload);
+        const received = takes.includes(payload) ? traffic[receiver]?.get(kind)?.received : undefined;
+        const sent = isGiven && sender !== undefined ? traffic[sender]?.get(kind)?.sent : undefined;
+        for (const end of [received, sent]) {
+          if (end === undefined) continue;
+          end.bytes += channel === -1 ? 0 : bytes;
+          end.frames++;
+        }
       }
     }
     return traffic;
