@@ -6,11 +6,11 @@ import { assert, defined } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.ts';
 import { slowestInGroup } from '../cluster/links.ts';
-import { type PassTraffic, processorMs, reduceCpuMs } from '../cluster/overhead.ts';
+import { processorMs, reduceCpuMs } from '../cluster/overhead.ts';
 import { recomputeFraction } from '../cluster/recomputation.ts';
 import { type LayerTimes, onGrid } from '../cluster/times.ts';
 import { effectiveInFlight } from '../schedule/pace.ts';
-import { type PassKind, type Payload, passes, passKinds, payloads } from '../schedule/passes.ts';
+import { type PassKind, passes, passKinds, payloads } from '../schedule/passes.ts';
 import {
   type AllReduce,
   type DeviceProgram,
@@ -34,6 +34,7 @@ import {
   type Runner,
 } from './compiled.ts';
 import type { Ground } from './ground.ts';
+import { passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
 
 /** `program` is a round of `plan`: an Error for a tick of a stream, whose instructions carry round offsets. */
 export function compile(program: Program, plan: PlanLayout, ground: Ground): Compiled {
@@ -53,9 +54,6 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
     backwardWeightMs: (first, end, samples) => times.backwardWeightMs(from(first, end), end, samples),
   };
 }
-
-/** What a device's passes of a micro-batch take and give. */
-type DeviceTraffic = ReadonlyMap<PassKind, PassTraffic>;
 
 class Compiler {
   readonly #program: Program;
@@ -146,11 +144,14 @@ class Compiler {
       if (row >= 0)
         for (const [index, member] of members.entries())
           (this.#runners[member] as Runner).overlappedReduceCpuMs += costsMs[index] ?? 0;
-    const traffic = this.#traffic();
+    const { profile, cluster } = this.#ground;
+    const traffic = trafficByDevice(this.#program, profile, cluster);
     for (const [index, { place, program }] of this.#runners.entries()) {
       const overhead = this.#ground.overhead(place);
+      const own = defined(traffic.get(program.device), program.device);
       const costs = new Map(
-        [...(traffic[index] as DeviceTraffic)].map(([kind, { received, sent }]) => {
+        passKinds.map((kind) => {
+          const { received, sent } = passTraffic(kind, own);
           const receivedMs = processorMs(overhead, received, onGrid);
           return [kind, { receivedMs, sentMs: processorMs(overhead, sent, onGrid) }];
         }),
@@ -163,31 +164,6 @@ class Compiler {
         if (isLastPiece(step, program)) sendingMs[start + offset] = sentMs;
       }
     }
-  }
-
-  /**
-   * By runner: what its passes of a micro-batch take and give, frames wherever they come from. What the data's holder
-   * hands out goes with its passes that need no others.
-   */
-  #traffic(): readonly DeviceTraffic[] {
-    const none = () => ({ received: { bytes: 0, frames: 0, passes: 0 }, sent: { bytes: 0, frames: 0, passes: 1 } });
-    const traffic = this.#runners.map(() => new Map(passKinds.map((kind) => [kind, none()])));
-    const runnerAt = new Map(this.#runners.map(({ place }, index) => [place, index]));
-    for (const { channel, payload, receiver, bytes } of this.#flows) {
-      const sender = channel === -1 ? undefined : runnerAt.get((this.#channels[channel] as Channel).from);
-      for (const kind of passKinds) {
-        const { takes, gives, needs } = passes[kind];
-        const isGiven = payloads[payload].from === 'feed' ? needs.length === 0 : gives.some((each) => each === payload);
-        const received = takes.includes(payload) ? traffic[receiver]?.get(kind)?.received : undefined;
-        const sent = isGiven && sender !== undefined ? traffic[sender]?.get(kind)?.sent : undefined;
-        for (const end of [received, sent]) {
-          if (end === undefined) continue;
-          end.bytes += channel === -1 ? 0 : bytes;
-          end.frames++;
-        }
-      }
-    }
-    return traffic;
   }
 
   /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
@@ -231,7 +207,8 @@ class Compiler {
 
   #createFlow({ payload, samples, encoding }: Send | Receive, from: number, receiver: number): Flow {
     const { program, place: to } = this.#runners[receiver] as Runner;
-    const plainBytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
+    const plainBytes =
+      (samples[1] - samples[0]) * payloadBytes(this.#ground.profile, payload, receivedAt(payload, program));
     const bytes = plainBytes * encodedFraction(encoding);
     const { from: side } = payloads[payload];
     const senderStage = program.stage + (side === 'feed' ? 0 : side);
@@ -244,15 +221,6 @@ class Compiler {
       durationMs: onGrid(table.occupancyMs(from, to, bytes)),
       latencyMs: onGrid(table.latencyMs(from, to) + codecMs(encoding, plainBytes)),
     };
-  }
-
-  /** What one sample of a payload weighs on its way to a device with these layers. */
-  #bytesPerSample(payload: Payload, [first, end]: readonly [number, number]): number {
-    const { profile } = this.#ground;
-    if (payload === 'input') return profile.inputBytes;
-    if (payload === 'label') return profile.labelBytes;
-    const border = payload === 'activation' ? first - 1 : end - 1;
-    return defined(profile.layers[border], `layer ${border}`).outputBytes;
   }
 
   #channel(from: number, to: number): number {
