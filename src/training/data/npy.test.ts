@@ -5,10 +5,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'node:test';
 import { InputError } from '../../errors.ts';
+import { halfToNumber } from '../../graph/operators/numbers.ts';
 import { elementTypes, tensor } from '../../graph/tensor.ts';
 import { fuzz } from '../../testing/mutations.ts';
 import { fixtureFolder } from '../../testing/pytorch-fixtures.ts';
-import { halfToNumber } from './convert.ts';
 import { readNpy, writeNpy } from './npy.ts';
 
 interface Expected {
