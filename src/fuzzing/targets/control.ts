@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
 import type { Random } from '../../random.ts';
-import { factsSchema } from '../../runtime/host/cluster-run.ts';
+import { factsSchema } from '../../runtime/protocol/device-facts.ts';
 import {
   type Messages,
   parseMessage,

@@ -11,13 +11,7 @@ import { deviceTimes } from '../../cluster/times.ts';
 import { program } from '../../schedule/generate.ts';
 import { createSimulator } from '../../simulator/simulate.ts';
 import { quartiles } from '../../statistics.ts';
-
-/** A link that carries otherwise than it was planned with. */
-export interface LinkChange {
-  readonly between: readonly [string, string];
-  readonly beforeMbps: number;
-  readonly mbps: number;
-}
+import type { LinkChange } from '../protocol/events.ts';
 
 /** A cluster as its user describes it, with links no faster than the last that is known of each of them. */
 export function withLinks(cluster: Cluster, changes: readonly LinkChange[]): Cluster {

@@ -1,78 +1,10 @@
-// Devices of one kind measure themselves alike, but for noise: what else their processors did for a moment, and where a
-// cache line fell. Together they know their times better than each alone, and a plan that finds them equal is the
-// simpler one.
+// What a device's links cost its processor and what they carry by themselves, from measurements in which processors at
+// both ends took part.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import { knowsLinks, withLinkCosts } from '../../cluster/overhead.ts';
-import { combinedTimes } from '../../cluster/times.ts';
 import { mean, median, middle } from '../../statistics.ts';
-import type { DeviceFacts } from '../coordinator/options.ts';
 import type { LinkMeasurement } from '../protocol/messages.ts';
-
-/** A device's own measurement. */
-export interface Measured {
-  readonly name: string;
-  readonly facts: DeviceFacts;
-  readonly times: DeviceTimes;
-}
-
-/**
- * A device whose whole model takes so many times as long as its kind's median, or so many times less, is slower or
- * faster, not unlucky.
- */
-const leastDifference = 1.35;
-
-/**
- * By device, its times: those of one kind share an object that holds the middle of what they measured, layer by layer;
- * all others have their own.
- */
-export function timesByKind(devices: readonly Measured[]): ReadonlyMap<string, DeviceTimes> {
-  const found = new Map(devices.map(({ name, times }) => [name, times]));
-  const kinds = new Map<string, Measured[]>();
-  for (const device of devices) {
-    const kind = kindOf(device);
-    kinds.set(kind, [...(kinds.get(kind) ?? []), device]);
-  }
-  for (const alike of kinds.values()) {
-    const usualMs = middle(alike.map(totalMs));
-    const equal = alike.filter((device) => {
-      const ratio = totalMs(device) / usualMs;
-      return ratio < leastDifference && ratio > 1 / leastDifference;
-    });
-    if (equal.length < 2) continue;
-    const times = together(equal.map((device) => device.times));
-    for (const { name } of equal) found.set(name, times);
-  }
-  return found;
-}
-
-/**
- * The same for devices that nothing is known to tell apart. Where the processor is not known, the device is of no kind
- * but its own.
- */
-function kindOf({ name, facts }: Measured): string {
-  const { cpuModel, cores, cpuQuotaCores, engine } = facts;
-  return cpuModel === undefined
-    ? `the device ${name}`
-    : JSON.stringify([cpuModel, cores, cpuQuotaCores?.toFixed(3), engine]);
-}
-
-/** Forward and backward of the whole model at the largest size. */
-function totalMs({ times: { forwardMs, backwardMs } }: Measured): number {
-  return sum([...(forwardMs.at(-1) ?? []), ...(backwardMs.at(-1) ?? [])]);
-}
-
-/**
- * The middle of each entry, and of each row's sum: noise makes times longer, seldom shorter, and the middles of many
- * entries add up to less than devices take. Fields that not all have are left out.
- */
-function together(all: readonly DeviceTimes[]): DeviceTimes {
-  return combinedTimes(all, (rows) => {
-    const middles = (rows[0] ?? []).map((_, layer) => middle(rows.map((row) => row[layer] ?? 0)));
-    const [expected, found] = [middle(rows.map(sum)), sum(middles)];
-    return found === 0 ? middles : middles.map((ms) => (ms * expected) / found);
-  });
-}
 
 function note(into: Map<string, number[]>, device: string, ms: number | undefined): void {
   if (ms !== undefined) into.set(device, [...(into.get(device) ?? []), ms]);
@@ -199,8 +131,4 @@ export function withHandling(
     ]),
   );
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0);
 }
