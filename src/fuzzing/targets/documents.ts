@@ -73,7 +73,7 @@ const plans: readonly unknown[] = [
   },
 ];
 
-/** A document of one kind: whatever was read is the same when it is written and read again. */
+/** A document of one kind: a value that was read is the same when it is written and read again. */
 function documentTarget<T>(
   samples: readonly unknown[],
   parse: (text: string) => T,
@@ -117,7 +117,7 @@ export function planTarget(): Target<string> {
       checkTogether(plan as Plan, profile, cluster);
     },
   );
-  // Of numbers that must agree, damage rarely makes large ones.
+  // Damage rarely makes large numbers that agree.
   const grown = (random: Random): string => {
     const plan = oneOf(plans.slice(0, scheduleNames.length), random) as PlanLayout;
     const microBatchCount = oneOf([100, 500, 20_000, 1e6, 2 ** 31], random);
