@@ -73,13 +73,13 @@ export class Evaluator {
  * gradients have left. `M` micro-batches.
  */
 function leastMs(stages: readonly FlatStage[], devices: readonly FlatDevice[], M: number): number {
-  let [least, beforeMs, behindMs] = [0, 0, 0];
+  let [least, beforeMs, remainingMs] = [0, 0, 0];
   for (const [index, stage] of stages.entries()) {
     const { first, end, pace, isForwardOnly, pieces } = stage;
     let [forwardMs, backwardMs] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
     for (let place = first; place < end; place++) {
       const device = devices[place] as FlatDevice;
-      least = Math.max(least, leastOfDevice(device, stage, { beforeMs, behindMs }, M));
+      least = Math.max(least, leastOfDevice(device, stage, { beforeMs, remainingMs }, M));
       forwardMs = Math.min(forwardMs, device.forwardMs);
       if (isForwardOnly) continue;
       backwardMs = Math.min(
@@ -90,7 +90,8 @@ function leastMs(stages: readonly FlatStage[], devices: readonly FlatDevice[], M
     }
     beforeMs += forwardMs + leastOf(pieces, ({ forwardOccupancyMs, latencyMs }) => forwardOccupancyMs + latencyMs);
     if (stages[index + 1]?.isGradientWanted === true)
-      behindMs += backwardMs + leastOf(pieces, ({ backwardOccupancyMs, latencyMs }) => backwardOccupancyMs + latencyMs);
+      remainingMs +=
+        backwardMs + leastOf(pieces, ({ backwardOccupancyMs, latencyMs }) => backwardOccupancyMs + latencyMs);
   }
   return least;
 }
@@ -99,7 +100,7 @@ function leastMs(stages: readonly FlatStage[], devices: readonly FlatDevice[], M
 function leastOfDevice(
   device: FlatDevice,
   { pace, isForwardOnly }: FlatStage,
-  { beforeMs, behindMs }: { readonly beforeMs: number; readonly behindMs: number },
+  { beforeMs, remainingMs }: { readonly beforeMs: number; readonly remainingMs: number },
   M: number,
 ): number {
   const { forward, backward, forwardMs, backwardMs, weightMs, wakeMs } = device;
@@ -109,10 +110,10 @@ function leastOfDevice(
   const forwardCpuMs = (M - 1) * forward.receivingMs + M * forward.sendingMs;
   const cpuMs = forwardCpuMs + M * backward.receivingMs + (M - 1) * backward.sendingMs;
   if (isForwardOnly) return beforeMs + M * forwardMs + forwardCpuMs;
-  if (pace.delay === undefined) return beforeMs + M * forwardMs + (M - 1) * backwardMs + lastMs + cpuMs + behindMs;
+  if (pace.delay === undefined) return beforeMs + M * forwardMs + (M - 1) * backwardMs + lastMs + cpuMs + remainingMs;
   // While weight gradients are computed, the other devices wait for nothing.
   const gradientsMs = beforeMs + M * (forwardMs + backwardMs) + cpuMs;
-  return Math.max(gradientsMs + behindMs, gradientsMs + (M - 1) * (weightMs + wakeMs) + lastMs);
+  return Math.max(gradientsMs + remainingMs, gradientsMs + (M - 1) * (weightMs + wakeMs) + lastMs);
 }
 
 interface RoundInput {
@@ -210,7 +211,7 @@ class RoundClock {
     // Results leave before a following weight gradient.
     this.#leaves[index] = end;
     const isFollowed = !isForward && delay !== undefined && (m >= delay || m === M - 1);
-    const nextMs = isFollowed ? end + sendingMs + weightsBehindMs(device, m, delay, M) : end;
+    const nextMs = isFollowed ? end + sendingMs + followingWeightsMs(device, m, delay, M) : end;
     this.#free[index] = nextMs;
     this.#owed[index] = isFollowed ? device.wakeMs : sendingMs;
     return nextMs < stopMs;
@@ -240,7 +241,7 @@ class RoundClock {
       for (const [bucket, ms] of reduceMs.entries()) {
         let readyMs = reducedMs;
         for (let index = first; index < end; index++)
-          readyMs = Math.max(readyMs, (this.#free[index] ?? 0) - behindMs(devices[index] as FlatDevice, bucket));
+          readyMs = Math.max(readyMs, (this.#free[index] ?? 0) - remainingMs(devices[index] as FlatDevice, bucket));
         reducedMs = readyMs + ms;
       }
       for (let index = first; index < end; index++) {
@@ -271,13 +272,13 @@ function lastPassMs({ lastMs }: FlatDevice): number {
  * of `delay` micro-batches ago, and after the last one all that remain. Excludes the main thread's cost for the last of
  * them.
  */
-function weightsBehindMs(device: FlatDevice, m: number, delay: number, M: number): number {
+function followingWeightsMs(device: FlatDevice, m: number, delay: number, M: number): number {
   if (m < M - 1) return device.weightMs;
   return Math.min(M - 1, delay) * (device.weightMs + device.wakeMs) + lastPassMs(device);
 }
 
 /** The remaining computation of a device when the gradients of a bucket are final. */
-function behindMs({ lastMs }: FlatDevice, bucket: number): number {
+function remainingMs({ lastMs }: FlatDevice, bucket: number): number {
   let sum = 0;
   for (let index = bucket + 1; index < lastMs.length; index++) sum += lastMs[index] ?? 0;
   return sum;

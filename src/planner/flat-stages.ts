@@ -5,7 +5,7 @@
 import type { StageDemand } from '../cluster/memory.ts';
 import type { PassTraffic, Traffic } from '../cluster/overhead.ts';
 import { onGrid } from '../cluster/times.ts';
-import { overlapsAllReduce, type Pace } from '../schedule/generate.ts';
+import type { Pace } from '../schedule/schedules.ts';
 import { bucketsOfStage, isSplitStage, paceOfStage } from './layout.ts';
 import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import { recomputeMs } from './recomputation.ts';
@@ -85,8 +85,8 @@ export function flatStages(
   layouts: readonly StageLayout[],
 ): { readonly stages: readonly FlatStage[]; readonly devices: readonly FlatDevice[] } {
   const { problem, times } = context;
-  const overlaps = overlapsAllReduce(problem.schedule);
-  const handedOut = handedOutTraffic(context, layouts);
+  const overlaps = problem.schedule.overlapsAllReduce;
+  const handedOut = feedTraffic(context, layouts);
   const flat: FlatDevice[] = [];
   let before: readonly Piece[] = [];
   const stages = layouts.map((layout, stage): FlatStage => {
@@ -207,7 +207,7 @@ function stageTraffic(
 const nothing: Pick<Traffic, 'bytes' | 'frames'> = { bytes: 0, frames: 0 };
 
 /** Inputs and labels that the data's holder sends to others for a micro-batch. */
-function handedOutTraffic(
+function feedTraffic(
   { problem, holder }: FlatContext,
   layouts: readonly StageLayout[],
 ): Pick<Traffic, 'bytes' | 'frames'> {

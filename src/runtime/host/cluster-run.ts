@@ -9,30 +9,11 @@ import { type LinkServer, listen } from '../../transport/node/websocket.ts';
 import { type Coordinator, createCoordinator } from '../coordinator/coordinator.ts';
 import type { CoordinatorEnd, CoordinatorOptions } from '../coordinator/options.ts';
 import { factsSchema } from '../protocol/device-facts.ts';
+import type { ClusterOptions } from '../run/session.ts';
 import { type Announcement, announce } from './discovery.ts';
 import { watchDrainRequests } from './drain-requests.ts';
 import { type LocalWorkers, startLocalWorkers } from './local-workers.ts';
 import { coordinatorName, type Door, openDoor } from './security/admission.ts';
-
-/** Where to listen and whom to wait for. */
-export interface ClusterOptions {
-  readonly host: string;
-  readonly port: number;
-  /** Plain links beyond this machine. */
-  readonly insecure: boolean;
-  /** Files of an own certificate and key. */
-  readonly tlsCert?: string;
-  readonly tlsKey?: string;
-  /** Worker processes to start on this machine. */
-  readonly localCount: number;
-  /** Compute threads of each of them. */
-  readonly threads: number;
-  readonly engine: 'onnxruntime' | 'reference';
-  /** Where `asteroid drain` leaves its requests. */
-  readonly runFolder?: string;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
-}
 
 /** How long the coordinator may take to tell what it heard from a worker that has ended. */
 const lastWordMs = 1000;
