@@ -53,4 +53,5 @@ export { checkProgram } from './schedule/check.ts';
 export { program } from './schedule/generate.ts';
 export type { DeviceProgram, Instruction, Program, ProgramEvent } from './schedule/program.ts';
 export { traceJson } from './schedule/trace.ts';
-export { createSimulator, type Simulation, type Simulator, simulate } from './simulator/simulate.ts';
+export { createSimulator, type Simulator, simulate } from './simulator/simulate.ts';
+export type { Simulation } from './simulator/simulation.ts';

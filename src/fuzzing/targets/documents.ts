@@ -8,7 +8,8 @@ import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.t
 import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import type { Random } from '../../random.ts';
 import { checkProgram } from '../../schedule/check.ts';
-import { program, scheduleNames } from '../../schedule/generate.ts';
+import { program } from '../../schedule/generate.ts';
+import { scheduleNames } from '../../schedule/schedules.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { parseDataSpec } from '../../training/data/spec.ts';
 import { parseSchedule } from '../../training/schedules.ts';

@@ -4,7 +4,8 @@
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { profileOfKinds } from '../../cluster/kinds.ts';
 import { program } from '../../schedule/generate.ts';
-import { type Simulation, simulate } from '../../simulator/simulate.ts';
+import { simulate } from '../../simulator/simulate.ts';
+import type { Simulation } from '../../simulator/simulation.ts';
 import { barChart, lineChart } from './charts.ts';
 import { type Experiment, markdownTable, type Planned, planFor, planWith, times } from './experiment.ts';
 import { asteroidModels, type PaperModel } from './models.ts';
