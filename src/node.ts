@@ -1,4 +1,4 @@
-// asteroid-edge/node: what runs on this machine. Training sessions, workers, the compute thread, files.
+// asteroid-edge/node: the part that accesses this machine: training sessions, workers, the compute thread, files.
 
 export { createComputeThread } from './engine/node/compute-thread.ts';
 export { joinRun } from './runtime/host/join.ts';

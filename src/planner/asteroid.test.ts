@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createRandom } from '../random.ts';
+import { schedules } from '../schedule/schedules.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { withFrozenPrefix } from '../testing/random-problems.ts';
 import { search } from './asteroid.ts';
@@ -98,7 +99,7 @@ function instance(seed: number, layerLimit: number, deviceLimit: number, isFroze
   return createProblem({
     profile: isFrozen ? withFrozenPrefix(seed, profile) : profile,
     cluster,
-    schedule: '1f1b',
+    schedule: schedules['1f1b'],
     batchSize: microBatchSize * (1 + random.integer(12)),
     microBatchSize,
     optimizerState: (seed % 3) as 0 | 1 | 2,
@@ -161,7 +162,7 @@ test('the coarse first search excludes no better plan: 60 layers against Algorit
   for (let seed = 0; seed < 3; seed++) {
     const problem = createProblem({
       ...randomInstance(seed, { deviceCount: 3, layerCount: 60 }),
-      schedule: '1f1b',
+      schedule: schedules['1f1b'],
       batchSize: 64,
       microBatchSize: 8,
       optimizerState: 0,

@@ -6,6 +6,7 @@ import { profileOfKinds } from '../cluster/kinds.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { program } from '../schedule/generate.ts';
+import { schedules } from '../schedule/schedules.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { withFrozenPrefix, withRecomputed } from '../testing/random-problems.ts';
@@ -561,7 +562,7 @@ test('exhaustive knows how many plans there are', () => {
       devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })),
     };
     const settings = {
-      schedule: '1f1b',
+      schedule: schedules['1f1b'],
       microBatchSize: 1 + random.integer(3),
       optimizerState: 0,
       replicateBatchDependent: false,

@@ -8,6 +8,7 @@
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
+import { type Schedule, type ScheduleName, schedules } from '../schedule/schedules.ts';
 import { coarseGrids, coarseSearch } from './asteroid.ts';
 import { type Budget, branchAndBound } from './branch-and-bound.ts';
 import { pipelineCount } from './exhaustive.ts';
@@ -54,10 +55,10 @@ const orderedKindCount = 4;
  * Schedules that are searched if the caller does not name one. An overlapping schedule is never longer than its
  * non-overlapping form, which is the case of one bucket.
  */
-const searched = ['1f1b-overlap', 'gpipe', 'zb-h1-overlap'];
+const searched: readonly Schedule[] = [schedules['1f1b-overlap'], schedules.gpipe, schedules['zb-h1-overlap']];
 
 /** For each schedule, the simpler ones that need no more memory, the simplest first. */
-const plainer: Readonly<Record<string, readonly string[]>> = {
+const plainer: Readonly<Record<string, readonly ScheduleName[]>> = {
   '1f1b-overlap': ['1f1b'],
   'zb-h1-overlap': ['1f1b', 'zb-h1', '1f1b-overlap'],
 };
@@ -119,8 +120,8 @@ function* inTime<Result>(state: State, steps: Steps<Result>): Steps<Result | und
 function plainest(found: Answer, { schedule, planner }: Question): Answer {
   const { layouts, problem, roundMs } = found;
   if (schedule !== undefined || layouts === undefined) return found;
-  for (const name of plainer[problem.schedule] ?? []) {
-    const other = answerOf(withMicroBatchSize(problem, problem.microBatchSize, name), planner, layouts);
+  for (const name of plainer[problem.schedule.name] ?? []) {
+    const other = answerOf(withMicroBatchSize(problem, problem.microBatchSize, schedules[name]), planner, layouts);
     if (other.roundMs <= roundMs) return other;
   }
   return found;
@@ -271,7 +272,7 @@ function firstOfEach<Each>(all: readonly Each[], keyOf: (each: Each) => string):
 }
 
 function keyOf({ microBatchSize, schedule }: Problem): string {
-  return `${schedule} ${microBatchSize} `;
+  return `${schedule.name} ${microBatchSize} `;
 }
 
 /** Branch and bound over all problems. True if no better plan exists. */

@@ -8,7 +8,6 @@
 
 import type { StageDemand } from '../cluster/memory.ts';
 import { onGrid } from '../cluster/times.ts';
-import { forwardsAhead, inFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 import { type Bounds, createBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { bucketsOfStage } from './layout.ts';
@@ -159,7 +158,7 @@ class Tree {
     const backwardMs = this.#times.backwardMs(place, first, end, stop - from) + again;
     const busyMs = M * (forwardMs + backwardMs);
     if (busyMs >= this.barMs) return undefined;
-    const isSplit = splitsBackward(this.#problem.schedule) && gradientsCross(this.#problem, first);
+    const isSplit = this.#problem.schedule.splitsBackward && gradientsCross(this.#problem, first);
     const inputMs = isSplit ? this.#times.backwardInputMs(place, first, end, stop - from) + again : backwardMs;
     let startMs = this.#feedMs(stage, place, stop - from);
     let tailMs = 0;
@@ -194,8 +193,8 @@ class Tree {
   #mostDelay(stage: number): number {
     const { schedule, microBatchCount } = this.#problem;
     return (
-      inFlight(schedule, stage, this.#stageCount, microBatchCount) -
-      forwardsAhead(schedule, stage, this.#stageCount, microBatchCount)
+      schedule.inFlight(stage, this.#stageCount, microBatchCount) -
+      schedule.forwardsAhead(stage, this.#stageCount, microBatchCount)
     );
   }
 
@@ -234,7 +233,7 @@ class Tree {
 
   /** A group's AllReduce after its last backward: all of it, or its last bucket if it is overlapped. */
   #lastReduceMs(layout: StageLayout): number {
-    const isCut = layout.devices.length > 1 && overlapsAllReduce(this.#problem.schedule);
+    const isCut = layout.devices.length > 1 && this.#problem.schedule.overlapsAllReduce;
     const last = isCut ? bucketsOfStage(this.#problem, this.#times, layout).at(-1) : undefined;
     return groupReduceMs(this.#problem, layout.devices, ...(last ?? layout.layers));
   }
@@ -250,7 +249,7 @@ class Tree {
     const busyMs =
       this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
     const startMs = Math.min(...group.map((member) => member.startMs + member.forwardMs));
-    if (splitsBackward(this.#problem.schedule)) return startMs + busyMs;
+    if (this.#problem.schedule.splitsBackward) return startMs + busyMs;
     const tailMs = gradientsCross(this.#problem, end)
       ? Math.min(...group.map((member) => member.backwardMs + member.tailMs))
       : 0;

@@ -9,7 +9,8 @@ import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
 import { overheadOf, processorMs } from '../cluster/overhead.ts';
 import { deviceTimes, layerTimes } from '../cluster/times.ts';
-import { effectiveInFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
+import { effectiveInFlight } from '../schedule/pace.ts';
+import { scheduleOf } from '../schedule/schedules.ts';
 
 /** One step of the pipeline, execution or communication. */
 export interface Step {
@@ -162,8 +163,9 @@ interface StageContext {
 
 /** Whether the last stage runs each backward right after its forward. */
 function isStepped(plan: PlanLayout): boolean {
-  const { schedule, stages } = plan;
-  if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && stages.length > 1)) return false;
+  const { stages } = plan;
+  const { overlapsAllReduce, splitsBackward } = scheduleOf(plan.schedule);
+  if (overlapsAllReduce || (splitsBackward && stages.length > 1)) return false;
   return effectiveInFlight(plan, stages.length - 1) === 1;
 }
 

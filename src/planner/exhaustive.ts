@@ -3,7 +3,7 @@
 // left out.
 
 import { bytesInMiB } from '../cluster/memory.ts';
-import { forwardsAhead, program } from '../schedule/generate.ts';
+import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { layoutPlan } from './layout.ts';
 import { leastMemoryBytes } from './memory.ts';
@@ -92,7 +92,7 @@ function fits(problem: Problem, { layers, devices, samples }: StageLayout, stage
   const demand = stageDemand(
     problem,
     ...layers,
-    forwardsAhead(problem.schedule, stage, stageCount, problem.microBatchCount),
+    problem.schedule.forwardsAhead(stage, stageCount, problem.microBatchCount),
   );
   return devices.every(
     (place, index) =>

@@ -4,7 +4,7 @@
 import type { StageDemand } from '../cluster/memory.ts';
 import type { PassTraffic, Traffic } from '../cluster/overhead.ts';
 import { onGrid } from '../cluster/times.ts';
-import { overlapsAllReduce, type Pace } from '../schedule/generate.ts';
+import type { Pace } from '../schedule/schedules.ts';
 import { bucketsOfStage, isSplitStage, paceOfStage } from './layout.ts';
 import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import { recomputeMs } from './recomputation.ts';
@@ -81,7 +81,7 @@ export function flatStages(
   layouts: readonly StageLayout[],
 ): { readonly stages: readonly FlatStage[]; readonly devices: readonly FlatDevice[] } {
   const { problem, times } = context;
-  const overlaps = overlapsAllReduce(problem.schedule);
+  const overlaps = problem.schedule.overlapsAllReduce;
   const handedOut = handedOutTraffic(context, layouts);
   const flat: FlatDevice[] = [];
   let before: readonly Piece[] = [];

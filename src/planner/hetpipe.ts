@@ -14,6 +14,7 @@
 
 import type { PlanLayout, VirtualWorker } from '../cluster/cluster.ts';
 import { program } from '../schedule/generate.ts';
+import { schedules } from '../schedule/schedules.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { layoutPlan } from './layout.ts';
 import { straightPartition } from './partition.ts';
@@ -68,7 +69,7 @@ function answerFor(problem: Problem, division: Division): Answer | undefined {
   for (const [index, { layouts }] of pipelines.entries()) {
     const count = counts[index] ?? 0;
     if (count === 0) return undefined;
-    const own: Problem = { ...problem, schedule: '1f1b', microBatchCount: count };
+    const own: Problem = { ...problem, schedule: schedules['1f1b'], microBatchCount: count };
     const layout = layoutPlan(own, 'hetpipe', layouts);
     if (overloadOf(own, layout.stages) !== undefined) return undefined;
     const world = simulate(program(layout), layout, profile, problem.cluster, {

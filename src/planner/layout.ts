@@ -7,14 +7,8 @@ import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { slowestInGroup } from '../cluster/links.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { keptBytes } from '../cluster/recomputation.ts';
-import {
-  bucketLimit,
-  forwardsAhead,
-  overlapsAllReduce,
-  type Pace,
-  inFlight as scheduledInFlight,
-  splitsBackward,
-} from '../schedule/generate.ts';
+import { bucketLimit } from '../schedule/pace.ts';
+import type { Pace } from '../schedule/schedules.ts';
 import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import { type ShareTimes, shareTimes } from './share-times.ts';
 
@@ -23,7 +17,7 @@ type Range = readonly [first: number, end: number];
 /** The plan that consists of these stages. */
 export function layoutPlan(problem: Problem, planner: string, layouts: readonly StageLayout[]): PlanLayout {
   const { schedule, microBatchSize, microBatchCount } = problem;
-  const times = overlapsAllReduce(schedule) ? shareTimes(problem) : undefined;
+  const times = schedule.overlapsAllReduce ? shareTimes(problem) : undefined;
   const stages = layouts.map((layout, stage): StagePlan => {
     const { layers, devices, samples } = layout;
     const inFlight = keptByStage(problem, layout, stage, layouts.length);
@@ -47,7 +41,7 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
   });
   const layout = {
     planner,
-    schedule,
+    schedule: schedule.name,
     batchSize: microBatchSize * microBatchCount,
     microBatchSize,
     microBatchCount,
@@ -77,9 +71,9 @@ export function keptByDevices(
 function keptByStage(problem: Problem, layout: StageLayout, stage: number, stageCount: number): number {
   const { schedule, microBatchCount } = problem;
   const { layers, devices, samples } = layout;
-  const least = forwardsAhead(schedule, stage, stageCount, microBatchCount);
+  const least = schedule.forwardsAhead(stage, stageCount, microBatchCount);
   if (!isSplitStage(problem, layout)) return least;
-  let kept = scheduledInFlight(schedule, stage, stageCount, microBatchCount);
+  let kept = schedule.inFlight(stage, stageCount, microBatchCount);
   for (const [index, place] of devices.entries()) {
     if (kept <= least) return least;
     const share = samples[index] ?? 0;
@@ -91,10 +85,10 @@ function keptByStage(problem: Problem, layout: StageLayout, stage: number, stage
   return Math.max(kept, least);
 }
 
-/** How a stage of a pipeline runs its micro-batches: what schedule/generate.ts makes of the plan. */
+/** How a stage of a pipeline runs its micro-batches: what schedule/pace.ts makes of the plan. */
 export function paceOfStage(problem: Problem, layout: StageLayout, stage: number, stageCount: number): Pace {
   const { schedule, microBatchCount } = problem;
-  const ahead = forwardsAhead(schedule, stage, stageCount, microBatchCount);
+  const ahead = schedule.forwardsAhead(stage, stageCount, microBatchCount);
   if (layout.layers[1] <= problem.forwardOnlyLayers) return { ahead: microBatchCount, delay: undefined };
   if (!isSplitStage(problem, layout)) return { ahead, delay: undefined };
   return { ahead, delay: keptByStage(problem, layout, stage, stageCount) - ahead };
@@ -102,7 +96,7 @@ export function paceOfStage(problem: Problem, layout: StageLayout, stage: number
 
 /** Whether a stage computes input and weight gradients apart; false if the stage before it needs no gradients. */
 export function isSplitStage(problem: Problem, { layers }: StageLayout): boolean {
-  return splitsBackward(problem.schedule) && gradientsCross(problem, layers[0]);
+  return problem.schedule.splitsBackward && gradientsCross(problem, layers[0]);
 }
 
 /** Number of places where a bucket may begin; evenly spread in stages with more layers. */

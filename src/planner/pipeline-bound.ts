@@ -15,7 +15,6 @@
 
 import type { LinkSpeed } from '../cluster/cluster.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
-import { overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 import { createBounds } from './bounds.ts';
 import type { Budget } from './branch-and-bound.ts';
 import { fastestLink } from './cost.ts';
@@ -100,8 +99,8 @@ class Relaxation {
     this.#options = optionsOf(own);
     this.#link = fastestLink(problem.cluster);
     this.#largestBytes = Math.max(...problem.available.map(({ memoryBytes }) => memoryBytes));
-    this.#overlaps = overlapsAllReduce(problem.schedule);
-    this.#splits = splitsBackward(problem.schedule);
+    this.#overlaps = problem.schedule.overlapsAllReduce;
+    this.#splits = problem.schedule.splitsBackward;
     const isHalved = Object.values(problem.profile.devices).every(
       ({ backwardInputMs }) => backwardInputMs === undefined,
     );

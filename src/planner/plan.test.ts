@@ -4,7 +4,8 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { checkProgram } from '../schedule/check.ts';
-import { program, scheduleNames } from '../schedule/generate.ts';
+import { program } from '../schedule/generate.ts';
+import { scheduleNames, scheduleOf } from '../schedule/schedules.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomCluster, randomInstance, randomPlan, randomProfile } from '../testing/random-plans.ts';
 import { withFrozenPrefix } from '../testing/random-problems.ts';
@@ -369,7 +370,7 @@ test('no plan beats the bound of its micro-batch size: 1000 random plans', () =>
       createProblem({
         profile: of,
         cluster: on,
-        schedule,
+        schedule: scheduleOf(schedule),
         batchSize,
         microBatchSize,
         optimizerState: 0,
@@ -400,7 +401,7 @@ test('no straight pipeline beats the straight bound, which is above the general 
         stages: stages.map((stage, p) => ({ ...stage, inFlight: Math.min(microBatchCount, stages.length - p) })),
       };
       const problem = {
-        ...{ profile: of, cluster: on, schedule, microBatchSize, optimizerState: 0 as const },
+        ...{ profile: of, cluster: on, schedule: scheduleOf(schedule), microBatchSize, optimizerState: 0 as const },
         replicateBatchDependent: false,
       };
       const { anyMs, straightMs } = roundBounds(createProblem({ ...problem, batchSize: some.batchSize }));

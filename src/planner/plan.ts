@@ -6,7 +6,7 @@ import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
-import { inFlight } from '../schedule/generate.ts';
+import { scheduleOf, schedules } from '../schedule/schedules.ts';
 import { roundBounds } from './bounds.ts';
 import { type Pin, settleConstraints } from './constraints.ts';
 import { plannerOf } from './planners.ts';
@@ -76,14 +76,13 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     isTimeUp,
     onBetter,
     onProgress,
-    schedule,
     planner = 'asteroid',
     replicateBatchDependent = false,
     mayRecompute = true,
   } = input;
   const profile = parseProfile(input.profile);
   const cluster = parseCluster(input.cluster);
-  if (schedule !== undefined) inFlight(schedule, 0, 1, 1);
+  const schedule = input.schedule === undefined ? undefined : scheduleOf(input.schedule);
   const search = plannerOf(planner);
   const microBatchSizes = settleMicroBatchSizes(batchSize, input.microBatchSize);
   const microBatchSize = microBatchSizes[0] ?? 1;
@@ -92,7 +91,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     ...{
       profile,
       cluster,
-      schedule: schedule ?? '1f1b',
+      schedule: schedule ?? schedules['1f1b'],
       batchSize,
       microBatchSize,
       optimizerState,

@@ -1,7 +1,7 @@
 // The table of planners: name → function from a question to an answer. `plan` (plan.ts) is the entry point.
 
 import { InputError } from '../errors.ts';
-import { scheduleNames } from '../schedule/generate.ts';
+import { type ScheduleName, schedules } from '../schedule/schedules.ts';
 import { roughSearch, search } from './asteroid.ts';
 import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
 import { best } from './best.ts';
@@ -91,7 +91,7 @@ export function plannerOf(name: string): Planner {
 function bySearch(spaces: Spaces): Planner {
   return function* (question, options) {
     let found: Answer | undefined;
-    const problems = problemsOf(question, ['1f1b']);
+    const problems = problemsOf(question, [schedules['1f1b']]);
     for (const { problem, boundMs } of problems) {
       // Sorted by bound: nothing after this can be better.
       if (found !== undefined && boundMs >= found.roundMs) break;
@@ -114,7 +114,7 @@ function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
   let barMs = Number.POSITIVE_INFINITY;
   const searches: { problem: Problem; boundMs: number; space: Space; rough: Found | undefined }[] = [];
   let roughMs = Number.POSITIVE_INFINITY;
-  for (const { problem, boundMs } of problemsOf(question, ['1f1b'])) {
+  for (const { problem, boundMs } of problemsOf(question, [schedules['1f1b']])) {
     for (const space of asteroidSpaces(problem)) {
       const rough = boundMs >= roughMs ? undefined : yield* roughSearch(problem, space, roughMs * earlySlack);
       roughMs = Math.min(roughMs, rough?.roundMs ?? roughMs);
@@ -139,7 +139,11 @@ function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
  * A planner with one plan for each micro-batch size, with its own schedule unless another is given; the simulator
  * chooses among the plans that fit.
  */
-function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly isStraight?: boolean } = {}): Planner {
+function byLayouts(
+  planner: () => Layouts,
+  schedule: ScheduleName,
+  kind: { readonly isStraight?: boolean } = {},
+): Planner {
   return function* (question, options) {
     if (question.base.pins.size > 0)
       throw new InputError(
@@ -147,7 +151,7 @@ function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly is
       );
     let nearest: (Overload & { readonly microBatchSize: number }) | undefined;
     const layoutsOf = planner();
-    const problems = problemsOf(question, [schedule], kind);
+    const problems = problemsOf(question, [schedules[schedule]], kind);
     const candidates: Candidate[] = [];
     let found: Answer | undefined;
     // The shortest known round.
@@ -183,7 +187,7 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
       `Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`,
     );
   let found: Answer | undefined;
-  for (const { problem, boundMs } of problemsOf({ ...question, schedule: '1f1b' }, [])) {
+  for (const { problem, boundMs } of problemsOf({ ...question, schedule: schedules['1f1b'] }, [])) {
     if (found !== undefined && boundMs >= found.roundMs) break;
     const answer = yield* hetpipe(problem);
     if (answer !== undefined) found = better(found, answer, options);
@@ -193,7 +197,7 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
 
 function* exhaustive(asked: Question, options: PlannerOptions): Steps<Answer> {
   const question = recomputing(asked);
-  const problems = problemsOf(question, scheduleNames);
+  const problems = problemsOf(question, Object.values(schedules));
   const count = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0);
   if (count > exhaustiveLimit)
     throw new InputError(

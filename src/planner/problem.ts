@@ -15,7 +15,7 @@ import {
 import { fusedTables, hasFusedTimes, type Overhead, overheadOf, type PassTables } from '../cluster/overhead.ts';
 import { type KeptSums, keptSums, recomputeTable } from '../cluster/recomputation.ts';
 import { backwardInputTable, deviceTimes, prefixSums } from '../cluster/times.ts';
-import { forwardsAhead, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
+import type { Schedule } from '../schedule/schedules.ts';
 
 /** A device as the planners see it. */
 export interface PlannerDevice {
@@ -51,7 +51,7 @@ export interface PassSums {
 export interface Problem {
   readonly profile: Profile;
   readonly cluster: Cluster;
-  readonly schedule: string;
+  readonly schedule: Schedule;
   readonly microBatchSize: number;
   readonly microBatchCount: number;
   readonly optimizerState: OptimizerState;
@@ -79,7 +79,7 @@ export interface Problem {
 export interface ProblemInput {
   readonly profile: Profile;
   readonly cluster: Cluster;
-  readonly schedule: string;
+  readonly schedule: Schedule;
   readonly batchSize: number;
   readonly microBatchSize: number;
   readonly optimizerState: OptimizerState;
@@ -149,8 +149,8 @@ function sumsOfLayers(forwardMs: readonly number[], backwardMs: readonly number[
 /** Whether a last stage that begins with layer `first` runs each backward right after its forward, as one graph. */
 export function runsSteps(problem: Problem, first: number): boolean {
   const { schedule, microBatchCount } = problem;
-  if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && gradientsCross(problem, first))) return false;
-  return forwardsAhead(schedule, 0, 1, microBatchCount) === 1;
+  if (schedule.overlapsAllReduce || (schedule.splitsBackward && gradientsCross(problem, first))) return false;
+  return schedule.forwardsAhead(0, 1, microBatchCount) === 1;
 }
 
 /** The sums that hold for a stage of layers [first, end). */
@@ -180,7 +180,7 @@ export function mayReplicate({ sums, replicateBatchDependent }: Problem, first: 
 export function withMicroBatchSize(
   problem: Problem,
   microBatchSize: number,
-  schedule: string = problem.schedule,
+  schedule: Schedule = problem.schedule,
 ): Problem {
   const batchSize = problem.microBatchSize * problem.microBatchCount;
   return { ...problem, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };

@@ -3,7 +3,7 @@
 
 import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
-import { splitsBackward } from '../schedule/generate.ts';
+import type { Schedule } from '../schedule/schedules.ts';
 import type { RoundBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
@@ -21,7 +21,7 @@ export interface Question {
   /** By micro-batch size. */
   readonly bounds: readonly RoundBounds[];
   /** Absent if the planner may choose. */
-  readonly schedule?: string | undefined;
+  readonly schedule?: Schedule | undefined;
   /** Whether planners that support it may let devices recompute activations. */
   readonly mayRecompute: boolean;
 }
@@ -61,16 +61,16 @@ export type Planner = (question: Question, options: PlannerOptions) => Steps<Ans
  */
 export function problemsOf(
   { base, microBatchSizes, bounds, schedule }: Question,
-  schedules: readonly string[],
+  schedules: readonly Schedule[],
   { isStraight = false }: { readonly isStraight?: boolean } = {},
 ): { problem: Problem; boundMs: number }[] {
   const asked = schedule === undefined ? schedules : [schedule];
   const found = microBatchSizes.flatMap((size, index) =>
-    asked.map((name) => {
+    asked.map((each) => {
       const { anyMs, straightMs } = bounds[index] as RoundBounds;
       return {
-        problem: withMicroBatchSize(base, size, name),
-        boundMs: isStraight && !splitsBackward(name) ? straightMs : anyMs,
+        problem: withMicroBatchSize(base, size, each),
+        boundMs: isStraight && !each.splitsBackward ? straightMs : anyMs,
       };
     }),
   );

@@ -6,7 +6,6 @@ import { type LinkTable, slowestInGroup } from '../cluster/links.ts';
 import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
 import { processorMs } from '../cluster/overhead.ts';
 import { interpolation, rangeOf } from '../cluster/times.ts';
-import { forwardsAhead } from '../schedule/generate.ts';
 import { type Allocation, allocate, allocateByKind } from './allocation.ts';
 import { allReduceMs, passedBytes, passedFrames, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
@@ -369,6 +368,6 @@ function within(shares: readonly number[], limits: readonly number[]): boolean {
 /** The least K_p by the stage's distance from the end: entry p is for the first of the last p stages. */
 export function inFlightFromEnd(problem: Problem, stageLimit: number): number[] {
   return Array.from({ length: stageLimit + 1 }, (_, stages) =>
-    stages === 0 ? 0 : forwardsAhead(problem.schedule, 0, stages, problem.microBatchCount),
+    stages === 0 ? 0 : problem.schedule.forwardsAhead(0, stages, problem.microBatchCount),
   );
 }

@@ -1,4 +1,4 @@
-// A device's life: its process calls the coordinator, serves, comes back, and ends.
+// A device's life: its process calls the coordinator, serves, reconnects, and ends.
 
 import { defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
@@ -14,7 +14,7 @@ import { coordinatorName } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { crashed, type Device, exitProcess, startProcess, type World } from './world.ts';
 
-/** Starts a device that is not there, or not any more. */
+/** Starts a device that has not been started, or has ended. */
 export function startDevice(world: World, name: string): void {
   const known = world.devices.get(name);
   if (known !== undefined && known.process.state !== 'dead') return;
@@ -63,7 +63,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
   const { network, scenario, witness, bug } = world;
   const link = await network.dial(process, coordinatorName, { url: coordinatorUrl });
   const { signal } = device.leave;
-  // As the command does: a device that nobody lets go goes all the same.
+  // As the command does: a device that nobody releases leaves all the same.
   let cancel = (): void => {};
   const leave = (): void => {
     cancel = process.after(drainMs, () => void link.close(stoppedReason));
@@ -101,7 +101,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
   return { end, lost: end.lost === true };
 }
 
-/** What measuring the exact model's layers on this device would say. */
+/** The profile of the exact model's layers on this device. */
 function profileOf({ scenario }: World, { slowness }: Device): MeasuredProfile {
   const { layerCount, msPerSample } = scenario;
   const rows = (factor: number): number[][] =>

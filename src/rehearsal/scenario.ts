@@ -4,7 +4,8 @@
 import { defined } from '../assert.ts';
 import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { createRandom, permutation, type Random } from '../random.ts';
-import { inFlight, program } from '../schedule/generate.ts';
+import { program } from '../schedule/generate.ts';
+import { scheduleOf } from '../schedule/schedules.ts';
 import { maxBatchSize } from './exact-model.ts';
 import type { PathConditions } from './virtual-pipe.ts';
 
@@ -152,7 +153,12 @@ export function randomPlan(
     const group = order.slice(groupEnds[stage - 1] ?? 0, end);
     const samples = randomShares(microBatchSize, group.length, random);
     const layers = [layerEnds[stage - 1] ?? 0, layerEnds[stage] as number] as const;
-    return { layers, devices: group, samples, inFlight: inFlight(schedule, stage, stageCount, microBatchCount) };
+    return {
+      layers,
+      devices: group,
+      samples,
+      inFlight: scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount),
+    };
   });
   return {
     planner: 'rehearsal',

@@ -1,4 +1,4 @@
-// The safetensors format: a JSON header of names, types, shapes and offsets, then the raw tensors. Reading trusts
+// The safetensors format: a JSON header of names, types, shapes and offsets, then the raw tensors. The reader trusts
 // nothing: every byte of the data must belong to exactly one tensor. Source: github.com/huggingface/safetensors,
 // "Format".
 
@@ -7,7 +7,7 @@ import { InputError } from '../errors.ts';
 import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
 import { damaged, plainSource, type Source, safeProduct, shownName, viewOf } from './data/source.ts';
 
-/** What a file holds: tensors in the order of their bytes, and the free text pairs of `__metadata__`. */
+/** The contents of a file: tensors in the order of their bytes, and the text pairs of `__metadata__`. */
 export interface Safetensors {
   readonly tensors: ReadonlyMap<string, Tensor>;
   readonly metadata: ReadonlyMap<string, string>;
@@ -37,8 +37,8 @@ const typesByDtype: ReadonlyMap<string, ElementType> = new Map(
 
 /**
  * Writes a file as pieces, in order, without copying the tensors: the header, padded to 8 bytes, then the tensors by
- * falling element size and rising name, so that each lies at a multiple of its element's size and the same tensors
- * always give the same bytes.
+ * decreasing element size and by name, so that each is aligned to its element size and the same tensors always give the
+ * same bytes.
  */
 export function writeSafetensors(
   tensors: ReadonlyMap<string, Tensor>,
@@ -68,10 +68,7 @@ export function writeSafetensors(
   return [header, ...sorted.map(([, tensor]) => tensorBytes(tensor))];
 }
 
-/**
- * Reads a file. Tensors are views of its bytes where they are aligned (always, for files written here). Throws
- * InputError.
- */
+/** Reads a file. Tensors are views of its bytes if aligned (always for files written here). Throws InputError. */
 export function readSafetensors(file: Source): Safetensors {
   const source = plainSource(file);
   const { bytes } = source;
@@ -85,7 +82,7 @@ export function readSafetensors(file: Source): Safetensors {
   const entries = [...header]
     .filter(([name]) => name !== '__metadata__')
     .map(([name, value]) => readEntry(source, name, value));
-  // By start; empty tensors before those that start where they stand.
+  // By start; empty tensors before others at the same start.
   entries.sort((a, b) => a.start - b.start || a.end - b.end);
   const tensors = new Map<string, Tensor>();
   let offset = 0;

@@ -1,4 +1,4 @@
-// What peers say as JSON: the handshake before anybody is trusted, and the control messages after it.
+// JSON from peers: the handshake before anybody is trusted, and the control messages after it.
 
 import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
@@ -65,7 +65,7 @@ function damagedJson(value: unknown, random: Random): string {
     : JSON.stringify(damagedValue(value, random));
 }
 
-/** The first words of a caller, and of a server. */
+/** The first message of a caller, and of a server. */
 export function helloTarget(): Target<{ readonly isAnswer: boolean; readonly text: string }> {
   return {
     input(random) {
@@ -76,7 +76,7 @@ export function helloTarget(): Target<{ readonly isAnswer: boolean; readonly tex
       const parse = isAnswer ? parseAnswer : parseHello;
       const message = parse(encoder.encode(text));
       const again = parse(encoder.encode(encodeHandshake(message)));
-      // As JSON: of facts, which nobody has looked at yet, a number may be too large for it.
+      // As JSON: a number in the facts, which are not checked yet, may be too large for it.
       assert.equal(JSON.stringify(again), JSON.stringify(message), 'a handshake that was encoded again is another');
       if ('purpose' in message) factsSchema.safeParse(message.facts);
     },
@@ -183,13 +183,13 @@ const samples: Readonly<Record<keyof Messages, readonly (readonly [kind: string,
   peer: Object.entries(toPeer),
 };
 
-/** A control message, with what its receiver can find wrong in it before it does anything. */
+/** A control message, with the checks that its receiver makes before it does anything. */
 export function messageTarget(): Target<{ readonly to: keyof Messages; readonly frame: Frame }> {
   return {
     input(random) {
       const to = oneOf(['worker', 'worker', 'coordinator', 'coordinator', 'peer'] as const, random);
       const [kind, control] = oneOf(samples[to], random);
-      // As it comes from the network: what JSON cannot hold is gone.
+      // As it comes from the network: without what JSON cannot hold.
       const damaged = JSON.parse(JSON.stringify([damagedValue(control, random)]))[0] as unknown;
       return {
         to,

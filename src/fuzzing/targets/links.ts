@@ -1,4 +1,4 @@
-// What a link's peer may send: bytes of a WebSocket, messages with pieces of frames, acknowledgements.
+// Input from a link's peer: bytes of a WebSocket, messages with pieces of frames, acknowledgements.
 
 import assert from 'node:assert/strict';
 import { EventEmitter } from 'node:events';
@@ -20,7 +20,7 @@ import { oneOf, randomBytes } from '../inputs.ts';
 import type { Target } from '../target.ts';
 import { repairHead, sampleFrames } from './frames.ts';
 
-/** Time stands still, and nothing waits for it. */
+/** A clock that stands still and never calls back. */
 const frozen: Clock = { now: () => 1000, after: () => () => {} };
 
 /**
@@ -58,7 +58,7 @@ function damagedHead(head: Uint8Array, random: Random): Uint8Array {
   return damaged;
 }
 
-/** Messages with bytes wrong behind a right checksum, or without one, or as a bad network hands them on. */
+/** Messages with wrong bytes, with or without a right checksum, or lost, doubled or replaced. */
 function damagedMessages(messages: readonly Uint8Array[], random: Random): readonly Uint8Array[] {
   const copy = [...messages];
   const at = random.integer(copy.length);
@@ -88,7 +88,7 @@ function damagedMessages(messages: readonly Uint8Array[], random: Random): reado
   return copy;
 }
 
-/** All of transport's sentences for a peer begin so; those of V8 for mistakes of ours do not. */
+/** How transport's sentences about a peer begin; V8's about our own mistakes do not. */
 const sentence = /^(an? |the |message |tensor \d|peer sends more )/;
 
 interface LinkInput {
@@ -96,7 +96,7 @@ interface LinkInput {
   readonly messages: readonly Uint8Array[];
 }
 
-/** A link takes messages until one is wrong: then it has ended, with a reason; else it is as good as before. */
+/** A link takes messages until one is wrong: then it ends, with a reason; else it works as before. */
 export function linkTarget(): Target<LinkInput> {
   return {
     input(random) {
@@ -111,7 +111,7 @@ export function linkTarget(): Target<LinkInput> {
         { peer: 'peer', clock: frozen },
       );
       link.receive((frame) => frames.push(frame));
-      // So that something can be acknowledged.
+      // Something to acknowledge.
       void link.send({ kind: 'heartbeat', epoch: 0, round: -1, microBatch: -1, tensors: [sampleTensor] }, 'control');
       for (const message of messages) {
         const room = link.room(message.length);
@@ -132,7 +132,7 @@ export function linkTarget(): Target<LinkInput> {
 
 const sampleTensor = { type: 'uint8', shape: [1000], data: new Uint8Array(1000) } as const;
 
-/** A link that has ended because of what came. */
+/** A link has ended because of its input. */
 export class Refused extends Error {}
 
 interface PacerInput {
@@ -161,7 +161,7 @@ const strangeNumbers: readonly number[] = [
   Number.NEGATIVE_INFINITY,
 ];
 
-/** Whatever is acknowledged, the pacer knows how long to wait and how much to send. */
+/** After any acknowledgement, the pacer's waits and pieces stay within their limits. */
 export function acknowledgementTarget(): Target<PacerInput> {
   return {
     input(random) {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { createRandom, type Random } from '../../random.ts';
-import { inFlight } from '../../schedule/generate.ts';
+import { scheduleOf, schedules } from '../../schedule/schedules.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
 import { createProblem, type Problem } from '../problem.ts';
 import { type CutCosts, chooseCuts, cutCosts, type Group } from './cuts.ts';
@@ -29,7 +29,7 @@ function randomGroups(seed: number): {
   const { profile, cluster } = randomInstance(seed, { deviceCount, layerCount });
   const layers = profile.layers.map((layer) => ({ ...layer, batchDependent: random.uniform() < 0.1 }));
   const problem = createProblem({
-    ...{ profile: { ...profile, layers }, cluster, schedule: '1f1b', batchSize: 32, microBatchSize: 8 },
+    ...{ profile: { ...profile, layers }, cluster, schedule: schedules['1f1b'], batchSize: 32, microBatchSize: 8 },
     ...{ optimizerState: 1, replicateBatchDependent: random.uniform() < 0.5 },
   });
   const sizes = [1 + random.integer(2), 1 + random.integer(2)];
@@ -39,7 +39,7 @@ function randomGroups(seed: number): {
     const missingBytes = layers.map(({ weightBytes }) => (random.uniform() < 0.5 ? 0 : weightBytes));
     return devices.length === 0
       ? []
-      : [{ devices, inFlight: inFlight('1f1b', index, sizes.length + 1, 4), missingBytes }];
+      : [{ devices, inFlight: scheduleOf('1f1b').inFlight(index, sizes.length + 1, 4), missingBytes }];
   });
   return { problem, groups, random };
 }

@@ -5,7 +5,8 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { checkTogether, parsePlan } from '../../cluster/validate.ts';
 import { createRandom, permutation } from '../../random.ts';
 import { checkProgram } from '../../schedule/check.ts';
-import { inFlight, program, scheduleNames } from '../../schedule/generate.ts';
+import { program } from '../../schedule/generate.ts';
+import { scheduleNames, scheduleOf } from '../../schedule/schedules.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
 import { withRecomputed } from '../../testing/random-problems.ts';
@@ -31,7 +32,7 @@ function randomLoss(seed: number): ReplanInput & { readonly profile: Profile } {
       layers: [part(layerCount, stage), part(layerCount, stage + 1)],
       devices,
       samples: devices.map((_, index) => (index === 0 ? microBatchSize - share * (devices.length - 1) : share)),
-      inFlight: inFlight(schedule, stage, stageCount, microBatchCount),
+      inFlight: scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount),
     };
   });
   const plan = {
@@ -190,7 +191,7 @@ function layout(
   return {
     ...{ planner: 'manual', schedule: '1f1b', batchSize: 32, microBatchSize: 4, microBatchCount: 8 },
     stages: stages.map(([first, end, devices, samples], stage) => ({
-      ...{ layers: [first, end], devices, samples, inFlight: inFlight('1f1b', stage, stages.length, 8) },
+      ...{ layers: [first, end], devices, samples, inFlight: scheduleOf('1f1b').inFlight(stage, stages.length, 8) },
     })),
   };
 }

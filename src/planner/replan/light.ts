@@ -11,7 +11,8 @@
 import type { Plan, PlanLayout, StagePlan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
-import { effectiveInFlight, inFlight } from '../../schedule/generate.ts';
+import { effectiveInFlight } from '../../schedule/pace.ts';
+import { scheduleOf, schedules } from '../../schedule/schedules.ts';
 import { Evaluator } from '../evaluate.ts';
 import { keptByDevices } from '../layout.ts';
 import { largestShare, leastMemoryBytes } from '../memory.ts';
@@ -96,7 +97,7 @@ function movedCuts(
   const { schedule } = input.plan;
   // 1f1b sums the gradients in gpipe's order and needs less memory.
   for (const name of schedule === '1f1b' ? ['1f1b'] : [schedule, '1f1b']) {
-    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, name);
+    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, scheduleOf(name));
     for (const rule of name === '1f1b' ? inFlightRules : inFlightRules.slice(0, 1)) {
       const settled = bestCuts(input, scheduled, survivors, rule);
       if (settled === undefined) continue;
@@ -170,7 +171,7 @@ class Candidates {
     // The evaluator knows 1f1b and gpipe; cuts that are good for 1f1b are good for schedules derived from it.
     const { schedule, microBatchSize } = problem;
     this.#evaluator = new Evaluator(
-      schedule === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, '1f1b'),
+      schedule.name === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, schedules['1f1b']),
     );
     this.#table = new StageTable(problem);
     this.#unitsEach = problem.microBatchCount * groups.reduce((sum, { devices }) => sum + devices.length, 0);
@@ -273,7 +274,7 @@ function groupsOf(
   const { profile, schedule, microBatchCount, optimizerState } = problem;
   return survivors.map(({ devices }, stage) => ({
     devices: groupOf(problem, devices).devices,
-    inFlight: Math.min(inFlight(schedule, stage, survivors.length, microBatchCount), rule(stage, survivors.length)),
+    inFlight: Math.min(schedule.inFlight(stage, survivors.length, microBatchCount), rule(stage, survivors.length)),
     missingBytes: profile.layers.map(({ weightBytes, frozenBytes = 0 }, layer) => {
       const missingCount = devices.filter((device) => !(holders[layer] ?? []).includes(device)).length;
       // At least a byte for each layer, so that few layers without weights (or of unknown size) change their owner.
@@ -317,7 +318,7 @@ function planned(
  * micro-batch at a time.
  */
 function refusal(input: ReplanInput, problem: Problem, survivors: readonly Survivors[]): InputError {
-  const lean = withMicroBatchSize(problem, problem.microBatchSize, '1f1b');
+  const lean = withMicroBatchSize(problem, problem.microBatchSize, schedules['1f1b']);
   const groups = groupsOf(input, lean, survivors, () => 1);
   const lacking = (
     group: number,

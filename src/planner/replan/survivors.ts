@@ -4,6 +4,7 @@
 import type { Cluster, DeviceTimes, LayerProfile, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { layerSums, type OptimizerState } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import { createProblem, type Problem } from '../problem.ts';
 import { withRecomputation } from '../recomputation.ts';
 
@@ -118,7 +119,7 @@ export function remainingProblem(input: ReplanInput, schedule: string = input.pl
   const problem = createProblem({
     profile,
     cluster: remaining(cluster, lost),
-    schedule,
+    schedule: scheduleOf(schedule),
     batchSize: plan.batchSize,
     microBatchSize: plan.microBatchSize,
     optimizerState,

@@ -9,7 +9,8 @@ import type { LayerProfile } from '../../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import type { StageGraph } from '../../graph/stage.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
+import { passes } from '../../schedule/passes.ts';
+import { type DeviceProgram, isPass } from '../../schedule/program.ts';
 import { bufferBytes, filterBytes, trainingMiB } from '../knowledge/memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
 
@@ -63,9 +64,9 @@ function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOpti
 /** The most forward passes of a round that wait for their backward pass at once. */
 export function forwardsInFlight({ instructions }: Pick<DeviceProgram, 'instructions'>): number {
   let [count, most] = [0, 0];
-  for (const { kind } of instructions) {
-    if (kind === 'forward') most = Math.max(most, ++count);
-    else if (kind === 'backward' || kind === 'backward-weight') count--;
+  for (const step of instructions) {
+    if (isPass(step)) count += passes[step.kind].keeps;
+    most = Math.max(most, count);
   }
   return most;
 }

@@ -380,7 +380,7 @@ export class LayoutPlanner {
 
   /** Whether devices have been told what they would do after any one loss. */
   get isReserveAnnounced(): boolean {
-    return this.#reserve.isTold;
+    return this.#reserve.isTraced;
   }
 
   #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {

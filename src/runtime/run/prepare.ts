@@ -10,7 +10,8 @@ import { extractStage } from '../../graph/stage.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import { plannerOf } from '../../planner/planners.ts';
 import { checkProgram } from '../../schedule/check.ts';
-import { program, scheduleNames } from '../../schedule/generate.ts';
+import { program } from '../../schedule/generate.ts';
+import { scheduleNames } from '../../schedule/schedules.ts';
 import type { Checkpoint } from '../../storage/checkpoints.ts';
 import { clipScale } from '../../training/clipping.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
@@ -211,8 +212,8 @@ function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequ
 }
 
 function checkSchedule(name: string): void {
-  if (name !== autoSchedule && !scheduleNames.includes(name))
-    throw new InputError(`There is no schedule "${name}"; use one of ${[...scheduleNames, autoSchedule].join(', ')}.`);
+  const names: readonly string[] = [...scheduleNames, autoSchedule];
+  if (!names.includes(name)) throw new InputError(`There is no schedule "${name}"; use one of ${names.join(', ')}.`);
 }
 
 /** A plan from a file must be for this model, batch and number of devices. */

@@ -1,10 +1,11 @@
-// Asteroid's Fig. 13 (against other systems), Fig. 15 (ablation, schedules) and Fig. 18 (scalability). The figures'
-// bars are not given as numbers in the paper's text; the ranges that it names are.
+// Asteroid's Fig. 13 (against other systems), Fig. 15 (ablation, schedules) and Fig. 18 (scalability). The paper gives
+// only ranges in numbers, not the figures' bars.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { profileOfKinds } from '../../cluster/kinds.ts';
 import { program } from '../../schedule/generate.ts';
-import { type Simulation, simulate } from '../../simulator/simulate.ts';
+import { simulate } from '../../simulator/simulate.ts';
+import type { Simulation } from '../../simulator/simulation.ts';
 import { barChart, lineChart } from './charts.ts';
 import { type Experiment, markdownTable, type Planned, planFor, planWith, times } from './experiment.ts';
 import { asteroidModels, type PaperModel } from './models.ts';
@@ -144,7 +145,7 @@ reasons.`;
   return { title: 'Asteroid, Fig. 15: ablation and schedules', text, charts };
 };
 
-/** One micro-batch size for all three: with endless memory the largest would be the best. */
+/** The micro-batch size of all three plans: without memory limits the largest would be the best. */
 const ablationSize = 128;
 
 /** Samples a second of the naive plan, with inter-stage planning only, and with both. */
@@ -178,7 +179,7 @@ function equalShares({ plan }: Planned): PlanLayout | undefined {
   return { ...plan, stages };
 }
 
-/** Undefined where a device lacks memory. */
+/** Samples a second of a plan; undefined if a device lacks memory. */
 function speedOf(plan: PlanLayout | undefined, profile: Profile, cluster: Cluster): number | undefined {
   if (plan === undefined) return undefined;
   const { devices, samplesPerS } = simulate(program(plan), plan, profile, cluster, { events: false });
@@ -191,7 +192,7 @@ interface Policy {
   readonly name: string;
   readonly inFlight: readonly number[];
   readonly samplesPerS: number;
-  /** By stage, MiB. */
+  /** Peak memory by stage, MiB. */
   readonly memory: readonly number[];
 }
 

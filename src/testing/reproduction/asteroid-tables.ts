@@ -107,7 +107,7 @@ const speedups: readonly (readonly [
   [3, 'b', 1000, 3.9, 4.2, 1.3],
 ];
 
-/** The planners whose plans Table 4 compares; PP is cut by time alone, as Gpipe does. */
+/** The planners whose plans Table 4 compares; PP is cut by time alone, as in GPipe. */
 const compared: readonly (readonly [name: string, planner: string, schedule?: string])[] = [
   ['Device', 'single'],
   ['DP', 'dp'],
@@ -256,7 +256,7 @@ function cells({ name, published, asteroid, best, baselines }: Row): string[] {
   ];
 }
 
-/** `best` over the straight pipeline with the best cuts, for BERT-small. */
+/** For BERT-small: `best` relative to the straight pipeline with the best cuts. */
 function straightRatios(
   models: readonly PaperModel[],
   testbeds: Testbeds,
@@ -271,7 +271,7 @@ function straightRatios(
   });
 }
 
-/** Why a speedup differs: what the lower bound proves, else what the baseline would have to be. */
+/** Explains why a speedup differs: what the lower bound proves, or what the baseline would have to be. */
 function verdict(
   { published, best, baselines, mbps, profile }: Row,
   name: string,
@@ -310,7 +310,7 @@ function verdict(
   );
 }
 
-/** The bandwidth at which DP's AllReduce would have to run for the published speedup. */
+/** The bandwidth of DP's AllReduce that would give the published speedup. */
 function neededMbps(
   { best, baselines, mbps, profile }: Pick<Row, 'best' | 'baselines' | 'mbps' | 'profile'>,
   claimed: number,
@@ -331,7 +331,7 @@ function neededRange(rows: readonly Row[], mbps: number): string {
 
 /** Published: seconds on a Jetson NX. */
 const planningSeconds: readonly number[] = [480, 261, 192, 69];
-/** Layers where the paper gives their number. */
+/** Numbers of layers, if the paper gives them. */
 const layerCounts: readonly (number | undefined)[] = [213, undefined, undefined, 56];
 
 export const table7: Experiment = async (testbeds) => {

@@ -1,4 +1,4 @@
-// The numbers that the device kinds were fitted to, beside what the kinds say: residuals, not predictions.
+// The numbers that the device kinds were fitted to, against the kinds' own: residuals, not predictions.
 
 import { deviceKinds, kindModel, profileOfKinds } from '../../cluster/kinds.ts';
 import { layerTimes } from '../../cluster/times.ts';
@@ -14,7 +14,8 @@ const epochSamples = 50_000;
 const epochBatch = 32;
 
 /**
- * PipeEdge, Fig. 4, from the text: items a second of so many boards, 16-board throughput over speedup; BERT-Large last.
+ * PipeEdge, Fig. 4, from the text: items a second of this many boards: 16-board throughput over speedup; BERT-Large
+ * last.
  */
 const boards: Readonly<Record<string, readonly (readonly [count: number, perSecond: number])[]>> = {
   'rcc-ve': [

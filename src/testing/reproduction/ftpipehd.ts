@@ -8,7 +8,7 @@ import { deviceTimes, layerTimes } from '../../cluster/times.ts';
 import { modelTable } from '../../runtime/run/layer-table.ts';
 import { deviation, type Experiment, markdownTable, planWith, times, withBandwidth } from './experiment.ts';
 
-/** Of FTPipeHD's experiments on laptops. */
+/** The batch size of FTPipeHD's experiments on laptops. */
 export const batchSize = 256;
 
 /** The slowest part: a stage's forward and backward, or one direction of a link. */
@@ -34,7 +34,7 @@ export const ftpipehd: Experiment = async (testbeds) => {
   const ratios = [100, 1000].map((mbps) => {
     const cluster = withBandwidth(testbeds('ftpipehd'), mbps);
     const profile = profileOfKinds(table, cluster);
-    // PipeDream, and FTPipeHD before its first measurement: all devices are like the central node.
+    // PipeDream, and FTPipeHD before its first measurement: all devices equal the central node.
     const alike: Cluster = {
       ...cluster,
       devices: cluster.devices.map((device) => ({ ...device, kind: 'macbook-m1' })),

@@ -1,5 +1,5 @@
-// npm run reproduce: makes docs/reproduction.md and its charts. With names of experiments (experiments.ts), prints only
-// their sections.
+// npm run reproduce: writes docs/reproduction.md and its charts. With names of experiments (experiments.ts) as
+// arguments, prints only their sections.
 
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -17,7 +17,7 @@ else. Planning is for plain SGD; replicas of batch normalization are
 allowed, as in the papers. Differences of more than 15 % have their reason beside them.
 `;
 
-/** Charts are in a folder beside the page. */
+/** The section's text with links to its charts, which are in a folder next to the page. */
 function withCharts({ title, text }: Section): string {
   return `## ${title}\n\n${text.replaceAll(/!\[([^\]]*)\]\(([\w-]+)\)/g, '![$1](reproduction/$2.svg)')}\n`;
 }

@@ -1,6 +1,6 @@
 // PipeEdge's Table II (planning time), Fig. 4 (homogeneous clusters), Fig. 5 with Table IV's clusters, and Fig. 6
-// (bandwidth). Inference: only forward passes, throughput is one over the slowest part of the pipeline (its eq. 2),
-// computing or sending.
+// (bandwidth). Inference: forward passes only; throughput is the inverse of the slowest part of the pipeline (its eq.
+// 2), computing or sending.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { kindModel, type ModelTable, profileOfKinds } from '../../cluster/kinds.ts';
@@ -11,7 +11,7 @@ import { barChart, lineChart } from './charts.ts';
 import { deviation, type Experiment, markdownTable, type Planned, planWith, times } from './experiment.ts';
 import { gigaflop, pipeEdgeModels, vitBase } from './models.ts';
 
-/** Times of a forward pass only. */
+/** A profile with forward times only. */
 function inferenceProfile(table: ModelTable, cluster: Cluster): Profile {
   const profile = profileOfKinds(table, cluster);
   const devices = Object.fromEntries(
@@ -23,7 +23,7 @@ function inferenceProfile(table: ModelTable, cluster: Cluster): Profile {
   return { ...profile, devices };
 }
 
-/** Its eq. 2 and 3: the slowest part, one item at a time. */
+/** PipeEdge's eq. 2 and 3: milliseconds of the slowest part, one item at a time. */
 function periodMs({ stages }: Pick<PlanLayout, 'stages'>, profile: Profile, cluster: Cluster): number {
   const table = links(cluster);
   const parts = stages.map(({ layers: [first, end], devices: [name = ''] }, index) => {
@@ -107,7 +107,7 @@ ${markdownTable(['method', 'paper (1.6 GHz Core i5)', 'ours'], rows)}`;
   return { title: 'PipeEdge, Table II: planning time', text, charts: [] };
 };
 
-/** Fig. 4, from the text: with 16 boards. */
+/** Fig. 4, from the text: items a second with 16 boards. */
 const sixteen: Readonly<Record<string, readonly number[]>> = {
   minnowboard: [1.95, 0.77, 0.89],
   'rcc-ve': [2.43, 1.01, 1.05],
@@ -164,8 +164,8 @@ faster boards more than the slower ones the paper does not say.`;
 };
 
 /**
- * Fig. 5, from the text: PipeEdge and GPipe or PipeDream for each case and model; devices that PipeEdge uses where the
- * text says.
+ * Fig. 5, from the text: PipeEdge and GPipe or PipeDream for each case and model, and PipeEdge's number of devices if
+ * given.
  */
 const cases: readonly (readonly [
   pipeEdge: readonly number[],
@@ -196,33 +196,34 @@ const cases: readonly (readonly [
   ],
 ];
 
+/** Items a second of all boards together, each computing alone: no partition exceeds this under the model. */
+function aloneTogether(table: ModelTable, cluster: Cluster): number {
+  return cluster.devices.reduce((sum, { kind = '' }) => sum + (kindModel(kind)?.gigaflops ?? 0), 0) / gigaflop(table);
+}
+
 export const pipeEdgeFigure5: Experiment = async (testbeds) => {
   const models = await pipeEdgeModels();
   const rows: string[][] = [];
   const charts = models.map(({ name, table }, index) => {
-    const series = {
-      published: [] as number[],
-      ours: [] as (number | undefined)[],
-      evenPublished: [] as number[],
-      even: [] as number[],
+    const series: Record<string, (number | undefined)[]> = {
+      'GPipe/PipeDream, paper': cases.map(([, even]) => even[index] ?? Number.NaN),
+      'even, ours': [],
+      'PipeEdge, paper': cases.map(([published]) => published[index] ?? Number.NaN),
+      'pipeedge, ours': [],
     };
     for (const [number, [published, evenPublished, deviceCounts]] of cases.entries()) {
       const cluster = testbeds(`pipeedge-${number + 1}`);
       const { perSecond, deviceCount } = planned(table, cluster);
       const even = evenly(table, cluster);
-      const together =
-        cluster.devices.reduce((sum, { kind = '' }) => sum + (kindModel(kind)?.gigaflops ?? 0), 0) / gigaflop(table);
       const [paper, evenPaper] = [published[index] ?? Number.NaN, evenPublished[index] ?? Number.NaN];
-      series.published.push(paper);
-      series.ours.push(perSecond);
-      series.evenPublished.push(evenPaper);
-      series.even.push(even);
+      series['even, ours']?.push(even);
+      series['pipeedge, ours']?.push(perSecond);
       rows.push([
         `${number + 1}, ${name}`,
         paper.toFixed(2),
         perSecond?.toFixed(2) ?? '×',
         perSecond === undefined ? '' : deviation(perSecond, paper),
-        together.toFixed(2),
+        aloneTogether(table, cluster).toFixed(2),
         deviceCounts[index] === undefined ? String(deviceCount) : `${deviceCount} (paper: ${deviceCounts[index]})`,
         evenPaper.toFixed(2),
         even.toFixed(2),
@@ -235,12 +236,7 @@ export const pipeEdgeFigure5: Experiment = async (testbeds) => {
         title: `${name} on the clusters of Table IV`,
         unit: 'items a second',
         groups: cases.map((_, number) => `case ${number + 1}`),
-        series: [
-          { name: 'GPipe/PipeDream, paper', values: series.evenPublished },
-          { name: 'even, ours', values: series.even },
-          { name: 'PipeEdge, paper', values: series.published },
-          { name: 'pipeedge, ours', values: series.ours },
-        ],
+        series: Object.entries(series).map(([name, values]) => ({ name, values })),
       }),
     };
   });

@@ -29,8 +29,8 @@ import { asteroidModels, type PaperModel } from './models.ts';
 const publishedPlanningMs = 480_000;
 
 /**
- * Steps of Algorithm 2 for n devices, up to a factor that depends on the layers alone: pairs of device counts, by
- * stages, by the devices of a group, which Algorithm 1 goes through.
+ * Steps of Algorithm 2 for n devices, up to a factor that depends on the layers alone: pairs of device counts × stages
+ * × the devices of a group, over which Algorithm 1 iterates.
  */
 function planningSteps(n: number): number {
   let steps = 0;
@@ -38,12 +38,12 @@ function planningSteps(n: number): number {
   return steps;
 }
 
-/** The longest until a loss is certain: heartbeats that stay away. A connection that breaks is seen at once. */
+/** The longest time to detect a loss by missing heartbeats; a broken connection is detected at once. */
 const detectionMs = 3000;
 
 interface Dropout extends RecoveryEstimate {
   readonly device: string;
-  /** Heavy's seconds at the planning speed of the paper's Table 7. */
+  /** Heavy's milliseconds at the planning speed of the paper's Table 7. */
   readonly heavyAsPublishedMs: number;
 }
 
@@ -70,21 +70,16 @@ function dropout(
   return { ...estimate, device, heavyAsPublishedMs: estimate.heavy.totalMs - heavy.planningMs + planningMs };
 }
 
-export const figure16: Experiment = async (testbeds) => {
-  const [model] = (await asteroidModels()) as [PaperModel];
-  const cluster = testbeds('asteroid-d');
-  const profile = profileOfKinds(model.table, cluster);
-  const { plan } = planFor(model, cluster, 'asteroid');
-  if (plan === undefined) throw new Error('Env. D has no plan for EfficientNet-B1.');
-  const all = plan.stages.flatMap(({ devices }) => devices).map((device) => dropout(plan, profile, cluster, device));
-  const seconds = (ms: number): string => `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s`;
-  const megabytes = (bytes: number): string => `${(bytes / 1e6).toFixed(1)} MB`;
-  const last = plan.stages.at(-1)?.devices[0] ?? '';
-  const near = {
-    ...dropout(plan, profile, cluster, last, backups(plan, { lastTo: 'previous' })),
-    device: `${last}, its copy on the stage before`,
-  };
-  const rows = [...all, near].map(({ device, light, heavy, heavyAsPublishedMs, throughputRatio }) => [
+function seconds(ms: number): string {
+  return `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s`;
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+function recoveryRow({ device, light, heavy, heavyAsPublishedMs, throughputRatio }: Dropout): string[] {
+  return [
     device,
     `${megabytes(light.bytes)}, ${seconds(light.totalMs)}`,
     `${megabytes(heavy.bytes)}, ${seconds(heavy.totalMs)}`,
@@ -94,7 +89,22 @@ export const figure16: Experiment = async (testbeds) => {
     light.plan.predicted.samplesPerS.toFixed(1),
     heavy.plan.predicted.samplesPerS.toFixed(1),
     `${(100 * throughputRatio).toFixed(0)} %`,
-  ]);
+  ];
+}
+
+export const figure16: Experiment = async (testbeds) => {
+  const [model] = (await asteroidModels()) as [PaperModel];
+  const cluster = testbeds('asteroid-d');
+  const profile = profileOfKinds(model.table, cluster);
+  const { plan } = planFor(model, cluster, 'asteroid');
+  if (plan === undefined) throw new Error('Env. D has no plan for EfficientNet-B1.');
+  const all = plan.stages.flatMap(({ devices }) => devices).map((device) => dropout(plan, profile, cluster, device));
+  const last = plan.stages.at(-1)?.devices[0] ?? '';
+  const near = {
+    ...dropout(plan, profile, cluster, last, backups(plan, { lastTo: 'previous' })),
+    device: `${last}, its copy on the stage before`,
+  };
+  const rows = [...all, near].map(recoveryRow);
   const plans = all.map(({ device, light, heavy }) => [device, describe(light.plan), describe(heavy.plan)]);
   const { everyRounds, bytesPerRound, predictedCost } = replicationInterval({ plan, profile, cluster });
   const least = (of: (each: Dropout) => number): number => Math.min(...all.map(of));
@@ -185,7 +195,7 @@ function overTime({
   };
 }
 
-/** CIFAR10's training images. */
+/** Training images of CIFAR-10. */
 const epochSamples = 50_000;
 
 export const ftpipehdTable3: Experiment = async (testbeds) => {
@@ -247,7 +257,7 @@ its HTTP server in Python; the paper gives no bandwidth.`;
   return { title: 'FTPipeHD, Table III: recovery against ResPipe', text, charts: [] };
 };
 
-/** The plan in which the stage behind a lost one has its layers too (ResPipe). */
+/** The plan in which the stage after a lost one takes over its layers (ResPipe). */
 function takenOver({ stages, ...rest }: PlanLayout, lost: number): PlanLayout {
   const first = stages[lost]?.layers[0] ?? 0;
   const kept = stages.filter((_, stage) => stage !== lost);

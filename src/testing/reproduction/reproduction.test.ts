@@ -20,7 +20,7 @@ const section = async (name: string) => {
   return experiment(readTestbeds(root));
 };
 
-/** "−7 %" of a row's last cell, as a share. */
+/** "−7 %" in a row's last cell, as a fraction. */
 function residuals(text: string, kind: string): number[] {
   const rows = text
     .split('\n')
@@ -28,7 +28,7 @@ function residuals(text: string, kind: string): number[] {
   return rows.map((line) => Number(/([+−]?)(\d+) % \|$/.exec(line)?.[2]) / 100);
 }
 
-test('the device kinds are as close to what they were fitted to as they claim', async () => {
+test('the device kinds are as close to the numbers they were fitted to as claimed', async () => {
   const { text } = await section('fits');
   for (const [kind, count] of [
     ['jetson-nano', 3],
@@ -72,7 +72,7 @@ test("FTPipeHD's recovery moves weights, unlike ResPipe's, and its epochs are th
   assert.ok(Math.abs(Number(ratio) / 6.91 - 1) < 0.25, text);
 });
 
-test('the page holds every table and figure, and its charts are there', () => {
+test('the page has every table and figure, and its charts exist', () => {
   const page = readFileSync(join(root, 'docs/reproduction.md'), 'utf8');
   const titles = [...page.matchAll(/^## (.*)$/gm)].map((match) => match[1]?.split(':')[0]);
   assert.deepEqual(titles, [
