@@ -70,8 +70,9 @@ async function measureCase(spec) {
     for (const [first, end] of ranges(layerCount)) {
       const isLast = end === layerCount;
       const predicted = layerTimes(times, batchSizes, isLast);
-      const options = { sequence, layers: [first, end], sampleCount: share, microBatchSize: share, training, label, splitBackward: false };
-      const trial = await createStageTrial(engine, { ...options, immediateBackward: isLast });
+      const options = { sequence, layers: [first, end], sampleCount: share, microBatchSize: share, training, label };
+      const form = { passes: isLast ? 'step' : 'whole', sums: 'in-graph', grains: 1 };
+      const trial = await createStageTrial(engine, { ...options, form });
       const measured = await timeMicroBatches(trial, { ms: 50, runLimit: 50 });
       trial.release();
       const measuredMs = measured.forwardMs + measured.backwardMs;

@@ -157,10 +157,11 @@ async function optionsOf(model, part, { microBatchCount, sampleCount }) {
       microBatchSize: sampleCount,
       training: assumedTraining(microBatchCount * sampleCount, []),
       label: assumedLabel(sequence),
-      splitBackward: false,
-      immediateBackward: part === 'whole',
-      immediateUpdate: false,
-      isSingle: microBatchCount === 1,
+      form: {
+        passes: part === 'whole' ? 'step' : 'whole',
+        sums: microBatchCount === 1 ? 'none' : 'in-graph',
+        grains: 1,
+      },
     },
   };
 }
