@@ -66,7 +66,7 @@ export interface Problem {
   readonly sums: LayerSums;
   /** Every device of the cluster. */
   readonly devices: readonly PlannerDevice[];
-  /** Those that a plan may use. */
+  /** Devices that a plan may use. */
   readonly available: readonly PlannerDevice[];
   /** Places that a plan may not use. */
   readonly excluded: readonly number[];
@@ -174,7 +174,7 @@ export function mayReplicate({ sums, replicateBatchDependent }: Problem, first: 
 }
 
 /**
- * The same problem with another micro-batch size, and another schedule if given; shares everything that does not depend
+ * This problem with another micro-batch size, and another schedule if given; shares everything that does not depend
  * on it.
  */
 export function withMicroBatchSize(
