@@ -4,12 +4,12 @@
 import { defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Profile } from '../../cluster/cluster.ts';
 import { bufferBytes, cutBytes, parameterBytes } from '../../graph/layers.ts';
+import { filterBytes, trainingMiB, withRuntimeBytes } from '../device/memory-need.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { LinkMeasurement, ToCoordinator } from '../protocol/messages.ts';
 import { timesByClass } from './device-classes.ts';
 import { handlingByDevice, reducingByTimes, wireMbps, withHandling } from './link-costs.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
-import { filterBytes, trainingMiB, withRuntimeBytes } from './memory-need.ts';
 import type { PlanningOptions } from './planning-options.ts';
 
 /** What a device has for training at least: a plan that does not fit can then say what it lacks. */
