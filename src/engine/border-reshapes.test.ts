@@ -49,7 +49,7 @@ test('several reshapes to one shape are one; to two shapes they stay', () => {
   });
 });
 
-test('a result that is reshaped several times in a row leaves before the first, or behind what is an output or read again', () => {
+test('a result reshaped several times leaves before the first reshape, or after the last one read elsewhere', () => {
   const e = new Emitter();
   const x = e.input('x', 'float32', [2, 3]);
   const reshaped = (name: string, value: string, shape: readonly number[]): string =>
@@ -88,7 +88,7 @@ test('a result that is reshaped several times in a row leaves before the first, 
   for (const [name, within] of peeled.inside) assert.deepEqual(inside.get(within)?.data, plain.get(name)?.data, name);
 });
 
-test('an input or result that is an output too, a reshaped input, and a result that is read again stay as they are', () => {
+test('what is an output too, a reshaped input, and a result that is read again stay as they are', () => {
   const e = new Emitter();
   const x = e.input('x', 'float32', [2, 3]);
   const row = named(e, 'row', 'Reshape', [x, e.int64s([6])]);

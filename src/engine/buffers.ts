@@ -31,7 +31,7 @@ export function discard(data: ElementArray): void {
   if (fillsBuffer(data)) discardBuffer(data.buffer);
 }
 
-/** The same for a buffer that nobody else looks into. */
+/** Frees the memory of a buffer that nobody else uses, at once. */
 export function discardBuffer(buffer: ArrayBuffer): void {
   if (buffer.byteLength === 0) return;
   if (drain === undefined) {

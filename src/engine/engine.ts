@@ -1,4 +1,4 @@
-// The narrow interface between training and whatever executes graphs. Values stay where the engine computes (a thread,
+// The narrow interface between training and what executes graphs. Values stay where the engine computes (a thread,
 // a GPU) until they are asked for. Implementations: reference.ts (slow, obvious), onnxruntime.ts (over an injected
 // ORT), compute-thread.ts (any engine behind a worker thread). All run testing/engine-suite.ts.
 //
@@ -57,7 +57,7 @@ export interface Translation {
   readonly writesInPlace: boolean;
 }
 
-/** What translations depend on beside the graph. */
+/** What translations depend on apart from the graph. */
 export interface TranslationTarget {
   /** See Engine. */
   readonly blockSize: number | undefined;

@@ -8,7 +8,7 @@ import { allocatorEnvironment } from './node/host-node.ts';
 import type { OnnxRuntime } from './onnxruntime-module.ts';
 
 /**
- * A runtime whose runs take so many pages anew, as `faultsOf` says of each run of a session, and `runMs`; and what the
+ * A runtime whose runs take as many new pages as `faultsOf` says of each run of a session, and `runMs`; and what the
  * heap grew by.
  */
 async function watched(faultsOf: (run: number) => number, runMs = 10) {
@@ -38,7 +38,7 @@ async function watched(faultsOf: (run: number) => number, runMs = 10) {
   };
 }
 
-test('the heap grows once a session has taken large blocks anew for 24 runs, and once more if that goes on', async () => {
+test('the heap grows when a session has mapped large blocks again for 24 runs, and then once more', async () => {
   const { grown, runMany } = await watched(() => 1000);
   await runMany(23);
   assert.deepEqual(grown, []);
@@ -49,7 +49,7 @@ test('the heap grows once a session has taken large blocks anew for 24 runs, and
   ]);
 });
 
-test('it does not grow for the first runs of rounds, nor for a few pages, nor for what is a small part of a long run', async () => {
+test('it does not grow for the first runs of a round, for a few pages, or for a small part of a long run', async () => {
   const rounds = await watched((run) => (run % 16 < 15 ? 1000 : 0));
   await rounds.runMany(200);
   assert.deepEqual(rounds.grown, []);
@@ -105,7 +105,7 @@ console.log(JSON.stringify({ faults, canGrow: parseInt(next, 16) - parseInt(heap
 `;
 
 /**
- * What the script tells of its process: pages that each run took, and whether the heap's addresses go on behind its
+ * What the script reports of its process: pages that each run took, and whether the heap's addresses go on behind its
  * end.
  */
 interface Watched {
@@ -135,14 +135,16 @@ async function watchedProcess(): Promise<Watched> {
 
 /** Why pages of a process cannot be counted one by one; undefined where they can. */
 function uncountable(): string | undefined {
-  if (process.platform !== 'linux') return 'only Linux tells';
+  if (process.platform !== 'linux') return 'only Linux counts page faults';
   const file = '/sys/kernel/mm/transparent_hugepage/enabled';
   return existsSync(file) && readFileSync(file, 'utf8').includes('[always]')
     ? 'this system gives huge pages to all'
     : undefined;
 }
 
-test('on Linux, runs that took their blocks anew find them in the heap', { skip: uncountable() ?? false }, async () => {
+test('on Linux, runs that mapped their blocks again find them in the heap', {
+  skip: uncountable() ?? false,
+}, async () => {
   const { faults } = await watchedProcess();
   const pages = (24 * 2 ** 20) / 4096;
   assert.ok(

@@ -15,16 +15,16 @@ export interface HeapRoomOptions {
   readonly pageFaults?: () => number;
   /** Milliseconds, monotonic. Default performance.now. */
   readonly now?: () => number;
-  /** Makes the heap have so many free bytes at its end. Default: by blocks too small for mappings of their own. */
+  /** Makes the heap have this many free bytes at its end. Default: by blocks too small for mappings of their own. */
   readonly grow?: (bytes: number) => void;
 }
 
 /**
- * Pages that a run takes anew, and in each of its milliseconds: fewer are a small part of its time, and room costs
+ * Pages that a run maps again, and in each of its milliseconds: fewer are a small part of its time, and room costs
  * memory.
  */
 const [leastFaults, leastFaultsPerMs] = [256, 10];
-/** After so many runs in a row it goes on: the first runs of a round take memory for what they keep, which stays. */
+/** Runs in a row before the heap grows: the first runs of a round take memory for what they keep, which stays. */
 const leastRuns = 24;
 /** The heap grows by so much at a time, for one session at most so often. */
 const growBytes = 2 ** 25;

@@ -10,7 +10,7 @@ import { hideReshapes, shownValues } from './hidden-shapes.ts';
 
 const relu = (node: { readonly operator: string }): number | undefined => (node.operator === 'Relu' ? 0 : undefined);
 
-test('what comes into a kernel that may write over it and what goes out is shown, from 64 KiB on; the border, whose memory is others’, is not', () => {
+test('shapes are shown for inputs that a kernel may overwrite and its outputs, from 64 KiB on, inside', () => {
   const shownOf = (shape: readonly number[]): readonly ValueInfo[] => {
     const e = new Emitter();
     const x = e.input('x', 'float32', shape);
@@ -37,7 +37,7 @@ test('large values are shown, but for views of others', () => {
   ]);
 });
 
-test('targets of reshapes come from one vector; each shape is there once, and a constant that others read stays', () => {
+test('targets of reshapes come from one vector, each shape once; a constant that others read stays', () => {
   const e = new Emitter();
   const x = e.input('x', 'float32', [2, 3]);
   const flat = e.emit('Reshape', [x, e.int64s([6])]);

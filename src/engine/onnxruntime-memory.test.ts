@@ -11,7 +11,7 @@ import { blockedType } from './blocked-types.ts';
 import { runMemory } from './onnxruntime-memory.ts';
 
 /** Neg copies, Relu works in place, outputs have memory of their own from the beginning. */
-test('the peak of a run is that of its nodes, or of the outputs and their copies where they cannot be written in place', () => {
+test('the peak of a run is in its nodes, or in copying outputs that cannot be written in place', () => {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [2, 3, 4]);
   const y = emitter.emit('Tanh', [emitter.emit('Relu', [emitter.emit('Neg', [x])])]);
@@ -38,7 +38,7 @@ test('the peak of a run is that of its nodes, or of the outputs and their copies
   assert.equal(runMemory(emitter.build('given', [y, sum])).runBytes, 196);
 });
 
-test('a transposed convolution has the columns of one image beside it', () => {
+test('a transposed convolution also needs the columns of one image', () => {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [2, 3, 4, 5]);
   const w = emitter.input('w', 'float32', [3, 6, 2, 2]);

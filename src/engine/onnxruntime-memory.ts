@@ -1,5 +1,5 @@
 // What ONNX Runtime's CPU provider does with memory, without arena and memory pattern (as onnxruntime.ts sets it): the
-// kernels that write over their input, what some need beside, and the copies of the outputs. Found by counting its
+// kernels that write over their input, the scratch memory of some, and the copies of the outputs. Found by counting its
 // allocations (version 1.30 on x64 Linux).
 
 import { type Graph, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
@@ -23,9 +23,9 @@ export interface PreparedGraph {
   readonly graph: Graph;
   /** Whether the runtime's own optimizations find something in it. */
   readonly isOptimizable: boolean;
-  /** The values whose shapes the runtime is told; all, where it optimizes. */
+  /** The values whose shapes the runtime knows; all, if it optimizes. */
   readonly shown: readonly ValueInfo[] | undefined;
-  /** Those that are known. */
+  /** The known shapes. */
   readonly types: ReadonlyMap<string, ValueType>;
 }
 
@@ -133,7 +133,7 @@ function workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], 
   }
 }
 
-/** What one run of a compiled graph takes beside its inputs and constants. */
+/** What one run of a compiled graph takes apart from its inputs and constants. */
 export interface RunMemory extends MemoryUse {
   /**
    * The outputs twice, where the Node package copies them: all of them, before it lets go of the runtime's. 0 where

@@ -1,4 +1,4 @@
-// ONNX Runtime's packages, as far as they are used here: whoever makes an engine passes one in.
+// ONNX Runtime's packages, as far as they are used here: the maker of an engine passes one in.
 
 import type { ElementArray, ElementType } from '../graph/tensor.ts';
 
@@ -11,7 +11,7 @@ export interface RuntimeTensor {
 
 /** ONNX Runtime's session, as far as it is used here. */
 export interface RuntimeSession {
-  /** `fetches`: the outputs wanted, or tensors to write them into; null for those that get one anew. */
+  /** `fetches`: the outputs wanted, or tensors to write them into; null for those that get a new one. */
   run(
     feeds: Readonly<Record<string, RuntimeTensor>>,
     fetches: readonly string[] | Readonly<Record<string, RuntimeTensor | null>>,

@@ -55,7 +55,7 @@ test('a package that does not load is an input error with its reason', async () 
   );
 });
 
-test('a session holds no large values that it could compute beforehand: the zeros behind an embedding’s gradient, 128 MiB', async () => {
+test('a session precomputes no large values: 128 MiB of zeros behind an embedding’s gradient', async () => {
   const rows = 2 ** 20;
   const e = new Emitter();
   const [indices, g] = [e.input('indices', 'int64', [4, 1]), e.input('g', 'float32', [4, 32])];

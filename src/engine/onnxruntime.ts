@@ -1,5 +1,5 @@
 // The engine over ONNX Runtime, which is given as a module: `onnxruntime-node`, or `onnxruntime-web` in a browser.
-// `run` of the Node package blocks the thread that calls it (no timer fires), hence compute-thread.ts. Facts found by
+// `run` of the Node package blocks the thread that calls it (no timer fires): see compute-thread.ts. Facts found by
 // trying version 1.30 on x64 Linux:
 // - Outputs are copied into fresh ArrayBuffers, all of them before the runtime frees its own, unless
 //   outputs-in-place.ts keeps it from that: they can be moved

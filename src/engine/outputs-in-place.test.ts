@@ -31,7 +31,7 @@ function write(fetches: Readonly<Record<string, RuntimeTensor | null>>): void {
   for (const target of Object.values(fetches)) if (target !== null) (target.data as Float32Array).set([-1, -2]);
 }
 
-test('a runtime that returns its outputs, fails before it has written, or has no sequences is not trusted', async () => {
+test('a runtime that returns its outputs, fails before writing, or has no sequences is not trusted', async () => {
   const returns = runtimeOf(async (fetches) => {
     write(fetches);
     return {};

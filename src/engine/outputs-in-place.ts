@@ -24,7 +24,7 @@ export interface InPlace {
 }
 
 /**
- * Finds out with a small graph how this runtime tells that it met the signal; undefined where it does not, or writes
+ * Finds out with a small graph how this runtime reports that it met the signal; undefined if it does not, or writes
  * elsewhere.
  */
 export async function probeInPlace(

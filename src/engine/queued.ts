@@ -36,7 +36,7 @@ export interface Kernel {
 
 /** Where the buffers of a run's outputs come from. */
 export interface OutputBuffers {
-  /** A buffer of exactly so many bytes, which hold anything, for the output of this name. */
+  /** A buffer of exactly this many bytes, with any contents, for the output of this name. */
   take(byteLength: number, output: string): ArrayBuffer;
 }
 
@@ -237,7 +237,7 @@ class QueuedEngine implements Engine {
     }
   }
 
-  /** Fills `targets`. A failure goes into them, so that it is met by whoever reads them or computes with them. */
+  /** Fills `targets`. A failure goes into them: reading them or computing with them throws it. */
   async #compute(kernel: Kernel, sources: readonly Slot[], { wanted, targets, old }: Outcome): Promise<void> {
     const broken = sources.find((slot) => slot.failure !== undefined)?.failure;
     const taken = new Set<ArrayBuffer>();
@@ -270,7 +270,7 @@ class QueuedEngine implements Engine {
     for (const slot of old.values()) this.#drop(slot);
   }
 
-  /** The memory of a slot that ends, where it is exactly so many bytes. */
+  /** The memory of a slot that ends, if it has exactly this many bytes. */
   #takeFrom(slot: Slot | undefined, byteLength: number): ArrayBuffer | undefined {
     const data = slot?.content?.data;
     if (data === undefined || !fillsBuffer(data) || data.byteLength !== byteLength) return undefined;

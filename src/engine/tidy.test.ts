@@ -11,7 +11,7 @@ import { tidy } from './tidy.ts';
 const perm = { perm: ints([1, 0]) };
 const operatorsOf = ({ nodes }: Graph): string => nodes.map(({ operator }) => operator).join(' ');
 
-test('transposes of factors and of products become flags of the product, whatever flags it had', () => {
+test('transposes of factors and of products become flags of the product, with any flags it had', () => {
   const random = createRandom(1);
   for (let flags = 0; flags < 32; flags++) {
     const [transA, transB, before, behind, after] = [1, 2, 4, 8, 16].map((bit) => (flags & bit) !== 0);
@@ -70,7 +70,7 @@ test('of several reshapes in a row the last stays, unless it asks for the dimens
   );
 });
 
-test('of several reshapes of one value to one shape the first stays, under the names of others that leave the graph too', () => {
+test('of equal reshapes of one value the first stays, also under the names of others that are outputs', () => {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [2, 6]);
   const flat = (): string => emitter.emit('Reshape', [x, emitter.initializer(emitter.fresh('shape'), int64s([12]))]);

@@ -1,4 +1,4 @@
-// Small rewrites that ONNX Runtime would make too: transposes go into the matrix products beside them, which read
+// Small rewrites that ONNX Runtime would make too: transposes go into the neighbouring matrix products, which read
 // either factor transposed at no cost, and of several reshapes in a row, or of one value to the same shape, one stays.
 // Where it makes them itself, its new nodes run in another order than those that they replace (see
 // onnxruntime-memory.ts).

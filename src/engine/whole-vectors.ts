@@ -8,13 +8,13 @@ import { intAttribute } from '../graph/graph.ts';
 import { freshName, neededNodes, producers } from '../graph/liveness.ts';
 import { sameShape, type Tensor, tensorBytes, type ValueType } from '../graph/tensor.ts';
 
-/** Element by element, the same for an element whatever stands beside it. */
+/** Element by element: the result of an element depends on no other element of the vector. */
 const elementwise = new Set(['Add', 'Sub', 'Mul', 'Div', 'Neg', 'Relu', 'Sqrt', 'Reciprocal', 'Abs', 'Exp', 'Log']);
 
 /** Fewer parts are left as they are. */
 const leastParts = 4;
 
-/** The same computation; `typesOf` tells the types of its values, as far as they are known. */
+/** The same graph, computed on whole vectors where it can be; `typesOf` gives the types of its values, if known. */
 export function wholeVectors(graph: Graph, typesOf: () => ReadonlyMap<string, ValueType>): Graph {
   return graph.nodes.some(isWide) ? new Widening(graph, typesOf()).graph() : graph;
 }

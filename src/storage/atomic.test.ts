@@ -81,7 +81,7 @@ test('the test above would notice a missing sync', async () => {
   }
 });
 
-test('an error at any operation is a RunError with the path; the old file stands and the room is given back', async () => {
+test('an error at any operation is a RunError with the path; the old file stays, no room is kept', async () => {
   for (let at = 1; at <= 6; at++) {
     const disk = await withOld({ fault: ({ number }) => (number === at ? 'ENOSPC' : undefined) });
     await assert.rejects(

@@ -1,11 +1,11 @@
 // Writes a file so that a reader, and a machine that loses power at any moment, finds the old contents or the new,
-// whole: a temporary file beside it, its sync, a rename, a sync of the folder. Part of storage/ (Node only).
+// whole: a temporary file in its folder, its sync, a rename, a sync of the folder. Part of storage/ (Node only).
 
 import { basename, dirname, join } from 'node:path';
 import { RunError } from '../errors.ts';
 import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './node/disk.ts';
 
-/** Left by a writer that died; whoever owns the folder may remove them. */
+/** Left by a writer that died; the owner of the folder may remove them. */
 const temporary = /^\..+\.\d+\.tmp$/;
 /** Temporary names tried; more abandoned ones than this is an error. */
 const maxAttempts = 100;

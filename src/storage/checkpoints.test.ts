@@ -93,7 +93,7 @@ test('an empty folder, or none, holds no checkpoint', async () => {
   assert.deepEqual(await loadLatestCheckpoint('/run', { disk: createMemoryDisk({}, ['/run']) }), { warnings: [] });
 });
 
-test('the newest three are kept, or as many as are asked for; both files of each', async () => {
+test('the newest three are kept, or the number asked for; both files of each', async () => {
   const rounds = async (disk: Disk): Promise<string[]> =>
     (await disk.list(folder)).map((name) => name.replace(/-[0-9a-f]{8}\.s/, '.s'));
   const names = (kept: number[]): string[] =>
@@ -117,7 +117,7 @@ test('saving a round again replaces it', async () => {
   await filesOf(disk, 2);
 });
 
-test('a crash at every operation, 20 times each: the old or the new checkpoint; after success the new one; and saving goes on', async () => {
+test('a crash at each operation, 20 times: the old or the new checkpoint stays, and saving goes on', async () => {
   for (const [earlier, keepCount] of [
     [[1, 2], 3],
     [[1, 2], 1],
@@ -206,7 +206,8 @@ test('with either file missing, the newest is passed over and it says so', async
   const withoutTensors = await loadLatestCheckpoint(folder, { disk: withFile(disk, tensors, undefined) });
   assert.equal(withoutTensors.checkpoint?.round, 1);
   assert.deepEqual(withoutTensors.warnings, [
-    `The checkpoint ${state} is passed over: ${tensors} cannot be read: there is no such file or folder; check the path and its permissions.`,
+    `The checkpoint ${state} is passed over: ${tensors} cannot be read: there is no such file or folder; ` +
+      'check the path and its permissions.',
   ]);
   const withoutState = await loadLatestCheckpoint(folder, { disk: withFile(disk, state, undefined) });
   assert.equal(withoutState.checkpoint?.round, 1);
@@ -262,7 +263,7 @@ test('when all are damaged, none is loaded and all are named', async () => {
   );
 });
 
-test('a disk that fails for another reason ends the search: an older round must not be taken for the newest', async () => {
+test('a disk that fails otherwise ends the search: an older round must not be taken for the newest', async () => {
   for (const code of ['EACCES', 'EMFILE']) {
     const disk = await diskWith([1, 2], { fault: ({ kind }) => (kind === 'read' ? code : undefined) });
     await assert.rejects(loadLatestCheckpoint(folder, { disk }), RunError);

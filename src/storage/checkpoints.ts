@@ -27,7 +27,7 @@ export interface Checkpoint {
   /** Running statistics of batch normalization. */
   readonly buffers: ReadonlyMap<string, Tensor>;
   readonly optimizerState: ReadonlyMap<string, Tensor>;
-  /** Seed, position in the epoch, settings, summary of the losses: whatever the run wants back. */
+  /** Seed, position in the epoch, settings, summary of the losses: all that the run needs to resume. */
   readonly state: Json;
 }
 

@@ -57,7 +57,7 @@ test('idx: both parts, gzipped or not; grey images get a channel', () =>
     await writeFile(join(folder, 'train-labels-idx1-ubyte'), labels([2, 0]));
     await assert.rejects(
       loadDataset(`idx:${folder}`),
-      /train-images-idx3-ubyte.gz has 3 samples, but .*train-labels-idx1-ubyte has 2 labels; both need one row a sample\.$/,
+      /images-idx3-ubyte.gz has 3 samples, but .*labels-idx1-ubyte has 2 labels; both need one row a sample\.$/,
     );
   }));
 
@@ -142,11 +142,13 @@ test('a missing or damaged file, a folder, and images are one clear error each',
     await writeFile(path, (await readFile(join(fixtureFolder('npy'), 'stored.npz'))).subarray(0, 300));
     assert.equal(
       await message(`npz:${path}`),
-      `InputError: ${path} is not a valid zip file: at byte 300 the directory is missing (is the file cut off?); write or download it again.`,
+      `InputError: ${path} is not a valid zip file: at byte 300 the directory is missing (is the file cut off?); ` +
+        'write or download it again.',
     );
     assert.equal(
       await message(`images:${folder}`),
-      `InputError: images:${folder} is not supported yet; convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.`,
+      `InputError: images:${folder} is not supported yet; ` +
+        'convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.',
     );
     assert.match(
       await message('mnst'),
@@ -154,7 +156,7 @@ test('a missing or damaged file, a folder, and images are one clear error each',
     );
   }));
 
-test('mnist: 8,500 and 1,500 real digits, each digit in proportion; cached as idx, the same from there, by two at once', () =>
+test('mnist: 8,500 and 1,500 real digits, each in proportion; cached as idx files, by two at once', () =>
   inTemporaryFolder(async (cache) => {
     const loaded = await Promise.all([loadDataset('mnist', { cache }), loadDataset('mnist', { cache })]);
     const [{ train, test: held }] = loaded;

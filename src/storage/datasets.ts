@@ -70,7 +70,8 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
       return loadIdxFolder(spec.folder, disk);
     case 'images':
       throw new InputError(
-        `images:${spec.folder} is not supported yet; convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.`,
+        `images:${spec.folder} is not supported yet; ` +
+          'convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.',
       );
     case 'npy': {
       const [inputs, labels] = [readNpy(await read(spec.inputs, disk)), readNpy(await read(spec.labels, disk))];

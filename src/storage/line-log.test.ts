@@ -72,7 +72,7 @@ test('a log that cannot be opened, or not be synced, is an error', async () => {
   await assert.rejects(log.close(), full);
 });
 
-test('with warnings, a full disk costs lines, says so once, and lines go on whole when there is room again', async () => {
+test('with warnings, a full disk costs lines, warns once, and whole lines follow when there is room', async () => {
   let failing = false;
   const warnings: string[] = [];
   const disk = moody((kind) => failing && kind === 'write');

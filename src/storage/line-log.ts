@@ -9,7 +9,7 @@ import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './nod
 export interface LineLogOptions {
   readonly disk?: Disk;
   /**
-   * Given: a disk that is full or read-only costs lines, not the run, and is told once per outage. Absent: it is an
+   * Given: a disk that is full or read-only costs lines, not the run, and is reported once per outage. Absent: it is an
    * error.
    */
   readonly onWarning?: (warning: string) => void;

@@ -64,6 +64,10 @@ function emptyFolder(): Folder {
   return { entries: new Map(), synced: new Map(), pending: [] };
 }
 
+function emptyInode(): Inode {
+  return { bytes: new Uint8Array(0), synced: new Uint8Array(0) };
+}
+
 function parts(path: string): string[] {
   return normalize(path)
     .split('/')
@@ -75,45 +79,76 @@ function isFolder(node: Inode | Folder | undefined): node is Folder {
 }
 
 function overTree(root: Folder, options: MemoryDiskOptions): MemoryDisk {
-  let operationCount = 0;
-  let dead = false;
+  const operations = createOperations(options);
+  const { step } = operations;
+  return {
+    async read(path) {
+      step('read', path);
+      return inodeAt(root, path).bytes.slice();
+    },
+    async list(folder) {
+      step('list', folder);
+      return [...folderAt(root, folder).entries.keys()].sort();
+    },
+    async create(path) {
+      step('create', path);
+      const inode = emptyInode();
+      add(root, path, inode);
+      return fileOf(inode, path, step);
+    },
+    async append(path) {
+      step('append', path);
+      if (!folderAt(root, dirname(path)).entries.has(basename(path))) add(root, path, emptyInode());
+      return fileOf(inodeAt(root, path), path, step);
+    },
+    async rename(from, to) {
+      step('rename', from);
+      assert(dirname(normalize(from)) === dirname(normalize(to)), 'the memory disk renames inside one folder only');
+      const inode = inodeAt(root, from);
+      change(folderAt(root, dirname(from)), [basename(to), inode], [basename(from), null]);
+    },
+    async remove(path) {
+      step('remove', path);
+      inodeAt(root, path);
+      change(folderAt(root, dirname(path)), [basename(path), null]);
+    },
+    async makeFolder(path) {
+      step('makeFolder', path);
+      add(root, path, emptyFolder());
+    },
+    async syncFolder(path) {
+      step('syncFolder', path);
+      const folder = folderAt(root, path);
+      folder.synced = new Map(folder.entries);
+      folder.pending = [];
+    },
+    operationCount: operations.count,
+    restart: (random, nextOptions = {}) => overTree(survivingFolder(root, random, new Map()), nextOptions),
+  };
+}
 
-  /** Counts the operation and throws what the fault says; `halfDone` is called first. */
-  const step = (kind: DiskOperation['kind'], path: string, halfDone?: () => void): void => {
-    operationCount++;
-    if (dead) throw new Error('the power is cut');
-    const fault = options.fault?.({ number: operationCount, kind, path });
-    if (fault === undefined) return;
-    halfDone?.();
-    dead = fault === 'crash';
-    throw dead ? new Error('the power is cut') : coded(fault);
+/** Counts an operation and throws what the fault says; `halfDone` is called before that. */
+type Step = (kind: DiskOperation['kind'], path: string, halfDone?: () => void) => void;
+
+function createOperations({ fault }: MemoryDiskOptions): { readonly step: Step; count(): number } {
+  let operationCount = 0;
+  let isDead = false;
+  return {
+    step(kind, path, halfDone) {
+      operationCount++;
+      if (isDead) throw new Error('the power is cut');
+      const code = fault?.({ number: operationCount, kind, path });
+      if (code === undefined) return;
+      halfDone?.();
+      isDead = code === 'crash';
+      throw isDead ? new Error('the power is cut') : coded(code);
+    },
+    count: () => operationCount,
   };
-  const folderAt = (path: string): Folder => {
-    let folder = root;
-    for (const name of parts(path)) {
-      const next = folder.entries.get(name);
-      if (next === undefined) throw coded('ENOENT');
-      if (!isFolder(next)) throw coded('ENOTDIR');
-      folder = next;
-    }
-    return folder;
-  };
-  const inodeAt = (path: string): Inode => {
-    const node = folderAt(dirname(path)).entries.get(basename(path));
-    if (node === undefined) throw coded('ENOENT');
-    if (isFolder(node)) throw coded('EISDIR');
-    return node;
-  };
-  const change = (folder: Folder, changes: ReadonlyMap<string, Inode | Folder | null>): void => {
-    apply(folder.entries, changes);
-    folder.pending.push(changes);
-  };
-  const add = (path: string, node: Inode | Folder): void => {
-    const folder = folderAt(dirname(path));
-    if (folder.entries.has(basename(path))) throw coded('EEXIST');
-    change(folder, new Map([[basename(path), node]]));
-  };
-  const fileOf = (path: string, inode: Inode): DiskFile => ({
+}
+
+function fileOf(inode: Inode, path: string, step: Step): DiskFile {
+  return {
     async write(bytes) {
       step('write', path, () => {
         inode.bytes = joined(inode.bytes, bytes.subarray(0, bytes.length >> 1));
@@ -131,58 +166,38 @@ function overTree(root: Folder, options: MemoryDiskOptions): MemoryDisk {
     async close() {
       step('close', path);
     },
-  });
-  return {
-    async read(path) {
-      step('read', path);
-      return inodeAt(path).bytes.slice();
-    },
-    async list(folder) {
-      step('list', folder);
-      return [...folderAt(folder).entries.keys()].sort();
-    },
-    async create(path) {
-      step('create', path);
-      const inode: Inode = { bytes: new Uint8Array(0), synced: new Uint8Array(0) };
-      add(path, inode);
-      return fileOf(path, inode);
-    },
-    async append(path) {
-      step('append', path);
-      if (!folderAt(dirname(path)).entries.has(basename(path)))
-        add(path, { bytes: new Uint8Array(0), synced: new Uint8Array(0) });
-      return fileOf(path, inodeAt(path));
-    },
-    async rename(from, to) {
-      step('rename', from);
-      assert(dirname(normalize(from)) === dirname(normalize(to)), 'the memory disk renames inside one folder only');
-      const inode = inodeAt(from);
-      change(
-        folderAt(dirname(from)),
-        new Map([
-          [basename(to), inode],
-          [basename(from), null],
-        ]),
-      );
-    },
-    async remove(path) {
-      step('remove', path);
-      inodeAt(path);
-      change(folderAt(dirname(path)), new Map([[basename(path), null]]));
-    },
-    async makeFolder(path) {
-      step('makeFolder', path);
-      add(path, emptyFolder());
-    },
-    async syncFolder(path) {
-      step('syncFolder', path);
-      const folder = folderAt(path);
-      folder.synced = new Map(folder.entries);
-      folder.pending = [];
-    },
-    operationCount: () => operationCount,
-    restart: (random, nextOptions = {}) => overTree(survivingFolder(root, random, new Map()), nextOptions),
   };
+}
+
+function folderAt(root: Folder, path: string): Folder {
+  let folder = root;
+  for (const name of parts(path)) {
+    const next = folder.entries.get(name);
+    if (next === undefined) throw coded('ENOENT');
+    if (!isFolder(next)) throw coded('ENOTDIR');
+    folder = next;
+  }
+  return folder;
+}
+
+function inodeAt(root: Folder, path: string): Inode {
+  const node = folderAt(root, dirname(path)).entries.get(basename(path));
+  if (node === undefined) throw coded('ENOENT');
+  if (isFolder(node)) throw coded('EISDIR');
+  return node;
+}
+
+function add(root: Folder, path: string, node: Inode | Folder): void {
+  const folder = folderAt(root, dirname(path));
+  if (folder.entries.has(basename(path))) throw coded('EEXIST');
+  change(folder, [basename(path), node]);
+}
+
+/** Changes names of the folder in one atomic step. */
+function change(folder: Folder, ...names: readonly [string, Inode | Folder | null][]): void {
+  const changes = new Map(names);
+  apply(folder.entries, changes);
+  folder.pending.push(changes);
 }
 
 function apply(entries: Map<string, Inode | Folder>, changes: ReadonlyMap<string, Inode | Folder | null>): void {

@@ -117,7 +117,8 @@ test('only a run can be resumed', () =>
     await assert.rejects(
       resumeRunFolder(folder, 0),
       new InputError(
-        `${folder} is not the folder of a run (it has no checkpoints); name the folder that --out or the run's last lines named.`,
+        `${folder} is not the folder of a run (it has no checkpoints); ` +
+          "name the folder that --out or the run's last lines named.",
       ),
     );
     await assert.rejects(

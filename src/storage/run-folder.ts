@@ -81,7 +81,8 @@ export async function resumeRunFolder(
   const names = await listFolder(path, disk);
   if (!isRun(names))
     throw new InputError(
-      `${path} is not the folder of a run (it has no checkpoints); name the folder that --out or the run's last lines named.`,
+      `${path} is not the folder of a run (it has no checkpoints); ` +
+        "name the folder that --out or the run's last lines named.",
     );
   for (const name of names) {
     // Left by a writer that died; a second try comes with the next resume.
@@ -146,7 +147,7 @@ async function makeNumbered(parent: string, date: string, disk: Disk): Promise<s
   throw new InputError(`${parent} holds ${maxRunsADay} runs of ${date}; remove old ones or choose --out.`);
 }
 
-/** Makes `out`, or takes it where it is empty: whoever makes the checkpoints folder in it has it. */
+/** Makes `out`, or takes it where it is empty: the process that makes the checkpoints folder in it has it. */
 async function claimOut(out: string, disk: Disk): Promise<string> {
   await makeFolders(out, disk);
   const names = await listFolder(out, disk);

@@ -122,7 +122,8 @@ export function lintOverrides(): unknown[] {
     const group = others.map((other) => `**/${other}/**`).concat((rule.files ?? []).map((file) => `!**/${file}`));
     if (folder !== 'testing') group.push(...entryFiles.map((file) => `**/${file}`), '!**/operators/index.ts');
     if (rule.kind !== 'host') group.push('node:*', 'node:*/**');
-    const message = `${folder} is ${rule.kind} and builds on ${rule.on.join(', ') || 'nothing'}: see src/testing/architecture.ts.`;
+    const floor = rule.on.join(', ') || 'nothing';
+    const message = `${folder} is ${rule.kind} and builds on ${floor}: see src/testing/architecture.ts.`;
     return override(globsOf(folder), {
       noRestrictedImports: { level: 'error', options: { patterns: [{ group, message }] } },
     });

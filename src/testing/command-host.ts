@@ -1,4 +1,4 @@
-// A process that runs one command after the other, so that not each has to load the program anew. What a command leaves
+// A process that runs one command after the other, so that not each has to load the program. What a command leaves
 // open there goes unnoticed: of each kind, one should run in a process of its own (command.ts).
 
 import { fork } from 'node:child_process';
@@ -31,7 +31,7 @@ export function startCommandHost(folder: string, environment: Readonly<Record<st
   const ended = new Promise<never>((_, reject) =>
     child.once('exit', () => reject(new Error('The process that runs commands has ended.'))),
   );
-  ended.catch(() => {}); // whoever runs a command is told
+  ended.catch(() => {}); // reported to the caller of the command
   let last: Promise<unknown> = Promise.resolve();
   const runNow = async (command: HostedCommand): Promise<HostedEnd> => {
     const answered = once(child, 'message');

@@ -33,7 +33,7 @@ export interface RunningCommand {
   event(kind: string, accepts?: (event: CommandEvent) => boolean): Promise<CommandEvent>;
   /** All JSON events of a kind so far. */
   events(kind: string): CommandEvent[];
-  /** What it printed last, for whoever looks for the reason of a failed test. */
+  /** What it printed last, for finding the reason of a failed test. */
   lastLines(): string;
 }
 

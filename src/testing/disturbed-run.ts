@@ -33,7 +33,7 @@ export const workerNames = ['worker-1', 'worker-2', 'worker-3', 'worker-4'] as c
 
 const defaultMicroBatch = 8;
 
-/** Those that a run has in common with the one that it is compared with. */
+/** Options shared by a run and the run that it is compared with. */
 function settingsOf({ microBatch = defaultMicroBatch, strict = false }: RunOptions): string[] {
   const subject = [
     '--model',
@@ -89,7 +89,7 @@ export interface RunOptions {
   readonly isMeasured?: boolean;
   /** Samples of a micro-batch, half a batch. Default 8. */
   readonly microBatch?: number;
-  /** Strict training, there and in the run that it is compared with: the same bits whatever the plan. */
+  /** Strict training, there and in the run that it is compared with: the same bits with any plan. */
   readonly strict?: boolean;
   /** Of the coordinator. */
   readonly environment?: Readonly<Record<string, string>>;
@@ -171,7 +171,7 @@ export async function checkUndisturbed(
   return { loss, weight };
 }
 
-/** What lies in the folder of a run that did so many rounds. */
+/** What lies in the folder of a run of this many rounds. */
 async function outcomeOf(folder: string, rounds: number): Promise<Outcome> {
   const lines = await jsonLines(join(folder, 'metrics.jsonl'));
   assert.deepEqual(

@@ -28,7 +28,7 @@ export interface GradientCase {
 export interface GraphCase {
   readonly stage: StaticGraph;
   readonly feeds: ReadonlyMap<string, Tensor>;
-  /** Graph inputs whose gradients are checked, beside all parameters. */
+  /** Graph inputs whose gradients are checked, in addition to all parameters. */
   readonly inputs: readonly string[];
   readonly outputs?: readonly string[];
   /** What the forward pass computes, where that is not the graph itself (dropout). */

@@ -14,7 +14,7 @@ export interface HandPlan {
   readonly microBatchCount: number;
 }
 
-/** The plan for a model of so many layers. */
+/** The plan for a model of `layerCount` layers. */
 export function handPlan({ schedule, cuts, shares, microBatchCount }: HandPlan, layerCount: number): PlanLayout {
   const borders = [0, ...cuts, layerCount];
   const microBatchSize = (shares[0] ?? []).reduce((sum, share) => sum + share, 0);

@@ -4,26 +4,13 @@
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
 import { crc32 } from 'node:zlib';
-import { type Clock, systemClock } from '../clock.ts';
 import { RunError } from '../errors.ts';
 import { allocate, elementTypes, scalar, type Tensor, tensor, tensorBytes } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import { defaultFrameLimits } from '../transport/frame.ts';
 import type { Frame, Link, Priority } from '../transport/link.ts';
-import { defaultLinkLimits, type LinkLimits } from '../transport/wire-link.ts';
-
-/** Two ends of a link under test. */
-export interface LinkPair {
-  readonly a: Link;
-  readonly b: Link;
-  /** From now on a bit is flipped in what travels from `a` to `b`. */
-  corrupt(): void;
-  /** Ends whatever is left of the pair; resolves when nothing of it is open any more. */
-  release(): Promise<void>;
-}
-
-/** Makes a connected pair; `a`'s peer is called 'b' and the other way round. */
-export type MakeLinkPair = (options: { readonly clock: Clock; readonly limits: LinkLimits }) => Promise<LinkPair>;
+import type { LinkLimits } from '../transport/wire-link.ts';
+import { type LinkPair, type MakeLinkPair, runOnPair } from './link-pair.ts';
 
 const mebibyte = 2 ** 20;
 
@@ -76,55 +63,6 @@ export function linkSuite(name: string, makePair: MakeLinkPair): void {
     failureTests(onPair);
     randomTrafficTests(onPair);
   });
-}
-
-/** Runs a test on a fresh pair and checks that no timer, socket or server of it is left. */
-async function runOnPair(
-  makePair: MakeLinkPair,
-  run: (pair: LinkPair) => Promise<void>,
-  limits: Partial<LinkLimits> = {},
-): Promise<void> {
-  const counting = countingClock();
-  const resourceCount = openResourceCount();
-  const keepAlive = setInterval(() => {}, 1_000); // the system clock's timers do not
-  const pair = await makePair({ clock: counting.clock, limits: { ...defaultLinkLimits, ...limits } });
-  try {
-    await run(pair);
-  } finally {
-    await pair.release();
-    clearInterval(keepAlive);
-  }
-  await Promise.all([pair.a.ended, pair.b.ended]);
-  assert.equal(counting.openTimers(), 0, 'timers are left');
-  // Handles are let go a few turns of the event loop after their events.
-  for (let turn = 0; turn < 1000 && openResourceCount() > resourceCount; turn++)
-    await new Promise((resolve) => setImmediate(resolve));
-  assert.ok(openResourceCount() <= resourceCount, 'handles are left');
-}
-
-/** The system's clock, which counts the timers that have neither ended nor been cancelled. */
-function countingClock(): { readonly clock: Clock; openTimers(): number } {
-  let timerCount = 0;
-  const clock: Clock = {
-    now: () => systemClock.now(),
-    after(delayMs, callback) {
-      timerCount++;
-      let isOpen = true;
-      const end = (): void => {
-        if (isOpen) timerCount--;
-        isOpen = false;
-      };
-      const cancel = systemClock.after(delayMs, () => {
-        end();
-        callback();
-      });
-      return () => {
-        end();
-        cancel();
-      };
-    },
-  };
-  return { clock, openTimers: () => timerCount };
 }
 
 /** What is sent arrives whole, in order, in memory of its own. */
@@ -409,9 +347,4 @@ function checksumOf(frame: Frame | undefined): number {
   const value = frame?.tensors?.[0];
   assert.ok(value !== undefined, 'the frame has a tensor');
   return crc32(tensorBytes(value));
-}
-
-/** Sockets and servers that keep the process alive. */
-function openResourceCount(): number {
-  return process.getActiveResourcesInfo().filter((kind) => /TCP|TLS/.test(kind)).length;
 }

@@ -67,9 +67,7 @@ export class Drive {
   #log(effect: MachineEffect): void {
     switch (effect.kind) {
       case 'send':
-        this.log.push(
-          `${effect.message}→${effect.device}${effect.message === 'snapshot' && effect.control.withState ? ' with state' : ''}`,
-        );
+        this.log.push(`${effect.message}→${effect.device}${withState(effect) ? ' with state' : ''}`);
         break;
       case 'committed':
         this.log.push(`committed ${effect.round} loss ${effect.loss}`);
@@ -88,9 +86,7 @@ export class Drive {
         this.log.push(`-- ${effect.phase}`);
         break;
       case 'deploy':
-        this.log.push(
-          `deploy ${effect.round} ${effect.moves.map(({ layers, from, to }) => `${from}→${to}[${layers}]`).join(' ')}`.trimEnd(),
-        );
+        this.log.push(['deploy', effect.round, ...effect.moves.map(moveText)].join(' '));
         break;
       case 'changing':
         this.log.push(
@@ -163,4 +159,12 @@ export function result(round: number, device: string): RoundResult {
 export function gathered(drive: Drive): Drive {
   for (const device of ['a', 'b', 'c']) drive.input({ kind: 'joined', device });
   return drive;
+}
+
+function withState(effect: MachineEffect): boolean {
+  return effect.kind === 'send' && effect.message === 'snapshot' && effect.control.withState;
+}
+
+function moveText({ layers, from, to }: { layers: readonly number[]; from: string | null; to: string }): string {
+  return `${from}→${to}[${layers}]`;
 }

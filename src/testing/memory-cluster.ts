@@ -33,7 +33,7 @@ export interface MemoryRun {
   /** Used as it is. Absent: the workers are measured and `choosePlan` decides. */
   readonly plan?: PlanLayout;
   choosePlan?(profile: Profile, cluster: Cluster): Plan;
-  /** Absent: plans are not bettered, and not made anew. */
+  /** Absent: plans are not improved, and not made again. */
   readonly planAgain?: CoordinatorOptions['planAgain'];
   /** What each device says it has. Default: enough. */
   readonly memoryMiB?: number;
@@ -151,7 +151,7 @@ export async function runCluster(run: MemoryRun): Promise<Outcome> {
   return cluster.outcome();
 }
 
-/** The same rounds on one device in this process, with micro-batches of the plan's size. */
+/** Trains the run's rounds on one device in this process, with micro-batches of the plan's size. */
 export async function runAlone(run: MemoryRun & { readonly microBatchSize: number }): Promise<Outcome> {
   const { subject } = run;
   const record = new Recorder(run);
@@ -188,7 +188,7 @@ export function difference(
   return { loss: lossDifference, weight: weightDifference, worst: worstWeight };
 }
 
-/** Collects what the hooks are told. */
+/** Collects what the hooks report. */
 class Recorder {
   readonly events: RunEvent[] = [];
   readonly losses: number[] = [];

@@ -1,6 +1,5 @@
 // What ONNX Runtime's CPU provider cannot run although ONNX allows it: element types without a kernel, by operator.
-// Checked against the installed version on random cases; whoever makes graphs for it (autodiff, lowering) must keep out
-// of these.
+// Checked against the installed version on random cases; makers of graphs for it (autodiff, lowering) must avoid these.
 
 import type { OperatorName } from '../graph/operators/names.ts';
 import type { ElementType } from '../graph/tensor.ts';

@@ -18,17 +18,21 @@ export function operatorsDocument(): string {
 
 <!-- Generated: npm run build && node dist/testing/generate-operators-doc.js -->
 
-Asteroid knows ${names.length} operators of ONNX's default domain, in their form at opset ${canonicalOpset} (older and newer models are brought to that form
-when they are read). A gradient flows through ${differentiable} of them. ${Object.keys(composites).length} more are written out in these when a model's shapes are known (see below). A model
+Asteroid knows ${names.length} operators of ONNX's default domain, in their form at opset ${canonicalOpset} (older and
+newer models are brought to that form when they are read). A gradient flows through ${differentiable} of them.
+${Object.keys(composites).length} more are written out in these when a model's shapes are known (see below). A model
 with any other operator is refused with that operator's name.
 
-- **Gradient**: "yes" where a loss can be differentiated through the operator; "none" where its outputs are integers, booleans or
-  piecewise constant, so that no gradient passes.
-- **Known before running**: inputs (counted from 0) that decide about shapes. They must be initializers, or follow from constants and shapes.
-- **Not in ONNX Runtime**: element types without a kernel in ONNX Runtime ${gapsVersion} on CPU; the reference engine runs them. float32 has all kernels.
+- **Gradient**: "yes" if a loss can be differentiated through the operator; "none" if its outputs are integers, booleans
+  or piecewise constant, so that no gradient passes.
+- **Known before running**: inputs (counted from 0) that decide about shapes. They must be initializers, or follow from
+  constants and shapes.
+- **Not in ONNX Runtime**: element types without a kernel in ONNX Runtime ${gapsVersion} on CPU; the reference engine
+  runs them. float32 has all kernels.
 
-Element types: ${elementTypes.join(', ')}, as far as ONNX allows them for the operator. Models in float16 or bfloat16 are read as float32.
-Dropout that drops, and the operators that draw random numbers, are made reproducible before training: what they draw becomes an input that
+Element types: ${elementTypes.join(', ')},
+as far as ONNX allows them for the operator. Models in float16 or bfloat16 are read as float32. Dropout that drops, and
+the operators that draw random numbers, are made reproducible before training: what they draw becomes an input that
 follows from the seed, the round and the sample.
 
 | Operator | Gradient | Known before running | Not in ONNX Runtime |
@@ -43,13 +47,14 @@ Gradients flow through these as through what they are written out in.
 | --- | --- | --- |
 ${Object.keys(composites).sort().map(compositeRow).join('\n')}
 
-An \`If\` whose condition follows from constants and shapes is replaced by the branch that is taken; \`Upsample\`, \`Swish\` and \`Scatter\` are read as operators
-of the table. \`If\` on data, \`Loop\` and \`Scan\` are refused.
+An \`If\` whose condition follows from constants and shapes is replaced by the branch that is taken; \`Upsample\`,
+\`Swish\` and \`Scatter\` are read as operators of the table. \`If\` on data, \`Loop\` and \`Scan\` are refused.
 
 ## ONNX's own tests
 
-Of the ${nodeTestCounts.all} node tests of ONNX ${nodeTestVersion}, Asteroid claims ${nodeTestCounts.claimed}, and passes all of these with its reference kernels. ONNX Runtime passes the same graphs, but for
-${notInOnnxRuntime.length} that it has no CPU kernel for: ${notInOnnxRuntime.join(', ')}.
+Of the ${nodeTestCounts.all} node tests of ONNX ${nodeTestVersion}, Asteroid claims ${nodeTestCounts.claimed}, and
+passes all of these with its reference kernels. ONNX Runtime passes the same graphs, but for ${notInOnnxRuntime.length}
+that it has no CPU kernel for: ${notInOnnxRuntime.join(', ')}.
 
 Not claimed:
 

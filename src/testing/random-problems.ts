@@ -62,7 +62,7 @@ export function withSteps(seed: number, profile: Profile): Profile {
   return { ...profile, devices: Object.fromEntries(devices) };
 }
 
-/** A random pipeline of the problem, whatever its memory: some devices in random order, none without samples. */
+/** A random pipeline of the problem, with any need of memory: some devices in random order, none without samples. */
 export function randomLayouts(seed: number, problem: Problem): StageLayout[] {
   const random = createRandom(seed, 12);
   const layerCount = problem.profile.layers.length;

@@ -14,11 +14,11 @@ export type Direction = 'toServer' | 'toCaller';
 export interface Conditions {
   /** Default 0. */
   delayMs?: number;
-  /** Up to so much more, anew for each stretch of bytes; order is kept. Default 0. */
+  /** Up to this much more, drawn for each stretch of bytes; order is kept. Default 0. */
   jitterMs?: number;
   /** Default: unlimited. */
   bandwidthMbps?: number;
-  /** Bytes arrive one to so many at a time. Default: as they come. */
+  /** Bytes arrive 1 to this many at a time. Default: as they come. */
   dribbleBytes?: number;
   /** Everything is swallowed, and the connection stays. */
   silent?: boolean;
@@ -54,7 +54,7 @@ export interface Relay {
   close(): Promise<void>;
 }
 
-/** The relay reads no more while so many bytes wait in it. */
+/** The relay reads no more while this many bytes wait in it. */
 const bufferBytes = 65_536;
 const stretchBytes = 16_384;
 /** In a frame's first byte: it is a ping, a pong or a close, no part of a message (RFC 6455, 5.2). */
@@ -309,7 +309,8 @@ class SlowLine {
       this.#waiting.shift();
       this.length -= next.bytes.length;
       if (!this.#to.write(next.bytes))
-        await Promise.race([once(this.#to, 'drain'), once(this.#to, 'close')]).catch(() => {}); // an error: 'close' follows
+        // After an error, 'close' follows.
+        await Promise.race([once(this.#to, 'drain'), once(this.#to, 'close')]).catch(() => {});
       this.#onLength(this.length);
     }
     this.#isRunning = false;

@@ -1,4 +1,4 @@
-// Time that passes only when nothing else can happen: hours of waiting take no time, and whatever waits for ever is
+// Time that passes only when nothing else can happen: hours of waiting take no time, and what waits for ever is
 // found out.
 
 import type { Clock } from '../clock.ts';

@@ -1,4 +1,4 @@
-// The built-in models, or small configurations of the same code, beside the outputs and gradients of torchvision's and
+// The built-in models, or small configurations of the same code, with the outputs and gradients of torchvision's and
 // transformers' models with the same weights (test/fixtures/zoo, whose script has the same formula for weights, inputs
 // and labels). Used by tests only.
 

@@ -35,7 +35,7 @@ export class Assembler {
   }
 
   /**
-   * The place of the frame's next bytes, if all of so many belong to one tensor: to be filled and then written. Changes
+   * The place of the frame's next `byteCount` bytes, if one tensor has them all: to be filled and then written. Changes
    * nothing that counts.
    */
   room(byteCount: number): Uint8Array | undefined {

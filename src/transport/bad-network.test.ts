@@ -125,7 +125,7 @@ test('a reset connection ends both ends at once, with a reason', async () => {
   await close();
 });
 
-test('a connection that swallows one direction, or both, is given up by the end that hears nothing, and then by the other', async () => {
+test('when a direction swallows bytes, the end that hears nothing gives up, and then the other', async () => {
   for (const [seed, directions] of [
     [3, ['toServer']],
     [4, ['toCaller']],
@@ -143,7 +143,7 @@ test('a connection that swallows one direction, or both, is given up by the end 
   }
 });
 
-test('bulk on its way through a slow link stays small: a micro-batch does not wait behind the buffers of sockets', async () => {
+test('bulk in flight on a slow link stays small: a micro-batch does not wait behind socket buffers', async () => {
   const { relay, caller, called, close } = await openPair(6);
   Object.assign(relay.conditions.toServer, { bandwidthMbps: 100, delayMs: 1 });
   let arrivedBytes = 0;
@@ -233,7 +233,7 @@ async function damageOnce(
   return end.clean ? 'unharmed' : 'ended';
 }
 
-test('1,000 connections with a frame flipped, cut, doubled, swapped or lost: never a wrong frame, and the link ends with a reason', async () => {
+test('1,000 connections with a frame flipped, cut, doubled, swapped or lost: no wrong frame arrives', async () => {
   let [next, endedCount] = [0, 0];
   const lane = async (): Promise<void> => {
     for (let seed = next++; seed < 1_000; seed = next++) if ((await runCase(seed)) === 'ended') endedCount++;

@@ -150,10 +150,7 @@ test('every wrong field has its own sentence', () => {
   const cases: readonly (readonly [RegExp, (view: DataView) => void])[] = [
     [/^the bytes are no frame/, (view) => view.setUint8(0, 0)],
     [/^the frame has version 2, this program speaks 1/, (view) => view.setUint8(4, 2)],
-    [
-      /^the frame has 4294967296\d+ bytes, more than the limit of 1073741824$|^the frame has \d+ bytes, more than the limit/,
-      (view) => view.setUint32(36, 1, true),
-    ],
+    [/^the frame has \d+ bytes, more than the limit/, (view) => view.setUint32(36, 1, true)],
     [/^the frame has 65535 tensors, more than the limit of 4096$/, (view) => view.setUint16(6, 65_535, true)],
     [
       /^the frame has 4294967295 bytes of control data, more than the limit/,
@@ -199,7 +196,7 @@ test('deep nesting is refused before it is parsed; brackets in strings do not co
   assert.throws(() => decodeFrame(bytesOf({ ...plain, control: nested(33) })), /nests deeper than 32 levels$/);
 });
 
-test('a dimension of zero beside huge ones allocates nothing', () => {
+test('a dimension of zero among huge ones allocates nothing', () => {
   const bytes = forged(
     { ...plain, tensors: [{ type: 'float32', shape: [0, 0, 0], data: new Float32Array(0) }] },
     (view) => {

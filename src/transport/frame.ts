@@ -114,7 +114,7 @@ function viewOf(bytes: Uint8Array): DataView {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** CRC-32 continued over more bytes. (zlib's starts anew at an empty array, whatever it is given.) */
+/** CRC-32 continued over more bytes. (zlib's starts again at an empty array, with any checksum given.) */
 function extendChecksum(sum: number, bytes: Uint8Array): number {
   return bytes.length === 0 ? sum : crc32(bytes, sum);
 }
@@ -211,7 +211,8 @@ export function encodeFrame(frame: Frame, options: EncodeOptions = {}): Uint8Arr
     frame.control === undefined ? padding.subarray(0, 0) : textEncoder.encode(JSON.stringify(frame.control));
   if (control.length > limits.controlBytes) {
     throw new RunError(
-      `a ${frame.kind} frame has ${control.length} bytes of control data, more than the ${limits.controlBytes} a link takes`,
+      `a ${frame.kind} frame has ${control.length} bytes of control data, ` +
+        `more than the ${limits.controlBytes} a link takes`,
     );
   }
   if (tensors.length > limits.tensorCount) {
@@ -350,7 +351,7 @@ export interface DecodeOptions {
 
 /**
  * Reads one whole frame. Its tensors are views into `bytes`, without a copy where `bytes` begins at a multiple of 8 of
- * its buffer: they share that buffer. Throws ProtocolError, and nothing else, whatever the bytes are.
+ * its buffer: they share that buffer. Throws ProtocolError, and nothing else, for any bytes.
  */
 export function decodeFrame(
   bytes: Uint8Array,

@@ -1,5 +1,5 @@
 // Join codes: what a person copies from one terminal to another so that a device may join. 80 random bits, readable,
-// valid for an hour, revocable. Only hashes are kept, comparisons take the same time whatever they find, and no code is
+// valid for an hour, revocable. Only hashes are kept, comparisons take the same time with any result, and no code is
 // ever part of a log. Over TLS the code begins with 120 bits of the hash of the key that the server must have: whoever
 // has another never gets to see the secret.
 

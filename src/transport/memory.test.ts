@@ -57,7 +57,7 @@ test('a lost, doubled, cut or stray message ends the link', async () => {
   }
 });
 
-test('9,000 links over which bytes are changed, lost, doubled or swapped: what arrives is right, and the rest ends the link', async () => {
+test('9,000 links that change, lose, double or swap bytes: a right frame arrives, or the link ends', async () => {
   const random = createRandom(20261121, 8);
   const frames = [0, 50, 20_000, 300].map(
     (byteCount, index): Frame => ({

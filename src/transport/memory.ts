@@ -7,7 +7,7 @@ import type { Link, LinkEnd } from './link.ts';
 import { type LinkLimits, type Wire, WireLink } from './wire-link.ts';
 
 /**
- * Options of createMemoryLinks. Bandwidth and latency are read anew for each message: changing them in the object
+ * Options of createMemoryLinks. Bandwidth and latency are read for each message: changing them in the object
  * changes the network.
  */
 export interface MemoryLinkOptions {

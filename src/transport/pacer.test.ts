@@ -114,8 +114,8 @@ function checkAtLeast(value: number, least: number): void {
 }
 
 function checkRate(link: Link, mbps: number, tolerance = 0.05): void {
-  const told = link.rate?.().mbps ?? 0;
-  assert.ok(Math.abs(told - mbps) <= tolerance * mbps, `${told.toFixed(2)} Mbps are told of ${mbps}`);
+  const measured = link.rate?.().mbps ?? 0;
+  assert.ok(Math.abs(measured - mbps) <= tolerance * mbps, `${measured.toFixed(2)} Mbps measured of ${mbps}`);
 }
 
 function checkAtMost(value: number, most: number, unit = 'ms for an urgent frame'): void {
@@ -128,7 +128,7 @@ for (const [mbps, latencyMs, maxDelayMs] of [
   [5, 10, 180],
   [100, 50, 160],
 ] as const) {
-  test(`pipeline frames fill a link of ${mbps} Mbps and ${latencyMs} ms, and control frames still come through`, async () => {
+  test(`pipeline frames fill ${mbps} Mbps at ${latencyMs} ms, and control frames still come through`, async () => {
     const network = createNetwork(mbps, latencyMs);
     network.saturate(network.a, 'pipeline');
     network.every97Ms(network.a, 'control', 100);
@@ -160,7 +160,7 @@ for (const [mbps, latencyMs, byteCount, addedMs] of [
   [1000, 0.3, 250_000, 7],
   [20, 5, 5_000, 12],
 ] as const) {
-  test(`bulk fills a link of ${mbps} Mbps and ${latencyMs} ms, and delays a micro-batch by no more than ${addedMs} ms`, async () => {
+  test(`bulk fills ${mbps} Mbps at ${latencyMs} ms, and delays a micro-batch by at most ${addedMs} ms`, async () => {
     const network = createNetwork(mbps, latencyMs);
     network.saturate(network.a, 'bulk');
     network.every97Ms(network.a, 'pipeline', byteCount); // 2 ms on an empty link
@@ -188,7 +188,7 @@ test('a link that becomes slower is known within seconds, one that becomes faste
   checkRate(network.a, 100);
 });
 
-test('what a link carries is told from the times in which it was busy, and from no others', async () => {
+test('the rate of a link is measured only over times in which it was busy', async () => {
   const network = createNetwork(100, 1);
   assert.equal(network.a.rate?.().measuredMs, 0);
   // A frame of 64 KiB takes 5 of every 97 ms.
@@ -248,7 +248,7 @@ test('after a silence no more is sent at once than without one, however late ack
   }
 });
 
-test('who hears nothing because acknowledgements wait behind what the other sends goes on at the rate of the link, for 150 ms', () => {
+test('while acknowledgements wait behind what the peer sends, sending continues at the link’s rate for 150 ms', () => {
   const { pacer, nowMs } = steadyPacer(1);
   let sentBytes = 0;
   for (let ms = 0; ms <= 300; ms++) {
@@ -314,7 +314,7 @@ for (const [mbps, laterMs] of [
   [20, 300],
   [500, 20],
 ] as const) {
-  test(`an AllReduce of two fills a link of ${mbps} Mbps after a second of silence, one of them ${laterMs} ms later than the other`, async () => {
+  test(`an AllReduce of two, one ${laterMs} ms later, fills ${mbps} Mbps after a second of silence`, async () => {
     const network = createNetwork(mbps, 0.3);
     const { clock } = network;
     const pieceCount = 16;

@@ -1,6 +1,6 @@
 // When the next piece may go. A socket's own buffers take megabytes, which on a slow link is seconds of delay for
 // whatever is urgent; so the receiver acknowledges bytes, and no more are sent than keep the link busy. The link's rate
-// is measured with the receiver's clock beside the sender's (as LEDBAT does, RFC 6817), only over times in which the
+// is measured with the receiver's clock and the sender's (as LEDBAT does, RFC 6817), only over times in which the
 // link was certainly busy; with it, what still queues on the way now is computed rather than waited for. So neither
 // pauses nor traffic in the other direction, which delays acknowledgements, look like a slow link. Also the end-to-end
 // back-pressure: a receiver that does not take its frames stops acknowledging. Pure state; times come in as parameters,

@@ -17,9 +17,8 @@ function drain(queue: SendQueue, maxBytes: number): string[] {
     const { piece, byteCount, done } = queue.take(lane, maxBytes);
     const inlineBytes = piece.inline.reduce((sum, part) => sum + part.length, 0);
     assert.equal(byteCount, inlineBytes + (piece.trailing?.length ?? 0));
-    taken.push(
-      `${lane} ${inlineBytes}+${(piece.trailing?.length ?? 0) / kib}K ${piece.first ? 'f' : '-'}${piece.last ? 'l' : '-'}`,
-    );
+    const ends = `${piece.first ? 'f' : '-'}${piece.last ? 'l' : '-'}`;
+    taken.push(`${lane} ${inlineBytes}+${(piece.trailing?.length ?? 0) / kib}K ${ends}`);
     done();
   }
   return taken;

@@ -1,5 +1,5 @@
 // The outgoing queue of a link: one lane for each priority, a limit in bytes, and frames cut into pieces as they leave.
-// Pure state: it knows no socket and no clock. The link (wire-link.ts) asks it for the next piece and tells it when a
+// Pure state: it knows no socket and no clock. The link (wire-link.ts) asks it for the next piece and informs it when a
 // piece's memory is free again.
 
 import { assert } from '../assert.ts';

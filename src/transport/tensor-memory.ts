@@ -12,7 +12,7 @@ const mostBytes = 32 * 2 ** 20;
 
 const free = new FreeBuffers();
 
-/** Exactly so many bytes in a buffer of their own, which hold anything. */
+/** Exactly this many bytes in a buffer of their own, with any contents. */
 export function takeMemory(byteLength: number): Uint8Array<ArrayBuffer> {
   const buffer = free.take(byteLength);
   return buffer === undefined

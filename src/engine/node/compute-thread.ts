@@ -118,7 +118,7 @@ class Calls {
     return this.#expect(request.id);
   }
 
-  /** Ends the thread. Rejects if the thread had died before and no caller was told. */
+  /** Ends the thread. Rejects if the thread had died before and no caller was informed. */
   async terminate(): Promise<void> {
     const unseen = this.#isEndSeen ? undefined : this.#end;
     this.#isEndSeen = true;
@@ -155,7 +155,7 @@ class Calls {
 
   #settle(reply: Reply): void {
     const pending = this.#pending.get(reply.id);
-    if (pending === undefined) return; // Its caller was told of the thread's end.
+    if (pending === undefined) return; // Its caller was informed of the thread's end.
     this.#pending.delete(reply.id);
     this.busyMs = reply.busyMs;
     this.threadMs = reply.threadMs;

@@ -54,7 +54,7 @@ test('control groups, version 1: the controller of the processor, under any of i
   assert.deepEqual(factsOf({ 'proc/self/cgroup': lines, ...quota('cpu,cpuacct', 'lab/a/', -1) }), {});
 });
 
-test('control groups, version 2: the tightest memory limit; kills as the outermost group counts them, which outlives those within it', () => {
+test('control groups, version 2: the tightest memory limit; kills as counted by the outermost group', () => {
   const files = {
     'proc/self/cgroup': '0::/system.slice/asteroid.service',
     'sys/fs/cgroup/system.slice/memory.max': '1073741824',

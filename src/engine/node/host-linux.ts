@@ -1,4 +1,4 @@
-// What Linux tells of a machine in its files: this process's processor quota and memory limit, the battery, the
+// What Linux reports of a machine in its files: this process's processor quota and memory limit, the battery, the
 // temperature. Read once, when asked; what is not there, or not readable, is left out. `root` is where the file system
 // begins, for tests.
 
@@ -151,7 +151,7 @@ function readMemoryLimit(root: string): number | undefined {
 
 /**
  * Version 1 counts each group's own, version 2 with those within it. There the outermost group that can be seen is
- * asked: a service that is started again may get a group of its own anew, with a count of zero.
+ * asked: a service that is started again may get a new group of its own, with a count of zero.
  */
 function readOomKillCount(root: string): number | undefined {
   const counts = hierarchies(root, 'memory').flatMap(({ version, groups }) => {

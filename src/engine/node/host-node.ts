@@ -63,7 +63,7 @@ export function deviceFacts(): DeviceFacts {
  *   more memory; from 1 MiB on, noticeably longer (bench/results/2026-11-21-memory.md).
  * - The heap grows by 16 MiB more than it must (a page that nobody writes takes no memory), which leaves room for most
  *   of them. Otherwise it is a matter of chance
- *   whether a process has any: every other one mapped its large activations anew, in pages of 4 KiB, in each
+ *   whether a process has any: every other one mapped its large activations again, in pages of 4 KiB, in each
  *   micro-batch, and took 15% longer than its equals.
  *   With 32 MiB and more, steps that recompute take up to 20% more memory than predicted.
  */

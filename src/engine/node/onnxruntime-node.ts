@@ -47,7 +47,14 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
 function missing(error: unknown): string {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
   if (code !== 'ERR_MODULE_NOT_FOUND' && code !== 'MODULE_NOT_FOUND') {
-    return `The package onnxruntime-node does not load here (${error instanceof Error ? error.message : String(error)}): choose the engine "reference", which is slow and needs nothing.`;
+    const reason = error instanceof Error ? error.message : String(error);
+    return (
+      `The package onnxruntime-node does not load here (${reason}): ` +
+      'choose the engine "reference", which is slow and needs nothing.'
+    );
   }
-  return 'The engine "onnxruntime" needs the package onnxruntime-node, which is not installed: run "npm install onnxruntime-node", or choose the engine "reference", which is slow.';
+  return (
+    'The engine "onnxruntime" needs the package onnxruntime-node, which is not installed: ' +
+    'run "npm install onnxruntime-node", or choose the engine "reference", which is slow.'
+  );
 }

@@ -95,7 +95,7 @@ test('all that a process does takes time from an engine that uses all that there
     assert.deepEqual(clock(50), { processMs: 0, mainMs: 0, computeMs: 0 });
 });
 
-test('what the engine’s thread has run is told where it is known, from its beginning', () => {
+test('the time that the engine’s thread has run is reported from its beginning, if known', () => {
   const clock = createProcessClock(free, facts(0.25));
   assert.deepEqual(clock(30), { processMs: 320, mainMs: 80, computeMs: 120 });
   assert.deepEqual(clock(), { processMs: 640, mainMs: 160 });

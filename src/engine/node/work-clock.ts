@@ -1,5 +1,5 @@
 // Milliseconds of work where a processor quota stops a process again and again: between two stops short work runs at
-// full speed, and whatever runs into one waits for it. What work takes in the long run is its processor time over the
+// full speed, and work that runs into one waits for it. What work takes in the long run is its processor time over the
 // quota, which is what planning needs and what shares out rounds: the process's, for handing values over and collecting
 // garbage come with the work and use up the same quota. Node only.
 
@@ -27,7 +27,7 @@ export interface ProcessorFacts {
   readonly coreCount: number;
   /** Processor time of the whole process, in milliseconds. */
   readonly processMs: () => number;
-  /** Of its main thread, where the system tells that. */
+  /** Of its main thread, if the system reports it. */
   readonly mainThreadMs: () => number | undefined;
 }
 

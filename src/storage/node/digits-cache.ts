@@ -64,7 +64,7 @@ export async function loadDigits(options: DigitOptions = {}): Promise<DigitArray
   return arrays;
 }
 
-/** Undefined where a file is absent or damaged: it is made again. */
+/** Undefined if a file is absent or damaged: it is made again. */
 async function readCache(folder: string, disk: Disk): Promise<DigitArrays | undefined> {
   const read = async (name: string): Promise<ReturnType<typeof readIdx>> =>
     readIdx({ name, bytes: await disk.read(join(folder, name)) });

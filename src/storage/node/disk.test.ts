@@ -79,7 +79,7 @@ for (const [name, withDisk] of disks) {
       assert.equal(await code(disk.makeFolder(join(folder, 'y', 'z'))), 'ENOENT');
     }));
 
-  test(`${name}: what is absent or no file is told by its code`, () =>
+  test(`${name}: a path that is absent or no file fails with its code`, () =>
     withDisk(async (disk, folder) => {
       assert.equal(await code(disk.read(join(folder, 'none'))), 'ENOENT');
       assert.equal(await code(disk.list(join(folder, 'none'))), 'ENOENT');

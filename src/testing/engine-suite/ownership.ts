@@ -68,7 +68,7 @@ function aliasTests(withEngine: WithEngine): void {
 
 /** What is alive keeps its elements. */
 function livenessTests(withEngine: WithEngine): void {
-  test('values that are alive stay as they are, whatever is run, taken out and let go of meanwhile', () =>
+  test('values that are alive stay as they are, with anything run, taken out and released meanwhile', () =>
     withEngine(async (engine) => {
       const increment = await engine.compile(addGraph(1));
       for (let seed = 0; seed < 20; seed++) {

@@ -105,7 +105,7 @@ function elementTests(engineOf: () => Engine): void {
 
 /** When runs are done and how long they took. */
 function timeTests(engineOf: () => Engine): void {
-  test('computed says when everything queued so far was done, not what came after, and passes over failures', async () => {
+  test('computed reports when all that was queued is done, not what came later, and ignores failures', async () => {
     const engine = engineOf();
     const executable = await engine.compile(addGraph(1, 50_000));
     const run = (): Promise<number> => {

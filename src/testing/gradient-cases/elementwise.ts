@@ -147,7 +147,7 @@ export const elementwiseCases: Readonly<Record<string, CaseGenerator>> = {
   Mean: variadic('Mean'),
   Min: variadic('Min'),
   Mish: unary('Mish', any),
-  // a/b keeps away from whole numbers, where the remainder jumps: |b| > 2 > |a| ± …, or a = q·b + r with r in the middle
+  // a/b keeps away from whole numbers, where the remainder jumps: |b| > 2 > |a| ± …, or a = q·b + r, r in the middle
   Mod: cases(
     fc.record({ shapes: broadcastShapes(1), quotient: fc.integer({ min: -3, max: 3 }), broadcast: fc.boolean() }),
     (config, random) => {

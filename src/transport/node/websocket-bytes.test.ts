@@ -69,7 +69,7 @@ async function feedInParts(feed: (bytes: Buffer) => Promise<void>, bytes: Buffer
   }
 }
 
-test('whole binary messages of all lengths are taken, with any mask, however the bytes are cut; pings are left to ws', async () => {
+test('binary messages of all lengths, masks and cuts of the bytes are taken; pings are left to ws', async () => {
   const random = createRandom(20261121, 5);
   for (let round = 0; round < 20; round++) {
     const { feed, divert, received, left } = createTap();
@@ -92,7 +92,7 @@ test('whole binary messages of all lengths are taken, with any mask, however the
   }
 });
 
-test('before it is told to take messages, all bytes are left to ws, and it begins with a whole message', async () => {
+test('before it is asked to take messages, all bytes are left to ws, and it begins with a whole message', async () => {
   const { feed, divert, received, left } = createTap();
   const mask = [9, 8, 7, 6];
   const [first, second, third] = [1, 2, 3].map((length) => encoded(Buffer.alloc(length * 100, length), 2, mask)) as [

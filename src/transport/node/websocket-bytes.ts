@@ -8,7 +8,7 @@ import { WebSocket } from 'ws';
 
 /** Who takes whole messages. */
 export interface MessageReceiver {
-  /** Memory for the message that begins, of exactly so many bytes; undefined: it is not wanted, and is skipped. */
+  /** Memory for the message that begins, of exactly this many bytes; undefined: it is not wanted, and is skipped. */
   room(byteCount: number): Uint8Array | undefined;
   /** The memory that `room` gave holds the message. */
   message(bytes: Uint8Array): void;
@@ -20,8 +20,8 @@ export interface MessageReceiver {
 const wholeBinary = 0x82;
 const closeOpcode = 8;
 /**
- * Close, ping and pong, each in one frame and of at most so many bytes. What differs is a mistake, of which `ws` tells
- * some time later.
+ * Close, ping and pong, each in one frame of at most `maxControlBytes` bytes. Anything else is a mistake, which `ws`
+ * reports some time later.
  */
 const controls: readonly number[] = [0x88, 0x89, 0x8a];
 const maxControlBytes = 125;
@@ -102,7 +102,7 @@ type Destination =
   | { readonly kind: 'receiver'; readonly room: Uint8Array | undefined; readonly mask: Uint8Array | undefined };
 
 /**
- * A WebSocket's messages, diverted from `ws` once it is told to; until then it only counts their bytes, to know where
+ * A WebSocket's messages, diverted from `ws` once it is asked to; until then it only counts their bytes, to know where
  * the next begins.
  */
 export class WebSocketBytes {

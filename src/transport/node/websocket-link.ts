@@ -109,7 +109,7 @@ function watchLife(
   };
   const tick = (): void => {
     const nowMs = clock.now();
-    // When this process itself was held up (stopped, swapped out), what the peer sent meanwhile has not been read yet.
+    // When this process itself was stalled (stopped, swapped out), what the peer sent meanwhile has not been read yet.
     if (nowMs - tickAtMs > 2 * heartbeat.intervalMs) seenAtMs = nowMs;
     tickAtMs = nowMs;
     if (nowMs - seenAtMs >= heartbeat.deadAfterMs) {

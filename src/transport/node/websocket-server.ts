@@ -1,6 +1,6 @@
-// WebSocket links for Node, the server's side: `listen` serves. Before a caller has shown a valid credential it costs the
-// server a bounded amount: one message of 4 KiB, five seconds, one of a few places. Certificates (tls/) and credentials
-// are checked by `authenticate`, an option.
+// WebSocket links for Node, the server's side: `listen` serves. Until a caller has shown a valid credential it costs
+// the server a bounded amount: one message of 4 KiB, five seconds, one of a few places. Certificates (tls/) and
+// credentials are checked by `authenticate`, an option.
 
 import type { X509Certificate } from 'node:crypto';
 import { createServer as createHttpServer, type IncomingMessage, type Server, STATUS_CODES } from 'node:http';

@@ -214,7 +214,7 @@ test('frames sent right after the welcome are not lost', async () => {
   await server.close('done');
 });
 
-test('addresses that cannot be listened on or reached are told apart', async () => {
+test('addresses that cannot be listened on differ from those that cannot be reached', async () => {
   const { server } = await serve();
   const options: ListenOptions = { host: '127.0.0.1', port: server.port, name: 'a', authenticate, onLink: () => {} };
   const isInput = (message: RegExp) => (error: unknown) => error instanceof InputError && message.test(error.message);
@@ -370,7 +370,7 @@ test('200 idle connections do not keep a good caller out', async () => {
   await Promise.all(closed);
 });
 
-test('what follows a valid hello is still checked: texts, oversized and malformed messages end the link alone', async () => {
+test('after a valid hello, a text, an oversized or a malformed message ends that link alone', async () => {
   const { server, links } = await serve();
   const cases: readonly (readonly [RegExp, (socket: WebSocket) => void])[] = [
     [/^a message of 0 bytes is shorter than its header$/, (socket) => socket.send('hello again')],

@@ -58,7 +58,7 @@ export async function createAuthorityMaterial(nowMs: number): Promise<AuthorityM
 }
 
 /**
- * An authority over its material. `now` tells the wall clock's milliseconds. Throws InputError where key and
+ * An authority over its material. `now` gives the wall clock's milliseconds. Throws InputError where key and
  * certificate do not belong together.
  */
 export async function openAuthority({ key, certificate }: AuthorityMaterial, now: () => number): Promise<Authority> {

@@ -15,7 +15,7 @@ export function serverCertificates(
   const { timeoutMs = 10_000, signal } = options;
   const host = url.hostname.replace(/^\[|\]$/g, '');
   return new Promise((resolve, reject) => {
-    // Not a link: the certificates are returned, and whoever uses one checks it against what it knows.
+    // Not a link: the certificates are returned, and their user checks each against what it knows.
     const socket = connect({
       host,
       port: Number(url.port) || 443,
