@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
 import { checkTogether } from '../cluster/validate.ts';
 import { program } from '../schedule/generate.ts';
-import { isOverlapped, type Program } from '../schedule/program.ts';
+import { isOverlapped, type Program, type ProgramEvent } from '../schedule/program.ts';
 import { randomCluster, randomPlan, randomProfile } from '../testing/random-plans.ts';
 import { createSimulator, simulate } from './simulate.ts';
 import type { Simulation } from './simulation.ts';
@@ -191,7 +191,7 @@ test('the data device computes its own pieces without waiting', () => {
   );
 });
 
-test('a group reduces when its last member is done: eq. 5 over the slowest pair, and 2(|G| − 1) of the longest latency', () => {
+test('a group reduces when its last member is done: eq. 5 over the slowest pair, and 2(|G| − 1) latencies', () => {
   const stages = [{ layers: [0, 3] as const, devices: ['a', 'b', 'c'], samples: [2, 1, 0], inFlight: 1 }];
   const pairs = [{ between: ['c', 'b'] as const, bandwidthMbps: 4, latencyMs: 2 }];
   const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 8, latencyMs: 1 }, pairs } };
@@ -220,7 +220,7 @@ test('a group reduces when its last member is done: eq. 5 over the slowest pair,
   assert.equal(result.devices.c?.peakMemoryMiB, 14, 'weights and gradients only');
 });
 
-test('a last stage takes the time of a step where each backward follows its forward at once, and of two passes where it does not', () => {
+test('a last stage takes a step’s time where each backward follows its forward at once, else that of two passes', () => {
   const board = { forwardMs: [[1, 1, 1]], backwardMs: [[2, 2, 2]], stepMs: [[1, 2, 1.5]] };
   const timed: Profile = { ...profile, devices: { board } };
   const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 1e9 } } };
@@ -306,66 +306,85 @@ test('a program that waits for ever is reported, not silently ended', () => {
   );
 });
 
-test('300 random rounds: each sample forward and backward once, nobody does two things at once, bytes and busy times add up', () => {
+/** A plan simulated in full, for checks of what must hold in every round. */
+interface RandomRound {
+  readonly seed: number;
+  readonly plan: PlanLayout;
+  readonly simulation: Simulation;
+}
+
+const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
+
+/** Each device does each of its passes once for every micro-batch, in order. */
+function checkPasses({ seed, plan, simulation: { events } }: RandomRound): void {
+  const microBatches = Array.from({ length: plan.microBatchCount }, (_, microBatch) => microBatch);
+  for (const [stage, { devices: group, samples, layers: own }] of plan.stages.entries()) {
+    const isSplit = plan.schedule.startsWith('zb-h1') && stage > 0;
+    const kinds = isSplit ? ['forward', 'backward-input', 'backward-weight'] : ['forward', 'backward'];
+    for (const [place, device] of group.entries()) {
+      for (const kind of kinds) {
+        const computed = events.filter((event) => event.device === device && event.kind === kind);
+        // Of a pass in pieces, the last begins at the stage's first layer.
+        const passes = computed.filter(
+          (event) => event.stage === stage && (event.layers === undefined || event.layers[0] === own[0]),
+        );
+        assert.deepEqual(
+          passes.map((event) => event.microBatch),
+          samples[place] === 0 ? [] : microBatches,
+          `seed ${seed}: ${kind} on ${device}`,
+        );
+      }
+    }
+  }
+}
+
+/** Each begins when the one before has ended, or later. */
+function checkOrder(events: readonly ProgramEvent[], message: string): void {
+  for (const [index, event] of events.entries()) assert.ok(event.startMs >= (events[index - 1]?.endMs ?? 0), message);
+}
+
+/** A device does one thing at a time, and its busy time is the sum of them. */
+function checkDevices({ seed, simulation: { events, devices: used, roundMs } }: RandomRound): void {
+  for (const [name, device] of Object.entries(used)) {
+    const overlapped = events.filter((event) => event.device === name && isOverlapped(event));
+    checkOrder(overlapped, `seed ${seed}: ${name} reduces two buckets at once`);
+    const own = events.filter((event) => event.device === name && event.kind !== 'transfer' && !isOverlapped(event));
+    checkOrder(own, `seed ${seed}: ${name} does two things at once`);
+    assert.equal(
+      device.busyMs - (device.handlingMs ?? 0),
+      sum(own.filter((event) => event.kind !== 'all-reduce').map((event) => event.endMs - event.startMs)),
+      `seed ${seed}: busy time of ${name}`,
+    );
+    assert.ok(device.busyMs <= roundMs, `seed ${seed}: ${name} has no time for what its bytes cost`);
+    assert.ok((own.at(-1)?.endMs ?? 0) <= roundMs);
+  }
+}
+
+/** A link carries one frame at a time, and its bytes are those of its frames. */
+function checkLinks({ seed, simulation: { events, links } }: RandomRound): void {
+  for (const [name, link] of Object.entries(links)) {
+    const own = events.filter((event) => event.kind === 'transfer' && `${event.device}->${event.to}` === name);
+    checkOrder(own, `seed ${seed}: ${name} carries two at once`);
+    assert.equal(link.bytes, sum(own.map((event) => event.bytes ?? 0)), `seed ${seed}: bytes of ${name}`);
+  }
+}
+
+test('300 random rounds: each sample goes forward and backward once, and bytes and busy times add up', () => {
   for (let seed = 0; seed < 300; seed++) {
     const plan = randomPlan(seed);
     const cluster = randomCluster(seed, plan);
-    const of = randomProfile(seed, plan, cluster);
-    const { events, devices: used, links, roundMs } = simulate(program(plan), plan, of, cluster);
-    const sum = (values: readonly number[]): number => values.reduce((total, value) => total + value, 0);
-    for (const [stage, { devices: group, samples }] of plan.stages.entries()) {
-      for (const [place, device] of group.entries()) {
-        const split = plan.schedule.startsWith('zb-h1') && stage > 0;
-        for (const kind of split
-          ? (['forward', 'backward-input', 'backward-weight'] as const)
-          : (['forward', 'backward'] as const)) {
-          const computed = events.filter(
-            (event) => event.device === device && event.kind === kind && event.stage === stage,
-          );
-          const expected =
-            samples[place] === 0 ? [] : Array.from({ length: plan.microBatchCount }, (_, microBatch) => microBatch);
-          // Of a pass in pieces, the last begins at the stage's first layer.
-          const passes = computed.filter(
-            ({ layers }) => layers === undefined || layers[0] === plan.stages[stage]?.layers[0],
-          );
-          assert.deepEqual(
-            passes.map((event) => event.microBatch),
-            expected,
-            `seed ${seed}: ${kind} on ${device}`,
-          );
-        }
-      }
-    }
-    for (const [name, device] of Object.entries(used)) {
-      const overlapped = events.filter((event) => event.device === name && isOverlapped(event));
-      for (const [index, event] of overlapped.entries())
-        assert.ok(
-          event.startMs >= (overlapped[index - 1]?.endMs ?? 0),
-          `seed ${seed}: ${name} reduces two buckets at once`,
-        );
-      const own = events.filter((event) => event.device === name && event.kind !== 'transfer' && !isOverlapped(event));
-      for (const [index, event] of own.entries())
-        assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} does two things at once`);
-      assert.equal(
-        device.busyMs - (device.handlingMs ?? 0),
-        sum(own.filter((event) => event.kind !== 'all-reduce').map((event) => event.endMs - event.startMs)),
-        `seed ${seed}: busy time of ${name}`,
-      );
-      assert.ok(device.busyMs <= roundMs, `seed ${seed}: ${name} has no time for what its bytes cost`);
-      assert.ok((own.at(-1)?.endMs ?? 0) <= roundMs);
-    }
-    for (const [name, link] of Object.entries(links)) {
-      const own = events.filter((event) => event.kind === 'transfer' && `${event.device}->${event.to}` === name);
-      for (const [index, event] of own.entries())
-        assert.ok(event.startMs >= (own[index - 1]?.endMs ?? 0), `seed ${seed}: ${name} carries two at once`);
-      assert.equal(link.bytes, sum(own.map((event) => event.bytes ?? 0)), `seed ${seed}: bytes of ${name}`);
-    }
+    const { layers, ...profile } = randomProfile(seed, plan, cluster);
+    const simulation = simulate(program(plan), plan, { layers, ...profile }, cluster);
+    const round = { seed, plan, simulation };
+    checkPasses(round);
+    checkDevices(round);
+    checkLinks(round);
     const crossing = sum(
-      plan.stages.slice(1).map((stage) => 2 * plan.batchSize * (of.layers[stage.layers[0] - 1]?.outputBytes ?? 0)),
+      plan.stages.slice(1).map((stage) => 2 * plan.batchSize * (layers[stage.layers[0] - 1]?.outputBytes ?? 0)),
     );
-    const pipelined = events.filter((event) => event.payload === 'activation' || event.payload === 'gradient');
+    const isPipelined = ({ payload }: ProgramEvent): boolean => payload === 'activation' || payload === 'gradient';
     assert.equal(
-      sum(pipelined.map((event) => event.bytes ?? 0)),
+      sum(simulation.events.filter(isPipelined).map((event) => event.bytes ?? 0)),
       crossing,
       `seed ${seed}: every sample crosses every border twice`,
     );

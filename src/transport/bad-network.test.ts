@@ -183,10 +183,10 @@ test('bulk in flight on a slow link stays small: a micro-batch does not wait beh
   }
   isOver = true;
   await loading;
+  await close();
   // Frames that have come in part count as on their way: four of 64 KiB at most. Without pacing, sockets hold
   // megabytes.
   assert.ok(Math.max(...aheadBytes.slice(10)) < 4 * 65_536 + 131_072, `${Math.max(...aheadBytes)} bytes were ahead`);
-  await close();
 });
 
 /** Sends six frames one way with one fault on the way; what came of it. */

@@ -14,7 +14,7 @@ import {
 import { batches, subjectOf, wideNet } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 
-test('half a minute into training, those who would run another layout after a loss hear of it, one plan after the other', {
+test('half a minute into training, devices hear of the layouts that they would run after a loss', {
   timeout: 120_000,
 }, async () => {
   const clock = createVirtualClock();
@@ -25,7 +25,7 @@ test('half a minute into training, those who would run another layout after a lo
     ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2, 2], [4]], microBatchCount: 2 }, 2),
     predicted,
   };
-  const told: { readonly atMs: number; readonly to: string; readonly plan: Plan }[] = [];
+  const announced: Announced[] = [];
   let trainingMs = 0;
   const run: MemoryRun = {
     subject,
@@ -37,31 +37,17 @@ test('half a minute into training, those who would run another layout after a lo
     choosePlan: () => plan,
     observe: (event, cluster) => {
       if (event.kind === 'deployment' && trainingMs === 0) trainingMs = clock.now();
-      // When all is told, the only device of its stage goes.
-      if (event.kind === 'replicated' && plansOf(told).length === 3 && cluster.workers.has('c'))
+      // When all is announced, the only device of its stage goes.
+      if (event.kind === 'replicated' && plansOf(announced).length === 3 && cluster.workers.has('c'))
         queueMicrotask(() => cluster.kill('c'));
     },
   };
   const cluster = await startCluster(run);
-  for (const [to, { coordinatorLink }] of cluster.workers) {
-    const send = coordinatorLink.send.bind(coordinatorLink);
-    coordinatorLink.send = (frame, priority) => {
-      if (frame.kind === 'reserve')
-        told.push({ atMs: clock.now() - trainingMs, to, plan: (frame.control as { plan: Plan }).plan });
-      return send(frame, priority);
-    };
-  }
+  onReserve(cluster, (to, reserved) => announced.push({ atMs: clock.now() - trainingMs, to, plan: reserved }));
   const { loss, weight, worst } = await clock.runUntil(
     (async () => difference(await cluster.outcome(), await runAlone({ ...run, microBatchSize: 4 })))(),
   );
-  for (const [index, reserved] of plansOf(told).slice(0, 3).entries()) {
-    const frames = told.filter((one) => one.plan === reserved);
-    assert.deepEqual(
-      frames.map(({ to }) => to).sort(),
-      [...new Set(reserved.stages.flatMap(({ devices }) => devices))].sort(),
-    );
-    for (const { atMs } of frames) assert.ok(atMs >= 30_000 && atMs < 45_000, `plan ${index} after ${atMs} ms`);
-  }
+  checkAnnounced(announced);
   const before = cluster.events.slice(
     0,
     cluster.events.findIndex(({ kind }) => kind === 'recovering'),
@@ -71,14 +57,44 @@ test('half a minute into training, those who would run another layout after a lo
   for (const seconds of readyAfter) assert.ok(seconds >= 30 && seconds < 45, `ready after ${seconds} s`);
   const layouts = deployed(cluster);
   assert.equal(layouts.length, 2);
-  const without = told.find((one) => !one.plan.stages.some(({ devices }) => devices.includes('c')));
+  const without = announced.find((one) => !one.plan.stages.some(({ devices }) => devices.includes('c')));
   assert.deepEqual(layouts[1], without?.plan);
   assert.ok(loss <= 1e-5, `losses differ by ${loss}`);
   assert.ok(weight <= 1e-5, `${worst} differs by ${weight}`);
 });
 
-function plansOf(told: readonly { readonly plan: Plan }[]): readonly Plan[] {
-  return [...new Set(told.map(({ plan }) => plan))];
+/** A layout that a device hears of, and when, since training began. */
+interface Announced {
+  readonly atMs: number;
+  readonly to: string;
+  readonly plan: Plan;
+}
+
+/** Each of the first three layouts is announced once to each of its devices, half a minute into training. */
+function checkAnnounced(announced: readonly Announced[]): void {
+  for (const [index, reserved] of plansOf(announced).slice(0, 3).entries()) {
+    const frames = announced.filter(({ plan }) => plan === reserved);
+    assert.deepEqual(
+      frames.map(({ to }) => to).sort(),
+      [...new Set(reserved.stages.flatMap(({ devices }) => devices))].sort(),
+    );
+    for (const { atMs } of frames) assert.ok(atMs >= 30_000 && atMs < 45_000, `plan ${index} after ${atMs} ms`);
+  }
+}
+
+/** Calls back for each layout that the coordinator announces to a device. */
+function onReserve(cluster: MemoryCluster, announce: (to: string, plan: Plan) => void): void {
+  for (const [to, { coordinatorLink }] of cluster.workers) {
+    const send = coordinatorLink.send.bind(coordinatorLink);
+    coordinatorLink.send = (frame, priority) => {
+      if (frame.kind === 'reserve') announce(to, (frame.control as { plan: Plan }).plan);
+      return send(frame, priority);
+    };
+  }
+}
+
+function plansOf(announced: readonly Announced[]): readonly Plan[] {
+  return [...new Set(announced.map(({ plan }) => plan))];
 }
 
 function deployed({ events }: MemoryCluster): readonly Plan[] {
@@ -103,21 +119,15 @@ test('a spare hears of the places that it would take', { timeout: 120_000 }, asy
     links: { clock, bandwidthMbps: 0.5 },
     choosePlan: () => plan,
     observe: (event, cluster) => {
-      if (event.kind === 'replicated' && told.length === 4 && cluster.workers.has('a'))
+      if (event.kind === 'replicated' && announced.length === 4 && cluster.workers.has('a'))
         queueMicrotask(() => cluster.kill('a'));
     },
   };
-  const told: string[] = [];
+  const announced: string[] = [];
   const drawn = ({ stages }: Plan): string => stages.map(({ devices }) => devices.join('+')).join(' | ');
   const cluster = await startCluster(run);
-  for (const [to, { coordinatorLink }] of cluster.workers) {
-    const send = coordinatorLink.send.bind(coordinatorLink);
-    coordinatorLink.send = (frame, priority) => {
-      if (frame.kind === 'reserve') told.push(`${to}: ${drawn((frame.control as { plan: Plan }).plan)}`);
-      return send(frame, priority);
-    };
-  }
+  onReserve(cluster, (to, reserved) => announced.push(`${to}: ${drawn(reserved)}`));
   await clock.runUntil(cluster.outcome());
-  assert.deepEqual(told.slice(0, 4), ['c: c | b', 'b: c | b', 'a: a | c', 'c: a | c']);
+  assert.deepEqual(announced.slice(0, 4), ['c: c | b', 'b: c | b', 'a: a | c', 'c: a | c']);
   assert.deepEqual(deployed(cluster).map(drawn), ['a | b', 'c | b']);
 });

@@ -4,6 +4,7 @@ import { defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
+import type { Graph } from '../../graph/graph.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import {
   batches,
@@ -234,35 +235,40 @@ test('a stage that cannot be compiled leaves nothing behind', async () => {
   await engine.close();
 });
 
+/** The initializers, one constant of which has other numbers. */
+function withOtherConstant(graph: Graph): Graph['initializers'] {
+  const [name, constant] = defined(
+    [...graph.initializers].find(([each, { type }]) => type === 'float32' && !graph.parameters.includes(each)),
+    'a constant',
+  );
+  const data = constant.data.map(() => 3 as never) as Float32Array;
+  return new Map(graph.initializers).set(name, { ...constant, data });
+}
+
+/** The nodes, one of which has an attribute of this value. */
+function withAttribute({ nodes }: Graph, value: number): Graph['nodes'] {
+  return nodes.map((node, index) => (index === 2 ? { ...node, attributes: { x: { type: 'float', value } } } : node));
+}
+
 test('the key changes with all that the graphs depend on, and with nothing else', () => {
   const engine = { name: 'engine 1', blockSize: 16 };
   const subject = subjectOf(transformerNet(), batchSize);
   const { sequence, training, label } = subject;
   const key = graphsKey(engine, optionsOf(subject));
   const { graph } = sequence;
+  const withGraph = (parts: Partial<Graph>): RunSubject => ({
+    ...subject,
+    sequence: { ...sequence, graph: { ...graph, ...parts } },
+  });
   const weight = defined(graph.parameters[0], 'a parameter');
   const changed = new Map(graph.initializers).set(weight, { ...defined(graph.initializers.get(weight), weight) });
   (changed.get(weight)?.data as Float32Array)[0] = 7;
   const same = [
-    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, initializers: changed } } }),
+    optionsOf(withGraph({ initializers: changed })),
     optionsOf({ ...subject, training: { ...training, seed: 99, batchSize: 800, clipNorm: 1 } }),
     optionsOf(subject, { microBatchSize: 40, form: { ...wholeForm } }),
   ];
   for (const options of same) assert.equal(graphsKey(engine, options), key);
-  const constant = defined(
-    [...graph.initializers].find(([name, { type }]) => type === 'float32' && !graph.parameters.includes(name)),
-    'a constant',
-  );
-  const bent = new Map(graph.initializers).set(constant[0], {
-    ...constant[1],
-    data: constant[1].data.map(() => 3 as never) as Float32Array,
-  });
-  const renamed = graph.nodes.map((node, index) =>
-    index === 2 ? { ...node, attributes: { x: { type: 'float', value: -0 } as const } } : node,
-  );
-  const zero = renamed.map((node, index) =>
-    index === 2 ? { ...node, attributes: { x: { type: 'float', value: 0 } as const } } : node,
-  );
   const others = [
     optionsOf(subject, { layers: [0, 2] }),
     optionsOf(subject, { sampleCount: 3 }),
@@ -277,9 +283,9 @@ test('the key changes with all that the graphs depend on, and with nothing else'
     optionsOf({ ...subject, training: { ...training, loss: 'mse' } }),
     optionsOf({ ...subject, training: { ...training, frozen: [weight] } }),
     optionsOf({ ...subject, training: { ...training, optimizer: { ...sgd, momentum: 0.8 } } }),
-    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, initializers: bent } } }),
-    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, nodes: renamed } } }),
-    optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, nodes: zero } } }),
+    optionsOf(withGraph({ initializers: withOtherConstant(graph) })),
+    optionsOf(withGraph({ nodes: withAttribute(graph, -0) })),
+    optionsOf(withGraph({ nodes: withAttribute(graph, 0) })),
   ];
   const keys = [key, ...others.map((options) => graphsKey(engine, options))];
   keys.push(
