@@ -183,12 +183,12 @@ test('filters are those of the weights as they are: after an update, after loadi
       for (const microBatch of [0, 1]) {
         const labels = wrap('int64', [sampleCount], BigInt64Array.from([0n, 2n]));
         await stage.forward(
-          microBatch,
+          { round, index: microBatch },
           0,
           [madeUp({ type: 'float32', shape: [sampleCount, 3, 8, 8] }, microBatch)],
           labels,
         );
-        await stage.backward(microBatch, []);
+        await stage.backward({ round, index: microBatch }, []);
       }
       return stage.takeGradients();
     };
