@@ -85,7 +85,10 @@ export class Stage {
   readonly #sums: GradientSums;
   readonly #exchange: GradientExchange;
   readonly #update: StageUpdate;
-  readonly #totals: RoundSums;
+  /** By round, until they are given. */
+  readonly #totals = new Map<number, RoundSums>();
+  /** The round whose gradients are being made, reduced or applied. */
+  #round = 0;
   #takenMs: number;
 
   /** Use `createStage`. */
@@ -109,7 +112,6 @@ export class Stage {
     const sampleShare = options.sampleCount / options.microBatchSize;
     this.#exchange = new GradientExchange({ engine, compiled, sums: this.#sums, state: this.#state, sampleShare });
     this.#update = new StageUpdate(engine, compiled, this.#state);
-    this.#totals = new RoundSums(engine);
     this.#takenMs = engine.busyMs();
   }
 
@@ -197,13 +199,15 @@ export class Stage {
     this.#forget(round);
     this.#state.keep(round);
     this.#update.plan(plannedUpdate);
+    this.#round = round;
   }
 
   #forget(fromRound?: number): void {
     this.#inFlight.clear(fromRound);
     this.#sums.clear();
     this.#update.forget();
-    this.#totals.clear();
+    for (const round of [...this.#totals.keys()])
+      if (fromRound === undefined || round >= fromRound) this.#totals.delete(round);
   }
 
   /**
@@ -243,7 +247,7 @@ export class Stage {
     for (const name of pass.saved) kept[name] = defined(results[name], name);
     this.#replaceBuffers(pass, results);
     this.#inFlight.begin(microBatch, kept, weights);
-    if (labels !== undefined) this.#addLoss(results, labels, kept);
+    if (labels !== undefined) this.#addLoss(microBatch, results, labels, kept);
     const outputs = this.outputs.map(({ name }) => this.#result(name, results, kept));
     return labels === undefined ? Promise.all(outputs as Promise<Tensor>[]) : Promise.resolve([]);
   }
@@ -310,14 +314,15 @@ export class Stage {
     this.#inFlight.end(microBatch);
     this.#releaseAll(scalars);
     this.#replaceBuffers(pass, results);
-    this.#totals.addLoss(results[stepNames.loss], results[stepNames.correct]);
+    this.#totalsOf(microBatch.round).addLoss(results[stepNames.loss], results[stepNames.correct]);
     if (pass.isUpdating) this.#keepUpdate(results);
     return this.#inputGradients(pass, results);
   }
 
   /** The new state waits for `update`; of the gradients, their norms are left. */
   #keepUpdate(results: Values): void {
-    for (const { name } of this.#compiled.trained) this.#totals.addNorm(defined(results[squaredNormName(name)], name));
+    for (const { name } of this.#compiled.trained)
+      this.#totalsOf(this.#round).addNorm(defined(results[squaredNormName(name)], name));
     this.#update.keepEarly(results);
   }
 
@@ -382,8 +387,10 @@ export class Stage {
     const { squaredNorm } = this.#compiled.graphs;
     const feeds = this.#sums.complete();
     if (squaredNorm !== undefined && feeds !== undefined)
-      this.#totals.addNorm(defined(Object.values(this.#run(squaredNorm, [feeds]))[0], 'the norm'));
-    return this.#totals.totals(countNorm);
+      this.#totalsOf(this.#round).addNorm(defined(Object.values(this.#run(squaredNorm, [feeds]))[0], 'the norm'));
+    const totals = this.#totalsOf(this.#round);
+    this.#totals.delete(this.#round);
+    return totals.totals(countNorm);
   }
 
   /** Queues the update with the round's gradients. The state before it stays where a version has it. */
@@ -400,6 +407,12 @@ export class Stage {
     this.#weights.live().filters(); // while the other devices end their round
   }
 
+  #totalsOf(round: number): RoundSums {
+    const totals = this.#totals.get(round) ?? new RoundSums(this.#engine);
+    this.#totals.set(round, totals);
+    return totals;
+  }
+
   #pass(): PassNotes {
     return defined(this.#compiled.pass, 'a pass (this device has no samples)');
   }
@@ -408,6 +421,7 @@ export class Stage {
    * Queues a graph that makes gradients, which are added to the sums. What the graph is not there for has no results.
    */
   #sum(part: SumPart, executable: Executable | undefined, microBatch: MicroBatchId): Values {
+    this.#round = microBatch.round;
     return this.#sums.add(part, (sums, replaced) =>
       executable === undefined ? {} : this.#run(executable, [sums, ...this.#given(microBatch)], replaced),
     );
@@ -470,7 +484,7 @@ export class Stage {
   }
 
   /** Loss, right predictions and the output's gradient, which waits with what is kept. */
-  #addLoss(results: Values, labels: Tensor, kept: Values): void {
+  #addLoss({ round }: MicroBatchId, results: Values, labels: Tensor, kept: Values): void {
     const output = defined(this.outputs[0], 'the output').name;
     const feeds: Values = {
       labels: this.#engine.upload(labels),
@@ -480,7 +494,7 @@ export class Stage {
     const { loss, correct, gradient } = this.#run(defined(this.#compiled.graphs.loss, 'the loss'), [feeds, logits]);
     this.#releaseAll(feeds);
     kept[outputGradientName(output)] = defined(gradient, 'the gradient');
-    this.#totals.addLoss(loss, correct);
+    this.#totalsOf(round).addLoss(loss, correct);
   }
 
   #seed(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): void {

@@ -94,11 +94,6 @@ export class WeightVersions {
     for (const value of Object.values(version.parameters)) this.#state.retain(value);
   }
 
-  /** Versions that were replaced and are still held. */
-  get heldCount(): number {
-    return [...this.#versions.values()].filter(({ isReplaced }) => isReplaced).length;
-  }
-
   #drop(version: Version): void {
     this.#versions.delete(version);
     for (const value of version.takeFilters()) this.#state.release(value);
