@@ -136,7 +136,7 @@ export async function execute<Kind extends Instruction['kind']>(
   onDone: (beganMs: number) => void,
 ): Promise<void> {
   const handler: Handler<Kind> = handlers[instruction.kind as Kind];
-  await handler(tick, instruction, onDone);
+  return handler(tick, instruction, onDone);
 }
 
 /** Whether an instruction is passed before it is done; `execute` calls `onDone` when it is. */
