@@ -5,7 +5,7 @@
 import { assert, defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
-import { keyOf, type MicroBatchId } from '../runtime/device/pieces.ts';
+import { keyOf, type MicroBatchId, type RoundRange } from '../runtime/device/pieces.ts';
 import type { RoundTotals } from '../runtime/device/round-sums.ts';
 import { SegmentedVector } from '../runtime/device/segmented-vector.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
@@ -158,9 +158,9 @@ export class ExactStage implements StagePort {
     return 2 * microBatchCount * share + 2 * 4 * this.#vectorLength() + 2 ** 12;
   }
 
-  beginRound(round: number): void {
+  beginRound(round: number, _planned?: UpdateOptions, firstInFlight: number = round): void {
     this.#round = round;
-    this.#forget(round);
+    this.#forget([firstInFlight, round]);
     this.keepVersion(round);
     this.#sums.set(round, {
       statistics: this.#layers.map((layer) => this.#layerState(layer).buffer),
@@ -172,11 +172,11 @@ export class ExactStage implements StagePort {
       this.#checkVersions(layer, ['parameter', 'buffer'], Math.max(0, round - (this.#world.staleness ?? 0)));
   }
 
-  /** Forgets micro-batches and sums from a round on. */
-  #forget(fromRound: number = Number.NEGATIVE_INFINITY): void {
-    for (const round of [...this.#sums.keys()]) if (round >= fromRound) this.#sums.delete(round);
+  /** Forgets micro-batches and sums of all rounds but [first, end). */
+  #forget([first, end]: RoundRange = [0, 0]): void {
+    for (const round of [...this.#sums.keys()]) if (round < first || round >= end) this.#sums.delete(round);
     for (const [key, { round, weights }] of this.#kept) {
-      if (round < fromRound) continue;
+      if (round >= first && round < end) continue;
       this.#kept.delete(key);
       this.#weights.release(weights);
     }

@@ -154,8 +154,8 @@ export class GrainedStage implements StagePort {
     return this.#inner.computed();
   }
 
-  beginRound(round: number, plannedUpdate?: UpdateOptions): void {
-    this.#inner.beginRound(round, plannedUpdate);
+  beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight?: number): void {
+    this.#inner.beginRound(round, plannedUpdate, firstInFlight);
   }
 
   putGradients(values: SegmentedVector, bucket?: number): void {

@@ -2,7 +2,7 @@
 
 import { defined } from '../../assert.ts';
 import type { Executable, Value } from '../../engine/engine.ts';
-import { keyOf, type MicroBatchId } from './pieces.ts';
+import { keyOf, type MicroBatchId, type RoundRange } from './pieces.ts';
 import type { StageState } from './stage-state.ts';
 import type { Weights, WeightVersions } from './weight-versions.ts';
 
@@ -67,10 +67,10 @@ export class InFlight {
     }
   }
 
-  /** Forgets all micro-batches from a round on. */
-  clear(fromRound: number = Number.NEGATIVE_INFINITY): void {
+  /** Forgets all micro-batches but those of rounds [first, end). */
+  clear([first, end]: RoundRange = [0, 0]): void {
     for (const [key, kept] of this.#kept) {
-      if (kept.id.round < fromRound) continue;
+      if (kept.id.round >= first && kept.id.round < end) continue;
       this.#kept.delete(key);
       this.#release(kept);
     }

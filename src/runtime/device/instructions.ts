@@ -12,6 +12,7 @@ import {
   type Instruction,
   type LayerRange,
   type Send,
+  type Update,
 } from '../../schedule/program.ts';
 import { encodeTensors } from './codec.ts';
 import { feedName, type MicroBatchId, ReceivedPieces, Results } from './pieces.ts';
@@ -20,6 +21,7 @@ import { RoundReduction } from './round-reduction.ts';
 import type { RoundTotals } from './round-sums.ts';
 import { sliceSamples } from './samples.ts';
 import type { StagePort } from './stage.ts';
+import type { UpdateOptions } from './stage-update.ts';
 
 /** What ticks leave for later ones. Of a synchronous schedule each round has its own, and leaves nothing. */
 export class StreamState {
@@ -60,14 +62,17 @@ export async function finishTick({ sends, stream }: Tick): Promise<void> {
   await Promise.all([...sends, ...stream.results.all()]);
 }
 
+/** An update ends in the caller's own step (`update` below), so that what follows it is not a wait later. */
+type Executed = Exclude<Instruction['kind'], 'update'>;
+
 /** `onDone`: called when an instruction that ends later is done, with the time at which it began. */
-type Handler<Kind extends Instruction['kind']> = (
+type Handler<Kind extends Executed> = (
   tick: Tick,
   instruction: Extract<Instruction, { readonly kind: Kind }>,
   onDone: (beganMs: number) => void,
 ) => Promise<void> | void;
 
-const handlers: { readonly [Kind in Instruction['kind']]: Handler<Kind> } = {
+const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
   async receive(tick, instruction) {
     const { payload, samples, encoding } = instruction;
     const microBatch = idOf(tick.tick, instruction);
@@ -116,27 +121,30 @@ const handlers: { readonly [Kind in Instruction['kind']]: Handler<Kind> } = {
     if (!isOverlapped(instruction)) return reduction.whole(instruction);
     reduction.overlapped(instruction, defined(bucketOf(tick, instruction.layers), 'a bucket'), onDone);
   },
-
-  async update(tick, { round: offset = 0 }) {
-    const { stage, ports, program, reduction } = tick;
-    const { failure, updates } = ports;
-    await failure.guard(reduction.done());
-    const totals = failure.guard(stage.finishRound(isNormCounted(program)));
-    totals.catch(() => {}); // seen by runRound, where nothing fails before
-    tick.closed = { round: tick.tick + offset, totals };
-    const update = await failure.guard(updates.due());
-    if (update !== undefined) stage.update(update);
-  },
 };
 
 /** Executes one instruction; resolves when the next one may follow. */
-export async function execute<Kind extends Instruction['kind']>(
+export async function execute<Kind extends Executed>(
   tick: Tick,
   instruction: Extract<Instruction, { readonly kind: Kind }>,
   onDone: (beganMs: number) => void,
 ): Promise<void> {
-  const handler: Handler<Kind> = handlers[instruction.kind as Kind];
+  const handler: Handler<Kind> = handlers[(instruction as { readonly kind: Kind }).kind];
   return handler(tick, instruction, onDone);
+}
+
+/**
+ * Executes an update in its place: yields what is to be waited for, first the round's AllReduces, then its policy, and
+ * applies what that says. What follows the update is queued in the same step.
+ */
+export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Promise<unknown>, void, unknown> {
+  const { stage, ports, program, reduction } = tick;
+  yield reduction.done();
+  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program)));
+  totals.catch(() => {}); // seen by runRound, where nothing fails before
+  tick.closed = { round: tick.tick + offset, totals };
+  const options = (yield ports.updates.due()) as UpdateOptions | undefined;
+  if (options !== undefined) stage.update(options);
 }
 
 /** Whether an instruction is passed before it is done; `execute` calls `onDone` when it is. */

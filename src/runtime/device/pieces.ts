@@ -21,6 +21,9 @@ export interface MicroBatchId {
   readonly index: number;
 }
 
+/** Rounds [first, end). */
+export type RoundRange = readonly [first: number, end: number];
+
 /** A micro-batch as a key of maps. */
 export function keyOf({ round, index }: MicroBatchId): string {
   return `${round}/${index}`;

@@ -6,7 +6,7 @@
 import { type DeviceProgram, type Instruction, isPass } from '../../schedule/program.ts';
 import type { RoundResult, RoundTimes } from '../protocol/messages.ts';
 import { InstructionTimes } from './instruction-times.ts';
-import { beginTick, endsLater, execute, finishTick, StreamState, type Tick } from './instructions.ts';
+import { beginTick, endsLater, execute, finishTick, StreamState, type Tick, update } from './instructions.ts';
 import type { RoundPorts } from './round-ports.ts';
 import type { RoundTotals } from './round-sums.ts';
 import type { StagePort } from './stage.ts';
@@ -65,10 +65,16 @@ export async function runRound(
   const part = { ...program, instructions: program.instructions.filter((instruction) => !isSkipped(instruction)) };
   const tick = beginTick({ program: part, stage, tick: round, ports: guarded }, stream?.state ?? new StreamState());
   const times = isTraced(round) ? new InstructionTimes(clock, startMs) : undefined;
-  stage.beginRound(round, ports.updates.planned);
+  const offsets = program.instructions.map((instruction) => instruction.round ?? 0);
+  stage.beginRound(round, ports.updates.planned, round + Math.min(0, ...offsets));
   for (const [index, instruction] of program.instructions.entries()) {
     if (isSkipped(instruction)) continue;
     const passedMs = times?.now() ?? 0;
+    if (instruction.kind === 'update') {
+      const updating = update(tick, instruction);
+      for (let step = updating.next(); step.done !== true; ) step = updating.next(await failure.guard(step.value));
+      continue;
+    }
     await failure.guard(execute(tick, instruction, (beganMs) => times?.done(index, beganMs - startMs)));
     if (times !== undefined) note(times, { index, instruction, passedMs }, stage);
   }
@@ -82,14 +88,14 @@ function isOf({ firstRound, endRound }: Stream, tick: number, { round = 0 }: Ins
   return tick + round >= firstRound && tick + round < endRound;
 }
 
-/** Notes the time of an instruction that has been passed, where that says when it was done. An update has no time. */
+/** Notes the time of an instruction that has been passed, where that says when it was done. */
 function note(
   times: InstructionTimes,
   passed: { readonly index: number; readonly instruction: Instruction; readonly passedMs: number },
   stage: StagePort,
 ): void {
   const { index, instruction, passedMs } = passed;
-  if (endsLater(instruction) || instruction.kind === 'update') return;
+  if (endsLater(instruction)) return;
   // A pass is only queued.
   if (isPass(instruction) && stage.computed !== undefined) times.queued(index, passedMs, stage.computed());
   else times.done(index, passedMs);

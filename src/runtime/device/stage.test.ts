@@ -87,9 +87,9 @@ function values(cuts: readonly CutTensor[], seed: number, classCount: number): T
   });
 }
 
-function forward(stage: StagePort, net: TestNet, microBatch: number): Promise<readonly Tensor[]> {
+function forward(stage: StagePort, net: TestNet, microBatch: number, round = 0): Promise<readonly Tensor[]> {
   const labels = stage.isLast ? values([stage.label], 50 + microBatch, net.classCount)[0] : undefined;
-  return stage.forward({ round: 0, index: microBatch }, 0, values(stage.inputs, microBatch, net.classCount), labels);
+  return stage.forward({ round, index: microBatch }, 0, values(stage.inputs, microBatch, net.classCount), labels);
 }
 
 function outputGradients(stage: StagePort, microBatch: number): Tensor[] {
@@ -469,8 +469,8 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
 async function wholeRound(stage: StagePort, net: TestNet, round: number): Promise<RoundTotals> {
   const planned = { learningRate: 0.1 / (round + 1), gradientScale: 1, step: round + 1 };
   stage.beginRound(round, planned);
-  await forward(stage, net, round);
-  await stage.backward({ round: 0, index: round }, []);
+  await forward(stage, net, round, round);
+  await stage.backward({ round, index: round }, []);
   const totals = await stage.finishRound(true);
   stage.update({ ...planned });
   return totals;
@@ -491,8 +491,8 @@ test('a step that updates leaves the very state that an update behind it leaves,
           const { squaredNorm: norm, ...expected } = await wholeRound(apart, net, round);
           if (round === 1) {
             stage.beginRound(round, { learningRate: 9, gradientScale: 1, step: 7 });
-            await forward(stage, net, round);
-            await stage.backward({ round: 0, index: round }, []);
+            await forward(stage, net, round, round);
+            await stage.backward({ round, index: round }, []);
             stage.returnTo(round); // given up
           }
           const { squaredNorm, ...totals } = await wholeRound(stage, net, round);

@@ -17,7 +17,7 @@ import { GradientExchange, type GrainSums } from './gradient-exchange.ts';
 import { GradientSums, type SumPart } from './gradient-sums.ts';
 import { InFlight } from './in-flight.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';
-import type { MicroBatchId } from './pieces.ts';
+import type { MicroBatchId, RoundRange } from './pieces.ts';
 import { RoundSums, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
@@ -194,20 +194,21 @@ export class Stage {
   /**
    * The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten.
    * `plannedUpdate`: how the round will be updated with; a stage whose step updates must know.
+   * `firstInFlight`: of a stream, the first round before this one that is still in flight.
    */
-  beginRound(round: number, plannedUpdate?: UpdateOptions): void {
-    this.#forget(round);
+  beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight: number = round): void {
+    this.#forget([firstInFlight, round]);
     this.#state.keep(round);
     this.#update.plan(plannedUpdate);
     this.#round = round;
   }
 
-  #forget(fromRound?: number): void {
-    this.#inFlight.clear(fromRound);
+  #forget(inFlight: RoundRange = [0, 0]): void {
+    this.#inFlight.clear(inFlight);
     this.#sums.clear();
     this.#update.forget();
     for (const round of [...this.#totals.keys()])
-      if (fromRound === undefined || round >= fromRound) this.#totals.delete(round);
+      if (round < inFlight[0] || round >= inFlight[1]) this.#totals.delete(round);
   }
 
   /**
@@ -306,6 +307,7 @@ export class Stage {
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
   #step(pass: PassNotes, step: Executable, microBatch: MicroBatchId): Promise<readonly Tensor[]> {
+    this.#round = microBatch.round;
     const scalars = pass.isUpdating ? this.#update.plannedScalars() : {};
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
     const results = pass.isUpdating

@@ -70,7 +70,7 @@ for (const passes of ['whole', 'split', 'step'] as const) {
     const stage = await stageOf(engine, passes);
     stage.beginRound(0);
     forward(stage, 0);
-    stage.beginRound(1);
+    stage.beginRound(1, undefined, 0);
     forward(stage, 1);
     await backward(stage, 0, passes);
     const { lossSum } = await stage.finishRound(true);
