@@ -17,8 +17,9 @@ import { filterBytes } from './memory-need.ts';
 import { ownCopy } from './samples.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
+import { designStage } from './stage-design.ts';
 import { type StageForm, wholeForm } from './stage-form.ts';
-import { designStage, type StageOptions } from './stage-graphs.ts';
+import type { StageOptions } from './stage-graphs.ts';
 
 /** A small filter, two large ones (3 x 3, the second with strides), a large one of one tap, and a depthwise one. */
 function net(): TestNet {
