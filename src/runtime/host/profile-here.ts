@@ -12,7 +12,7 @@ import { trainingMiB } from '../knowledge/memory-need.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { trainedLayers } from '../run/fine-tuning.ts';
-import type { LoadedModel } from '../run/models.ts';
+import type { LoadedModel } from './models.ts';
 
 export interface MeasureOptions {
   readonly largestBatch: number;

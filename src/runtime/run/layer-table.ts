@@ -11,8 +11,8 @@ import { elementBytes, elementCount } from '../../graph/tensor.ts';
 import { buildModel, isZooSpec } from '../../models/zoo.ts';
 import { leastKept, recomputedSizes } from '../device/recomputation.ts';
 import { differentiableNames } from '../device/stage-graphs.ts';
+import { loadModel } from '../host/models.ts';
 import { trainedLayers } from './fine-tuning.ts';
-import { loadModel } from './models.ts';
 
 /** Saved bytes are counted for this many samples, so that what does not grow with the batch hardly counts. */
 const probeBatch = 8;

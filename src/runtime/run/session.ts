@@ -9,6 +9,7 @@ import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { importModel } from '../../graph/onnx/import.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { batchIndices, epochOf, roundsPerEpoch } from '../../training/data/order.ts';
@@ -286,13 +287,17 @@ class TrainingSession {
     const folder = this.#folder;
     if (folder === undefined) return false;
     try {
-      const path = await saveCheckpoint(folder.checkpointsPath, {
-        round,
-        parameters: state.parameter,
-        buffers: state.buffer,
-        optimizerState: state.optimizer,
-        state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
-      });
+      const path = await saveCheckpoint(
+        folder.checkpointsPath,
+        {
+          round,
+          parameters: state.parameter,
+          buffers: state.buffer,
+          optimizerState: state.optimizer,
+          state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
+        },
+        { disk: nodeDisk },
+      );
       this.#observe({ kind: 'checkpoint', round, path });
       return true;
     } catch (error) {
