@@ -107,7 +107,7 @@ async function place(
     }
   }
   const { stage } = defined(layouts.current, 'the layout');
-  // A stage that stays has all that it needs, whatever others were told to send: it may have been whole before the
+  // A stage that stays has all that it needs, whatever others are to send: it may have been whole before the
   // coordinator knew.
   arrivals?.deliver(same === undefined ? (entry) => stage.load(entry) : () => {});
 }
