@@ -33,6 +33,7 @@ export interface RunFolderOptions {
 /** An open run folder. Its owner closes it. */
 export interface RunFolder {
   readonly path: string;
+  readonly disk: Disk;
   /** For saveCheckpoint and loadLatestCheckpoint. */
   readonly checkpointsPath: string;
   /** metrics.jsonl: append MetricsLine. */
@@ -101,6 +102,7 @@ async function openFolder(path: string, options: RunFolderOptions): Promise<RunF
   const events = await openLineLog(join(path, 'events.jsonl'), options);
   return {
     path,
+    disk,
     checkpointsPath: join(path, 'checkpoints'),
     metrics,
     events,

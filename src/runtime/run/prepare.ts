@@ -20,12 +20,12 @@ import { lossGraph } from '../../training/losses.ts';
 import { learningRate, parseSchedule } from '../../training/schedules.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
 import { differentiableNames } from '../device/stage-graphs.ts';
-import type { LoadedModel } from '../host/models.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { trainedLayers } from './fine-tuning.ts';
+import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData } from './subject.ts';
 

@@ -1,3 +1,4 @@
+import { createMemoryDisk } from '../../storage/memory-disk.ts';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { RunError } from '../../errors.ts';
@@ -26,6 +27,7 @@ function createFolder(write?: RunFolder['write']): {
   });
   const folder: RunFolder = {
     path: 'runs/1',
+    disk: createMemoryDisk(),
     checkpointsPath: 'runs/1/checkpoints',
     metrics: log(metrics),
     events: log(events),

@@ -9,7 +9,6 @@ import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { importModel } from '../../graph/onnx/import.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
-import { nodeDisk } from '../../storage/node/disk.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { batchIndices, epochOf, roundsPerEpoch } from '../../training/data/order.ts';
@@ -296,7 +295,7 @@ class TrainingSession {
           optimizerState: state.optimizer,
           state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
         },
-        { disk: nodeDisk },
+        { disk: folder.disk },
       );
       this.#observe({ kind: 'checkpoint', round, path });
       return true;
