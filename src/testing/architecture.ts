@@ -139,7 +139,9 @@ export function lintOverrides(): unknown[] {
   const imports = Object.entries(folders).map(([folder, rule]) => {
     const reach = reachable(folder);
     const others = Object.keys(folders).filter((other) => !reach.has(other) && other !== 'leaf' && other !== 'entry');
-    const group = others.map((other) => (hasRooms(other) ? `**/${other}/*` : `**/${other}/**`)).concat((rule.files ?? []).map((file) => `!**/${file}`));
+    const group = others
+      .map((other) => (hasRooms(other) ? `**/${other}/*` : `**/${other}/**`))
+      .concat((rule.files ?? []).map((file) => `!**/${file}`));
     if (folder !== 'testing') group.push(...entryFiles.map((file) => `**/${file}`), '!**/operators/index.ts');
     if (rule.kind !== 'host') group.push('node:*', 'node:*/**');
     const message = `${folder} is ${rule.kind} and builds on ${rule.on.join(', ') || 'nothing'}: see src/testing/architecture.ts.`;

@@ -1,7 +1,7 @@
-import { createMemoryDisk } from '../../storage/memory-disk.ts';
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { RunError } from '../../errors.ts';
+import { createMemoryDisk } from '../../storage/memory-disk.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import type { RunEvent } from '../protocol/events.ts';
