@@ -18,6 +18,11 @@ export interface MachineConfig {
   /** Further checkpoints after every so many rounds: where the run is tested. Absent: none. */
   readonly evaluateEvery?: number;
   readonly batchSize: number;
+  /**
+   * Rounds that are granted beyond the oldest that has not committed; devices may prepare as many before it commits.
+   * Default 1: they compute one round ahead and prepare it after the commit.
+   */
+  readonly window?: number;
   readonly batchSizesToProfile: readonly number[];
   /**
    * Bytes of each layer's state, by which devices that hold the same layers share what they send. Absent: all layers
@@ -90,7 +95,7 @@ export interface MachineState {
   readonly replication: { readonly round: number; readonly waitingFor: readonly AwaitedCopy[] } | undefined;
   /** The last round after which stages were copied, or began to be. */
   readonly replicatedRound: number | undefined;
-  /** The round in progress, or the next one. */
+  /** The oldest round that has not committed, or the next one. */
   readonly round: number;
   /** The last round that members may begin. */
   readonly grantedRound: number;
@@ -98,7 +103,8 @@ export interface MachineState {
   readonly fedRound: number;
   /** Rounds below this have been told; those that are repeated after a loss are not told again. */
   readonly recordedRound: number;
-  readonly prepared: Readonly<Record<string, RoundResult>>;
+  /** By round that has not committed and device: what was prepared, in the order in which it came. */
+  readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
   readonly checkpointRound: number | undefined;
   readonly stopRequested: boolean;
   /** Links that broke between live devices, by pair, since a round last committed. */
@@ -183,7 +189,7 @@ export type MachineEffect =
       readonly moves: readonly Move[];
       readonly members: readonly Member[];
     }
-  /** Send a round's inputs and labels; never more than one round ahead. */
+  /** Send a round's inputs and labels; never more than `window` rounds ahead. */
   | { readonly kind: 'feed'; readonly round: number }
   | {
       readonly kind: 'committed';
