@@ -3,29 +3,14 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import {
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join, sep } from 'node:path';
+import { dirname, join } from 'node:path';
 import test from 'node:test';
 import { folders, lintOverrides, reachable, violations } from './architecture.ts';
-import { fixtureFolder } from './pytorch-fixtures.ts';
+import { repository as root, sourceTexts } from './source-files.ts';
 
-const root = join(fixtureFolder('pytorch'), '..', '..', '..');
 const biome = join(root, 'node_modules', '@biomejs', 'biome', 'bin', 'biome');
-
-function sourcesOf(folder: string): Map<string, string> {
-  const paths = readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((path) => path.endsWith('.ts'));
-  return new Map(paths.map((path) => [path.split(sep).join('/'), readFileSync(join(folder, path), 'utf8')]));
-}
 
 /**
  * Lints `files` (path to text) under this repository's biome.json in a folder of their own; returns the rules broken in
@@ -61,7 +46,7 @@ function lint(files: Record<string, string>): Record<string, string[]> {
 }
 
 test('no file of src breaks the import directions', () => {
-  const sources = sourcesOf(join(root, 'src'));
+  const sources = sourceTexts('src');
   assert.ok(sources.size > 20);
   assert.deepEqual(violations(sources), []);
 });
