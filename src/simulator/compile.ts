@@ -128,7 +128,7 @@ class Compiler {
     const trainedFrom = Math.min(end, Math.max(first, forwardOnlyLayers));
     const recomputeMs = this.#recomputeMs(program, place, trainedFrom);
     for (const kind of passKinds)
-      durations[opcodes[kind]] = passMs(kind, [first, end], { times, samples, recomputeMs });
+      durations[opcodes[kind]] = passDurationMs(kind, [first, end], { times, samples, recomputeMs });
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
     const changing = { overlappedReduceCpuMs: 0, feeds: [] };
@@ -279,7 +279,7 @@ class Compiler {
 }
 
 /** What a pass of these layers takes: what it computes again where `recomputeMs` is not 0, and its own time. */
-function passMs(
+function passDurationMs(
   kind: PassKind,
   [first, end]: readonly [number, number],
   {
@@ -298,5 +298,5 @@ function durationOf(step: Instruction, { program, times, durations, recomputeMs 
   if (!isPass(step) || !('layers' in step) || step.layers === undefined) return durations[opcodes[step.kind]] as number;
   const samples = program.samples[1] - program.samples[0];
   const isFirst = isFirstPiece(step, program);
-  return passMs(step.kind, step.layers, { times, samples, recomputeMs: isFirst ? recomputeMs : 0 });
+  return passDurationMs(step.kind, step.layers, { times, samples, recomputeMs: isFirst ? recomputeMs : 0 });
 }

@@ -9,7 +9,7 @@ import { repository as root } from './source-files.ts';
 const documents = readdirSync(join(root, 'docs'))
   .filter((name) => name.endsWith('.md'))
   .map((name) => ({ name, text: readFileSync(join(root, 'docs', name), 'utf8') }));
-const wrapped = ['architecture.md', 'engine.md', 'transport.md'];
+const wrapped = ['architecture.md', 'cost-model.md', 'engine.md', 'transport.md'];
 
 const maxLineLength = 120;
 const maxEntryWords = 120;

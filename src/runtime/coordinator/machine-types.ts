@@ -13,9 +13,9 @@ export interface MachineConfig {
   readonly firstRound: number;
   /** Rounds [firstRound, endRound). */
   readonly endRound: number;
-  /** A checkpoint after every so many rounds, and at the end. */
+  /** Rounds between checkpoints; there is one at the end, too. */
   readonly checkpointEvery: number;
-  /** Further checkpoints after every so many rounds: where the run is tested. Absent: none. */
+  /** Rounds between further checkpoints, at which the run is tested. Absent: none. */
   readonly evaluateEvery?: number;
   readonly batchSize: number;
   /**
@@ -32,8 +32,8 @@ export interface MachineConfig {
   /** True when the plan is given: nothing is measured. */
   readonly planGiven: boolean;
   /**
-   * Stages on one device are copied to another one every so many rounds at most; 0: never. Default: as often as the
-   * plan says that it costs little.
+   * Rounds between copies of single-device stages to another device, at least; 0: never. Default: as often as it costs
+   * little by the plan.
    */
   readonly replicateEvery?: number;
   /** When all devices are gone: wait for others. Default false: the run ends. */
@@ -89,7 +89,7 @@ export interface MachineState {
   readonly change: Change | undefined;
   /** A better layout, to be taken when the rounds that were granted have committed. */
   readonly proposal: Proposal | undefined;
-  /** What devices hold beside the layout that stands, until it is released. */
+  /** What devices hold besides the layout that stands, until it is released. */
   readonly holdings: readonly Holding[];
   /** The copying of single-device stages that is going on. */
   readonly replication: { readonly round: number; readonly waitingFor: readonly AwaitedCopy[] } | undefined;
@@ -101,7 +101,7 @@ export interface MachineState {
   readonly grantedRound: number;
   /** The last round whose data were sent. */
   readonly fedRound: number;
-  /** Rounds below this have been told; those that are repeated after a loss are not told again. */
+  /** Rounds below this have been announced; they are not announced again when they are repeated after a loss. */
   readonly recordedRound: number;
   /** By round that has not committed and device: what was prepared, in the order in which it came. */
   readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
@@ -118,7 +118,7 @@ export interface MachineState {
 export type MachineInput =
   /** `isCooling`: it has left before, and is to stay for a while before anybody goes to any trouble for it. */
   | { readonly kind: 'joined'; readonly device: string; readonly isCooling?: boolean }
-  /** It has stayed for so long. */
+  /** It has stayed for its cool-down. */
   | { readonly kind: 'cooled'; readonly device: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
   | { readonly kind: 'answer'; readonly device: string; readonly answer: Answer }
@@ -199,7 +199,7 @@ export type MachineEffect =
       readonly results: Readonly<Record<string, RoundResult>>;
       readonly learningRate: number;
     }
-  /** A round that was told before and had to be computed again. */
+  /** A round that was announced before and had to be computed again. */
   | { readonly kind: 'repeated'; readonly round: number }
   /** The layout changes: training goes back to `round`, from what `source` has. */
   | {
@@ -213,7 +213,7 @@ export type MachineEffect =
     }
   /** The new layout stands. */
   | { readonly kind: 'changed'; readonly change: Change; readonly round: number }
-  /** All single-device stages have been copied after so many rounds. */
+  /** All single-device stages have been copied, as they were after `round` rounds. */
   | { readonly kind: 'replicated'; readonly round: number }
   /** End the link to a device, which may live. */
   | { readonly kind: 'dismiss'; readonly device: string; readonly reason: string }

@@ -138,7 +138,7 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
     case 'failed':
       return then(expel(config, state, device, answer.message), (next) => afterLoss(config, next));
     case 'lost-peer':
-      // A peer that broke the protocol is put out; one whose link ended is asked whether it lives.
+      // A peer that broke the protocol is expelled; one whose link ended is asked whether it lives.
       return answer.isFault && fullMembers(state).some(({ name }) => name === answer.peer)
         ? then(expel(config, state, answer.peer, answer.reason), (next) => afterLoss(config, next))
         : suspected(state, device, answer.peer, answer.reason);

@@ -1,7 +1,7 @@
 // Rounds of the layout that stands: granted, fed, prepared and committed; pauses between them. Part of the coordinator's
 // state machine; pure.
 //
-// A round commits on all devices or on none: when all have prepared it, all are told to commit. Devices compute ahead:
+// A round commits on all devices or on none: when all have prepared it, all get the commit. Devices compute ahead:
 // `window` rounds beyond the oldest that has not committed are granted, and all of these but the last may be prepared.
 //
 //   window 1      round 0, round 1        commit 0, round 2        commit 1, round 3
