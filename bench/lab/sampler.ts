@@ -3,8 +3,13 @@
 
 import { readFileSync } from 'node:fs';
 
-const files = Array.from({ length: Number(process.argv[2]) }, (_, index) => `/sys/class/net/port${index + 1}/statistics/rx_bytes`);
+const files = Array.from(
+  { length: Number(process.argv[2]) },
+  (_, index) => `/sys/class/net/port${index + 1}/statistics/rx_bytes`,
+);
 setInterval(() => {
-  process.stdout.write(`${[performance.now(), ...files.map((file) => Number(readFileSync(file, 'utf8')))].join(' ')}\n`);
+  process.stdout.write(
+    `${[performance.now(), ...files.map((file) => Number(readFileSync(file, 'utf8')))].join(' ')}\n`,
+  );
 }, 10);
 process.stdout.on('error', () => process.exit());

@@ -9,9 +9,18 @@ import { createInterface } from 'node:readline';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { WebSocket, WebSocketServer } from 'ws';
-import { cpu } from './transport/cpu.mjs';
+import { cpu } from './transport/cpu.ts';
 
-const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' }, shaped: { type: 'string' }, section: { type: 'string' }, only: { type: 'string' }, serve: { type: 'string' }, call: { type: 'string' } } });
+const { values: flags } = parseArgs({
+  options: {
+    dist: { type: 'string', default: 'dist' },
+    shaped: { type: 'string' },
+    section: { type: 'string' },
+    only: { type: 'string' },
+    serve: { type: 'string' },
+    call: { type: 'string' },
+  },
+});
 const { connect, listen } = await import(pathToFileURL(resolve(flags.dist, 'transport/websocket.js')).href);
 const { ringAllReduce } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/all-reduce.js')).href);
 const { pieceCodec } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/codec.js')).href);
@@ -22,7 +31,8 @@ const kib = 1024;
 const mib = 1024 * kib;
 
 function frame(kind, byteCount = 0, control = undefined) {
-  const tensors = byteCount > 0 ? { tensors: [{ type: 'uint8', shape: [byteCount], data: new Uint8Array(byteCount) }] } : {};
+  const tensors =
+    byteCount > 0 ? { tensors: [{ type: 'uint8', shape: [byteCount], data: new Uint8Array(byteCount) }] } : {};
   return { kind, epoch: 1, round: 0, microBatch: 0, ...(control && { control }), ...tensors };
 }
 
@@ -30,10 +40,14 @@ const pieceKey = (round, microBatch) => ({ kind: 'all-reduce', round, microBatch
 
 /** Sums a vector with the other end's, a ring of two. */
 function sum(link, pieces, memberIndex, elementCount, round) {
-  return ringAllReduce(new Float32Array(elementCount).fill(1), { memberIndex, memberCount: 2, codec: pieceCodec(undefined) }, {
-    send: (microBatch, tensors) => link.send({ kind: 'all-reduce', epoch: 1, round, microBatch, tensors }),
-    receive: (microBatch) => pieces.take(pieceKey(round, microBatch)),
-  });
+  return ringAllReduce(
+    new Float32Array(elementCount).fill(1),
+    { memberIndex, memberCount: 2, codec: pieceCodec(undefined) },
+    {
+      send: (microBatch, tensors) => link.send({ kind: 'all-reduce', epoch: 1, round, microBatch, tensors }),
+      receive: (microBatch) => pieces.take(pieceKey(round, microBatch)),
+    },
+  );
 }
 
 /** Answers pings and marks, counts bytes, and sends or sums for a while when asked to. */
@@ -57,12 +71,14 @@ async function load(link, milliseconds, priority) {
   const end = performance.now() + milliseconds;
   const sent = frame('load', 256 * kib);
   let byteCount = 0;
-  await Promise.all([1, 2, 3, 4].map(async () => {
-    while (performance.now() < end) {
-      await link.send(sent, priority);
-      byteCount += 256 * kib;
-    }
-  }));
+  await Promise.all(
+    [1, 2, 3, 4].map(async () => {
+      while (performance.now() < end) {
+        await link.send(sent, priority);
+        byteCount += 256 * kib;
+      }
+    }),
+  );
   return byteCount;
 }
 
@@ -70,7 +86,13 @@ async function load(link, milliseconds, priority) {
 async function serve(host) {
   const delay = monitorEventLoopDelay({ resolution: 1 });
   delay.enable();
-  const server = await listen({ host, port: 0, name: 'server', authenticate: ({ name }) => ({ kind: 'accepted', name }), onLink: attend });
+  const server = await listen({
+    host,
+    port: 0,
+    name: 'server',
+    authenticate: ({ name }) => ({ kind: 'accepted', name }),
+    onLink: attend,
+  });
   const bare = new WebSocketServer({ host, port: 0, perMessageDeflate: false, maxPayload: 2 ** 30 });
   bare.on('connection', (socket) => {
     socket.on('error', () => {});
@@ -112,9 +134,11 @@ async function throughput(link, next, byteCount) {
   const sent = frame('load', byteCount);
   const startMs = performance.now();
   let left = count;
-  await Promise.all([1, 2, 3, 4].map(async () => {
-    while (left-- > 0) await link.send(sent);
-  }));
+  await Promise.all(
+    [1, 2, 3, 4].map(async () => {
+      while (left-- > 0) await link.send(sent);
+    }),
+  );
   const marked = next('marked');
   void link.send(frame('mark'));
   await marked;
@@ -123,7 +147,10 @@ async function throughput(link, next, byteCount) {
 
 /** The same over a bare WebSocket with the same mask, one message per frame. */
 async function bareThroughput(url, byteCount, mask) {
-  const socket = new WebSocket(url, { perMessageDeflate: false, ...(mask && { generateMask: (bytes) => bytes.fill(0) }) });
+  const socket = new WebSocket(url, {
+    perMessageDeflate: false,
+    ...(mask && { generateMask: (bytes) => bytes.fill(0) }),
+  });
   await new Promise((done) => socket.once('open', done));
   const count = frameCount(byteCount);
   const data = Buffer.alloc(byteCount);
@@ -159,17 +186,30 @@ async function loopback() {
   const { link } = await connect(url, { hello });
   const { next } = listenTo(link);
 
-  console.log('| frames of | MB/s, median (best) of 5 | CPU of sender, receiver: µs a frame | bare WebSocket, zero mask: MB/s | random mask: MB/s |\n| --- | --- | --- | --- | --- |');
+  console.log(
+    '| frames of | MB/s, median (best) of 5 | CPU of sender, receiver: µs a frame | bare WebSocket, zero mask: MB/s | random mask: MB/s |\n| --- | --- | --- | --- | --- |',
+  );
   await throughput(link, next, mib); // warm-up
-  for (const [name, byteCount] of [['64 KiB', 64 * kib], ['1 MiB', mib], ['16 MiB', 16 * mib]]) {
+  for (const [name, byteCount] of [
+    ['64 KiB', 64 * kib],
+    ['1 MiB', mib],
+    ['16 MiB', 16 * mib],
+  ]) {
     const rates = [];
     const before = [process.cpuUsage(), await server.ask('cpu')];
     for (let count = 0; count < 5; count++) rates.push(await throughput(link, next, byteCount));
     const { user, system } = process.cpuUsage(before[0]);
-    const cpuUs = [user + system, (await server.ask('cpu')).cpuUs - before[1].cpuUs].map((time) => (time / frameCount(byteCount) / 5).toFixed(0));
-    const [zero, random] = [await median(3, () => bareThroughput(bare, byteCount, true)), await bareThroughput(bare, byteCount, false)];
+    const cpuUs = [user + system, (await server.ask('cpu')).cpuUs - before[1].cpuUs].map((time) =>
+      (time / frameCount(byteCount) / 5).toFixed(0),
+    );
+    const [zero, random] = [
+      await median(3, () => bareThroughput(bare, byteCount, true)),
+      await bareThroughput(bare, byteCount, false),
+    ];
     rates.sort((a, b) => b - a);
-    console.log(`| ${name} | ${rates[2].toFixed(0)} (${rates[0].toFixed(0)}) | ${cpuUs.join(', ')} | ${zero.toFixed(0)} | ${random.toFixed(0)} |`);
+    console.log(
+      `| ${name} | ${rates[2].toFixed(0)} (${rates[0].toFixed(0)}) | ${cpuUs.join(', ')} | ${zero.toFixed(0)} | ${random.toFixed(0)} |`,
+    );
   }
 
   const trips = [];
@@ -206,7 +246,9 @@ async function loopback() {
   const marked = next('marked');
   void link.send(frame('mark'), 'bulk');
   await marked;
-  console.log(`longest delay of the event loop during five frames of 100 MiB: sender ${(delay.max / 1e6).toFixed(1)} ms, receiver ${(await server.ask('delay')).delayMs.toFixed(1)} ms`);
+  console.log(
+    `longest delay of the event loop during five frames of 100 MiB: sender ${(delay.max / 1e6).toFixed(1)} ms, receiver ${(await server.ask('delay')).delayMs.toFixed(1)} ms`,
+  );
   await link.close('done');
   server.end();
 }
@@ -245,8 +287,13 @@ async function call([url, mbps]) {
     }
     const [sentAfter, receivedAfter, endMs] = [await received(), counts.byteCount, performance.now()];
     trips.sort((a, b) => a - b);
-    const uses = [use(sentAfter - sentBefore, endMs - startMs), ...(both ? [use(receivedAfter - receivedBefore, endMs - startMs)] : [])];
-    results.push(`| ${mbps} Mbps | ${name} | ${uses.join(', ')} | ${trips[trips.length >> 1].toFixed(0)} | ${trips.at(-1).toFixed(0)} |`);
+    const uses = [
+      use(sentAfter - sentBefore, endMs - startMs),
+      ...(both ? [use(receivedAfter - receivedBefore, endMs - startMs)] : []),
+    ];
+    results.push(
+      `| ${mbps} Mbps | ${name} | ${uses.join(', ')} | ${trips[trips.length >> 1].toFixed(0)} | ${trips.at(-1).toFixed(0)} |`,
+    );
     await loading;
     for (let last = -1; last !== counts.byteCount; ) {
       last = counts.byteCount;
@@ -264,7 +311,9 @@ async function call([url, mbps]) {
   }
   times.sort((a, b) => a - b);
   const expectedMs = (elementCount * 32) / 1e3 / Number(mbps);
-  results.push(`| ${mbps} Mbps | AllReduce of ${(elementCount * 4) / 1e6} MB, two devices | ${((expectedMs / times[2]) * 100).toFixed(1)}% (median of 5 against eq. 5) | | |`);
+  results.push(
+    `| ${mbps} Mbps | AllReduce of ${(elementCount * 4) / 1e6} MB, two devices | ${((expectedMs / times[2]) * 100).toFixed(1)}% (median of 5 against eq. 5) | | |`,
+  );
   await link.close('done');
   say(results);
 }
@@ -273,19 +322,42 @@ async function call([url, mbps]) {
 async function shaped(bandwidths) {
   const ip = (...args) => execFileSync('ip', args);
   const [left, right] = [`atl${process.pid}`, `atr${process.pid}`];
-  const inside = (namespace, ...args) => start('ip', 'netns', 'exec', namespace, process.execPath, script, '--dist', flags.dist, ...args);
+  const inside = (namespace, ...args) =>
+    start('ip', 'netns', 'exec', namespace, process.execPath, script, '--dist', flags.dist, ...args);
   ip('netns', 'add', left);
   try {
     ip('netns', 'add', right);
     ip('-n', left, 'link', 'add', 'veth0', 'type', 'veth', 'peer', 'name', 'veth0', 'netns', right);
-    for (const [namespace, address] of [[left, '10.77.0.1/24'], [right, '10.77.0.2/24']]) {
+    for (const [namespace, address] of [
+      [left, '10.77.0.1/24'],
+      [right, '10.77.0.2/24'],
+    ]) {
       ip('-n', namespace, 'address', 'add', address, 'dev', 'veth0');
       ip('-n', namespace, 'link', 'set', 'veth0', 'up');
     }
-    console.log('| link | load | use of the link | round trip of an urgent frame, median ms | longest ms |\n| --- | --- | --- | --- | --- |');
+    console.log(
+      '| link | load | use of the link | round trip of an urgent frame, median ms | longest ms |\n| --- | --- | --- | --- | --- |',
+    );
     for (const mbps of bandwidths) {
       for (const namespace of [left, right]) {
-        execFileSync('ip', ['netns', 'exec', namespace, 'tc', 'qdisc', 'replace', 'dev', 'veth0', 'root', 'tbf', 'rate', `${mbps}mbit`, 'burst', '64kb', 'latency', '50ms']);
+        execFileSync('ip', [
+          'netns',
+          'exec',
+          namespace,
+          'tc',
+          'qdisc',
+          'replace',
+          'dev',
+          'veth0',
+          'root',
+          'tbf',
+          'rate',
+          `${mbps}mbit`,
+          'burst',
+          '64kb',
+          'latency',
+          '50ms',
+        ]);
       }
       const server = await inside(right, '--serve', '10.77.0.2');
       const { url } = await server.read();

@@ -99,7 +99,9 @@ async function times(prepared) {
 function memory({ reverse, tangent }, { blockSize }) {
   const mib = (bytes) => bytes / 2 ** 20;
   const saved = reverse.saved.reduce((sum, { bytes }) => sum + bytes, 0);
-  const [forward, backward, moving] = [reverse.forward, reverse.backward, tangent.graph].map((graph) => runMemory(graph, blockSize).runBytes);
+  const [forward, backward, moving] = [reverse.forward, reverse.backward, tangent.graph].map(
+    (graph) => runMemory(graph, blockSize).runBytes,
+  );
   return { reverseMiB: mib(Math.max(forward, saved + backward)), forwardModeMiB: mib(moving) };
 }
 
@@ -108,17 +110,30 @@ for (const { model, batch } of cases) {
   for (const form of ['plain', 'lowered']) {
     const prepared = prepare({ model, batch }, form === 'plain' ? {} : loweringOf(engine));
     const { forward, backward, tangent } = await times(prepared);
-    rows.push({ model, batch, form, forward, backward, tangent, ratio: tangent / (forward + backward), ...memory(prepared, engine) });
+    rows.push({
+      model,
+      batch,
+      form,
+      forward,
+      backward,
+      tangent,
+      ratio: tangent / (forward + backward),
+      ...memory(prepared, engine),
+    });
   }
   if (!flags.json) console.error(`${model}: done`);
 }
 if (flags.json) console.log(JSON.stringify(rows));
 else {
-  console.log('| model | batch | graphs | forward ms | backward ms | with tangents ms | ratio | forward + backward MiB | with tangents MiB |');
+  console.log(
+    '| model | batch | graphs | forward ms | backward ms | with tangents ms | ratio | forward + backward MiB | with tangents MiB |',
+  );
   console.log('| --- | --- | --- | --- | --- | --- | --- | --- | --- |');
   for (const { model, batch, form, forward, backward, tangent, ratio, reverseMiB, forwardModeMiB } of rows) {
     const numbers = [forward, backward, tangent].map((ms) => ms.toFixed(1));
-    console.log(`| ${[model, batch, form, ...numbers, ratio.toFixed(2), reverseMiB.toFixed(0), forwardModeMiB.toFixed(0)].join(' | ')} |`);
+    console.log(
+      `| ${[model, batch, form, ...numbers, ratio.toFixed(2), reverseMiB.toFixed(0), forwardModeMiB.toFixed(0)].join(' | ')} |`,
+    );
   }
 }
 await engine.close();

@@ -17,7 +17,11 @@ const cases = [
 ];
 
 const { values: options } = parseArgs({
-  options: { json: { type: 'boolean', default: false }, rounds: { type: 'string', default: '5' }, case: { type: 'string' } },
+  options: {
+    json: { type: 'boolean', default: false },
+    rounds: { type: 'string', default: '5' },
+    case: { type: 'string' },
+  },
 });
 
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
@@ -27,7 +31,7 @@ async function compileHere({ model, batch, folder }) {
   const { createComputeThread } = await import('../dist/engine/node/compute-thread.js');
   const { createStage } = await import('../dist/runtime/device/create-stage.js');
   const { createStageFiles } = await import('../dist/runtime/host/stage-files.js');
-  const { stageForBench } = await import('./engine-stage.mjs');
+  const { stageForBench } = await import('./engine-stage.ts');
   const stage = stageForBench(model, batch, { initialize: false });
   const engine = await createComputeThread();
   // A worker makes these when it starts, and has the hash of its code long before a stage comes.
@@ -76,7 +80,8 @@ function main() {
     ({ name, firstMs, filesMs, memoryMs, bytes }) =>
       `| ${name} | ${firstMs.toFixed(0)} | ${filesMs.toFixed(0)} | ${memoryMs.toFixed(1)} | ${(bytes / 2 ** 20).toFixed(1)} |`,
   );
-  const headings = '| model | first time, ms | from the cache folder, ms | from memory, ms | file, MiB |\n| --- | --- | --- | --- | --- |';
+  const headings =
+    '| model | first time, ms | from the cache folder, ms | from memory, ms | file, MiB |\n| --- | --- | --- | --- | --- |';
   const table = [headings, ...rows].join('\n');
   console.log(table);
   const date = new Date().toISOString().slice(0, 10);

@@ -16,14 +16,27 @@ function round(stageCount, groupSize, microBatchCount) {
   const stages = Array.from({ length: stageCount }, (_, stage) => ({
     layers: [3 * stage, 3 * stage + 3],
     devices: Array.from({ length: groupSize }, (_, index) => `d${stage}-${index}`),
-    samples: Array.from({ length: groupSize }, (_, index) => Math.floor((microBatchSize * (index + 1)) / groupSize) - Math.floor((microBatchSize * index) / groupSize)),
+    samples: Array.from(
+      { length: groupSize },
+      (_, index) =>
+        Math.floor((microBatchSize * (index + 1)) / groupSize) - Math.floor((microBatchSize * index) / groupSize),
+    ),
     inFlight: Math.min(microBatchCount, 2 * (stageCount - stage) - 1),
   }));
   const names = stages.flatMap((stage) => stage.devices);
-  const times = [1, 4, 16].map((size) => Array.from({ length: 3 * stageCount }, (_, layer) => 0.1 + size * (1 + ((layer * 7) % 5) / 10)));
+  const times = [1, 4, 16].map((size) =>
+    Array.from({ length: 3 * stageCount }, (_, layer) => 0.1 + size * (1 + ((layer * 7) % 5) / 10)),
+  );
   const layer = { weightBytes: 1e5, savedBytes: 1e4, flops: 1 };
   return {
-    plan: { planner: 'bench', schedule: '1f1b', batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages },
+    plan: {
+      planner: 'bench',
+      schedule: '1f1b',
+      batchSize: microBatchSize * microBatchCount,
+      microBatchSize,
+      microBatchCount,
+      stages,
+    },
     profile: {
       ...{ model: 'bench', inputBytes: 1000, labelBytes: 4, batchSizes: [1, 4, 16] },
       layers: times[0].map((_, index) => ({ ...layer, name: `l${index}`, outputBytes: 3000 + 100 * index })),

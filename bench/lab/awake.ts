@@ -16,7 +16,9 @@ const own = fileURLToPath(import.meta.url);
 export function keepAwake() {
   const request = requestNoLatency();
   if (request !== undefined) return () => closeSync(request);
-  const workers = Array.from({ length: availableParallelism() }, () => spawn(process.execPath, [own], { stdio: ['ignore', 'ignore', 'inherit'] }));
+  const workers = Array.from({ length: availableParallelism() }, () =>
+    spawn(process.execPath, [own], { stdio: ['ignore', 'ignore', 'inherit'] }),
+  );
   return () => workers.forEach((worker) => worker.kill());
 }
 

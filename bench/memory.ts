@@ -22,7 +22,10 @@ const { values } = parseArgs({
 const load = (path) => import(pathToFileURL(`${resolve(values.folder)}/${path}`).href);
 const MiB = 2 ** 20;
 const { allocatorEnvironment } = await load('engine/host-node.js');
-const allocators = { returned: { MALLOC_ARENA_MAX: '1', MALLOC_MMAP_THRESHOLD_: '65536' }, kept: allocatorEnvironment() };
+const allocators = {
+  returned: { MALLOC_ARENA_MAX: '1', MALLOC_MMAP_THRESHOLD_: '65536' },
+  kept: allocatorEnvironment(),
+};
 const fractions = [1, 0.5];
 
 if (values.case === undefined) runAll();
@@ -34,15 +37,34 @@ function runAll() {
     const [name, batch] = model.split(':');
     for (const allocator of Object.keys(allocators)) {
       // The first case runs twice, around the others, so that a machine that gets busier shows.
-      const runs = [...fractions, fractions[0]].map((fraction) => runCase({ name, batch: Number(batch), fraction, allocator }));
+      const runs = [...fractions, fractions[0]].map((fraction) =>
+        runCase({ name, batch: Number(batch), fraction, allocator }),
+      );
       const plainMs = (runs[0].cpuMs + runs.at(-1).cpuMs) / 2;
       for (const run of runs.slice(0, -1)) rows.push({ ...run, ratio: run.fraction === 1 ? 1 : run.cpuMs / plainMs });
     }
   }
   if (values.json) return console.log(JSON.stringify({ cases: rows }));
-  const headings = ['model', 'batch', 'allocator', 'saved MiB', 'predicted MiB', 'measured MiB', 'error', 'CPU ms', 'ratio'];
+  const headings = [
+    'model',
+    'batch',
+    'allocator',
+    'saved MiB',
+    'predicted MiB',
+    'measured MiB',
+    'error',
+    'CPU ms',
+    'ratio',
+  ];
   const cells = rows.map((row) => [
-    ...[row.name, row.batch, row.allocator, row.savedMiB.toFixed(0), row.predictedMiB.toFixed(0), row.measuredMiB.toFixed(0)],
+    ...[
+      row.name,
+      row.batch,
+      row.allocator,
+      row.savedMiB.toFixed(0),
+      row.predictedMiB.toFixed(0),
+      row.measuredMiB.toFixed(0),
+    ],
     ...[`${((row.measuredMiB / row.predictedMiB - 1) * 100).toFixed(1)} %`, row.cpuMs.toFixed(0), row.ratio.toFixed(2)],
   ]);
   for (const line of [headings, headings.map(() => '---'), ...cells]) console.log(`| ${line.join(' | ')} |`);
@@ -84,11 +106,16 @@ async function measure({ name, batch, fraction, allocator }) {
   const forward = await engine.compile(graphs.forward);
   const backward = await engine.compile(graphs.backward);
   const given = {};
-  for (const input of [...graphs.forward.inputs, ...graphs.backward.inputs.filter((each) => each.name === outputGradientName(logits))])
+  for (const input of [
+    ...graphs.forward.inputs,
+    ...graphs.backward.inputs.filter((each) => each.name === outputGradientName(logits)),
+  ])
     given[input.name] = engine.upload(madeUp(input));
   const sum = (kept) => kept.reduce((bytes, value) => bytes + value.bytes, 0) / MiB;
   const saved = sum(graphs.saved);
-  const [first, second] = [graphs.forward, graphs.backward].map((graph) => runMemory(graph, engine.blockSize).runBytes / MiB);
+  const [first, second] = [graphs.forward, graphs.backward].map(
+    (graph) => runMemory(graph, engine.blockSize).runBytes / MiB,
+  );
   globalThis.gc();
   await new Promise((wake) => setTimeout(wake, 300));
   globalThis.gc();
@@ -97,7 +124,9 @@ async function measure({ name, batch, fraction, allocator }) {
     const before = memory().VmRSS;
     writeFileSync('/proc/self/clear_refs', '5'); // the peak begins anew
     const cpu = process.cpuUsage();
-    const results = forward.run(pick(given, forward.inputs), [...new Set([logits, ...graphs.saved.map((value) => value.name)])]);
+    const results = forward.run(pick(given, forward.inputs), [
+      ...new Set([logits, ...graphs.saved.map((value) => value.name)]),
+    ]);
     const gradients = backward.run(pick({ ...given, ...results }, backward.inputs));
     for (const value of Object.values(results)) engine.release(value);
     await engine.settled();
@@ -110,7 +139,14 @@ async function measure({ name, batch, fraction, allocator }) {
   // The engine keeps its outputs' memory, and so may the allocator: later steps need no more of it.
   const measuredMiB = steps[0].peak;
   return {
-    ...{ name, batch, fraction, allocator, savedMiB: saved + sum(graphs.savedInputs), predictedMiB: Math.max(first, saved + second) },
+    ...{
+      name,
+      batch,
+      fraction,
+      allocator,
+      savedMiB: saved + sum(graphs.savedInputs),
+      predictedMiB: Math.max(first, saved + second),
+    },
     ...{ measuredMiB, cpuMs: median(steps.slice(1).map(({ cpuMs }) => cpuMs)) },
   };
 }
@@ -132,5 +168,9 @@ function memory() {
 function madeUp({ type, shape }) {
   const count = shape.reduce((product, size) => product * size, 1);
   if (type === 'int64') return { type, shape, data: new BigInt64Array(count).fill(1n) };
-  return { type, shape, data: Float32Array.from({ length: count }, (_, index) => ((index * 7919) % 1000) / 1e4 + 0.01) };
+  return {
+    type,
+    shape,
+    data: Float32Array.from({ length: count }, (_, index) => ((index * 7919) % 1000) / 1e4 + 0.01),
+  };
 }

@@ -66,7 +66,7 @@ class Side {
 }
 
 async function serve({ model: spec, batch, threads }) {
-  const { compileStageForBench } = await import('./engine-stage.mjs');
+  const { compileStageForBench } = await import('./engine-stage.ts');
   const step = await compileStageForBench(spec, batch, threads);
   console.log(JSON.stringify({ ready: true }));
   for await (const line of createInterface({ input: process.stdin })) {
@@ -86,9 +86,18 @@ const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.le
 async function measure({ name, model, batch }, threads) {
   const { allocatorEnvironment } = await import('../dist/engine/node/host-node.js');
   const own = fileURLToPath(import.meta.url);
-  const ours = new Side(process.execPath, [own, '--serve', JSON.stringify({ model, batch, threads })], allocatorEnvironment());
+  const ours = new Side(
+    process.execPath,
+    [own, '--serve', JSON.stringify({ model, batch, threads })],
+    allocatorEnvironment(),
+  );
   await ours.read();
-  const theirs = new Side(options.python, [fileURLToPath(new URL('engine_pytorch.py', import.meta.url)), name, String(batch), String(threads)]);
+  const theirs = new Side(options.python, [
+    fileURLToPath(new URL('engine_pytorch.py', import.meta.url)),
+    name,
+    String(batch),
+    String(threads),
+  ]);
   let version = null;
   let reason = null;
   try {
@@ -107,7 +116,11 @@ async function measure({ name, model, batch }, threads) {
   await theirs.end();
   const asteroidMs = median(times.ours);
   const pytorchMs = version === null ? null : median(times.theirs);
-  return { result: { name, threads, asteroidMs, pytorchMs, ratio: pytorchMs === null ? null : pytorchMs / asteroidMs }, version, reason };
+  return {
+    result: { name, threads, asteroidMs, pytorchMs, ratio: pytorchMs === null ? null : pytorchMs / asteroidMs },
+    version,
+    reason,
+  };
 }
 
 function table(results) {
@@ -115,7 +128,9 @@ function table(results) {
     const cells = [name, threads, asteroidMs.toFixed(1), pytorchMs?.toFixed(1) ?? '–', ratio?.toFixed(2) ?? '–'];
     return `| ${cells.join(' | ')} |`;
   });
-  return ['| model | threads | Asteroid, ms | PyTorch, ms | ratio |', '| --- | --- | --- | --- | --- |', ...rows].join('\n');
+  return ['| model | threads | Asteroid, ms | PyTorch, ms | ratio |', '| --- | --- | --- | --- | --- |', ...rows].join(
+    '\n',
+  );
 }
 
 async function main() {
@@ -127,11 +142,15 @@ async function main() {
       results.push(result);
       torch ??= version;
       if (reason !== null && results.length === 1) console.error(`PyTorch is left out: ${reason}`);
-      if (!options.json) console.error(`${result.name}, ${threads}: ${result.asteroidMs.toFixed(1)} ms, PyTorch ${result.pytorchMs?.toFixed(1) ?? '–'} ms`);
+      if (!options.json)
+        console.error(
+          `${result.name}, ${threads}: ${result.asteroidMs.toFixed(1)} ms, PyTorch ${result.pytorchMs?.toFixed(1) ?? '–'} ms`,
+        );
     }
   }
   const ratios = results.map(({ ratio }) => ratio).filter((ratio) => ratio !== null);
-  const geomean = ratios.length === 0 ? null : Math.exp(ratios.reduce((sum, ratio) => sum + Math.log(ratio), 0) / ratios.length);
+  const geomean =
+    ratios.length === 0 ? null : Math.exp(ratios.reduce((sum, ratio) => sum + Math.log(ratio), 0) / ratios.length);
   if (options.json) console.log(JSON.stringify({ cases: results, geomean }));
   else console.log(`${table(results)}\n\nGeometric mean of the ratios: ${geomean?.toFixed(2) ?? '–'}`);
   if (torch === null || options.only !== undefined || options.threads !== undefined) return;

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { createOnnxRuntimeNodeEngine } from '../dist/engine/node/onnxruntime-node.js';
-import { compileStageForBench } from './engine-stage.mjs';
+import { compileStageForBench } from './engine-stage.ts';
 
 const { values: options } = parseArgs({
   options: {
@@ -40,7 +40,11 @@ async function profiled() {
   let count = 0;
   const create = async (model, sessionOptions) => {
     const prefix = `session-${count++}-`;
-    const session = await runtime.InferenceSession.create(model, { ...sessionOptions, enableProfiling: true, profileFilePrefix: join(folder, prefix) });
+    const session = await runtime.InferenceSession.create(model, {
+      ...sessionOptions,
+      enableProfiling: true,
+      profileFilePrefix: join(folder, prefix),
+    });
     sessions.set(session, prefix);
     const release = session.release.bind(session);
     session.release = () => {
@@ -87,18 +91,26 @@ function report(kernels) {
   const line = (name, group) => {
     const us = group.reduce((sum, { dur }) => sum + dur, 0) / counted;
     const work = group.reduce((sum, event) => sum + flops(event), 0) / counted;
-    const cells = [name, (group.length / counted).toFixed(0), (us / 1000).toFixed(1), `${((100 * us) / total).toFixed(1)} %`];
+    const cells = [
+      name,
+      (group.length / counted).toFixed(0),
+      (us / 1000).toFixed(1),
+      `${((100 * us) / total).toFixed(1)} %`,
+    ];
     return { us, text: `| ${[...cells, work === 0 ? '' : (work / us / 1000).toFixed(0)].join(' | ')} |` };
   };
   const grouped = (of, keyOf) => {
     const groups = Map.groupBy === undefined ? groupsOf(of, keyOf) : Map.groupBy(of, keyOf);
     return [...groups].map(([name, group]) => line(name, group)).sort((a, b) => b.us - a.us);
   };
-  console.log(`${options.model}, batch ${batch}, threads ${threadCount}: ${(total / 1000).toFixed(0)} ms of kernels a step\n`);
+  console.log(
+    `${options.model}, batch ${batch}, threads ${threadCount}: ${(total / 1000).toFixed(0)} ms of kernels a step\n`,
+  );
   console.log('| operator | kernels | ms | of all | GFLOPS |\n| --- | --- | --- | --- | --- |');
   for (const { text } of grouped(kernels, ({ args }) => args.op_name).slice(0, 12)) console.log(text);
   console.log('\n| product | kernels | ms | of all | GFLOPS |\n| --- | --- | --- | --- | --- |');
-  const shapes = ({ args }) => `${args.op_name} ${[...shapesOf(args.input_type_shape).slice(0, 2), ...shapesOf(args.output_type_shape).slice(0, 1)].map((shape) => shape.join('x')).join(', ')}`;
+  const shapes = ({ args }) =>
+    `${args.op_name} ${[...shapesOf(args.input_type_shape).slice(0, 2), ...shapesOf(args.output_type_shape).slice(0, 1)].map((shape) => shape.join('x')).join(', ')}`;
   const heavy = kernels.filter(({ args }) => products.has(args.op_name));
   for (const { text } of grouped(heavy, shapes).slice(0, Number(options.shapes))) console.log(text);
 }

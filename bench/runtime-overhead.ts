@@ -19,7 +19,11 @@ const cases = [
 ];
 
 async function seconds(settings, workers) {
-  const resolved = resolveSettings({ model: 'digits', data: 'mnist', optimizer: 'adam', lr: 0.003, workers, ...settings }, {}, '');
+  const resolved = resolveSettings(
+    { model: 'digits', data: 'mnist', optimizer: 'adam', lr: 0.003, workers, ...settings },
+    {},
+    '',
+  );
   const model = await loadModel('digits', 0);
   let trainingMs = 0;
   // The first rounds warm up caches and the JIT; time counts from round 10 on.
@@ -48,6 +52,9 @@ for (const { name, ...settings } of cases) {
   }
   const ratios = worker.map((value, index) => value / here[index]);
   results.push({ name, inProcessS: median(here), oneWorkerS: median(worker), ratio: median(ratios) });
-  if (!isJson) console.log(`${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ratio ${median(ratios).toFixed(3)}`);
+  if (!isJson)
+    console.log(
+      `${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ratio ${median(ratios).toFixed(3)}`,
+    );
 }
 if (isJson) console.log(JSON.stringify({ cases: results }));

@@ -33,7 +33,10 @@ function next(child, key) {
 /** In the environment of a worker, whose allocator keeps pages. */
 async function startEnd(role, settings) {
   const { allocatorEnvironment } = await import(`${settings.dist}/engine/host-node.js`);
-  const child = fork(fileURLToPath(import.meta.url), [], { serialization: 'advanced', env: { ...process.env, ...allocatorEnvironment() } });
+  const child = fork(fileURLToPath(import.meta.url), [], {
+    serialization: 'advanced',
+    env: { ...process.env, ...allocatorEnvironment() },
+  });
   child.send({ role, ...settings });
   const address = await next(child, 'ready');
   return { child, address };
@@ -52,7 +55,8 @@ async function measurePair(ends, byteCount, totalMb) {
   const go = async (senders, frames) => {
     const before = await Promise.all(ends.map((end) => ask(end, { cpu: true }, 'cpu')));
     const received = ends.map((end, index) => (senders.includes(1 - index) ? next(end.child, 'received') : undefined));
-    for (const [index, end] of ends.entries()) end.child.send({ expect: senders.includes(1 - index) ? frames : 0, byteCount });
+    for (const [index, end] of ends.entries())
+      end.child.send({ expect: senders.includes(1 - index) ? frames : 0, byteCount });
     for (const index of senders) ends[index].child.send({ load: frames, byteCount });
     await Promise.all(received);
     const after = await Promise.all(ends.map((end) => ask(end, { cpu: true }, 'cpu')));
@@ -66,7 +70,8 @@ async function measurePair(ends, byteCount, totalMb) {
 
 async function measureRing(memberCount, settings, roundCount) {
   const ends = [];
-  for (let index = 0; index < memberCount; index++) ends.push(await startEnd('ring', { ...settings, index, memberCount }));
+  for (let index = 0; index < memberCount; index++)
+    ends.push(await startEnd('ring', { ...settings, index, memberCount }));
   const urls = ends.map(({ address }) => address);
   await Promise.all(ends.map((end) => ask(end, { urls }, 'linked')));
   await Promise.all(ends.map((end) => ask(end, { sums: 15 }, 'summed')));
@@ -85,24 +90,37 @@ export async function cpu(dist, { only, totalMb = 300 } = {}) {
   const { createAuthorityMaterial, createIdentity, openAuthority } = await import(`${dist}/transport/tls/authority.js`);
   const authority = await openAuthority(await createAuthorityMaterial(Date.now()), Date.now);
   const identities = [];
-  for (let index = 0; index < 5; index++) identities.push(await createIdentity(authority, { role: 'worker', name: `end-${index}` }));
+  for (let index = 0; index < 5; index++)
+    identities.push(await createIdentity(authority, { role: 'worker', name: `end-${index}` }));
   const wanted = only?.split(',') ?? [...carriers, 'ring'];
-  console.log('| carrier | tensors of | sender | receiver | both ways at once, an end |\n| --- | --- | --- | --- | --- |');
+  console.log(
+    '| carrier | tensors of | sender | receiver | both ways at once, an end |\n| --- | --- | --- | --- | --- |',
+  );
   for (const carrier of carriers.filter((name) => wanted.includes(name))) {
     const server = await startEnd('serve', { dist, carrier, identity: identities[0] });
     const caller = await startEnd('call', { dist, carrier, identity: identities[1], address: server.address });
     for (const [name, byteCount] of sizes) {
       const { sender, receiver, both } = await measurePair([caller, server], byteCount, totalMb);
-      console.log(`| ${names[carrier]} | ${name} | ${sender.toFixed(2)} | ${receiver.toFixed(2)} | ${both.toFixed(2)} |`);
+      console.log(
+        `| ${names[carrier]} | ${name} | ${sender.toFixed(2)} | ${receiver.toFixed(2)} | ${both.toFixed(2)} |`,
+      );
     }
     for (const { child } of [server, caller]) child.disconnect();
   }
   if (!wanted.includes('ring')) return;
-  console.log('\n| AllReduce of 9 MB | core-ms a MB sent or received | core-ms a member and sum |\n| --- | --- | --- |');
+  console.log(
+    '\n| AllReduce of 9 MB | core-ms a MB sent or received | core-ms a member and sum |\n| --- | --- | --- |',
+  );
   for (const carrier of ['link', 'link-tls'])
     for (const memberCount of [2, 5]) {
-      const { perMb, perRoundMs } = await measureRing(memberCount, { dist, carrier, identities, elementCount: 2_250_000 }, 30);
-      console.log(`| ${memberCount} members, ${carrier === 'link' ? 'plain' : 'TLS'} | ${perMb.toFixed(2)} | ${perRoundMs.toFixed(1)} |`);
+      const { perMb, perRoundMs } = await measureRing(
+        memberCount,
+        { dist, carrier, identities, elementCount: 2_250_000 },
+        30,
+      );
+      console.log(
+        `| ${memberCount} members, ${carrier === 'link' ? 'plain' : 'TLS'} | ${perMb.toFixed(2)} | ${perRoundMs.toFixed(1)} |`,
+      );
     }
 }
 
@@ -171,7 +189,10 @@ function listenLink({ listen }, carrier, identity, onLink) {
 }
 
 async function callLink({ connect }, carrier, identity, url, name = 'caller') {
-  const options = { hello: hello(name), ...(carrier === 'link-tls' && { tls: { ...tlsOf(identity), checkServerIdentity: () => undefined } }) };
+  const options = {
+    hello: hello(name),
+    ...(carrier === 'link-tls' && { tls: { ...tlsOf(identity), checkServerIdentity: () => undefined } }),
+  };
   return (await connect(url, options)).link;
 }
 
@@ -186,11 +207,15 @@ async function openPair({ role, dist, carrier, identity, address }, sink) {
   if (carrier === 'tcp' || carrier === 'tls') {
     if (role === 'serve') {
       return new Promise((done) => {
-        const server = carrier === 'tcp' ? net.createServer((socket) => done(attend(socket))) : tls.createServer(own, (socket) => done(attend(socket)));
+        const server =
+          carrier === 'tcp'
+            ? net.createServer((socket) => done(attend(socket)))
+            : tls.createServer(own, (socket) => done(attend(socket)));
         server.listen(0, '127.0.0.1', () => process.send({ ready: server.address().port }));
       });
     }
-    const socket = carrier === 'tcp' ? net.connect(address, '127.0.0.1') : tls.connect({ port: address, host: '127.0.0.1', ...own });
+    const socket =
+      carrier === 'tcp' ? net.connect(address, '127.0.0.1') : tls.connect({ port: address, host: '127.0.0.1', ...own });
     await new Promise((done) => socket.once(carrier === 'tcp' ? 'connect' : 'secureConnect', done));
     process.send({ ready: true });
     return attend(socket);
@@ -209,7 +234,9 @@ async function openPair({ role, dist, carrier, identity, address }, sink) {
   };
   if (role === 'serve') {
     return new Promise((done) => {
-      void listenLink(transport, carrier, identity, (link) => done(receive(link))).then(({ url }) => process.send({ ready: url }));
+      void listenLink(transport, carrier, identity, (link) => done(receive(link))).then(({ url }) =>
+        process.send({ ready: url }),
+      );
     });
   }
   const link = await callLink(transport, carrier, identity, address);
@@ -237,7 +264,9 @@ async function ringEnd({ dist, carrier, identities, index, memberCount, elementC
   const pieces = new Mailbox(2 ** 30);
   const from = 'before';
   const server = await listenLink(transport, carrier, identities[index], (link) =>
-    link.receive((frame) => pieces.put({ kind: 'all-reduce', round: frame.round, microBatch: frame.microBatch, from }, frame)),
+    link.receive((frame) =>
+      pieces.put({ kind: 'all-reduce', round: frame.round, microBatch: frame.microBatch, from }, frame),
+    ),
   );
   let [nextLink, round] = [undefined, 0];
   const values = new Float32Array(elementCount);
@@ -249,12 +278,14 @@ async function ringEnd({ dist, carrier, identities, index, memberCount, elementC
         values,
         { memberCount, memberIndex: index, codec: pieceCodec(undefined, () => values) },
         {
-          send: (microBatch, tensors) => nextLink.send({ kind: 'all-reduce', epoch: 1, round: current, microBatch, tensors }),
+          send: (microBatch, tensors) =>
+            nextLink.send({ kind: 'all-reduce', epoch: 1, round: current, microBatch, tensors }),
           receive: (microBatch) => pieces.take({ kind: 'all-reduce', round: current, microBatch, from }),
         },
       );
       const expected = (memberCount * (memberCount + 1)) / 2;
-      if (values[0] !== expected || values[elementCount - 1] !== expected) throw new Error(`the sum is ${values[0]}, not ${expected}`);
+      if (values[0] !== expected || values[elementCount - 1] !== expected)
+        throw new Error(`the sum is ${values[0]}, not ${expected}`);
     }
     process.send({ summed: true });
   };
@@ -262,7 +293,13 @@ async function ringEnd({ dist, carrier, identities, index, memberCount, elementC
     if (message.cpu) process.send({ cpu: cpuUs() });
     if (message.sums) void sums(message.sums);
     if (message.urls) {
-      void callLink(transport, carrier, identities[index], message.urls[(index + 1) % memberCount], `end-${index}`).then((link) => {
+      void callLink(
+        transport,
+        carrier,
+        identities[index],
+        message.urls[(index + 1) % memberCount],
+        `end-${index}`,
+      ).then((link) => {
         link.receive(() => {});
         nextLink = link;
         process.send({ linked: true });

@@ -16,7 +16,13 @@ import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 
 const { values: flags } = parseArgs({
-  options: { dist: { type: 'string', default: 'dist' }, part: { type: 'string' }, count: { type: 'string' }, from: { type: 'string', default: '0' }, seconds: { type: 'string', default: '45' } },
+  options: {
+    dist: { type: 'string', default: 'dist' },
+    part: { type: 'string' },
+    count: { type: 'string' },
+    from: { type: 'string', default: '0' },
+    seconds: { type: 'string', default: '45' },
+  },
 });
 const load = (path) => import(pathToFileURL(resolve(flags.dist, path)).href);
 const { plan, planSteps } = await load('planner/plan.js');
@@ -40,7 +46,12 @@ function attempt(input) {
     if (error.name !== 'InputError') throw error;
   }
   const { user, system } = process.cpuUsage(start);
-  return { found, roundMs: found?.predicted.roundMs, boundMs: found?.predicted.lowerBoundMs, cpuMs: (user + system) / 1000 };
+  return {
+    found,
+    roundMs: found?.predicted.roundMs,
+    boundMs: found?.predicted.lowerBoundMs,
+    cpuMs: (user + system) / 1000,
+  };
 }
 
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
@@ -71,11 +82,14 @@ function exact(count) {
       if (Math.abs(best.roundMs - exhaustive.roundMs) <= 1e-9 * exhaustive.roundMs) tally.equal++;
       else tally.different.push(seed);
       if (best.boundMs === best.roundMs) tally.proven++;
-      if (attempt({ ...input, planner: 'asteroid' }).boundMs > exhaustive.roundMs * (1 + 1e-9)) tally.boundAboveOptimum++;
+      if (attempt({ ...input, planner: 'asteroid' }).boundMs > exhaustive.roundMs * (1 + 1e-9))
+        tally.boundAboveOptimum++;
     }
   }
   console.log(JSON.stringify(tally));
-  console.log(`CPU ms, mean: best ${mean(cpu.best).toFixed(0)}, exhaustive ${mean(cpu.exhaustive).toFixed(0)}; most: best ${Math.max(...cpu.best).toFixed(0)}`);
+  console.log(
+    `CPU ms, mean: best ${mean(cpu.best).toFixed(0)}, exhaustive ${mean(cpu.exhaustive).toFixed(0)}; most: best ${Math.max(...cpu.best).toFixed(0)}`,
+  );
 }
 
 /** A larger problem: a quarter leave the micro-batch size of a batch of 32 open, the others have batches of 64 and one of 4, 8 or 16. */
@@ -117,8 +131,12 @@ function large(count) {
     }
     if ((seed - from) % 50 === 49) console.error(`${seed - from + 1} done`);
   }
-  console.log(`${count} problems; no plan for ${refusedCount}; best worse than another planner: ${worse.length} ${worse.join(', ')}`);
-  console.log('\n| planner | has a plan | round longer than best: mean | least | median | most |\n| --- | --- | --- | --- | --- | --- |');
+  console.log(
+    `${count} problems; no plan for ${refusedCount}; best worse than another planner: ${worse.length} ${worse.join(', ')}`,
+  );
+  console.log(
+    '\n| planner | has a plan | round longer than best: mean | least | median | most |\n| --- | --- | --- | --- | --- | --- |',
+  );
   for (const [name, of] of Object.entries(ratios)) {
     const cells = [mean(of), Math.min(...of), quantile(of, 0.5), Math.max(...of)].map(percent);
     console.log(`| ${name} | ${of.length} | ${cells.join(' | ')} |`);
@@ -127,7 +145,9 @@ function large(count) {
   console.log(`best above the simple bound (busiest device only): ${spread(simpleGaps)}`);
   console.log(`bounds above a round that was found: ${aboveARound.length} ${aboveARound.join(', ')}`);
   console.log(`eq. 4–6 against the simulator, asteroid's plans: ${spread(errors)}`);
-  console.log(`CPU ms: best mean ${mean(cpu.best).toFixed(0)}, most ${Math.max(...cpu.best).toFixed(0)}; asteroid mean ${mean(cpu.asteroid).toFixed(0)}, most ${Math.max(...cpu.asteroid).toFixed(0)}`);
+  console.log(
+    `CPU ms: best mean ${mean(cpu.best).toFixed(0)}, most ${Math.max(...cpu.best).toFixed(0)}; asteroid mean ${mean(cpu.asteroid).toFixed(0)}, most ${Math.max(...cpu.asteroid).toFixed(0)}`,
+  );
 }
 
 /** (formula − simulated) / simulated. */
@@ -149,7 +169,8 @@ function formula(count) {
     byStages.set(layout.stages.length, [...(byStages.get(layout.stages.length) ?? []), error]);
   }
   console.log(`${count} random plans: ${spread(all)}`);
-  for (const [stages, errors] of [...byStages].sort(([a], [b]) => a - b)) console.log(`${stages} stages (${errors.length}): ${spread(errors)}`);
+  for (const [stages, errors] of [...byStages].sort(([a], [b]) => a - b))
+    console.log(`${stages} stages (${errors.length}): ${spread(errors)}`);
 }
 
 /** `count` devices of three kinds with the same links everywhere. */
@@ -160,24 +181,44 @@ function kinds(count, layerCount, memoryMiB) {
     kind: ['slow', 'middle', 'fast'][index % 3],
     memoryMiB: memoryMiB[index % 3],
   }));
-  return { profile, cluster: { devices, links: { default: { bandwidthMbps: 100, latencyMs: 0.3 } }, dataDevice: 'd0' } };
+  return {
+    profile,
+    cluster: { devices, links: { default: { bandwidthMbps: 100, latencyMs: 0.3 } }, dataDevice: 'd0' },
+  };
 }
 
 function speed() {
   const memory = [4096, 8192, 8192];
   const rows = [
     ['asteroid, 6 devices, 213 layers, batch 2048', { ...kinds(6, 213, memory), batchSize: 2048, planner: 'asteroid' }],
-    ['asteroid, 16 devices, 100 layers, unequal links, batch 2048', { ...randomInstance(1, { deviceCount: 16, layerCount: 100 }), batchSize: 2048, planner: 'asteroid' }],
-    ['asteroid, 64 devices, 213 layers, batch 2048', { ...kinds(64, 213, memory), batchSize: 2048, planner: 'asteroid' }],
-    ['asteroid, 64 devices, unequal links and memories', { ...randomInstance(1, { deviceCount: 64, layerCount: 213 }), batchSize: 2048, planner: 'asteroid' }],
-    ['asteroid, 1000 devices, 213 layers, batch 2048', { ...kinds(1000, 213, memory), batchSize: 2048, planner: 'asteroid' }],
-    ['pipeedge, 9 devices of 3 kinds, 48 layers, micro-batches of 8', { ...kinds(9, 48, memory), batchSize: 64, microBatchSize: 8, planner: 'pipeedge' }],
+    [
+      'asteroid, 16 devices, 100 layers, unequal links, batch 2048',
+      { ...randomInstance(1, { deviceCount: 16, layerCount: 100 }), batchSize: 2048, planner: 'asteroid' },
+    ],
+    [
+      'asteroid, 64 devices, 213 layers, batch 2048',
+      { ...kinds(64, 213, memory), batchSize: 2048, planner: 'asteroid' },
+    ],
+    [
+      'asteroid, 64 devices, unequal links and memories',
+      { ...randomInstance(1, { deviceCount: 64, layerCount: 213 }), batchSize: 2048, planner: 'asteroid' },
+    ],
+    [
+      'asteroid, 1000 devices, 213 layers, batch 2048',
+      { ...kinds(1000, 213, memory), batchSize: 2048, planner: 'asteroid' },
+    ],
+    [
+      'pipeedge, 9 devices of 3 kinds, 48 layers, micro-batches of 8',
+      { ...kinds(9, 48, memory), batchSize: 64, microBatchSize: 8, planner: 'pipeedge' },
+    ],
   ];
   console.log('| what | CPU ms, first | CPU ms, best of 3 | stages |\n| --- | --- | --- | --- |');
   for (const [what, input] of rows) {
     const repeats = input.cluster.devices.length > 100 ? 1 : 3;
     const runs = Array.from({ length: repeats }, () => attempt({ ...input, optimizerState: 1 }));
-    console.log(`| ${what} | ${runs[0].cpuMs.toFixed(1)} | ${Math.min(...runs.map(({ cpuMs }) => cpuMs)).toFixed(1)} | ${runs[0].found.stages.length} |`);
+    console.log(
+      `| ${what} | ${runs[0].cpuMs.toFixed(1)} | ${Math.min(...runs.map(({ cpuMs }) => cpuMs)).toFixed(1)} | ${runs[0].found.stages.length} |`,
+    );
   }
 }
 
@@ -186,17 +227,37 @@ function cold(count) {
   const { profile, cluster } = kinds(9, 48, [4096, 8192, 8192]);
   const { dataDevice: _, ...local } = cluster;
   const files = { profile, held: cluster, local };
-  for (const [name, document] of Object.entries(files)) writeFileSync(join(folder, `${name}.json`), JSON.stringify(document));
-  console.log('| data | micro-batch size | planningMs, fresh processes: least | median | most |\n| --- | --- | --- | --- | --- |');
+  for (const [name, document] of Object.entries(files))
+    writeFileSync(join(folder, `${name}.json`), JSON.stringify(document));
+  console.log(
+    '| data | micro-batch size | planningMs, fresh processes: least | median | most |\n| --- | --- | --- | --- | --- |',
+  );
   for (const data of ['local', 'held']) {
     for (const size of [['--micro-batch', '8'], []]) {
       const runs = Array.from({ length: count }, () => {
-        const inputs = ['--profile', join(folder, 'profile.json'), '--cluster', join(folder, `${data}.json`), '--batch', '64'];
-        const printed = execFileSync(process.execPath, [resolve(flags.dist, 'cli/main.js'), 'plan', ...inputs, ...size, '--planner', 'pipeedge', '--json']);
+        const inputs = [
+          '--profile',
+          join(folder, 'profile.json'),
+          '--cluster',
+          join(folder, `${data}.json`),
+          '--batch',
+          '64',
+        ];
+        const printed = execFileSync(process.execPath, [
+          resolve(flags.dist, 'cli/main.js'),
+          'plan',
+          ...inputs,
+          ...size,
+          '--planner',
+          'pipeedge',
+          '--json',
+        ]);
         return JSON.parse(printed.toString()).planningMs;
       });
       const cells = [0, 0.5, 1].map((at) => quantile(runs, at).toFixed(1));
-      console.log(`| ${data === 'held' ? 'one device holds it' : 'everywhere'} | ${size[1] ?? 'all of 64'} | ${cells.join(' | ')} |`);
+      console.log(
+        `| ${data === 'held' ? 'one device holds it' : 'everywhere'} | ${size[1] ?? 'all of 64'} | ${cells.join(' | ')} |`,
+      );
     }
   }
   rmSync(folder, { recursive: true });
@@ -209,7 +270,8 @@ function huge(limitMs) {
     return (user + system) / 1000;
   };
   const input = { ...kinds(1000, 213, [4096, 8192, 8192]), batchSize: 2048, optimizerState: 0, planner: 'best' };
-  const onBetter = ({ predicted }) => console.log(`${(cpuMs() / 1000).toFixed(1)} s: ${predicted.roundMs.toFixed(0)} ms a round`);
+  const onBetter = ({ predicted }) =>
+    console.log(`${(cpuMs() / 1000).toFixed(1)} s: ${predicted.roundMs.toFixed(0)} ms a round`);
   const steps = planSteps({ ...input, isTimeUp: () => cpuMs() > limitMs, onBetter });
   let step = steps.next();
   while (step.done !== true) step = steps.next();
@@ -218,6 +280,11 @@ function huge(limitMs) {
 
 const parts = {
   cold: () => cold(Number(flags.count ?? 9)),
-  huge: () => huge(1000 * Number(flags.seconds)), exact: () => exact(Number(flags.count ?? 300)), large: () => large(Number(flags.count ?? 1000)), formula: () => formula(Number(flags.count ?? 1000)), speed };
+  huge: () => huge(1000 * Number(flags.seconds)),
+  exact: () => exact(Number(flags.count ?? 300)),
+  large: () => large(Number(flags.count ?? 1000)),
+  formula: () => formula(Number(flags.count ?? 1000)),
+  speed,
+};
 if (parts[flags.part] === undefined) throw new Error('--part must be one of exact, large, formula, speed, cold, huge.');
 parts[flags.part]();

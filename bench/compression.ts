@@ -8,7 +8,9 @@ import { join, resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 
-const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' }, steps: { type: 'string', default: '100' } } });
+const { values: flags } = parseArgs({
+  options: { dist: { type: 'string', default: 'dist' }, steps: { type: 'string', default: '100' } },
+});
 const folder = mkdtempSync(join(tmpdir(), 'asteroid-compression-'));
 const steps = Number(flags.steps);
 
@@ -18,30 +20,87 @@ function planOf(layers, batch, compression) {
     { layers: [0, layers >> 1], devices: ['a'], samples: [batch / 4], inFlight: 3 },
     { layers: [layers >> 1, layers], devices: ['b', 'c'], samples: [batch / 8, batch / 8], inFlight: 1 },
   ];
-  return { schedule: '1f1b', batchSize: batch, microBatchSize: batch / 4, microBatchCount: 4, stages, ...(compression && { compression }) };
+  return {
+    schedule: '1f1b',
+    batchSize: batch,
+    microBatchSize: batch / 4,
+    microBatchCount: 4,
+    stages,
+    ...(compression && { compression }),
+  };
 }
 
 function train(name, args, plan) {
   const [planFile, out] = [join(folder, `${name}.json`), join(folder, name)];
   writeFileSync(planFile, JSON.stringify(plan));
-  const command = ['train', ...args, '--plan', planFile, '--batch', String(plan.batchSize), '--workers', '3', '--steps', String(steps), '--out', out, '--json'];
-  const { status, stdout, stderr } = spawnSync(process.execPath, [join(flags.dist, 'cli/main.js'), ...command], { encoding: 'utf8', maxBuffer: 2 ** 30 });
+  const command = [
+    'train',
+    ...args,
+    '--plan',
+    planFile,
+    '--batch',
+    String(plan.batchSize),
+    '--workers',
+    '3',
+    '--steps',
+    String(steps),
+    '--out',
+    out,
+    '--json',
+  ];
+  const { status, stdout, stderr } = spawnSync(process.execPath, [join(flags.dist, 'cli/main.js'), ...command], {
+    encoding: 'utf8',
+    maxBuffer: 2 ** 30,
+  });
   if (status !== 0) throw new Error(stderr);
-  const events = stdout.split('\n').filter(Boolean).map((line) => JSON.parse(line));
+  const events = stdout
+    .split('\n')
+    .filter(Boolean)
+    .map((line) => JSON.parse(line));
   const losses = events.flatMap((event) => (event.event === 'round' ? [event.loss] : []));
   return { losses, evaluation: events.findLast((event) => event.event === 'evaluated') };
 }
 
 const half = { activation: 'float16', gradient: 'float16' };
-const modes = [['none', undefined], ['float16', { ...half, allReduce: 'float16' }], ['int8', { ...half, allReduce: 'int8' }], ['int8, sums only', { allReduce: 'int8' }]];
+const modes = [
+  ['none', undefined],
+  ['float16', { ...half, allReduce: 'float16' }],
+  ['int8', { ...half, allReduce: 'int8' }],
+  ['int8, sums only', { allReduce: 'int8' }],
+];
 const cases = [
-  ['digits (MNIST), Adam 0.002', ['--model', 'digits', '--data', 'mnist', '--optimizer', 'adam', '--lr', '0.002', '--eval-every', '0'], 'digits', 64],
-  ['small CNN (fashion on MNIST), SGD 0.05, momentum 0.9', ['--model', 'fashion', '--data', 'mnist', '--optimizer', 'sgd', '--lr', '0.05', '--momentum', '0.9', '--eval-every', '0'], 'fashion', 64],
+  [
+    'digits (MNIST), Adam 0.002',
+    ['--model', 'digits', '--data', 'mnist', '--optimizer', 'adam', '--lr', '0.002', '--eval-every', '0'],
+    'digits',
+    64,
+  ],
+  [
+    'small CNN (fashion on MNIST), SGD 0.05, momentum 0.9',
+    [
+      '--model',
+      'fashion',
+      '--data',
+      'mnist',
+      '--optimizer',
+      'sgd',
+      '--lr',
+      '0.05',
+      '--momentum',
+      '0.9',
+      '--eval-every',
+      '0',
+    ],
+    'fashion',
+    64,
+  ],
 ];
 try {
   const { buildModel } = await import(pathToFileURL(resolve(flags.dist, 'models/zoo.js')).href);
   const { layers } = await import(pathToFileURL(resolve(flags.dist, 'graph/layers.js')).href);
-  console.log('| run | links | mean loss of the last 20 steps | largest difference of a step to plain links | accuracy on test data |\n| --- | --- | --- | --- | --- |');
+  console.log(
+    '| run | links | mean loss of the last 20 steps | largest difference of a step to plain links | accuracy on test data |\n| --- | --- | --- | --- | --- |',
+  );
   for (const [title, args, model, batch] of cases) {
     const layerCount = layers(buildModel(model).graph).layers.length;
     let plain;
@@ -50,16 +109,22 @@ try {
       plain ??= losses;
       const last = losses.slice(-20).reduce((sum, loss) => sum + loss, 0) / Math.min(20, losses.length);
       const worst = Math.max(...losses.map((loss, step) => Math.abs(loss - plain[step])));
-      console.log(`| ${title}, ${losses.length} steps | ${mode} | ${last.toFixed(4)} | ${worst.toExponential(1)} | ${evaluation === undefined ? '' : `${(evaluation.accuracy * 100).toFixed(2)}%`} |`);
+      console.log(
+        `| ${title}, ${losses.length} steps | ${mode} | ${last.toFixed(4)} | ${worst.toExponential(1)} | ${evaluation === undefined ? '' : `${(evaluation.accuracy * 100).toFixed(2)}%`} |`,
+      );
     }
   }
 } finally {
   rmSync(folder, { recursive: true, force: true });
 }
 
-const { encodeHalf, decodeHalf, encodeByte, decodeByte } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/codec.js')).href);
+const { encodeHalf, decodeHalf, encodeByte, decodeByte } = await import(
+  pathToFileURL(resolve(flags.dist, 'runtime/device/codec.js')).href
+);
 const count = 2 ** 20;
-const values = Float32Array.from({ length: count }, (_, index) => (index % 2 === 0 ? 0 : Math.sin(index) * Math.exp(-(index % 97) / 10)));
+const values = Float32Array.from({ length: count }, (_, index) =>
+  index % 2 === 0 ? 0 : Math.sin(index) * Math.exp(-(index % 97) / 10),
+);
 const residual = new Float32Array(count);
 const [halves, bytes] = [encodeHalf(values), encodeByte(values, residual)];
 console.log('\n| codec | ns an element, best of 30 |\n| --- | --- |');

@@ -39,7 +39,10 @@ async function processorTimeEngine() {
   const engine = await createComputeThread();
   const [[id] = []] = [...threadTimes()].filter(([thread]) => !before.has(thread)).sort(([, a], [, b]) => b - a);
   const busyMs = () => (id === undefined ? engine.busyMs() : threadMs(id));
-  return new Proxy(engine, { get: (_, key) => (key === 'busyMs' ? busyMs : typeof engine[key] === 'function' ? engine[key].bind(engine) : engine[key]) });
+  return new Proxy(engine, {
+    get: (_, key) =>
+      key === 'busyMs' ? busyMs : typeof engine[key] === 'function' ? engine[key].bind(engine) : engine[key],
+  });
 }
 
 /** Stages of plans: the whole, two stages with the cut at a third and at a half of the layers, three stages. */
@@ -70,7 +73,15 @@ async function measureCase(spec) {
     for (const [first, end] of ranges(layerCount)) {
       const isLast = end === layerCount;
       const predicted = layerTimes(times, batchSizes, isLast);
-      const options = { sequence, layers: [first, end], sampleCount: share, microBatchSize: share, training, label, splitBackward: false };
+      const options = {
+        sequence,
+        layers: [first, end],
+        sampleCount: share,
+        microBatchSize: share,
+        training,
+        label,
+        splitBackward: false,
+      };
       const trial = await createStageTrial(engine, { ...options, immediateBackward: isLast });
       const measured = await timeMicroBatches(trial, { ms: 50, runLimit: 50 });
       trial.release();
@@ -85,7 +96,9 @@ async function measureCase(spec) {
 
 if (process.env.MALLOC_ARENA_MAX === undefined) {
   const env = { ...allocatorEnvironment(), ...process.env };
-  process.exit(spawnSync(process.execPath, [fileURLToPath(import.meta.url), ...args], { env, stdio: 'inherit' }).status ?? 1);
+  process.exit(
+    spawnSync(process.execPath, [fileURLToPath(import.meta.url), ...args], { env, stdio: 'inherit' }).status ?? 1,
+  );
 }
 const results = [];
 for (const spec of cases) {
@@ -95,9 +108,19 @@ for (const spec of cases) {
   console.log(`\n${result.model}: profiled in ${result.profileS.toFixed(1)} s of processor time`);
   console.log('| share | layers | predicted, ms | measured, ms | error |\n| --- | --- | --- | --- | --- |');
   for (const { share, layers: range, predictedMs, measuredMs, error } of result.rows)
-    console.log(`| ${share} | ${range.join('–')} | ${predictedMs.toFixed(2)} | ${measuredMs.toFixed(2)} | ${(100 * error).toFixed(1)}% |`);
+    console.log(
+      `| ${share} | ${range.join('–')} | ${predictedMs.toFixed(2)} | ${measuredMs.toFixed(2)} | ${(100 * error).toFixed(1)}% |`,
+    );
 }
 const errors = results.flatMap(({ rows }) => rows.map(({ error }) => Math.abs(error))).sort((a, b) => a - b);
-const summary = { stages: errors.length, medianError: errors[errors.length >> 1], ninetiethPercentile: errors[Math.floor(errors.length * 0.9)], largest: errors.at(-1) };
+const summary = {
+  stages: errors.length,
+  medianError: errors[errors.length >> 1],
+  ninetiethPercentile: errors[Math.floor(errors.length * 0.9)],
+  largest: errors.at(-1),
+};
 if (json) console.log(JSON.stringify({ results, summary }));
-else console.log(`\n${summary.stages} stages: median error ${(100 * summary.medianError).toFixed(1)}%, nine of ten below ${(100 * summary.ninetiethPercentile).toFixed(1)}%, largest ${(100 * summary.largest).toFixed(1)}%`);
+else
+  console.log(
+    `\n${summary.stages} stages: median error ${(100 * summary.medianError).toFixed(1)}%, nine of ten below ${(100 * summary.ninetiethPercentile).toFixed(1)}%, largest ${(100 * summary.largest).toFixed(1)}%`,
+  );

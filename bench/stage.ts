@@ -47,16 +47,25 @@ async function runAll(specs) {
       for (const [name, folder] of Object.entries(folders)) runs[name].push(await runCase(spec, folder));
     }
     for (const [build, results] of Object.entries(runs)) {
-      const middle = Object.fromEntries(Object.keys(results[0]).map((key) => [key, median(results.map((result) => result[key]))]));
+      const middle = Object.fromEntries(
+        Object.keys(results[0]).map((key) => [key, median(results.map((result) => result[key]))]),
+      );
       rows.push({ case: spec, build, ...middle });
     }
   }
   if (values.json) return console.log(JSON.stringify({ cases: rows }));
   const columns = ['forwardMs', 'backwardMs', 'roundCpuMs', 'roundFaults', 'updateMs', 'peakMiB'];
-  console.log(`| stage | build | forward, ms | backward, ms | round, CPU ms | its page faults | its update, ms | peak, MiB |`);
-  console.log(`| ${Array(2 + columns.length).fill('---').join(' | ')} |`);
+  console.log(
+    `| stage | build | forward, ms | backward, ms | round, CPU ms | its page faults | its update, ms | peak, MiB |`,
+  );
+  console.log(
+    `| ${Array(2 + columns.length)
+      .fill('---')
+      .join(' | ')} |`,
+  );
   const shown = (row, key) => row[key].toFixed(key.endsWith('Ms') ? 1 : 0);
-  for (const row of rows) console.log(`| ${[row.case, row.build, ...columns.map((key) => shown(row, key))].join(' | ')} |`);
+  for (const row of rows)
+    console.log(`| ${[row.case, row.build, ...columns.map((key) => shown(row, key))].join(' | ')} |`);
 }
 
 async function runCase(spec, folder) {
@@ -71,7 +80,11 @@ async function runCase(spec, folder) {
 /** One case, in this process. */
 async function measure(spec) {
   const [, model, part, microBatches, samples] = /^(.*)\/(first|middle|whole|split):(\d+)x(\d+)$/.exec(spec);
-  const [microBatchCount, sampleCount, isWhole] = [Number(microBatches), Number(samples), part === 'whole' || part === 'split'];
+  const [microBatchCount, sampleCount, isWhole] = [
+    Number(microBatches),
+    Number(samples),
+    part === 'whole' || part === 'split',
+  ];
   const { searchForGarbageLess } = await load('engine/host-node.js');
   const { createComputeThread } = await load('engine/compute-thread.js');
   const { createStage } = await load('runtime/device/create-stage.js');
@@ -83,8 +96,18 @@ async function measure(spec) {
   options.sequence = undefined;
   const gradientCuts = stage.isLast ? [] : stage.outputs.filter(({ differentiable }) => differentiable);
   const labels = () => (stage.isLast ? madeUp(stage.label, sampleCount) : undefined);
-  const forward = (index) => stage.forward(index, 0, stage.inputs.map((cut) => madeUp(cut, sampleCount)), labels());
-  const backward = (index) => stage.backward(index, gradientCuts.map((cut) => madeUp(cut, sampleCount)));
+  const forward = (index) =>
+    stage.forward(
+      index,
+      0,
+      stage.inputs.map((cut) => madeUp(cut, sampleCount)),
+      labels(),
+    );
+  const backward = (index) =>
+    stage.backward(
+      index,
+      gradientCuts.map((cut) => madeUp(cut, sampleCount)),
+    );
   // As in 1F1B with two micro-batches in flight; on the last stage one.
   const ahead = isWhole ? 1 : Math.min(2, microBatchCount);
   let step = 0;
@@ -148,7 +171,9 @@ async function optionsOf(model, part, { microBatchCount, sampleCount }) {
   const { assumedLabel, assumedTraining } = await load('runtime/profile-here.js');
   const sequence = layers(buildModel(model, { seed: 1, initialize: false }).graph);
   const at = (fraction) => Math.round(fraction * sequence.layers.length);
-  const range = { first: [0, at(1 / 3)], middle: [at(1 / 3), at(2 / 3)], whole: [0, sequence.layers.length] }[part === 'split' ? 'whole' : part];
+  const range = { first: [0, at(1 / 3)], middle: [at(1 / 3), at(2 / 3)], whole: [0, sequence.layers.length] }[
+    part === 'split' ? 'whole' : part
+  ];
   return {
     options: {
       sequence,
@@ -169,12 +194,16 @@ async function optionsOf(model, part, { microBatchCount, sampleCount }) {
 function loadMadeUp(stage, { sequence, layers: [first, end] }) {
   baseMiB = memory().VmRSS;
   for (const { parameters, buffers } of sequence.layers.slice(first, end)) {
-    for (const [role, names] of [['parameter', parameters], ['buffer', buffers]]) {
+    for (const [role, names] of [
+      ['parameter', parameters],
+      ['buffer', buffers],
+    ]) {
       for (const name of names) {
         const { shape } = sequence.graph.initializers.get(name);
         const data = new Float32Array(shape.reduce((a, b) => a * b, 1));
         const scale = role === 'parameter' && shape.length > 1 ? Math.sqrt(3 / (data.length / shape[0])) : 0;
-        for (let index = 0; index < data.length; index++) data[index] = scale === 0 ? 0.5 + pseudo(index) : scale * (2 * pseudo(index) - 1);
+        for (let index = 0; index < data.length; index++)
+          data[index] = scale === 0 ? 0.5 + pseudo(index) : scale * (2 * pseudo(index) - 1);
         stage.load({ role, name, value: { type: 'float32', shape, data } });
       }
     }
@@ -184,7 +213,12 @@ function loadMadeUp(stage, { sequence, layers: [first, end] }) {
 function madeUp({ type, shape }, sampleCount) {
   const sizes = shape.map((size) => (size === 'N' ? sampleCount : size));
   const count = sizes.reduce((a, b) => a * b, 1);
-  const data = type === 'int64' ? new BigInt64Array(count) : type === 'bool' ? new Uint8Array(count).fill(1) : new Float32Array(count);
+  const data =
+    type === 'int64'
+      ? new BigInt64Array(count)
+      : type === 'bool'
+        ? new Uint8Array(count).fill(1)
+        : new Float32Array(count);
   if (type === 'float32') for (let index = 0; index < count; index++) data[index] = 0.1 + pseudo(index);
   return { type, shape: sizes, data };
 }

@@ -12,7 +12,15 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { createRandom } from '../dist/random.js';
 import { startCommand } from '../dist/testing/command.js';
-import { checkUndisturbed, reached, startJoinedRun, startRun, stopRun, workerNames, workerPid } from '../dist/testing/disturbed-run.js';
+import {
+  checkUndisturbed,
+  reached,
+  startJoinedRun,
+  startRun,
+  stopRun,
+  workerNames,
+  workerPid,
+} from '../dist/testing/disturbed-run.js';
 import { createSelfSigned } from '../dist/testing/self-signed.js';
 
 const { values: flags } = parseArgs({
@@ -28,7 +36,8 @@ const { values: flags } = parseArgs({
 });
 const cwd = await mkdtemp(join(tmpdir(), 'asteroid-faults-'));
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const quantile = (values, part) => values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(part * values.length))];
+const quantile = (values, part) =>
+  values.toSorted((a, b) => a - b)[Math.min(values.length - 1, Math.floor(part * values.length))];
 const seconds = (ms) => `${(ms / 1000).toFixed(2)} s`;
 
 /** Calls back with each JSON event of a command when it is heard. */
@@ -43,7 +52,13 @@ function onEvents(run, listener) {
 
 /** Milliseconds from `killMs` to the first commit after a layout has been changed. Begin to listen before the kill. */
 function listenForRecovery(run) {
-  const heard = { phase: 'training', cause: undefined, recovering: undefined, recoveredMs: undefined, commitMs: undefined };
+  const heard = {
+    phase: 'training',
+    cause: undefined,
+    recovering: undefined,
+    recoveredMs: undefined,
+    commitMs: undefined,
+  };
   const done = new Promise((resolve, reject) => {
     onEvents(run, (event, nowMs) => {
       if (event.event === 'phase') heard.phase = event.phase;
@@ -97,17 +112,26 @@ async function killMany(count, start) {
   const results = [];
   for (let seed = start; seed < start + count; seed++) {
     const result = await killOnce(seed).catch((error) => {
-      throw new Error(`seed ${seed} (node bench/faults.mjs --seeds 1 --start ${seed}): ${error.message}`, { cause: error });
+      throw new Error(`seed ${seed} (node bench/faults.mjs --seeds 1 --start ${seed}): ${error.message}`, {
+        cause: error,
+      });
     });
     results.push(result);
     console.log(JSON.stringify(result));
   }
-  report('one of four workers killed', results.map(({ recoveryMs }) => recoveryMs));
+  report(
+    'one of four workers killed',
+    results.map(({ recoveryMs }) => recoveryMs),
+  );
   const counted = (name) =>
-    Object.entries(Object.groupBy?.(results, (result) => result[name]) ?? groups(results, name)).map(([key, { length }]) => `${key} ${length}`).join(', ');
+    Object.entries(Object.groupBy?.(results, (result) => result[name]) ?? groups(results, name))
+      .map(([key, { length }]) => `${key} ${length}`)
+      .join(', ');
   for (const name of ['victim', 'phase', 'source', 'repeatedRounds']) console.log(`by ${name}: ${counted(name)}`);
   const most = (name) => Math.max(...results.map((result) => result[name]));
-  console.log(`every round of all ${results.length} runs committed once; beside training on one device losses differ by ${most('loss')} at most, weights by ${most('weight')}`);
+  console.log(
+    `every round of all ${results.length} runs committed once; beside training on one device losses differ by ${most('loss')} at most, weights by ${most('weight')}`,
+  );
 }
 
 function groups(results, name) {
@@ -117,7 +141,9 @@ function groups(results, name) {
 }
 
 function report(what, times) {
-  console.log(`${what}, ${times.length} times: R median ${seconds(quantile(times, 0.5))}, p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`);
+  console.log(
+    `${what}, ${times.length} times: R median ${seconds(quantile(times, 0.5))}, p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`,
+  );
 }
 
 /** Settings of a run on whose links devices are known by their certificates: they bear the same name when they come back. */
@@ -140,7 +166,10 @@ async function killCoordinator(count) {
     const killMs = performance.now();
     run.process.kill('SIGKILL');
     await run.end;
-    const again = startCommand(['train', '--resume', join(cwd, out), '--port', new URL(url).port, '--json'], { cwd, environment });
+    const again = startCommand(['train', '--resume', join(cwd, out), '--port', new URL(url).port, '--json'], {
+      cwd,
+      environment,
+    });
     const { round } = await again.event('round');
     times.push(performance.now() - killMs);
     await reached(again, round + 3);
@@ -170,7 +199,11 @@ function slope(points) {
 /** Every 30 s one of the workers but the first is killed, and a new one joins. The first third is warming up. */
 async function soak(minutes) {
   const random = createRandom(Number(flags.start), 92);
-  const { run, workers, join: start } = await startJoinedRun({ cwd, out: 'soak', more: ['--checkpoint-every', '1000', '--steps', '100000000'] });
+  const {
+    run,
+    workers,
+    join: start,
+  } = await startJoinedRun({ cwd, out: 'soak', more: ['--checkpoint-every', '1000', '--steps', '100000000'] });
   let [lastRound, roundCount, recoveryCount] = [-1, 0, 0];
   onEvents(run, ({ event, round }) => {
     if (event === 'recovered') recoveryCount++;
@@ -186,7 +219,9 @@ async function soak(minutes) {
   await reached(run, 50);
   const startMs = performance.now();
   const sample = async () => {
-    const usage = Object.fromEntries(await Promise.all(Object.entries(kept).map(async ([name, pid]) => [name, await usageOf(pid)])));
+    const usage = Object.fromEntries(
+      await Promise.all(Object.entries(kept).map(async ([name, pid]) => [name, await usageOf(pid)])),
+    );
     samples.push({ minute: (performance.now() - startMs) / 60_000, round: lastRound, ...usage });
     console.log(JSON.stringify(samples.at(-1)));
   };
@@ -207,7 +242,9 @@ async function soak(minutes) {
         `files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
     );
   }
-  console.log(`${samples.length - 1} kills, ${recoveryCount} recoveries, ${roundCount} rounds, each committed once and in order`);
+  console.log(
+    `${samples.length - 1} kills, ${recoveryCount} recoveries, ${roundCount} rounds, each committed once and in order`,
+  );
   await stopRun(run);
   for (const worker of [survivor, ...others]) await worker.end;
 }
@@ -243,7 +280,8 @@ async function flap(totalSeconds) {
   const { run, workers } = joined;
   const counter = countRounds(run);
   const kept = { coordinator: run.process.pid, 'worker-1': workers.get('worker-1').process.pid };
-  const usages = async () => Object.fromEntries(await Promise.all(Object.entries(kept).map(async ([name, pid]) => [name, await usageOf(pid)])));
+  const usages = async () =>
+    Object.fromEntries(await Promise.all(Object.entries(kept).map(async ([name, pid]) => [name, await usageOf(pid)])));
   await reached(run, 200);
   const steady = await throughput(counter, 20_000);
   console.log(`steady: ${steady.toFixed(0)} samples/s`);
@@ -260,19 +298,27 @@ async function flap(totalSeconds) {
   }
   const during = (batchSize * (counter.count - start) * 1000) / elapsedMs();
   const part = ((100 * during) / steady).toFixed(0);
-  console.log(`leaving and joining for ${(elapsedMs() / 1000).toFixed(0)} s: ${during.toFixed(0)} samples/s, ${part} % of the steady throughput`);
+  console.log(
+    `leaving and joining for ${(elapsedMs() / 1000).toFixed(0)} s: ${during.toFixed(0)} samples/s, ${part} % of the steady throughput`,
+  );
   const coolDowns = run.events('cool-down');
-  console.log(`left ${run.events('left').length} times, joined ${run.events('joined').length - workers.size} times; layouts changed ${run.events('recovered').length} times, cool-downs of ${coolDowns.map(({ seconds: left }) => left.toFixed(0)).join(', ')} s`);
+  console.log(
+    `left ${run.events('left').length} times, joined ${run.events('joined').length - workers.size} times; layouts changed ${run.events('recovered').length} times, cool-downs of ${coolDowns.map(({ seconds: left }) => left.toFixed(0)).join(', ')} s`,
+  );
   console.log(`afterwards, with all four: ${(await throughput(counter, 20_000)).toFixed(0)} samples/s`);
   const after = await usages();
   for (const name of Object.keys(kept)) {
     const [first, last] = [before[name], after[name]];
-    console.log(`${name}: ${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB, files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`);
+    console.log(
+      `${name}: ${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB, files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
+    );
   }
   const rounds = await stopRun(run);
   for (const worker of [...workers.values(), flapper]) await worker.end;
   const { loss, weight } = await checkUndisturbed(options, rounds);
-  console.log(`${rounds} rounds, each committed once and in order; beside training on one device losses differ by ${loss} at most, weights by ${weight}`);
+  console.log(
+    `${rounds} rounds, each committed once and in order; beside training on one device losses differ by ${loss} at most, weights by ${weight}`,
+  );
 }
 
 try {
